@@ -142,9 +142,9 @@ def test_slabs_live_as_long_as_they_are_read() -> None:
     # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
     across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
     expected = [across, kept, across, kept, scratch, late, scratch, late, Life.HANDED_BACK]
-    assert [groups.groups[k].life for k in groups.group_of] == expected
+    assert [groups.groups[k].life for k, *_ in groups.places] == expected
     groups = net.planner().cells.encoded(cell).slab_groups(training=False)
-    assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
+    assert [groups.groups[k].life for k, *_ in groups.places] == [scratch, scratch, scratch, Life.PASSED_ON]
 
 
 def given_back(plan: Plan) -> np.ndarray:
@@ -245,4 +245,4 @@ def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
         verify(plan.script, plan.layout, plan.origin)
         cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")
         groups = cell.slab_groups(training=True)
-        assert {groups.groups[groups.group_of[v.slab]].life for _, v in cell.handed_back} == {life}
+        assert {groups.groups[groups.places[v.slab][0]].life for _, v in cell.handed_back} == {life}

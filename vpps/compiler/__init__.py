@@ -13,11 +13,11 @@ of list arguments in domains from 1 on.
   slabs.
 - Slices are views. A concatenation that only products read is never made: products read segments. `W @ x + b` is one
   instruction.
-- Backward is in gather form (`lower_backward.py`): nothing adds into memory that another vertex writes.
+- Backward is in gather form (`lower_backward.py`).
 - **Weight gradients run once, after backward**, over all rows of a cell: `outer` and `column_sum` (Cavs's lazy
   batching).
 - A computed matrix is a row of floats, so reshapes and slices of its rows are views (`matrices.py`).
-- Ops that look at all elements of a list count vertices and find rows of elements by index lists (`lists.py`).
+- Ops that look at all elements of a list count vertices and find rows of elements by index lists.
 
 **Encoding** (`encoded_cell.py`) happens once per cell: every word is `constant + base + per_row * first_row + per_count
 * rows`. For a batch the planner fills in a step at once, so the host's work is O(stages), not O(vertices x ops).

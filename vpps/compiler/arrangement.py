@@ -103,20 +103,15 @@ def arrangements(
 
 
 def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Arrangement:
-    by_name = {p.name: p for p in matrices}
-    numbers: dict[str, int] = {}
-    kernel_matrices: list[KernelMatrix] = []
-    for held in onchip.held:
-        if not held.slots:
-            continue
-        numbers[held.name] = len(numbers) + 1
-        shape = held.shape
-        assert shape is not None
-        what = (
-            f"{held.name} {held.rows}x{held.columns} as {shape.slots} x ({shape.rows}, {shape.columns}, {shape.warps})"
-        )
+    in_use = [held for held in onchip.held if held.slots]
+    numbers = {held.name: k for k, held in enumerate(in_use, start=1)}
+    kernel_matrices = []
+    for held in in_use:
+        assert held.shape is not None
+        shape = f"{held.shape.slots} x ({held.shape.rows}, {held.shape.columns}, {held.shape.warps})"
+        what = f"{held.name} {held.rows}x{held.columns} as {shape}"
         kernel_matrices.append(KernelMatrix(numbers[held.name], held.first_slot, held.last_slot, what))
-    trained = {s for held in onchip.held if held.gradient for s in held.slots}
+    trained = {s for held in in_use if held.gradient for s in held.slots}
     slots = tuple(
         KernelSlot(
             slot.rows,
@@ -144,13 +139,13 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         onchip.results_floats,
         onchip.blocks_per_sm,
         onchip.options.groups,
-        turns=any(held.slots and held.ownership == "round-robin" for held in onchip.held),
+        turns=any(held.ownership == "round-robin" for held in in_use),
     )
     assert chip.shared_bytes == onchip.shared_bytes + KERNEL_SHARED
     in_slots: dict[Parameter, InSlots] = {}
     roles = {held.name: held for held in onchip.held}
-    for name, p in by_name.items():
-        forward, transposed = roles[name], roles.get(f"{name}^T")
+    for p in matrices:
+        forward, transposed = roles[p.name], roles.get(f"{p.name}^T")
         dealt = _dealt(forward, numbers), None if transposed is None else _dealt(transposed, numbers)
         gemm = forward.gradient == "gemm"
         if any(dealt) or gemm:

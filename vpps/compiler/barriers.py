@@ -6,7 +6,7 @@ same virtual processor. The verifier checks the same rule on finished scripts, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +28,10 @@ class _Access:
     writes: bool
     owners: NDArray[np.int16] | None
     rows_of: tuple[int, int] | None  # slices are rows: domain of the slices, and of the rows
+
+    def conflicts(self, other: _Access) -> bool:
+        """Whether both touch the same units, and one writes."""
+        return self.slab == other.slab and self.lo < other.hi and other.lo < self.hi and (self.writes or other.writes)
 
     def same_vp(self, other: _Access) -> bool:
         """Whether whatever both touch is touched by one virtual processor."""
@@ -73,11 +77,9 @@ def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: 
         mine = _accesses(instr, granule, n_vps)
         group = 0
         for other, theirs in earlier:
-            for a in mine:
-                for b in theirs:
-                    if a.slab != b.slab or a.lo >= b.hi or b.lo >= a.hi or not (a.writes or b.writes):
-                        continue
-                    group = max(group, other.group + (0 if n_vps == 1 or (not exclusive and a.same_vp(b)) else 1))
+            conflicts = [a.same_vp(b) for a in mine for b in theirs if a.conflicts(b)]
+            if conflicts:
+                group = max(group, other.group + (n_vps > 1 and (exclusive or not all(conflicts))))
         instr.group = group
         earlier.append((instr, mine))
 
@@ -132,7 +134,9 @@ def follows_freely(
         for width, theirs in (r for instr in after for r in _readers(instr, vps, reads)) if writers else ():
             if width == view.width and (theirs is None or owners is None or not np.array_equal(theirs, owners)):
                 return False
-    return _reuses_freely(before, after, shared, vps)
+    # Units may be used again by their owners; rows of two steps never are the same virtual processor's.
+    again = ((a, b) for a, b in _conflicts(before, after, vps) if a.slab in shared) if shared else ()
+    return all(a.owners is not None and b.owners is not None and a.same_vp(b) for a, b in again)
 
 
 def _owners_of_view(view: View, writers: Sequence[_Access]) -> NDArray[np.int16] | None:
@@ -174,53 +178,15 @@ def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int
     return found
 
 
-def _reuses_freely(
-    before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
-) -> bool:
-    """Whether all units of shared slabs that both touch, and one writes, are touched by the same virtual processors;
-    rows of two steps never are."""
-    earlier = [a for instr in before for a in _accesses(instr, *vps) if a.slab in shared]
-    for b in (b for instr in after for b in _accesses(instr, *vps) if b.slab in shared):
-        for a in earlier:
-            if a.slab != b.slab or a.lo >= b.hi or b.lo >= a.hi or not (a.writes or b.writes):
-                continue
-            if a.owners is None or b.owners is None or not a.same_vp(b):
-                return False
-    return True
-
-
-# ---- from forward to backward, and from there to the gradients of the parameters
-
-
-def turns_freely(
-    before: Sequence[Instr],
-    values: Sequence[View],
-    after: Sequence[Instr],
-    same: bool,
-    vps: tuple[int, int],
-    reads: Reads,
-) -> bool:
-    """Whether the first instructions of a backward step may follow the last ones of a forward step with no barrier.
-
-    Args:
-        before: of forward.
-        values: what forward hands over.
-        after: of backward.
-        same: they are of the same cell, and so of the same vertices.
-        vps: panel, and number of virtual processors.
-        reads: what backward may read of those values.
-    """
-    if not follows_freely(before, values, after, (), vps, reads):
-        return False
-    return not same or not any(_parts(before, [instr], vps) for instr in after)
-
-
-def _parts(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
-    """Whether any element that both touch, and one writes, may be touched by different virtual processors."""
+def _conflicts(
+    before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]
+) -> Iterator[tuple[_Access, _Access]]:
+    """What instructions of both touch and one writes."""
     earlier = [a for instr in before for a in _accesses(instr, *vps)]
-    return any(
-        a.slab == b.slab and a.lo < b.hi and b.lo < a.hi and (a.writes or b.writes) and not a.same_vp(b)
-        for instr in after
-        for b in _accesses(instr, *vps)
-        for a in earlier
-    )
+    later = [b for instr in after for b in _accesses(instr, *vps)]
+    return ((a, b) for b in later for a in earlier if a.conflicts(b))
+
+
+def shares_by_owner(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
+    """Whether all that instructions of both touch and one writes, of the same vertices, is touched by its owner."""
+    return all(a.same_vp(b) for a, b in _conflicts(before, after, vps))

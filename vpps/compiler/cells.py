@@ -12,7 +12,7 @@ from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note, compiled, simplified
 from vpps.compiler.passes_report import describe
-from vpps.compiler.phases import EncodedPart, crossing, encode_parts
+from vpps.compiler.phases import EncodedPart, encode_parts
 from vpps.compiler.slabs import Life
 from vpps.compiler.used_rows import note_lookups_without_gradient, with_row_numbers
 from vpps.errors import ModelError
@@ -116,7 +116,10 @@ class EncodedCells:
     def load_of(self, topology: Topology, number: int) -> StepLoad:
         """What steps of a block have to do, with all outputs read, in training."""
         b = topology.blocks[number]
-        parts = self.split(b.cell, *crossing(topology, number)) if self.passes.lazy_batching else ()
+        parts: tuple[CellPart, ...] = ()
+        if self.passes.lazy_batching:
+            gathered = frozenset(b.positions[k] for k in topology.recurrence.gathered(number))
+            parts = self.split(b.cell, gathered, frozenset(topology.recurrence.scattered(number)))
         for part, of_part in zip(parts, self.encoded_parts(parts) if parts else (), strict=True):
             if part.batching is Batching.LEVEL:
                 return _load(of_part.cell, [b.lists[k] for k in part.lists])
@@ -147,12 +150,8 @@ class EncodedCells:
         if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
             return False  # nothing goes level by level that could wait
         cell, level = (of_part.cell for of_part in self.encoded_parts(parts)[:2])
-        given_back = (
-            self.encoded_parts(parts, unread, training)[0]
-            .cell.slab_groups(training)
-            .of_life[Life.FORWARD if training else Life.SCRATCH]
-        )
-        if len(cell.forward) != 1 or given_back:
+        groups = self.encoded_parts(parts, unread, training)[0].cell.slab_groups(training)
+        if len(cell.forward) != 1 or groups.of_life[Life.FORWARD if training else Life.SCRATCH]:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from vpps.compiler.passes.lazy_batching import SOURCES
-from vpps.compiler.prepare import VIEWS
+from vpps.compiler.prepare import OUTSIDE, VIEWS
 from vpps.ops import Form, size
 from vpps.record.arrays import Lists
 from vpps.record.trace import TracedCell
@@ -73,6 +72,6 @@ def flops(cell: TracedCell, lists: Sequence[Lists]) -> float:
         elif form is Form.MATMUL:
             own = node.op.cost([cell.nodes[i].shape for i in node.inputs], node.shape).flops
         else:
-            own = 0 if form in (*SOURCES, *VIEWS) else size(node.shape)
+            own = 0 if form in (*OUTSIDE, *VIEWS) else size(node.shape)
         total += own * rows[node.domain]
     return total

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from vpps.compiler.barriers import Reads, follows_freely, in_groups, turns_freely
+from vpps.compiler.barriers import Reads, follows_freely, in_groups, shares_by_owner
 from vpps.compiler.instr import (
     Args,
     Beside,
@@ -128,7 +128,6 @@ class EncodedCell:
         self.exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}
-        self._fused: dict[tuple[Any, ...], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward, exclusive)
@@ -141,59 +140,43 @@ class EncodedCell:
                 self.gathered.append((g, self._copies(g.instr)))
             else:
                 self.gradients.append((g, Group(self, [g.instr], whole=True)))
-        self.vector_index = _places(cell, Vector)
-        self.list_index = _places(cell, List)
-        self.int_index = _places(cell, Int)
+        self.vector_index = places_of_kind(cell, Vector)
+        self.list_index = places_of_kind(cell, List)
+        self.int_index = places_of_kind(cell, Int)
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
-        self._places = distribution.physical
-        self._may_follow: dict[tuple[EncodedCell, int, bool], bool] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
-        self._names: dict[bool, frozenset[str]] = {}
-        self._numbers: dict[bool, frozenset[int]] = {}
-        self._tails: dict[bool, frozenset[Tail]] = {}
+
+    def _steps(self, backward: bool) -> list[Instr]:
+        return [*self.lowered.forward, *(self.lowered.backward if backward else [])]
 
     def instructions_used(self, backward: bool) -> frozenset[str]:
         """Names of its instructions; what makes gradients of parameters is chosen launch by launch."""
-        if backward not in self._names:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
-            self._names[backward] = frozenset(i.instruction.name for i in instrs)
-        return self._names[backward]
+        return frozenset(i.instruction.name for i in self._steps(backward))
 
     def tails_used(self, backward: bool) -> frozenset[Tail]:
         """Programs of its tails."""
-        if backward not in self._tails:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
-            self._tails[backward] = frozenset(i.tail for i in instrs if i.tail is not None)
-        return self._tails[backward]
+        return frozenset(i.tail for i in self._steps(backward) if i.tail is not None)
 
     def numbers_used(self, training: bool) -> frozenset[int]:
         """Numbers of the matrices on the chip that its products multiply by."""
-        if training not in self._numbers:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
-            self._numbers[training] = frozenset(i.values["matrix"] for i in instrs if i.name.startswith("matvec"))
-        return self._numbers[training]
+        return frozenset(i.values["matrix"] for i in self._steps(training) if i.name.startswith("matvec"))
 
     def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
         """Whether a step may begin while virtual processors still execute a group of a training step of another cell
         (or this one); of both, all other vertices."""
-        key = other, group, backward
         if not self.passes.alignment:
             return False
-        if key not in self._may_follow:
-            theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
-            lives = [(g.life, g.slabs) for g in self.slab_groups(training=True).groups]
-            shared = {slab for life, slabs in lives if life in REUSED for slab in slabs} if other is self else ()
-            handed = [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs
-            self._may_follow[key] = follows_freely(
-                [i for i in theirs if i.group == group],
-                handed,
-                [i for i in mine if not i.group],
-                shared,
-                self._vps,
-                Reads(_GRADIENTS if backward else _VALUES[: 2 if other is self else 3], self._width_of),
-            )
-        return self._may_follow[key]
+        theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
+        groups = self.slab_groups(training=True).groups if other is self else ()
+        return follows_freely(
+            [i for i in theirs if i.group == group],
+            [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs,
+            [i for i in mine if not i.group],
+            {slab for g in groups if g.life in REUSED for slab in g.slabs},
+            self._vps,
+            Reads(_GRADIENTS if backward else _VALUES[: 2 if other is self else 3], self._width_of),
+        )
 
     def may_turn(self, other: EncodedCell, group: int) -> bool:
         """Whether the first backward step may begin while virtual processors still execute a group of the last forward
@@ -203,7 +186,8 @@ class EncodedCell:
         theirs = [i for i in other.lowered.forward if i.group == group]
         mine = [i for i in self.lowered.backward if not i.group]
         reads = Reads(_VALUES, self._width_of)
-        return turns_freely(theirs, other.lowered.outputs, mine, other is self, self._vps, reads)
+        freely = follows_freely(theirs, other.lowered.outputs, mine, (), self._vps, reads)
+        return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
     def _width_of(self, key: ListKey) -> int:
         """Floats of the rows that a list of values, or of gradients, names."""
@@ -257,19 +241,15 @@ class EncodedCell:
         return list(found.items())
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
-        """The group of an outer product that goes straight into its matrix's step, made at first use.
+        """The group of an outer product that goes straight into its matrix's step.
 
         Args:
             rule: name of the optimizer.
             fields: of the step, without the hyper-parameters: their position is the first field, filled in by the plan.
         """
-        key = (id(gradient), rule, *fields.values())
-        if key not in self._fused:
-            i = gradient.instr
-            values = {**i.values, **fields, "hyper": 0}
-            step = replace(i, name=f"outer_update.{rule}", values=values)
-            self._fused[key] = Group(self, [step], whole=True)
-        return self._fused[key]
+        i = gradient.instr
+        step = replace(i, name=f"outer_update.{rule}", values={**i.values, **fields, "hyper": 0})
+        return Group(self, [step], whole=True)
 
     def _copies(self, outer: Instr) -> list[Gathered]:
         """Copies of the vectors of an outer product."""
@@ -325,17 +305,11 @@ class EncodedCell:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
         assert isinstance(view.rows, Beside | BesideGradient)
-        stride = self._stride(view.rows)
-        address = self._list(view.rows, per_row=stride)
+        # What crosses is computed into a slab of its own.
+        key = view.rows
+        stride = self._taken_back[key.output] if isinstance(key, BesideGradient) else self._width_of(key)
+        address = self._list(key, per_row=stride)
         return direct(replace(address, constant=view.offset), stride, scalar)
-
-    def _stride(self, key: Beside | BesideGradient) -> int:
-        """Floats from one row to the next of what another part of the cell has."""
-        if isinstance(key, BesideGradient):
-            return self._taken_back[key.output]
-        kind = self.cell.kinds[key.position]
-        assert isinstance(kind, Vector)
-        return size(kind.shape)  # what crosses is computed into a slab of its own
 
     def _tail_view(
         self, use: ViewUse, what: View | Listed | float | int, instr: Instr, whole: bool
@@ -394,6 +368,7 @@ def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]
 
 
-def _places(cell: TracedCell, kind: type) -> dict[int, int]:
+def places_of_kind(cell: TracedCell, kind: type) -> dict[int, int]:
+    """Of the arguments of a kind, by position, the places among these."""
     positions = [p for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
     return {p: i for i, p in enumerate(positions)}

@@ -264,24 +264,10 @@ class Instr:
     @property
     def flags(self) -> Flag:
         """Flags of its first word."""
-        flags = NO_FLAGS
-        if self.accumulate:
-            flags |= Flag.ACCUMULATE
-        if self.rows:
-            flags |= Flag.ROWS
-        if self.alone:
-            flags |= Flag.ALONE
-        if self.mean:
-            flags |= Flag.MEAN
-        if self.owned:
-            flags |= Flag.OWNED
-        if self.turns:
-            flags |= Flag.TURNS
-        if self.for_all:
-            flags |= Flag.ALL
-        if self.chained:
-            flags |= Flag.CHAINED
-        return flags
+        found = Flag.ALL if self.for_all else NO_FLAGS
+        for name in ("accumulate", "rows", "alone", "mean", "owned", "turns", "chained"):
+            found |= Flag[name.upper()] if getattr(self, name) else NO_FLAGS
+        return found
 
     def views(self) -> list[tuple[Role, View]]:
         """Every operand with its role."""
@@ -305,24 +291,17 @@ class ParameterGradient:
     instr: Instr
 
 
-class RowNumber(NamedTuple):
-    """Where a lookup has the number of its row from.
+class UsedLookup(NamedTuple):
+    """A lookup whose rows count as used (compiler/used_rows.py).
 
     Attributes:
-        column: which of the int arguments; -1 where it is a constant.
-        constant: the number.
+        column: which of the int arguments has the number of its row; -1 where it is a constant.
+        constant: that one.
     """
 
+    table: Lookup
     column: int
     constant: int
-
-
-@dataclass(frozen=True, slots=True)
-class UsedLookup:
-    """A lookup whose rows count as used (compiler/used_rows.py)."""
-
-    table: Lookup
-    row: RowNumber
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from vpps.ops import Form
-from vpps.record.trace import Node, TracedCell
+from vpps.record.trace import TracedCell
 
 # Bare ops on scalars whose gradients are constants, by their names in capital letters; of a product one factor must be
 # a number, a graph input whose gradient nobody asks for.
@@ -23,10 +23,5 @@ def linear_kind(cell: TracedCell) -> int:
     (node,) = nodes
     if node.op.form is Form.INPUT:
         return -1 if node.attrs["grad"] else NUMBER
-    if node.op.name not in LINEAR or not _takes_arguments_in_order(cell, node):
-        return -1
-    return LINEAR.index(node.op.name)
-
-
-def _takes_arguments_in_order(cell: TracedCell, node: Node) -> bool:
-    return [cell.nodes[i].attrs.get("position") for i in node.inputs] == list(range(len(cell.kinds)))
+    in_order = [cell.nodes[i].attrs.get("position") for i in node.inputs] == list(range(len(cell.kinds)))
+    return LINEAR.index(node.op.name) if in_order and node.op.name in LINEAR else -1

@@ -47,7 +47,6 @@ class LoweredCell:
         arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
         is_bare: it is a single op.
         input_gradient: view of a graph input's gradient, if it was asked for.
-        unfused: how many instructions forward and backward had before fusion.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class LoweredCell:
         self.arguments: list[tuple[Args | Elements | Beside, View]] = []
         self.input_gradient: View | None = None
         self.is_bare = False
-        self.unfused = 0, 0
         Lowering(self, distribution, exclusive, passes).run(training)
 
     def read_at_the_end(self) -> list[View]:
@@ -103,7 +101,6 @@ class Lowering(Backward):
         if training:
             self._all_backward()
         self.out.is_bare = self._is_bare
-        self.out.unfused = len(self.out.forward), len(self.out.backward)
         if self.passes.fusion and not self.out.is_bare:
             fuse(self.out, self.passes.recompute)
         for instrs in (self.out.forward, self.out.backward):

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from vpps.compiler import lists, matrices
+from vpps.compiler import matrices
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
@@ -32,7 +31,7 @@ from vpps.compiler.instr import (
     View,
 )
 from vpps.compiler.lower_forward import Forward
-from vpps.compiler.prepare import VIEWS, offset_of
+from vpps.compiler.prepare import VIEWS, offset_in_root, root
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import Form
 from vpps.record.trace import Node
@@ -43,35 +42,25 @@ class Backward(Forward):
 
     def claim(self, j: int) -> tuple[View, bool]:
         """Where to write a contribution to node j's gradient, and whether to add to what is there."""
-        root, offset = j, 0
-        while self.nodes[root].op.form in VIEWS:
-            offset += offset_of(self.nodes, root)
-            root = self.nodes[root].inputs[0]
-        if root not in self.storage:
-            self.storage[root] = self.slab(root, self.width(root), self.nodes[root].domain)
-            self.covered[root] = np.zeros(self.width(root), bool)
-        view = self.storage[root].part(offset, self.width(j))
-        written = self.covered[root][offset : offset + view.width]
+        whole, offset = root(self.nodes, j), offset_in_root(self.nodes, j)
+        if whole not in self.storage:
+            self.storage[whole] = self.slab(whole, self.width(whole), self.nodes[whole].domain)
+            self.covered[whole] = np.zeros(self.width(whole), bool)
+        view = self.storage[whole].part(offset, self.width(j))
+        written = self.covered[whole][offset : offset + view.width]
         if written.any():
-            self._clear(root, offset, view.width)
+            self._clear(whole, offset, view.width)
             return view, True
         written[:] = True
         return view, False
 
-    def _clear(self, root: int, offset: int, width: int) -> None:
+    def _clear(self, i: int, offset: int, width: int) -> None:
         """Zero the units of [offset, offset + width) that nothing has been written to."""
-        covered = self.covered[root]
-        u = offset
-        while u < offset + width:
-            if covered[u]:
-                u += 1
-                continue
-            end = u
-            while end < offset + width and not covered[end]:
-                end += 1
-            self.emit("zero", root, self.storage[root].part(u, end - u))
-            covered[u:end] = True
-            u = end
+        covered = self.covered[i][offset : offset + width]
+        edges = np.flatnonzero(np.diff(covered, prepend=True, append=True))
+        for begin, end in edges.reshape(-1, 2).tolist():
+            self.emit("zero", i, self.storage[i].part(offset + begin, end - begin))
+        covered[:] = True
 
     def _gradient(self, i: int) -> View | None:
         """The finished gradient of node i, or None where nothing flows into it."""
@@ -88,8 +77,12 @@ class Backward(Forward):
         if self.uses[o] == 1:
             self.alias[o] = dy
         else:
-            dst, accumulate = self.claim(o)
-            self.emit("copy", o, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
+            self._copy(o, o, dy)
+
+    def _copy(self, i: int, j: int, dy: View) -> None:
+        """Node j's gradient gets a copy of that of node i, `dy`."""
+        dst, accumulate = self.claim(j)
+        self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
 
     def _backward(self, i: int, node: Node) -> None:
         form = node.op.form
@@ -123,7 +116,9 @@ class Backward(Forward):
         elif form is Form.TRANSPOSE:
             matrices.transpose_backward(self, i, node, dy)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            lists.backward(self, i, node, self.view_of(i if node.domain else node.inputs[0]), dy)
+            # From the results where the op has one for each element, else from the elements.
+            views = {"a": self.view_of(i if node.domain else node.inputs[0]), "dy": dy}
+            self._over_lists(f"{node.op.name}.grad0", i, node, views, *self.claim(node.inputs[0]))
         elif form is Form.LIST_REDUCE:
             self._backward_list(i, node, dy)
         elif form is Form.DROPOUT:
@@ -133,7 +128,7 @@ class Backward(Forward):
 
     def _backward_plain(self, i: int, node: Node, dy: View) -> None:
         operands = [self.view_of(j) for j in node.inputs[: node.op.arity]]
-        sources = self._row_operands([*operands, self.view_of(i), dy])
+        sources = dict(zip("abcd", [*operands, self.view_of(i), dy], strict=False))
         for k, j in enumerate(node.inputs[: node.op.arity]):
             if not self.needs[j]:
                 continue
@@ -142,13 +137,8 @@ class Backward(Forward):
                 continue
             by_rows = node.op.form is Form.ROWWISE
             values = self._row_values(operands[0].width, node) if by_rows else {"value": node.attrs.get("value", 0.0)}
-            write = partial(self._emit_gradient, f"{node.op.name}.grad{k}", i, values, by_rows, sources)
+            write = partial(self.emit, f"{node.op.name}.grad{k}", i, values=values, by_rows=by_rows, operands=sources)
             self.contribute(i, j, self.width(j if by_rows else i), write)
-
-    def _emit_gradient(
-        self, name: str, i: int, values: dict[str, Any], by_rows: bool, sources: dict[str, View], dst: View, add: bool
-    ) -> None:
-        self.emit(name, i, dst, values, by_rows=by_rows, accumulate=add, operands=sources)
 
     def _backward_product(self, i: int, node: Node, dy: View) -> None:
         matrix, x = node.parameter, node.inputs[0]
@@ -160,19 +150,22 @@ class Backward(Forward):
             write = partial(self._transposed_product, i, x, matrix, dy)
             self.contribute(i, x, matrix.shape[1], write)
         if matrix.trainable:
+            dealt = place.slots.rows if place.slots is not None else None
             instr = Instr(
                 "outer",
                 i,
                 node.domain,
                 matrix.shape[0],
-                1,
+                1 if dealt is None else dealt.word,
                 {"dy": dy, "x": self.segments(x)},
-                {"gradient": place.gradient, "columns": matrix.shape[1], "matrix": 0},
+                {
+                    "gradient": place.gradient,
+                    "columns": matrix.shape[1],
+                    "matrix": 0 if dealt is None else dealt.number,
+                },
+                owned=dealt is not None,
+                turns=dealt is not None and dealt.turn > 0,
             )
-            if place.slots is not None and place.slots.rows is not None:
-                dealt = place.slots.rows
-                values = {**instr.values, "matrix": dealt.number}
-                instr = replace(instr, values=values, owned=True, parts=dealt.word, turns=dealt.turn > 0)
             self.add_parameter_gradient(matrix, instr)
 
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
@@ -203,18 +196,19 @@ class Backward(Forward):
             dy = scaled
         self.pass_on(i, j, dy)
 
-    def contribute(self, i: int, j: int, width: int, write: Callable[[View, bool], None]) -> None:
-        """Let `write(dst, accumulate)` compute node i's contribution to node j's gradient, rows of `width` floats.
+    def contribute(self, i: int, j: int, width: int, write: Callable[..., None]) -> None:
+        """Let `write(dst=, accumulate=)` compute node i's contribution to node j's gradient, rows of `width` floats.
 
         Where j has fewer rows or floats than that (a scalar that was broadcast, a value of the vertex used by list
         elements, a parameter), the contribution goes through memory of its own and is reduced.
         """
         node, target = self.nodes[i], self.nodes[j]
         if target.op.form is not Form.PARAMETER and width == self.width(j) and node.domain == target.domain:
-            write(*self.claim(j))
+            dst, accumulate = self.claim(j)
+            write(dst=dst, accumulate=accumulate)
             return
         own = self.slab(i, width, node.domain)
-        write(own, False)
+        write(dst=own, accumulate=False)
         self.reduce_into(i, j, own)
 
     def pass_on(self, i: int, j: int, dy: View) -> None:
@@ -231,8 +225,7 @@ class Backward(Forward):
         elif self.uses[j] == 1 and target.op.form not in VIEWS:
             self.alias[j] = dy
         else:
-            dst, accumulate = self.claim(j)
-            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
+            self._copy(i, j, dy)
 
     def _hand_back(self, argument: int, dy: View) -> None:
         """Let the producer of an argument find a gradient row for it in `dy`."""
@@ -255,8 +248,7 @@ class Backward(Forward):
             dst, accumulate = self.claim(j)
             self._reduce_list(i, source, dst, domain, accumulate=accumulate)
         else:
-            dst, accumulate = self.claim(j)
-            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": source})
+            self._copy(i, j, source)
 
     def _parameter_sum(self, i: int, parameter: Parameter, source: View) -> None:
         """The gradient of a parameter vector: the sum over all rows. Runs over the rows of node i's domain."""

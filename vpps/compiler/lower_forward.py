@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vpps.compiler import lists, matrices
+from vpps.compiler import matrices
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
@@ -14,6 +14,7 @@ from vpps.compiler.instr import (
     Calls,
     Data,
     Elements,
+    Ends,
     Expand,
     Instr,
     Ints,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 # Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script
 # (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are made.
 MAX_SEGMENTS = 256
-
-# Nodes that compute nothing.
-SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS)
 
 
 class Forward:
@@ -85,7 +83,8 @@ class Forward:
     @property
     def _is_bare(self) -> bool:
         """Whether the cell is a single op, as a bare one on a graph is: those never take a kernel of their own."""
-        return sum(live and node.op.form not in SOURCES for live, node in zip(self.live, self.nodes, strict=True)) < 2
+        nothing = Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS  # is computed
+        return sum(live and node.op.form not in nothing for live, node in zip(self.live, self.nodes, strict=True)) < 2
 
     def _needs(self) -> list[bool]:
         """Which nodes have a gradient that something wants."""
@@ -136,20 +135,17 @@ class Forward:
         parts = self.parts[model] if dst.width == self.width(model) else 1
         if name == "matvec" and dst.width // parts % self.granule:
             parts = 1  # a product computes whole panels
-        by_units = dealt is not None
         rows = not self.exclusive and (by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps))
-        if dealt is not None:
-            parts = dealt.word
         self.emit_to.append(
             Instr(
                 name,
                 node,
                 0 if lists_of else dst.domain,
                 dst.width,
-                parts,
+                parts if dealt is None else dealt.word,
                 {"dst": dst, **(operands or {})},
                 values or {},
-                rows and not by_units,
+                rows and dealt is None,
                 accumulate,
                 mean,
                 gathers,
@@ -176,9 +172,6 @@ class Forward:
         if self.view[i] is not None:
             return [self.view_of(i)]
         return [v for j in self.nodes[i].inputs for v in self.segments(j)]
-
-    def _row_operands(self, sources: list[View]) -> dict[str, View]:
-        return dict(zip("abcd", sources, strict=False))
 
     # ---- forward
 
@@ -221,12 +214,12 @@ class Forward:
         sources = [self.view_of(j) for j in node.inputs if self.view[j] is not None]
         if form is Form.MAP:
             values = {"value": node.attrs.get("value", 0.0)}
-            self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
+            self.emit(node.op.name, i, dst, values, operands=dict(zip("abcd", sources, strict=False)))
         elif form is Form.DROPOUT:
             self._dropout(i, node, sources[0], dst)
         elif form is Form.ROWWISE:
             values = self._row_values(sources[0].width, node)
-            self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
+            self.emit(node.op.name, i, dst, values, by_rows=True, operands=dict(zip("abcd", sources, strict=False)))
         elif form is Form.MATVEC:
             assert node.parameter is not None
             place = self.places[node.parameter]
@@ -249,7 +242,7 @@ class Forward:
         elif form is Form.TRANSPOSE:
             matrices.transpose(self, i, node.inputs[0], sources[0], dst)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            lists.forward(self, i, node, sources[0], dst)
+            self._over_lists(node.op.name, i, node, {"a": sources[0]}, dst)
         elif form is Form.LIST_REDUCE:
             source = self.view_of(node.inputs[0])
             self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
@@ -274,13 +267,17 @@ class Forward:
 
     def _row_values(self, width: int, node: Node) -> dict[str, Any]:
         """Fields of a row-wise instruction that are no operands."""
-        return {"row_width": width, "labels": self._labels(node), "value": node.attrs.get("value", 0.0)}
+        labels: ListKey | None = Ints(node.inputs[-1]) if node.op.indices else None  # one per vertex
+        if labels is not None and node.domain:
+            labels = Expand(node.domain, labels)
+        return {"row_width": width, "labels": labels, "value": node.attrs.get("value", 0.0)}
 
-    def _labels(self, node: Node) -> ListKey | None:
-        if not node.op.indices:
-            return None
-        key = Ints(node.inputs[-1])  # one per vertex
-        return Expand(node.domain, key) if node.domain else key
+    def _over_lists(
+        self, name: str, i: int, node: Node, views: dict[str, View], dst: View, accumulate: bool = False
+    ) -> None:
+        """What looks at all elements of a list together: its instruction counts vertices, whatever rows it has."""
+        domain = self.nodes[node.inputs[0]].domain
+        self.emit(name, i, dst, {"elements": Ends(domain)}, accumulate=accumulate, operands=views, lists_of=domain)
 
     def _reduce_list(
         self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False

@@ -11,6 +11,7 @@ from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note
 from vpps.compiler.prepare import live_nodes
 from vpps.record.trace import TracedCell
+from vpps.text import counted
 
 _SAID = {Batching.EAGER: "before the first level", Batching.LEVEL: "level by level", Batching.LAZY: "after the last"}
 _NO_OPERATORS = ("argument", "parameter", "index", "lookup", "slice", "reshape", "concat")
@@ -54,22 +55,20 @@ def _batched(cell: TracedCell, copies: int) -> str:
     found = study(cell, rows=1)
     if found is None:
         return "nothing is computed"
-    batches = _n(len(found.batching.batches), "batch", "batches")
+    batches = counted(len(found.batching.batches), "batch", "batches")
     return (
-        f"{_n(found.primitives, 'primitive')} in {batches} by {found.batching.policy}; with an operation for each, "
-        f"parameters apart: {_copied(found.declared)}; laid out: {_copied(found.laid_out)}; of its instructions "
+        f"{counted(found.primitives, 'primitive')} in {batches} by {found.batching.policy}; with an operation for "
+        f"each, parameters apart: {_copied(found.declared)}; laid out: {_copied(found.laid_out)}; of its instructions "
         f"{copies} {'copies' if copies == 1 else 'copy'}"
     )
 
 
 def _copied(copies: Copies) -> str:
     return (
-        f"{_n(copies.operations, 'memory operation')}, {copies.bytes / 1024:.4g} KiB" if copies.operations else "none"
+        f"{counted(copies.operations, 'memory operation')}, {copies.bytes / 1024:.4g} KiB"
+        if copies.operations
+        else "none"
     )
-
-
-def _n(n: int, one: str, several: str = "") -> str:
-    return f"{n} {one if n == 1 else several or one + 's'}"
 
 
 def _operators(cell: TracedCell) -> str:
@@ -79,12 +78,12 @@ def _operators(cell: TracedCell) -> str:
     few = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     if not names:
         return "no operator"
-    return f"{_n(len(names), 'operator')} ({few})"
+    return f"{counted(len(names), 'operator')} ({few})"
 
 
 def _counted(directions: Sequence[tuple[Sequence[Instr], Sequence[object]]]) -> str:
     """How many instructions a direction has, and the barriers inside each part."""
     instructions = sum(len(instrs) for instrs, _ in directions)
     inside = sum(max(len(groups) - 1, 0) for _, groups in directions)
-    barriers = _n(inside, "barrier") if inside else "no barrier"
-    return f"{_n(instructions, 'instruction')} for a step of it, {barriers} between them"
+    barriers = counted(inside, "barrier") if inside else "no barrier"
+    return f"{counted(instructions, 'instruction')} for a step of it, {barriers} between them"

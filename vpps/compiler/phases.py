@@ -12,7 +12,6 @@ from typing import NamedTuple
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Beside, BesideGradient, View
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
-from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
 
 
@@ -74,10 +73,3 @@ def encode_parts(
             if part.batching is Batching.LAZY:  # in one step, whatever steps computed it
                 made[other].cell.read_whole.add(view.slab)
     return [made[k] for k in range(len(parts))]
-
-
-def crossing(topology: Topology, number: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Of the cell of a block: positions of the arguments as which values of its recurrence are passed, and numbers of
-    the outputs that vertices of it read."""
-    b, found = topology.blocks[number], topology.recurrence
-    return frozenset(b.positions[k] for k in found.gathered(number)), frozenset(found.scattered(number))

@@ -9,6 +9,9 @@ from vpps.record.trace import Node, TracedCell
 
 VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
 
+# What comes from outside of the cell, or is where it is: nothing is computed. Rows of tables are read in place.
+OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
+
 
 def offset_of(nodes: Sequence[Node], i: int) -> int:
     """Floats from the beginning of the operand to node i, a view of it."""
@@ -18,16 +21,25 @@ def offset_of(nodes: Sequence[Node], i: int) -> int:
     return int(node.attrs["start"]) * size(nodes[node.inputs[0]].shape[1:])
 
 
+def root(nodes: Sequence[Node], i: int) -> int:
+    """The node that a view is part of; any other node itself."""
+    while nodes[i].op.form in VIEWS:
+        i = nodes[i].inputs[0]
+    return i
+
+
+def offset_in_root(nodes: Sequence[Node], i: int) -> int:
+    """Floats from the beginning of that."""
+    return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0]) if nodes[i].op.form in VIEWS else 0
+
+
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
     """Nodes with biases fused into products, and outputs that have memory of their own."""
     nodes = _fuse_biases(list(cell.nodes), cell.outputs)
     outputs = []
     for o in cell.outputs:
-        root = o
-        while nodes[root].op.form in VIEWS:
-            root = nodes[root].inputs[0]
         # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
-        if nodes[root].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
+        if nodes[root(nodes, o)].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
             nodes.append(Node(OPS["copy"], (o,), {}, nodes[o].shape))
             o = len(nodes) - 1
         outputs.append(o)
@@ -111,19 +123,15 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
                 parent[find(node.inputs[1])] = find(i)
         elif live[i] and node.op.form is Form.RESHAPE:
             parent[find(node.inputs[0])] = find(i)
-        elif live[i] and node.op.form is Form.MATVEC:
-            for j in node.inputs[1:]:  # a bias that is computed
-                if nodes[j].op.form is not Form.PARAMETER:
-                    parent[find(j)] = find(i)
     widths = {find(i): size(node.shape) for i, node in enumerate(nodes) if live[i]}
-    split: dict[int, list[int]] = {root: [] for root in widths}  # slices and concatenations by what they take apart
+    split: dict[int, list[int]] = {k: [] for k in widths}  # slices and concatenations by what they take apart
     for i, node in enumerate(nodes):
         if live[i] and node.op.form in (Form.SLICE, Form.CONCAT):
             split[find(node.inputs[0] if node.op.form is Form.SLICE else i)].append(i)
     units: dict[int, int] = {}  # floats of a part
-    for root in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
-        by_units, by_widths, cuts = set(), set(), {widths[root]}
-        for i in split[root]:
+    for joined in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
+        by_units, by_widths, cuts = set(), set(), {widths[joined]}
+        for i in split[joined]:
             node, width = nodes[i], size(nodes[i].shape)
             if node.op.form is Form.CONCAT:
                 pieces = {size(nodes[j].shape) for j in node.inputs}
@@ -136,5 +144,5 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
                 cuts |= {width, offset_of(nodes, i)}
         wishes = by_units if len(by_units) == 1 else by_units | by_widths
         fit = [unit for unit in wishes if not any(cut % unit for cut in cuts)]
-        units[root] = max(fit, default=widths[root])
+        units[joined] = max(fit, default=widths[joined])
     return [size(node.shape) // units[find(i)] if live[i] else 1 for i, node in enumerate(nodes)]

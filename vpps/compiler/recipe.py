@@ -25,8 +25,8 @@ from vpps.compiler.instr import (
     ParameterGradient,
     Positions,
     RandomKey,
-    RowNumber,
     TableRows,
+    UsedLookup,
     Uses,
     View,
     reading_load,
@@ -58,7 +58,7 @@ from vpps.compiler.records import (
     UsedLookupRecord,
     VectorCopyRecord,
 )
-from vpps.compiler.slabs import Life, SlabGroups
+from vpps.compiler.slabs import STAGGER, Life, SlabGroups
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.placement.distribution import Distribution
@@ -66,23 +66,6 @@ from vpps.placement.update import Averaging, step_fields
 from vpps.record.trace import Int, List, TracedCell, Vector
 from vpps.script.encode import Template
 
-_SOURCES: dict[type[ListKey], From] = {
-    Args: From.ARGS,
-    Beside: From.BESIDE,
-    BesideGradient: From.BESIDE,
-    Calls: From.CALLS,
-    Data: From.DATA,
-    Elements: From.ELEMENTS,
-    Ends: From.ENDS,
-    Expand: From.EXPAND,
-    Ints: From.INTS,
-    Offsets: From.OFFSETS,
-    Positions: From.POSITIONS,
-    RandomKey: From.RANDOM_KEY,
-    IndexList: From.ROWS,
-    TableRows: From.TABLE_ROWS,
-    Uses: From.USES,
-}
 NOTHING = InstructionRecord(0, TemplateRecord([], []))  # where there is no such instruction
 
 
@@ -151,7 +134,6 @@ class CellRecipe:
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
         arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
-        matrices = frozenset[int]()
         if training:
             arguments = [
                 ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
@@ -161,10 +143,9 @@ class CellRecipe:
                 TableGradientRecord(parameters[g.table], self._source(g.ids), self._rows(g.view, g.view.domain))
                 for g in lowered.table_gradients
             ]
-            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u.row)) for u in cell.without_gradient]
+            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u)) for u in cell.without_gradient]
             watches = [self._instruction(group) for group in cell.watches]
             gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
-            matrices = cell.numbers_used(training)
         for gradient, group in cell.gradients if training else ():
             p = gradient.parameter
             slots = self._physical[p].slots
@@ -197,7 +178,7 @@ class CellRecipe:
             gradients=gradients,
             gathered=gathered,
             matrices_of_forward=sorted(cell.numbers_used(training=False)),
-            matrices_of_training=sorted(matrices),
+            matrices_of_training=sorted(cell.numbers_used(training=True)) if training else [],
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
@@ -248,50 +229,55 @@ class CellRecipe:
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""
-        if key in self._sources:
-            return self._sources[key]
+        if key not in self._sources:
+            source = self._source_record(key)  # which may write others before it
+            self._sources[key] = len(self._written)
+            self._written.append(source)
+        return self._sources[key]
+
+    def _source_record(self, key: ListKey) -> SourceRecord:
         cell, program = self._cell, self._cell.cell
-        a, b, of, domain = 0, 0, -1, 0
-        kind = _SOURCES[type(key)]
         match key:
             case Args(position):
-                a = cell.vector_index[position]
-            case Beside() | BesideGradient():
-                a = self._beside.index(key)
-                # What is read of the other part also has the ids of its values, as an argument.
-                b = cell.vector_index[key.position] if isinstance(key, Beside) else 0
+                return SourceRecord(From.ARGS, cell.vector_index[position])
+            case Beside(position):  # what is read of the other part also has the ids of its values, as an argument
+                return SourceRecord(From.BESIDE, self._beside.index(key), cell.vector_index[position])
+            case BesideGradient():
+                return SourceRecord(From.BESIDE, self._beside.index(key))
             case Elements(position):
-                a, domain = cell.list_index[position], program.list_domains[position]
+                domain = program.list_domains[position]
+                return SourceRecord(From.ELEMENTS, cell.list_index[position], domain=domain)
             case IndexList(slab):
-                a, domain = slab, cell.lowered.slabs[slab].domain
+                return SourceRecord(From.ROWS, slab, domain=cell.lowered.slabs[slab].domain)
             case TableRows(node):
                 lookup = program.nodes[node]
                 assert lookup.parameter is not None
-                a, b = self._places[lookup.parameter].weights, size(lookup.parameter.shape[1:])
-                of = self._source(Ints(lookup.inputs[0]))
+                address, floats = self._places[lookup.parameter].weights, size(lookup.parameter.shape[1:])
+                return SourceRecord(From.TABLE_ROWS, address, floats, self._source(Ints(lookup.inputs[0])))
             case Ints(node):
                 attrs = program.nodes[node].attrs
                 if "constant" in attrs:
-                    kind, a = From.CONSTANT, attrs["constant"]
-                else:
-                    a = cell.int_index[attrs["position"]]
-            case Expand(domain, inner):
-                of = self._source(inner)
-            case Offsets(of_domain, inner):
-                a, of = of_domain, self._source(inner)
-            case Ends(of_domain):
-                a = of_domain
+                    return SourceRecord(From.CONSTANT, attrs["constant"])
+                return SourceRecord(From.INTS, cell.int_index[attrs["position"]])
+            case Expand(domain, of):
+                return SourceRecord(From.EXPAND, of=self._source(of), domain=domain)
+            case Offsets(domain, of):
+                return SourceRecord(From.OFFSETS, domain, of=self._source(of))
+            case Ends(domain):
+                return SourceRecord(From.ENDS, domain)
             case Uses(output):
-                a = output
+                return SourceRecord(From.USES, output)
             case Positions(domain):
-                pass
+                return SourceRecord(From.POSITIONS, domain=domain)
             case Data():
-                b = sum(size(n.shape) for n in program.nodes if n.op.form is Form.INPUT)
-        self._sources[key] = len(self._written)
-        self._written.append(SourceRecord(kind, a, b, of, domain))
-        return self._sources[key]
+                floats = sum(size(n.shape) for n in program.nodes if n.op.form is Form.INPUT)
+                return SourceRecord(From.DATA, b=floats)
+            case Calls():
+                return SourceRecord(From.CALLS)
+            case RandomKey():
+                return SourceRecord(From.RANDOM_KEY)
 
-    def _row_numbers(self, of: RowNumber) -> int:
+    def _row_numbers(self, of: UsedLookup) -> int:
         """Number of the source of the row numbers of a lookup."""
         kind, a = (From.CONSTANT, of.constant) if of.column < 0 else (From.INTS, of.column)
         self._written.append(SourceRecord(kind, a))
@@ -341,5 +327,5 @@ def _handed_back(memory: SlabGroups, gradient: View) -> int:
 
 
 def _slab_groups(found: SlabGroups) -> SlabGroupsRecord:
-    groups = [SlabGroupRecord(g.life, g.domain, g.width, g.floats(1) - g.width) for g in found.groups]
+    groups = [SlabGroupRecord(g.life, g.domain, g.width, (len(g.slabs) - 1) * STAGGER) for g in found.groups]
     return SlabGroupsRecord(groups, [SlabPlaceRecord(*place) for place in found.places])

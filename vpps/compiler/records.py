@@ -328,27 +328,14 @@ class ModelRecord(NamedTuple):
     parameters: list[ParameterRecord]
 
 
-RECORDS = (
-    *(HoleRecord, TemplateRecord, InstructionRecord),
-    *(SourceRecord, RowsRecord, SlabRecord, SlabGroupRecord, SlabPlaceRecord, SlabGroupsRecord, BesideRecord),
-    *(RowOperandRecord, ArgumentRecord, TableGradientRecord, UsedLookupRecord, GradientRecord),
-    *(VectorCopyRecord, FactorRecord, GatheredRecord, GroupRecord),
-    *(CellRecord, CrossingRecord, PartRecord, PartsRecord, ParameterRecord, LoadRecord, ModelRecord),
-)
+RECORDS: tuple[type, ...] = tuple(found for name, found in list(globals().items()) if name.endswith("Record"))
 
 
 def flat(value: Any) -> list[int]:
     """The ints of a record, or of a list of them."""
-    found: list[int] = []
-    _flatten(value, found)
-    return found
-
-
-def _flatten(value: Any, found: list[int]) -> None:
     if isinstance(value, int):
-        found.append(value)
-        return
-    if isinstance(value, list):
-        found.append(len(value))
+        return [value]
+    found = [len(value)] if isinstance(value, list) else []
     for item in value:
-        _flatten(item, found)
+        found += flat(item)
+    return found

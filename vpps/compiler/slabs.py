@@ -6,8 +6,6 @@ from collections.abc import Collection
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from vpps.placement.distribution import ALIGN
 
 if TYPE_CHECKING:
@@ -42,10 +40,6 @@ class SlabGroup(NamedTuple):
     width: int
     slabs: list[int]
 
-    def floats(self, rows: int) -> int:
-        """Memory for so many rows."""
-        return rows * self.width + (len(self.slabs) - 1) * STAGGER if rows else 0
-
 
 class SlabGroups:
     """The slabs of a cell by their lives.
@@ -56,11 +50,8 @@ class SlabGroups:
 
     Attributes:
         of_life: numbers of the groups of each life.
-        group_of: number of each slab's group.
-        before: `(slabs, 1)`, floats per row of the slabs that precede it in its group.
-        width: likewise, of its own row.
-        stagger: likewise, floats between it and the beginning of its group that belong to no slab.
-        places: group, floats before and stagger for each slab, as ints.
+        places: of each slab its group, the floats per row of the slabs that precede it there, and the floats between it
+            and the beginning of the group that belong to no slab.
     """
 
     def __init__(
@@ -78,21 +69,17 @@ class SlabGroups:
             members.setdefault((life, slab.domain, life is Life.PASSED_ON and i), []).append(i)
         self.groups: list[SlabGroup] = []
         self.of_life: dict[Life, list[int]] = {life: [] for life in Life}
-        self.group_of = np.zeros(len(slabs), np.int64)
-        self.before = np.zeros((len(slabs), 1), np.int64)
-        self.stagger = np.zeros((len(slabs), 1), np.int64)
-        self.width = np.array([[s.width] for s in slabs], np.int64)
+        places: dict[int, tuple[int, int, int]] = {}
         for found in members.values():
             # Widths of whole cache lines first: so all of these begin at one.
             found.sort(key=lambda i: slabs[i].width % ALIGN != 0)
-            ends = np.cumsum(self.width[found], axis=0)
-            self.before[found] = ends - self.width[found]
-            self.stagger[found, 0] = np.arange(len(found)) * STAGGER
-            self.group_of[found] = len(self.groups)
+            width = 0
+            for k, i in enumerate(found):
+                places[i] = len(self.groups), width, k * STAGGER
+                width += slabs[i].width
             self.of_life[lives[found[0]]].append(len(self.groups))
-            self.groups.append(SlabGroup(lives[found[0]], slabs[found[0]].domain, int(ends[-1, 0]), found))
-        columns = self.group_of, self.before[:, 0], self.stagger[:, 0]
-        self.places: list[tuple[int, int, int]] = list(zip(*(c.tolist() for c in columns), strict=True))
+            self.groups.append(SlabGroup(lives[found[0]], slabs[found[0]].domain, width, found))
+        self.places = [places[i] for i in range(len(slabs))]
 
 
 def _lives_in_inference(lowered: LoweredCell, read_whole: Collection[int]) -> list[Life]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vpps.compiler.encoded_cell import EncodedCell
-from vpps.compiler.instr import RowNumber, UsedLookup
+from vpps.compiler.encoded_cell import EncodedCell, places_of_kind
+from vpps.compiler.instr import UsedLookup
 from vpps.compiler.passes.lazy_batching import CellPart
 from vpps.model.model import Lookup
 from vpps.ops import Form
@@ -26,7 +26,6 @@ def used_lookups(cell: TracedCell) -> list[UsedLookup]:
     for o in cell.outputs:
         leads[o] = True
     found: dict[UsedLookup, None] = {}
-    columns = _columns(cell)
     for i in reversed(range(len(cell.nodes))):
         node = cell.nodes[i]
         if not leads[i] or not node.op.differentiable:
@@ -34,7 +33,7 @@ def used_lookups(cell: TracedCell) -> list[UsedLookup]:
         if node.op.form is Form.LOOKUP:
             assert isinstance(node.parameter, Lookup)
             if node.parameter.trainable:
-                found[UsedLookup(node.parameter, _row_number(cell, node.inputs[0], columns))] = None
+                found[_lookup(cell, node.parameter, node.inputs[0])] = None
         for j in node.inputs:
             leads[j] = True
     return list(found)
@@ -52,35 +51,28 @@ def note_lookups_without_gradient(
     """
     with_gradient = set()
     for one, taken in zip(encoded, ints, strict=True):
-        columns = _columns(one.cell)
         for g in one.lowered.table_gradients:
-            row = _row_number(one.cell, g.ids.node, columns)
-            with_gradient.add(UsedLookup(g.table, _in_whole(row, taken)))
+            found = _lookup(one.cell, g.table, g.ids.node)
+            with_gradient.add(found if found.column < 0 else found._replace(column=taken[found.column]))
     for used in used_lookups(cell):
         if used not in with_gradient:
-            k = next(k for k, taken in enumerate(ints) if used.row.column < 0 or used.row.column in taken)
-            column = ints[k].index(used.row.column) if used.row.column >= 0 else -1
-            encoded[k].without_gradient.append(replace(used, row=used.row._replace(column=column)))
+            k = next(k for k, taken in enumerate(ints) if used.column < 0 or used.column in taken)
+            column = ints[k].index(used.column) if used.column >= 0 else -1
+            encoded[k].without_gradient.append(used._replace(column=column))
 
 
 def with_row_numbers(cell: TracedCell, parts: tuple[CellPart, ...]) -> tuple[CellPart, ...]:
     """The parts of a cell, such that each row number that counts is an int of one: a pass may have taken it out."""
     taken = {k for part in parts for k in part.ints}
-    missing = dict.fromkeys(u.row.column for u in used_lookups(cell) if u.row.column >= 0 and u.row.column not in taken)
+    missing = dict.fromkeys(u.column for u in used_lookups(cell) if u.column >= 0 and u.column not in taken)
     if not parts or not missing:
         return parts
     return (replace(parts[0], ints=(*parts[0].ints, *missing)), *parts[1:])
 
 
-def _columns(cell: TracedCell) -> dict[int, int]:
-    """Place among the int arguments, by position."""
-    return {p: k for k, p in enumerate(p for p, kind in enumerate(cell.kinds) if isinstance(kind, Int))}
-
-
-def _row_number(cell: TracedCell, index: int, columns: dict[int, int]) -> RowNumber:
+def _lookup(cell: TracedCell, table: Lookup, index: int) -> UsedLookup:
+    """A lookup of the row whose number an index node has."""
     attrs = cell.nodes[index].attrs
-    return RowNumber(-1, attrs["constant"]) if "constant" in attrs else RowNumber(columns[attrs["position"]], 0)
-
-
-def _in_whole(row: RowNumber, taken: Sequence[int]) -> RowNumber:
-    return row if row.column < 0 else row._replace(column=taken[row.column])
+    if "constant" in attrs:
+        return UsedLookup(table, -1, attrs["constant"])
+    return UsedLookup(table, places_of_kind(cell, Int)[attrs["position"]], 0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.compiler.pqtree import layout
+from vpps.compiler.pqtree.layouts import layout
 from vpps.ops import size
 from vpps.ops.element import FLOAT32
 from vpps.record.arrays import BlockArrays, Ints

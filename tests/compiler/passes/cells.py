@@ -9,6 +9,7 @@ import numpy as np
 
 import vpps
 from tests.comparison import relative_error
+from vpps.compiler.lower import LoweredCell
 from vpps.compiler.passes import Passes
 from vpps.compiler.prepare import live_nodes
 from vpps.ops import Form
@@ -29,6 +30,18 @@ def operations(cell: TracedCell) -> list[str]:
     """Names of the operations that results depend on, in order."""
     live = live_nodes(cell.nodes, cell.outputs)
     return [n.op.name for n, used in zip(cell.nodes, live, strict=True) if used and n.op.form not in SOURCES]
+
+
+def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
+    """What the latest plan has of a cell, part by part."""
+    assert handle._engine.plan is not None
+    return [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name)]
+
+
+def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
+    """What passes say of a cell."""
+    assert handle._engine.planner is not None
+    return next(found for cell, found in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
 
 
 def only(name: str) -> Passes:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
-from tests.compiler.passes.cells import NONE, assert_pass_changes_no_bit_forward, only
+from tests.compiler.passes.cells import NONE, assert_pass_changes_no_bit_forward, lowered, notes, only
 from tests.planner.test_random_graphs import examples
 from vpps.compiler.lower import LoweredCell
 from vpps.compiler.passes import Passes
@@ -46,16 +46,6 @@ class Net:
             found.append(self.step(graph.input(rng.normal(size=H)), h))
             h = found[-1][0]
         return graph, vpps.sum([vpps.sum(x) for results in found for x in results[:reads]]), found
-
-
-def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
-    assert handle._engine.plan is not None
-    return [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name)]
-
-
-def said(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
-    assert handle._engine.planner is not None
-    return next(notes for cell, notes in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
 
 
 def multiplied(cell: LoweredCell) -> list[str]:
@@ -105,7 +95,7 @@ def test_training_has_no_backward_of_dead_outputs(lazy: bool):
         if passes.dead_outputs:
             assert trained == {"U"}
             assert [name for name in backward if name != "copy"] == ["gather_sum", "tanh.grad0", "matvec"]
-            assert said_of_training in said(handle, "step")
+            assert said_of_training in notes(handle, "step")
             assert values == expected["values"]
             assert {n: g.tobytes() for n, g in gradients.items()} == expected["gradients"]
         else:
@@ -133,7 +123,7 @@ def test_inference_computes_what_is_asked_for(lazy: bool):
             handle.value(found[-1][1])
         handle.forward(graph, [loss])
         assert sorted(name for cell in lowered(handle, "step") for name in multiplied(cell)) == ["U", "V", "W"]
-        assert ("dead_outputs", "nothing reads outputs 2, 3 of 3: not computed in inference") in said(handle, "step")
+        assert ("dead_outputs", "nothing reads outputs 2, 3 of 3: not computed in inference") in notes(handle, "step")
 
 
 def test_a_loss_that_depends_on_nothing_trained_is_refused():

@@ -22,6 +22,8 @@ from tests.compiler.passes.cells import (
     NONE,
     assert_pass_changes_no_bit_forward,
     assert_passes_agree,
+    lowered,
+    notes,
     only,
     operations,
     traced,
@@ -161,16 +163,6 @@ def test_a_bias_used_elsewhere_is_added_gate_by_gate():
 # ---- what it saves
 
 
-def lowered(handle: vpps.Handle, name: str):
-    assert handle._engine.plan is not None
-    return next(b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name))
-
-
-def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
-    assert handle._engine.planner is not None
-    return next(found for cell, found in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
-
-
 @pytest.mark.cpu
 def test_gate_by_gate_runs_as_stacked_by_hand():
     names, barriers = [], []
@@ -184,7 +176,7 @@ def test_gate_by_gate_runs_as_stacked_by_hand():
             h, c = net.step(graph.input(rng.normal(size=IN)), h, c)
         with vpps.Handle(model, vps=2, passes=replace(ON, alignment=True)) as handle:
             handle.gradients(graph, vpps.sum(h))
-            cell = lowered(handle, "step")
+            (cell,) = lowered(handle, "step")
             names.append(([i.name for i in cell.forward], [i.name for i in cell.backward]))
             assert {i.group for i in cell.forward} == {0}  # no barrier between
             assert {i.parts for i in cell.forward if i.name == "matvec"} == {4}
@@ -209,7 +201,7 @@ def test_a_product_repeated_over_a_list_is_one_instruction():
     root = node([node(leaves), node(leaves[:2]), node(leaves[1:])])
     with vpps.Handle(model, passes=ON) as handle:
         handle.gradients(graph, vpps.sum(root))
-        cell = lowered(handle, "node")
+        cell = lowered(handle, "node")[0]
         assert [i.name for i in cell.forward].count("matvec") == 1
         assert [i.name for i in cell.backward].count("matvec") == 1
 

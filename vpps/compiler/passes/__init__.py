@@ -8,16 +8,9 @@ A **stack** (`placement/stacks.py`) is made where all cells that were trained mu
 and unmade (the handle places all parameters anew) when a cell does not. It is summed in another order than its members,
 so which cells were trained belongs to the model and its checkpoints (`cell_history.py`).
 
-**Lazy batching** cuts a recurrent cell in up to three. What is gathered and scattered is a fact of the graph
-(`record/recurrence.py`), so the cut is one of each plan, kept per cell and fact. **Streaming** deals the eager part in
-chunks to the pauses between levels: behind the signal and before the wait of a barrier.
-
-**Fusion**: pieces of one set of rows and one division among virtual processors become a *tail* (`script/tails.py`).
-Tails are identified by their program, not by sizes. On cuda and simt they are part of the kernel, on cpu a small
-library beside it, compiled when first needed.
-
-**Layout within a cell** (`primitives.py`, `cell_layout.py`): gates may be written in any order. Fused cells copy
-nothing with any layout; `explain()` says what a system with a kernel per batch would copy.
+What `lazy_batching` cuts by is a fact of the graph (`record/recurrence.py`), so the cut is one of each plan, kept per
+cell and fact. The *tails* that `fusion` makes (`script/tails.py`) are part of the kernel on cuda and simt; on cpu they
+are a small library beside it, compiled when first needed.
 """
 
 from __future__ import annotations

@@ -33,13 +33,12 @@ class CellHistory:
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads: lists, numbers and strings."""
-        cells = [
-            [
-                cell.outputs,
-                [(n.op.name, n.inputs, n.attrs, n.shape, n.domain, _name(n.parameter)) for n in cell.nodes],
-            ]
-            for cell in self.cells
-        ]
+
+        def described(n: Node) -> tuple[Any, ...]:
+            name = None if n.parameter is None else n.parameter.name
+            return n.op.name, n.inputs, n.attrs, n.shape, n.domain, name
+
+        cells = [[cell.outputs, list(map(described, cell.nodes))] for cell in self.cells]
         return {"cells": cells, "orders": [[p.name for p in members] for members in self.orders]}
 
     @classmethod
@@ -55,10 +54,6 @@ class CellHistory:
         cells = [_cell(outputs, nodes, parameters) for outputs, nodes in raw["cells"]]
         orders = [[parameters[name] for name in members] for members in raw["orders"]]
         return cls([c for c in cells if c is not None], tuple(tuple(m for m in o if m is not None) for o in orders))
-
-
-def _name(parameter: Parameter | None) -> str | None:
-    return None if parameter is None else parameter.name
 
 
 def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None]) -> TracedCell | None:

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from vpps.compiler.passes.common_subexpressions import COMMUTATIVE
-from vpps.compiler.passes.primitives import OUTSIDE, Batch, PrimitiveBatching, Primitives, root
-from vpps.compiler.pqtree import RowLayout, layout
-from vpps.compiler.pqtree.layouts import evaluate
-from vpps.compiler.prepare import offset_of
+from vpps.compiler.passes.primitives import Batch, PrimitiveBatching, Primitives
+from vpps.compiler.pqtree.layouts import RowLayout, evaluate, layout
+from vpps.compiler.prepare import OUTSIDE, offset_in_root, root
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.ops.element import FLOAT32
@@ -51,14 +50,12 @@ class Study:
         batching: the one of those tried that needs the fewest memory operations, then the fewest batches.
         declared: with every parameter by itself and symbols batch by batch, as DyNet allocates them.
         laid_out: in the order of the PQ tree.
-        order: names of the parameters, in that order.
     """
 
     primitives: int
     batching: PrimitiveBatching
     declared: Copies
     laid_out: Copies
-    order: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +133,15 @@ class CellMemory:
         nodes = primitives.cell.nodes
         first = nodes[batch[0]]
         read = list(zip(*(_operands(primitives, i) for i in batch), strict=True))
-        if primitives.one_vector and first.op.form in (Form.MATVEC, Form.PACKED_MATMUL):
+        is_product = first.op.form in (Form.MATVEC, Form.PACKED_MATMUL)
+        if primitives.one_vector and is_product:
             read = []  # it is one
         columns = [self._column(c, nodes, column) for column in (*read, batch)]
-        if first.op.form in (Form.MATVEC, Form.PACKED_MATMUL):
-            columns.append(self._matrices([p for i in batch if (p := nodes[i].parameter) is not None]))
+        if is_product:
+            matrices = [p for i in batch if (p := nodes[i].parameter) is not None]
+            variables = _distinct([self.variables[p] for p in matrices])
+            columns.append(_Column(variables, (), sum(FLOAT * size(p.shape) for p in matrices), True))
         return columns
-
-    def _matrices(self, matrices: Sequence[Parameter]) -> _Column:
-        variables = tuple(self.variables[p] for p in matrices)
-        return _Column(_distinct(variables), (), sum(FLOAT * size(p.shape) for p in matrices), True)
 
     def _column(self, c: int, nodes: Sequence[Node], column: Sequence[int]) -> _Column:
         roots = [root(nodes, j) for j in column]
@@ -161,7 +157,7 @@ class CellMemory:
         if len(variables) == len(column):
             return _Column(_distinct(variables), (), moved, has_parameters)
         one = len(set(roots)) == 1 and nodes[roots[0]].op.form not in OUTSIDE
-        offsets = tuple(_offset(nodes, j) // max(size(nodes[j].shape), 1) for j in column) if one else ()
+        offsets = tuple(offset_in_root(nodes, j) // max(size(nodes[j].shape), 1) for j in column) if one else ()
         return _Column((), offsets, moved, has_parameters)
 
 
@@ -173,15 +169,6 @@ def _distinct(variables: Sequence[int]) -> tuple[int, ...]:
 def _follow(offsets: Sequence[int], lanes: Sequence[int]) -> bool:
     """Whether parts of one value follow each other in the order of the primitives."""
     return bool(offsets) and all(offsets[b] == offsets[a] + 1 for a, b in pairwise(lanes))
-
-
-def _offset(nodes: Sequence[Node], i: int) -> int:
-    """Floats from the beginning of the value that a node is part of."""
-    total = 0
-    while i != root(nodes, i):
-        total += offset_of(nodes, i)
-        i = nodes[i].inputs[0]
-    return total
 
 
 def _operands(primitives: Primitives, i: int) -> list[int]:
@@ -227,16 +214,11 @@ def study(cell: TracedCell, rows: int, one_vector: bool = True) -> Study | None:
         one_vector: only products of one vector are of one batch (Primitives).
     """
     primitives = Primitives(cell, one_vector)
-    best: tuple[CellMemory, RowLayout, PrimitiveBatching, Copies] | None = None
+    tried = []
     for batching in primitives.batchings():
         memory = CellMemory([(primitives, batching)], rows)
-        found = memory.laid_out()
-        copies = memory.copies(found)
-        if best is None or (copies.operations, len(batching.batches)) < (best[3].operations, len(best[2].batches)):
-            best = memory, found, batching, copies
-    if best is None:
+        tried.append((memory.copies(memory.laid_out()), batching, memory))
+    if not tried:
         return None
-    memory, found, batching, copies = best
-    names = {number: p.name for p, number in memory.variables.items() if isinstance(p, Parameter)}
-    order = tuple(names[v] for v in found.order if v in names)
-    return Study(len(primitives.nodes), batching, memory.copies_as_declared(), copies, order)
+    copies, batching, memory = min(tried, key=lambda one: (one[0].operations, len(one[1].batches)))
+    return Study(len(primitives.nodes), batching, memory.copies_as_declared(), copies)

@@ -21,7 +21,6 @@ A cell has no operation on constants alone: its constants are attributes of oper
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 from vpps.ops import OPS, Form
@@ -72,20 +71,6 @@ class _Folding:
     def __init__(self, cell: TracedCell) -> None:
         self.nodes: list[Node] = []
         self._has_gradient: list[bool] = []
-        self._rules: dict[str, Callable[[Node], Node | int | None]] = {
-            "scale": self._scale,
-            "shift": self._shift,
-            "neg": self._neg,
-            "add": self._add,
-            "sub": self._sub,
-            "mul": self._mul,
-            "copy": lambda node: node.inputs[0],
-            "reshape": self._reshape,
-            "transpose": self._transpose,
-            "stop_gradient": self._stop_gradient,
-            "slice": self._slice,
-            "concat": self._concat,
-        }
 
     def add(self, node: Node) -> None:
         """Take the next node."""
@@ -99,8 +84,7 @@ class _Folding:
 
     def simpler(self, node: Node) -> Node | int | None:
         """A node, or the number of one, with the same result; None if there is nothing simpler."""
-        rule = self._rules.get(node.op.name)
-        found = rule(node) if rule is not None else None
+        found = self._special(node)
         if found is not None or not node.inputs:
             return found
         inner = self.nodes[node.inputs[0]]
@@ -118,57 +102,52 @@ class _Folding:
         """What node i is the negative of."""
         return self.nodes[i].inputs[0] if self.nodes[i].op.name == "neg" else None
 
-    # ---- elementwise
-
-    def _scale(self, node: Node) -> Node | int | None:
-        (x,), value = node.inputs, node.attrs["value"]
-        if float_word(value) == ONE:
-            return x
-        negated = self._negated(x)
-        return None if negated is None else self._made(node, "scale", negated, value=-value)
-
-    def _shift(self, node: Node) -> Node | int | None:
-        return node.inputs[0] if float_word(node.attrs["value"]) == MINUS_ZERO else None
-
-    def _neg(self, node: Node) -> Node | int | None:
-        inner = self.nodes[node.inputs[0]]
-        if inner.op.name == "scale":
-            return self._made(node, "scale", inner.inputs[0], value=-inner.attrs["value"])
-        return self._negated(node.inputs[0])
-
-    def _add(self, node: Node) -> Node | int | None:
-        a, b = node.inputs
-        for left, right in ((a, self._negated(b)), (b, self._negated(a))):
-            if right is not None:
-                return self._made(node, "sub", left, right)
+    def _special(self, node: Node) -> Node | int | None:
+        """As `simpler`, by what holds for one operation alone."""
+        x, y = (*node.inputs, -1, -1)[:2]
+        match node.op.name:
+            case "copy":
+                return x
+            case "scale":
+                value = node.attrs["value"]
+                if float_word(value) == ONE:
+                    return x
+                negated = self._negated(x)
+                return None if negated is None else self._made(node, "scale", negated, value=-value)
+            case "shift":
+                return x if float_word(node.attrs["value"]) == MINUS_ZERO else None
+            case "neg":
+                inner = self.nodes[x]
+                if inner.op.name == "scale":
+                    return self._made(node, "scale", inner.inputs[0], value=-inner.attrs["value"])
+                return self._negated(x)
+            case "add":
+                for left, right in ((x, self._negated(y)), (y, self._negated(x))):
+                    if right is not None:
+                        return self._made(node, "sub", left, right)
+            case "sub":
+                negated = self._negated(y)
+                return None if negated is None else self._made(node, "add", x, negated)
+            case "mul" if x == y:
+                return self._made(node, "square", x)
+            case "mul":
+                a, b = self._negated(x), self._negated(y)
+                return None if a is None or b is None else self._made(node, "mul", a, b)
+            case "stop_gradient":
+                return None if self._has_gradient[x] else x
+            case "reshape":
+                inner = self.nodes[x]
+                if inner.shape == node.shape:
+                    return x
+                return replace(node, inputs=inner.inputs) if inner.op.name == "reshape" else None
+            case "transpose":
+                inner = self.nodes[x]
+                return inner.inputs[0] if inner.op.name == "transpose" else None
+            case "slice":
+                return self._slice(node)
+            case "concat":
+                return self._concat(node)
         return None
-
-    def _sub(self, node: Node) -> Node | int | None:
-        a, b = node.inputs
-        negated = self._negated(b)
-        return None if negated is None else self._made(node, "add", a, negated)
-
-    def _mul(self, node: Node) -> Node | int | None:
-        a, b = node.inputs
-        if a == b:
-            return self._made(node, "square", a)
-        c, d = self._negated(a), self._negated(b)
-        return None if c is None or d is None else self._made(node, "mul", c, d)
-
-    def _stop_gradient(self, node: Node) -> Node | int | None:
-        return None if self._has_gradient[node.inputs[0]] else node.inputs[0]
-
-    # ---- what moves or selects
-
-    def _reshape(self, node: Node) -> Node | int | None:
-        inner = self.nodes[node.inputs[0]]
-        if inner.shape == node.shape:
-            return node.inputs[0]
-        return replace(node, inputs=inner.inputs) if inner.op.name == "reshape" else None
-
-    def _transpose(self, node: Node) -> Node | int | None:
-        inner = self.nodes[node.inputs[0]]
-        return inner.inputs[0] if inner.op.name == "transpose" else None
 
     def _slice(self, node: Node) -> Node | int | None:
         source = self.nodes[node.inputs[0]]
@@ -197,15 +176,16 @@ class _Folding:
 
     def _concat(self, node: Node) -> Node | int | None:
         """Runs of neighbouring slices that make up all of what they are slices of give way to it."""
+        ranges = [self._range(i, len(node.shape)) for i in node.inputs]
         joined: list[int] = []
         k = 0
-        while k < len(node.inputs):
-            source, start, end = self._range(node.inputs[k], len(node.shape))
+        while k < len(ranges):
+            source, start, end = ranges[k]
             stop = k + 1
-            while stop < len(node.inputs) and self._range(node.inputs[stop], len(node.shape))[:2] == (source, end):
-                end = self._range(node.inputs[stop], len(node.shape))[2]
+            while stop < len(ranges) and ranges[stop][:2] == (source, end):
+                end = ranges[stop][2]
                 stop += 1
-            if stop - k == len(node.inputs) and self.nodes[source].shape != node.shape and stop - k > 1:
+            if stop - k == len(ranges) and self.nodes[source].shape != node.shape and stop - k > 1:
                 return self._made(node, "slice", source, start=start, stop=end, scalar=False)
             whole = stop - k > 1 and start == 0 and end == self.nodes[source].shape[0]
             joined.extend([source] if whole else node.inputs[k:stop])

@@ -10,8 +10,6 @@ occurs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from vpps.record.trace import TracedCell
 
 Unread = frozenset[int]
@@ -26,11 +24,6 @@ def without(cell: TracedCell, unread: Unread) -> TracedCell:
 
 def said(cell: TracedCell, unread: Unread, training: bool) -> str:
     """A sentence on them."""
-    return f"nothing reads {_numbered(sorted(unread), len(cell.outputs))}: " + (
-        "no backward" if training else "not computed in inference"
-    )
-
-
-def _numbered(outputs: Sequence[int], n: int) -> str:
-    names = ", ".join(str(k + 1) for k in outputs)
-    return f"output{'s' if len(outputs) > 1 else ''} {names} of {n}"
+    names = ", ".join(str(k + 1) for k in sorted(unread))
+    outputs = f"output{'s' if len(unread) > 1 else ''} {names} of {len(cell.outputs)}"
+    return f"nothing reads {outputs}: {'no backward' if training else 'not computed in inference'}"

@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vpps.compiler.instr import Expand, IndexList, Instr, Listed, Offsets, ParameterGradient, TailView, View
+from vpps.compiler.instr import (
+    Expand,
+    IndexList,
+    Instr,
+    Listed,
+    Offsets,
+    ParameterGradient,
+    TableGradient,
+    TailView,
+    View,
+)
 from vpps.compiler.passes.recompute import recomputed
 from vpps.ops import OPS, Form
 from vpps.script.instructions import Role
@@ -101,15 +111,11 @@ def fuse(cell: LoweredCell, recompute: bool) -> None:
 # ---- which instructions run together
 
 
-def _is_elementwise(instr: Instr) -> bool:
-    return instr.name in CODES or instr.name in ("zero", "gather_sum")
-
-
 def _pieces(instrs: Sequence[Instr]) -> list[Piece]:
     """Instructions, those over stacked units taken apart."""
     found = []
     for i, instr in enumerate(instrs):
-        if not _is_elementwise(instr):
+        if instr.name not in CODES and instr.name not in ("zero", "gather_sum"):
             found.append(Piece(instr, i, instr, None))
             continue
         width = instr.width // instr.parts
@@ -294,13 +300,13 @@ class _Value:
     """A value of a tail; equal ones are one object.
 
     Attributes:
-        what: a view that is loaded, listed rows that are summed, or the function that is called.
+        what: a View that is loaded, Listed rows that are summed, or the name of the function that is called.
         inputs: of the function.
         constant: of the function.
         mean: sums are divided by their number of terms.
     """
 
-    what: View | Listed | str
+    what: Any
     inputs: tuple[_Value | None, ...] = ()
     constant: float | None = None
     mean: bool = False
@@ -369,8 +375,8 @@ class _Program:
         n_sources = len(sums) + len(loads)
         place = {v: n_sources + i for i, v in enumerate(constants)}
         views: list[TailView] = [
-            *((ViewUse.MEAN if v.mean else ViewUse.SUM, _listed(v)) for v in sums),
-            *((ViewUse.READ, _view(v)) for v in loads),
+            *((ViewUse.MEAN if v.mean else ViewUse.SUM, v.what) for v in sums),
+            *((ViewUse.READ, v.what) for v in loads),
             *((ViewUse.CONSTANT, v.constant) for v in constants if v.constant is not None),
             *((ViewUse.WRITE, view) for view in stored),
         ]
@@ -378,10 +384,10 @@ class _Program:
         def numbers(values: Sequence[_Value | None]) -> tuple[int, ...]:
             return tuple(NONE if v is None else number[v] for v in values)
 
-        steps = tuple(Step(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
+        steps = tuple(Step(v.what, numbers(v.inputs), place.get(v, NONE)) for v in calls)
         tail = Tail(
             len(sums),
-            tuple(_load(_view(v), first) for v in loads),
+            tuple(_load(v.what, first) for v in loads),
             len(constants),
             steps,
             numbers([self.known[view] for view in stored]),
@@ -424,16 +430,6 @@ def _load(view: View, instr: Instr) -> Load:
     return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW
 
 
-def _listed(value: _Value) -> Listed:
-    assert isinstance(value.what, Listed)
-    return value.what
-
-
-def _view(value: _Value) -> View:
-    assert isinstance(value.what, View)
-    return value.what
-
-
 # ---- slabs
 
 
@@ -445,55 +441,42 @@ def drop_unused_slabs(cell: LoweredCell) -> None:
     kept = [i for i in range(len(cell.slabs)) if i in used]
     if len(kept) == len(cell.slabs):
         return
-    renumber = _Renumber({old: new for new, old in enumerate(kept)})
+    numbers = {old: new for new, old in enumerate(kept)}
     cell.slabs = [cell.slabs[i] for i in kept]
     cell.slab_nodes = [cell.slab_nodes[i] for i in kept]
     cell.n_forward_slabs = sum(i < cell.n_forward_slabs for i in kept)
-    cell.forward = [renumber.instr(i) for i in cell.forward]
-    cell.backward = [renumber.instr(i) for i in cell.backward]
-    cell.parameter_gradients = [
-        ParameterGradient(g.parameter, renumber.instr(g.instr)) for g in cell.parameter_gradients
-    ]
-    cell.table_gradients = [replace(g, view=renumber.view(g.view)) for g in cell.table_gradients]
-    cell.outputs = [renumber.view(v) for v in cell.outputs]
-    cell.arguments = [(key, renumber.view(v)) for key, v in cell.arguments]
-    if cell.input_gradient is not None:
-        cell.input_gradient = renumber.view(cell.input_gradient)
+    for name in (
+        *("forward", "backward", "parameter_gradients", "table_gradients"),
+        *("outputs", "arguments", "input_gradient"),
+    ):
+        setattr(cell, name, _renumbered(getattr(cell, name), numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Renumber:
-    """Gives slabs other numbers, wherever they are named."""
+def _renumbered(value: Any, numbers: Mapping[int, int]) -> Any:
+    """Anything of a lowered cell with other numbers of slabs, wherever they are named."""
 
-    numbers: dict[int, int]
+    def of(inner: Any) -> Any:
+        return _renumbered(inner, numbers)
 
-    def view(self, view: View) -> View:
-        return view._replace(slab=self.numbers[view.slab]) if view.slab >= 0 else view
-
-    def of(self, value: Any) -> Any:
-        """An operand or value of an instruction."""
-        match value:
-            case View():
-                return self.view(value)
-            case IndexList(slab):
-                return IndexList(self.numbers[slab])
-            case Expand(domain, of):
-                return Expand(domain, self.of(of))
-            case Offsets(domain, of):
-                return Offsets(domain, self.of(of))
-            case Listed(offsets, shift):
-                return Listed(self.of(offsets), shift)
-            case (ViewUse() as use, what):
-                return use, self.of(what)
-            case list():
-                return [self.of(v) for v in value]
-            case _:
-                return value
-
-    def instr(self, instr: Instr) -> Instr:
-        return replace(
-            instr,
-            operands={name: self.of(v) for name, v in instr.operands.items()},
-            values={name: self.of(v) for name, v in instr.values.items()},
-            gathers=tuple(map(self.view, instr.gathers)),
-        )
+    match value:
+        case View(slab):
+            return value._replace(slab=numbers[slab]) if slab >= 0 else value
+        case IndexList(slab):
+            return IndexList(numbers[slab])
+        case Expand() | Offsets():
+            return replace(value, of=of(value.of))
+        case Listed(offsets, shift):
+            return Listed(of(offsets), shift)
+        case Instr(operands=operands, values=values, gathers=gathers):
+            return replace(value, operands=of(operands), values=of(values), gathers=of(gathers))
+        case ParameterGradient(instr=instr):
+            return replace(value, instr=of(instr))
+        case TableGradient(view=view):
+            return replace(value, view=of(view))
+        case dict():
+            return {name: of(inner) for name, inner in value.items()}
+        case list():
+            return [of(inner) for inner in value]
+        case tuple():
+            return tuple(map(of, value))
+    return value

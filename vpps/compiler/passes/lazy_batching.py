@@ -15,12 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from vpps.compiler.prepare import VIEWS, execution_order
+from vpps.compiler.prepare import OUTSIDE, VIEWS, execution_order, root
 from vpps.ops import OPS, Form
 from vpps.record.trace import ArgKind, Int, List, Node, TracedCell, Vector
 
-# Computed nowhere, or by whoever needs them: these belong to no part.
-SOURCES = (Form.ARGUMENT, Form.PARAMETER, Form.INDEX, Form.LOOKUP)
 TRANSPARENT = (*VIEWS, Form.CONCAT)
 
 
@@ -131,7 +129,7 @@ def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int
     phases = {
         i: Batching.LAZY if not leads[i] else Batching.LEVEL if depends[i] else Batching.EAGER
         for i, n in enumerate(nodes)
-        if used[i] and n.op.form not in SOURCES and n.op.form not in TRANSPARENT
+        if used[i] and n.op.form not in (*OUTSIDE, *TRANSPARENT)  # those belong to no part
     }
     edges = [(j, i) for i in phases for j in _computed(nodes, phases, nodes[i].inputs)]
     # A row per list element cannot cross: then both sides belong to the level, and whatever would read a later part.
@@ -158,12 +156,7 @@ def _computed(nodes: Sequence[Node], phases: dict[int, Batching], wanted: Iterab
 
 def _phase_of_output(cell: TracedCell, phases: dict[int, Batching], node: int, scattered: bool) -> Batching:
     """The part that hands out an output: the one that computes it; what is only passed on is handed out last."""
-    root = node
-    while cell.nodes[root].op.form in VIEWS:
-        root = cell.nodes[root].inputs[0]
-    if root in phases:
-        return phases[root]
-    return Batching.LEVEL if scattered else Batching.LAZY
+    return phases.get(root(cell.nodes, node), Batching.LEVEL if scattered else Batching.LAZY)
 
 
 def _reached(nodes: Sequence[Node], phases: dict[int, Batching], phase: Batching, wanted: Iterable[int]) -> list[int]:

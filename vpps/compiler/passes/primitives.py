@@ -17,13 +17,10 @@ from typing import Any
 import numpy as np
 
 from vpps.compiler.passes.common_subexpressions import by_bits
-from vpps.compiler.prepare import VIEWS, live_nodes
+from vpps.compiler.prepare import OUTSIDE, VIEWS, live_nodes, root
 from vpps.ops import Form
 from vpps.record.levels import find_levels
 from vpps.record.trace import Node, TracedCell
-
-# What comes from outside of the cell, or is where it is: nothing is computed. Rows of tables are read in place.
-OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 WIDTH = 8  # of the search: how many sets of executed primitives are followed at a time
 
@@ -83,11 +80,9 @@ class Primitives:
         """What both make of the cell, each batching once."""
         if not self.nodes:
             return []
-        found = [PrimitiveBatching("depth", self._batches(self._levels)), PrimitiveBatching("search", self._searched())]
-        distinct: dict[frozenset[Batch], PrimitiveBatching] = {}
-        for batching in found:
-            distinct.setdefault(frozenset(batching.batches), batching)
-        return list(distinct.values())
+        by_depth, searched = self._batches(self._levels), self._searched()
+        found = [PrimitiveBatching("depth", by_depth), PrimitiveBatching("search", searched)]
+        return found[: 1 + (set(by_depth) != set(searched))]
 
     def _batches(self, stages: Sequence[int]) -> tuple[Batch, ...]:
         """Primitives of one type and stage together, stage by stage."""
@@ -113,13 +108,6 @@ class Primitives:
             furthest = sorted(after, key=int.bit_count, reverse=True)[:WIDTH]
             states = {done: after[done] for done in furthest}
         return tuple(tuple(self.nodes[v] for v in batch) for batch in states[complete])
-
-
-def root(nodes: Sequence[Node], i: int) -> int:
-    """The node that a view is part of; any other node itself."""
-    while nodes[i].op.form in VIEWS:
-        i = nodes[i].inputs[0]
-    return i
 
 
 def _type(nodes: Sequence[Node], i: int, one_vector: bool) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 _SOURCE, _SINK = (-1, False), (-1, True)
 _Node = tuple[int, bool]  # a slab, where its value is made (False) and where it is read (True)
@@ -34,54 +35,35 @@ def recomputed(
                 slabs.add(other)
                 queue.append(other)
     unlimited = 1 + sum(widths)
-    room: dict[_Node, dict[_Node, int]] = defaultdict(lambda: defaultdict(int))
+    room: dict[_Node, dict[_Node, int]] = defaultdict(lambda: defaultdict(int))  # to a node from another one
     for slab in slabs:
-        room[slab, False][slab, True] = 0 if slab in kept else widths[slab]
+        room[slab, True][slab, False] = 0 if slab in kept else widths[slab]
         if slab in made_of:
             for other in made_of[slab]:
-                room[other, True][slab, False] = unlimited
+                room[slab, False][other, True] = unlimited
         else:
-            room[_SOURCE][slab, False] = unlimited
+            room[slab, False][_SOURCE] = unlimited
         if slab in read:
-            room[slab, True][_SINK] = unlimited
-    while path := _path(room):
-        flow = min(room[a][b] for a, b in path)
-        for a, b in path:
-            room[a][b] -= flow
-            room[b][a] += flow
-    reaching = _reaching_the_sink(room)
-    return {slab for slab in slabs if (slab, False) in reaching and slab in made_of}
+            room[_SINK][slab, True] = unlimited
+    while _SOURCE in (following := _ways_to_the_sink(room)):
+        nodes = [_SOURCE]
+        while nodes[-1] != _SINK:
+            nodes.append(following[nodes[-1]])
+        flow = min(room[b][a] for a, b in pairwise(nodes))
+        for a, b in pairwise(nodes):
+            room[b][a] -= flow
+            room[a][b] += flow
+    return {slab for slab in slabs if (slab, False) in following and slab in made_of}
 
 
-def _path(room: Mapping[_Node, Mapping[_Node, int]]) -> list[tuple[_Node, _Node]]:
-    """A shortest way from source to sink on which there is room left; empty where there is none."""
-    came_from: dict[_Node, _Node] = {}
-    queue = deque([_SOURCE])
+def _ways_to_the_sink(room: Mapping[_Node, Mapping[_Node, int]]) -> dict[_Node, _Node]:
+    """Of the nodes from where there is room left on some way to the sink, the next one on a shortest."""
+    following = {_SINK: _SINK}
+    queue = deque([_SINK])
     while queue:
-        a = queue.popleft()
-        for b, left in room[a].items():
-            if left and b not in came_from and b != _SOURCE:
-                came_from[b] = a
-                queue.append(b)
-    steps = []
-    node = _SINK
-    while node in came_from:
-        steps.append((came_from[node], node))
-        node = came_from[node]
-    return steps
-
-
-def _reaching_the_sink(room: Mapping[_Node, Mapping[_Node, int]]) -> set[_Node]:
-    """From where there is room left on some way to the sink."""
-    before: dict[_Node, list[_Node]] = defaultdict(list)
-    for a, successors in room.items():
-        for b, left in successors.items():
-            if left:
-                before[b].append(a)
-    found, queue = {_SINK}, deque([_SINK])
-    while queue:
-        for a in before[queue.popleft()]:
-            if a not in found:
-                found.add(a)
+        b = queue.popleft()
+        for a, left in room[b].items():
+            if left and a not in following:
+                following[a] = b
                 queue.append(a)
-    return found
+    return following

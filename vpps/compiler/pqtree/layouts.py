@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vpps.compiler.pqtree.kept import KeptOrders, Operand
+from vpps.compiler.pqtree.operands import Correspondences, Shape, correspondences, missing, order, shape
+from vpps.compiler.pqtree.tree import any_order, reduced, set_of
+
+Operand = Sequence[int]
+Unit = Sequence[tuple[int, Operand]]  # operands to be kept all or none, each with the number of its batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +26,14 @@ class RowLayout:
         position: of each variable in the order.
         lanes: of each batch, the places of its operands in the order in which the batch should run: element k of an
             operand is its variable `operand[lanes[k]]`.
-        contiguous: of each batch and operand: whether its variables lie together.
-        aligned: of each batch and operand: whether they do, in the order of `lanes`, so that no copy is needed.
+        aligned: of each batch and operand: whether its variables lie together, in the order of `lanes`, so that no copy
+            is needed.
         saved: the sum of the weights of the aligned operands.
     """
 
     order: tuple[int, ...]
     position: tuple[int, ...]
     lanes: tuple[tuple[int, ...], ...]
-    contiguous: tuple[tuple[bool, ...], ...]
     aligned: tuple[tuple[bool, ...], ...]
     saved: float
 
@@ -40,41 +43,29 @@ class RowLayout:
         return all(all(operands) for operands in self.aligned)
 
 
-def layout(
-    n: int,
-    batches: Sequence[Sequence[Sequence[int]]],
-    weights: Sequence[float | Sequence[float]] | None = None,
-) -> RowLayout:
+def layout(n: int, batches: Sequence[Sequence[Sequence[int]]], weights: Sequence[Sequence[float]]) -> RowLayout:
     """Find an order of the variables 0 to n - 1 for batched operations.
 
     Args:
         n: variables.
         batches: of each batch its operands (sources and results alike), of each operand its variables, one for each
             operation of the batch: different ones, and as many in all operands of a batch.
-        weights: of each batch, bytes that are not copied if the whole batch is aligned, or these of each of its
-            operands; one number is shared evenly. By default 1 for each variable of an operand.
+        weights: of each batch and operand: bytes that are not copied if it is aligned.
 
     Returns:
         An ideal layout if there is one. Otherwise the better of two that a greedy choice finds, the heaviest first:
         whole batches and then operands of those left out, or operands from the beginning; the best choice may save
         more. Never one that saves less than the order of declaration, which is kept where it saves as much.
-
-    Raises:
-        ValueError: operands of a batch differ in length, or have a variable twice, or one that does not exist; weights
-            do not fit.
     """
-    wanted = [[tuple(operand) for operand in batch] for batch in batches]
-    _check(n, wanted)
-    worth = _worth(wanted, weights)
-    declared = evaluate(range(n), wanted, worth)
+    declared = evaluate(range(n), batches, weights)
     if declared.ideal:
         return declared
-    by_weight = sorted(range(len(wanted)), key=lambda b: -sum(worth[b]))
+    by_weight = sorted(range(len(batches)), key=lambda b: -sum(weights[b]))
     batches_first = KeptOrders(n)
-    refused = batches_first.add_most([[(b, operand) for operand in wanted[b]] for b in by_weight])
+    refused = batches_first.add_most([[(b, operand) for operand in batches[b]] for b in by_weight])
     candidates = [batches_first]
     if refused:
-        single = [(w, b, operand) for b in by_weight for w, operand in zip(worth[b], wanted[b], strict=True)]
+        single = [(w, b, operand) for b in by_weight for w, operand in zip(weights[b], batches[b], strict=True)]
         single.sort(key=lambda weighed: -weighed[0])
         units = [[(b, operand)] for _, b, operand in single]
         of_refused = {b for unit in refused for b, _ in unit}
@@ -82,18 +73,18 @@ def layout(
         one_by_one = KeptOrders(n)
         one_by_one.add_most(units, hopeless=True)
         candidates.append(one_by_one)
-    found = [evaluate(kept.order(), wanted, worth) for kept in candidates]
+    found = [evaluate(kept.order(), batches, weights) for kept in candidates]
     return max([declared, *found], key=lambda layout: layout.saved)
 
 
 def evaluate(
-    order: Sequence[int], batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]
+    order: Sequence[int], batches: Sequence[Sequence[Sequence[int]]], weights: Sequence[Sequence[float]]
 ) -> RowLayout:
     """What an order of variables is worth. A batch runs in the order that most weight of its operands has in memory."""
     position = [0] * len(order)
     for k, variable in enumerate(order):
         position[variable] = k
-    all_lanes, contiguous, aligned = [], [], []
+    all_lanes, aligned = [], []
     saved = 0.0
     for batch, worth in zip(batches, weights, strict=True):
         size = len(batch[0]) if batch else 0
@@ -109,40 +100,81 @@ def evaluate(
         best = max(by_lanes, key=by_lanes.__getitem__, default=tuple(range(size)))
         saved += by_lanes.get(best, 0.0)
         all_lanes.append(best)
-        contiguous.append(tuple(lanes is not None for lanes in of_operands))
         aligned.append(tuple(lanes == best for lanes in of_operands))
-    return RowLayout(tuple(order), tuple(position), tuple(all_lanes), tuple(contiguous), tuple(aligned), saved)
+    return RowLayout(tuple(order), tuple(position), tuple(all_lanes), tuple(aligned), saved)
 
 
-def _check(n: int, batches: Sequence[Sequence[Operand]]) -> None:
-    """Refuse what is no batch."""
-    for number, batch in enumerate(batches):
-        for operand in batch:
-            if len(operand) != len(batch[0]):
-                raise ValueError(
-                    f"batch {number} has operands of {len(batch[0])} and {len(operand)} variables; it has one for each "
-                    "of its operations"
-                )
-            if len(set(operand)) < len(operand):
-                raise ValueError(f"an operand of batch {number} has a variable twice: {operand}")
-            if operand and not 0 <= min(operand) <= max(operand) < n:
-                raise ValueError(f"an operand of batch {number} has a variable that is not one of {n}: {operand}")
+class KeptOrders:
+    """Some operands of some batches, which lie together, those of a batch in one order."""
 
+    def __init__(self, n: int) -> None:
+        self._tree = any_order(n)
+        self._directions = Correspondences()
+        self._batches: dict[int, tuple[Operand, ...]] = {}
+        self._shapes: dict[int, list[Shape]] = {}  # of operands of batches that have several
 
-def _worth(
-    batches: Sequence[Sequence[Operand]], weights: Sequence[float | Sequence[float]] | None
-) -> list[list[float]]:
-    """The weight of each operand of each batch."""
-    if weights is None:
-        return [[float(len(operand)) for operand in batch] for batch in batches]
-    if len(weights) != len(batches):
-        raise ValueError(f"{len(weights)} weights of {len(batches)} batches")
-    worth = []
-    for number, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
-        if isinstance(weight, Sequence):
-            if len(weight) != len(batch):
-                raise ValueError(f"batch {number} has {len(batch)} operands, and {len(weight)} weights")
-            worth.append([float(w) for w in weight])
-        else:
-            worth.append([weight / len(batch)] * len(batch))
-    return worth
+    def order(self) -> list[int]:
+        """An order of the variables in which all that was added is so."""
+        return order(self._tree, self._directions)
+
+    def add(self, unit: Unit) -> bool:
+        """Keep some more operands; all or, without a trace, none: both passes of ED-Batch.
+
+        Returns:
+            Whether there is an order for them and for all that is kept. The answer is exact, which the paper does not
+            say: all that the passes add to the tree holds in every such order; and where they come to an end, the
+            subtrees of a batch's operands are isomorphic, so any order of the nodes that decide is one for all.
+        """
+        tree, batches, shapes = self._tree, self._batches.copy(), self._shapes.copy()
+        for number, operand in unit:
+            batches[number] = (*batches.get(number, ()), operand)
+        variables = {number: set_of(v for operand in operands for v in operand) for number, operands in batches.items()}
+        changed = dict.fromkeys(number for number, _ in unit)
+        wanted = [set_of(operand) for _, operand in unit]
+        while True:
+            for together in wanted:
+                made = reduced(tree, together)
+                if made is None:
+                    return False
+                if made is not tree:
+                    changed.update(dict.fromkeys(b for b, those in variables.items() if those & together))
+                tree = made
+            if not changed:
+                break
+            number, _ = changed.popitem()
+            wanted = []
+            if len(batches[number]) > 1:
+                shapes[number] = [shape(tree, operand) for operand in batches[number]]
+                wanted = missing(batches[number], shapes[number])
+        directions = correspondences(tree, shapes.values())
+        if directions is None:
+            return False
+        self._tree, self._directions, self._batches, self._shapes = tree, directions, batches, shapes
+        return True
+
+    def add_most(self, units: Sequence[Unit], hopeless: bool = False) -> list[Unit]:
+        """Keep unit after unit, each if it can be kept with those before it.
+
+        Halves are tried as a whole and divided only when they do not fit, so few refusals cost few trials.
+
+        Args:
+            hopeless: it is known that they do not fit all.
+
+        Returns:
+            The units refused.
+        """
+        refused: list[Unit] = []
+        todo = [(units, hopeless)]
+        while todo:
+            some, hopeless = todo.pop()
+            if not hopeless and self.add([item for unit in some for item in unit]):
+                continue
+            if len(some) == 1:
+                refused += some
+                continue
+            left, right = some[: len(some) // 2], some[len(some) // 2 :]
+            if self.add([item for unit in left for item in unit]):
+                todo.append((right, True))
+            else:
+                todo += [(right, False), (left, True)]
+        return refused
