@@ -14,9 +14,10 @@ from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
 from vpps.nn import LSTM, Linear, attend
 from vpps.nn.lstm import State
+from vpps.zoo.classifier import Classifier
 
 
-class EncoderDecoder:
+class EncoderDecoder(Classifier):
     """One layer of LSTM along the source, another along the target that begins with the former's last state.
 
     A pair of sentences is one chain of two kinds of vertices. With attention, each of the decoder's states h looks at
@@ -73,11 +74,6 @@ class EncoderDecoder:
         assert self.attention is not None
         return vpps.tanh(self.attention(vpps.concat([attend(h, memory, memory, score=vpps.dot), h])))
 
-    @vpps.cell
-    def word_loss(self, h: vpps.Expression, following: int) -> vpps.Expression:
-        """Minus the logarithm of the probability of the word that follows; a scalar."""
-        return vpps.cross_entropy(self.output(h), following)
-
     @staticmethod
     def target_vertices(batch: GraphBatch) -> NDArray[np.int64]:
         """Which vertices of a batch are target words.
@@ -123,19 +119,9 @@ class EncoderDecoder:
         h_: vpps.Rows = graph.map(self.look, inputs={"h": h, "memory": (ends, memory[seen])})
         return h_
 
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the words that may follow, (n_target,) for every target word."""
-        return self.output(self.states(graph, batch))
-
-    def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of every target word and of the end, a scalar each, given the true words before it."""
-        of_target = self.target_vertices(batch)
-        losses: Any = self.word_loss(self.states(graph, batch), batch["next"][of_target])
-        return losses  # type: ignore[no-any-return]
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over all target words; a scalar."""
-        return vpps.sum(self.losses(graph, batch))
+    def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
+        """The word, or the end, that follows every target word."""
+        return batch["next"][self.target_vertices(batch)]
 
     def translate(self, handle: vpps.Handle, batch: GraphBatch, max_length: int = 100) -> list[NDArray[np.int32]]:
         """Translations of the sources of a batch, each word the most probable one after those before it.

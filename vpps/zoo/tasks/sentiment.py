@@ -15,9 +15,7 @@ from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.task import setting
 from vpps.zoo.tasks.trees import TreeSettings, TreeTask
 from vpps.zoo.tree_gru import TreeGRUSentiment
-from vpps.zoo.tree_lstm import TreeLSTMSentiment
-from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
-from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
+from vpps.zoo.tree_lstm import ChildSumTreeLSTMSentiment, TreeLSTMSentiment, TwoTypeTreeLSTMSentiment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_trees, read_treebank, synthetic_treebank
 from vpps.errors import CheckpointError
+from vpps.zoo.classifier import TreeClassifier
 from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.tasks.files import kept, kept_count, names_of, set_with_names, train_and_dev
-from vpps.zoo.tree_classifier import TreeClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
