@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import Source, classes_of, some_graphs, table_of, words_of
+from vpps.data.readers.names import Source, children_of, classes_of, some_graphs, words_of
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
@@ -92,14 +92,9 @@ def read_jsonl(
     columns = {name: array(column) for name, column in found.columns.items()}
     graph_columns = {name: array(column) for name, column in found.graph_columns.items()}
     kinds, kind = _kinds(found, like)
-    if like is not None:
-        lists = like.arity is None
-    arity = like.arity if like is not None and like.arity is not None else max(1, int(counts.max()))
+    lists = lists if like is None else like.arity is None
     return GraphSet(
-        sizes,
-        (np.concatenate([[0], counts.cumsum()]), children)
-        if lists
-        else table_of(counts, children, arity, found.sources, sizes),
+        sizes, children_of(counts, children, lists=lists, like=like, sources=found.sources, sizes=sizes),
         kind=kind, kinds=kinds, columns=columns, graph_columns=graph_columns,
         vocabularies=vocabularies, classes=closed, sources=found.sources,
     )  # fmt: skip

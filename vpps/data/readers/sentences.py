@@ -39,22 +39,16 @@ Token = tuple[str, str]
 
 def tagged_lines(*paths: Source) -> tuple[list[str], list[list[Token]]]:
     """Where every sentence of some files stands, and its tokens; see `read_tagged`."""
-    sources: list[str] = []
-    sentences: list[list[Token]] = []
-    for path in paths:
-        for number, text in read_lines(path):
-            tokens = words_in(text)
-            if not tokens:
-                continue
-            sources.append(f"{path}:{number}")
-            sentences.append([])
-            for place, token in enumerate(tokens, start=1):
-                word, bar, tag = token.rpartition("|")
-                if not (word and bar and tag):
-                    raise DataError(f"{path}:{number}: expected word|TAG as token {place}, found {token!r}")
-                sentences[-1].append((word, tag))
-    some_graphs(paths, len(sentences), "one sentence of word|TAG a line")
-    return sources, sentences
+    sources, sentences = read_sentences(paths, "one sentence of word|TAG a line")
+    tagged: list[list[Token]] = []
+    for source, tokens in zip(sources, sentences, strict=True):
+        tagged.append([])
+        for place, token in enumerate(tokens, start=1):
+            word, bar, tag = token.rpartition("|")
+            if not (word and bar and tag):
+                raise DataError(f"{source}: expected word|TAG as token {place}, found {token!r}")
+            tagged[-1].append((word, tag))
+    return sources, tagged
 
 
 def graphs_of_tagged(
@@ -105,17 +99,12 @@ def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: Gr
     return graphs_of_text(sentences, min_count=min_count, targets=targets, like=like, sources=sources)
 
 
-def read_sentences(paths: Sequence[Source]) -> tuple[list[str], list[list[str]]]:
+def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -> tuple[list[str], list[list[str]]]:
     """File and line of every sentence, and its words. Raises DataError where a file cannot be read or none is found."""
-    sources: list[str] = []
-    sentences: list[list[str]] = []
-    for path in paths:
-        for number, text in read_lines(path):
-            if words := words_in(text):
-                sources.append(f"{path}:{number}")
-                sentences.append(words)
-    some_graphs(paths, len(sentences), "one sentence a line")
-    return sources, sentences
+    lines = [(f"{path}:{number}", words_in(text)) for path in paths for number, text in read_lines(path)]
+    found = [(source, words) for source, words in lines if words]
+    some_graphs(paths, len(found), what)
+    return [source for source, _ in found], [words for _, words in found]
 
 
 def read_parallel(

@@ -8,7 +8,7 @@ import numpy as np
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import Source, some_graphs, table_of, words_of
+from vpps.data.readers.names import Source, children_of, some_graphs, words_of
 from vpps.data.treebank import Tree, parse_tree
 
 KINDS = ("leaf", "inner")
@@ -62,15 +62,9 @@ def graphs_of_trees(
     vocabulary = words_of((tree.tokens for tree in trees), "word", min_count, like)
     words = np.full(len(counts), -1, np.int32)
     words[counts == 0] = [vocabulary[token] for tree in trees for token in tree.tokens]
-    arity = max(1, int(counts.max())) if like is None else like.arity
     return GraphSet(
-        sizes,
-        (np.concatenate([[0], counts.cumsum()]), children)
-        if lists or arity is None
-        else table_of(counts, children, arity, names, sizes),
-        kind=counts > 0,
-        kinds=KINDS,
+        sizes, children_of(counts, children, lists=lists, like=like, sources=names, sizes=sizes),
+        kind=counts > 0, kinds=KINDS,
         columns={"word": words, "label": np.concatenate([tree.labels for tree in trees])},
-        vocabularies={"word": vocabulary},
-        sources=names,
-    )
+        vocabularies={"word": vocabulary}, sources=names,
+    )  # fmt: skip

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import vpps
 from vpps.data import GraphBatch, GraphSet, chain_pairs, graphs_of_text, synthetic_parallel
 from vpps.data.lines import hold_out, read_lines
-from vpps.data.readers import BOUNDARY
-from vpps.data.readers.sentences import check_parallel, read_pairs
+from vpps.data.readers.sentences import BOUNDARY, check_parallel, read_pairs
 from vpps.errors import CheckpointError, DataError
 from vpps.zoo.encoder_decoder import EncoderDecoder
 from vpps.zoo.task import EVALUATION_BATCH, Settings, setting
