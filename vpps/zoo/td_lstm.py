@@ -14,7 +14,7 @@ from __future__ import annotations
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import MLP, NaryTreeLSTM
-from vpps.nn.tree_lstm import State
+from vpps.nn.lstm import State
 from vpps.zoo.classifier import Classifier
 
 

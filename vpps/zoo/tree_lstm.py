@@ -7,7 +7,7 @@ from typing import Any
 
 import vpps
 from vpps.nn import ChildSumTreeLSTM, Linear, NaryTreeLSTM
-from vpps.nn.tree_lstm import State
+from vpps.nn.lstm import State
 from vpps.record.cell import Cell
 from vpps.zoo.classifier import TreeClassifier
 
