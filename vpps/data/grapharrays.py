@@ -26,17 +26,17 @@ class GraphArrays:
 
     vertex_offsets: NDArray[np.int64]
     """(G + 1,) the vertices of graph g are rows `vertex_offsets[g]:vertex_offsets[g + 1]`; may begin above 0."""
-    children: NDArray[np.int32] | None
-    """(N, arity) or None; -1 is no child."""
-    child_offsets: NDArray[np.int64] | None
-    """(N + 1,) where the children of every vertex begin in `child_indices`; None where the arity is fixed."""
-    child_indices: NDArray[np.int32] | None
-    """(edges,) or None."""
-    kind: NDArray[np.int8] | None
-    """(N,) or None where all are of kind 0."""
     levels: NDArray[np.int32]
     """(N,) longest distance from a vertex without children."""
-    order: NDArray[np.int32] | None
+    children: NDArray[np.int32] | None = None
+    """(N, arity) or None; -1 is no child."""
+    child_offsets: NDArray[np.int64] | None = None
+    """(N + 1,) where the children of every vertex begin in `child_indices`; None where the arity is fixed."""
+    child_indices: NDArray[np.int32] | None = None
+    """(edges,) or None."""
+    kind: NDArray[np.int8] | None = None
+    """(N,) or None where all are of kind 0."""
+    order: NDArray[np.int32] | None = None
     """(N,) the vertices of each graph, children before parents; None where they are numbered so."""
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Per vertex: (N,) or (N, width), int32 or float32."""
@@ -194,23 +194,12 @@ class _Names:
     vertex_offsets: NDArray[np.int64]
     sources: Sequence[str] | None
 
-    def graph_of(self, vertex: int) -> int:
-        return int(np.searchsorted(self.vertex_offsets, vertex, side="right")) - 1
-
     def graph(self, graph: int) -> str:
         return f"graph {graph}" if self.sources is None else self.sources[graph]
 
     def vertex(self, vertex: int) -> str:
-        graph = self.graph_of(vertex)
+        graph = int(np.searchsorted(self.vertex_offsets, vertex, side="right")) - 1
         return f"{self.graph(graph)}: vertex {vertex - int(self.vertex_offsets[graph])}"
-
-    def no_child(self, vertex: int, child: int) -> DataError:
-        graph = self.graph_of(vertex)
-        size = int(self.vertex_offsets[graph + 1] - self.vertex_offsets[graph])
-        return DataError(
-            f"{self.vertex(vertex)}: there is no child {child}: the graph has {size} vertices (0 to {size - 1}), "
-            "numbered from 0 in every graph, and -1 stands for no child"
-        )
 
 
 def _sort(names: _Names, form: Children) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
@@ -246,7 +235,11 @@ def _check_children(
     wrong = (given < -1) | (given >= sizes)
     if wrong.any():
         place = int(wrong.argmax())
-        raise names.no_child(int(parents[place]), int(given[place]))
+        parent, child, size = parents[place], given[place], sizes[place]
+        raise DataError(
+            f"{names.vertex(int(parent))}: there is no child {child}: the graph has {size} vertices (0 to {size - 1}), "
+            "numbered from 0 in every graph, and -1 stands for no child"
+        )
 
 
 def _kind(kind: ArrayLike, kinds: Sequence[str], names: _Names) -> NDArray[np.int8]:

@@ -136,14 +136,10 @@ class EncoderDecoder(Classifier):
         Returns:
             For each sentence numbers of words, without the boundary.
         """
-        is_source = np.ones(batch.n_vertices, np.bool_)
-        is_source[self.target_vertices(batch)] = False
-        of_source = np.flatnonzero(is_source)
+        of_source = np.setdiff1d(np.arange(batch.n_vertices), self.target_vertices(batch))
         place = np.full(batch.n_vertices + 1, -1)  # the last one is that of no child
         place[of_source] = np.arange(len(of_source))
         before = place[np.asarray(batch.children)[of_source]]
-        is_read = np.zeros(len(of_source) + 1, np.bool_)
-        is_read[before] = True
         graph = vpps.Graph()
         states = graph.map(
             [self.begin, self.encode],
@@ -151,7 +147,7 @@ class EncoderDecoder(Classifier):
             children=before,
             inputs={"source": batch["source"][of_source]},
         )
-        ends = np.flatnonzero(~is_read[:-1])  # the states that the decoder begins with
+        ends = np.setdiff1d(np.arange(len(of_source)), before)  # the states that the decoder begins with
         memory, h, c = handle.forward(graph, [states[0], states[0][ends], states[1][ends]])
 
         lengths = np.bincount(batch.graph_of_vertex[of_source], minlength=len(batch))

@@ -39,6 +39,7 @@ class LatticeTask(NetworkTask[GraphBatch]):
 
     settings_type = LatticeSettings
     training: ClassVar[Mapping[str, Any]] = {"lr": 0.002, "batch_size": 16}
+    summary: ClassVar[str] = "sentences, {task.n_characters} characters, {task.n_words} words, {task.n_tags} tags"
     data_help: ClassVar[str] = (
         "A folder with train.txt and dev.txt, sentences as character-word lattices: as ED-Batch's Weibo files."
     )
@@ -64,11 +65,6 @@ class LatticeTask(NetworkTask[GraphBatch]):
         if highest >= self.n_tags:
             raise DataError(f"{settings.data}: tag {highest}: the network knows 0 to {self.n_tags - 1}")
         self.n_characters, self.n_words = (len(train.vocabularies[name]) for name in ("character", "word"))
-
-    @property
-    def description(self) -> str:
-        known = f"{self.n_characters} characters, {self.n_words} words, {self.n_tags} tags"
-        return f"{len(self.train)} train and {len(self.dev)} dev sentences, {known}, {self.model.n_weights} weights"
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"n_tags": self.n_tags, "outside": self.outside}

@@ -21,9 +21,11 @@ class NetworkTask(Task[Batch]):
 
     Attributes:
         network_type: the network, whose arguments are settings or attributes of the task, by name.
+        summary: what the sets hold and what is known of it, a format of `task`.
     """
 
     network_type: ClassVar[Callable[..., Any]]
+    summary: ClassVar[str] = "examples"
 
     def __init__(self, settings: Any, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
@@ -40,6 +42,11 @@ class NetworkTask(Task[Batch]):
         names = [name for name in inspect.signature(self.network_type).parameters if name != "model"]
         arguments = {name: getattr(self.settings if hasattr(self.settings, name) else self, name) for name in names}
         return self.network_type(self.model, **arguments)
+
+    @property
+    def description(self) -> str:
+        sets = f"{len(self.train)} train and {len(self.dev)} dev"
+        return f"{sets} {self.summary.format(task=self)}, {self.model.n_weights} weights"
 
     def state(self) -> dict[str, Any]:
         assert isinstance(self.train, GraphSet)

@@ -42,6 +42,7 @@ class ProgramTask(GraphLabelTask):
     network_type = ProgramGRU
     settings_type = ProgramSettings
     training: ClassVar[Mapping[str, Any]] = {"lr": 0.002, "batch_size": 32}
+    summary: ClassVar[str] = "programs, {task.n_names} names, {task.n_classes} classes"
     data_help: ClassVar[str] = (
         "A folder of Python programs, *.py anywhere below: the network tells from a function's body the first word of "
         "its name (get, set, is). One file of ten is for judging; or there are folders train and dev. Without: small "
@@ -63,11 +64,6 @@ class ProgramTask(GraphLabelTask):
         self.train = train.subset(slice(settings.limit))
         self.n_types, self.n_names = (len(train.vocabularies[name]) for name in ("type", "name"))
         self.n_classes = len(train.classes["label"])
-
-    @property
-    def description(self) -> str:
-        sizes = f"{self.n_names} names, {self.n_classes} classes"
-        return f"{len(self.train)} train and {len(self.dev)} dev programs, {sizes}, {self.model.n_weights} weights"
 
     def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
         """Accuracy, and what always naming the most frequent class of these programs would give."""

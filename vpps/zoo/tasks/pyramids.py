@@ -40,6 +40,7 @@ class PyramidTask(GraphLabelTask):
         train, dev: made by `vpps.data.pyramids_of_trees`.
     """
 
+    summary: ClassVar[str] = "sentences, {task.n_words} words"
     data_help: ClassVar[str] = (
         "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one bracketed tree a "
         "line, labels from 0, of which the words and the root's label are used: such as the Stanford Sentiment "
@@ -64,11 +65,6 @@ class PyramidTask(GraphLabelTask):
         self.train, self.dev = pyramids_of_trees(trees).subset(slice(settings.limit)), pyramids_of_trees(dev_trees)
         self.n_classes = known or 1 + max(int(graphs[:]["label"].max()) for graphs in (trees, dev_trees))
         self.n_words = len(self.train.vocabularies["word"])
-
-    @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev sentences, {self.n_words} words"
-        return f"{data}, {self.model.n_weights} weights"
 
     def state(self) -> dict[str, Any]:
         return {"names": self.names, "n_classes": self.n_classes}

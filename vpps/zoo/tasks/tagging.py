@@ -57,6 +57,7 @@ class TaggerTask(NetworkTask[Batch]):
     """
 
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch_size": 16, "lr": 0.001}
+    summary: ClassVar[str] = "sentences, {task.n_words} words, {task.n_tags} tags"
     data_help: ClassVar[str] = (
         "Sentences of word|TAG separated by blanks, one a line, such as WikiNER: a folder with train.txt and dev.txt; "
         "or one file, or a folder that holds one, of which the last tenth is dev data."
@@ -88,11 +89,6 @@ class TaggerTask(NetworkTask[Batch]):
     @abstractmethod
     def sentences(self) -> GraphSet:
         """The chains of words of the training data."""
-
-    @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev sentences"
-        return f"{data}, {self.n_words} words, {self.n_tags} tags, {self.model.n_weights} weights"
 
     def units(self, batch: Batch) -> int:
         return batch.n_vertices

@@ -46,6 +46,7 @@ class TranslationTask(NextWordTask):
     network_type = EncoderDecoder
     settings_type = TranslationSettings
     training: ClassVar[Mapping[str, Any]] = {"epochs": 15, "lr": 3e-3, "clip_norm": 5.0}
+    summary: ClassVar[str] = "pairs of sentences, {task.n_source} and {task.n_target} different words"
     data_help: ClassVar[str] = (
         "A folder with train.X, train.Y, dev.X and dev.Y, where X and Y are languages (train.en, train.vi), or with "
         "one pair of files of which the last tenth is held out; one tokenised sentence a line. BLEU needs sacrebleu."
@@ -66,12 +67,6 @@ class TranslationTask(NextWordTask):
         self.train = self.train.subset(slice(settings.limit))
         source, self.words = (side.vocabularies["word"] for side in sides)
         self.n_source, self.n_target, self.boundary = len(source), len(self.words), self.words[BOUNDARY]
-
-    @property
-    def description(self) -> str:
-        vocabularies = f"{self.n_source} and {self.n_target} different words"
-        data = f"{len(self.train)} train and {len(self.dev)} dev pairs of sentences, {vocabularies}"
-        return f"{data}, {self.model.n_weights} weights"
 
     def state(self) -> dict[str, Any]:
         return {"names": self._names}

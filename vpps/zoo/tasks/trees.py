@@ -37,6 +37,7 @@ class TreeTask(NetworkTask[GraphBatch]):
     """
 
     settings_type = TreeSettings
+    summary: ClassVar[str] = "trees, {task.n_words} words"
     data_help: ClassVar[str] = (
         "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one bracketed tree a "
         "line, labels from 0: such as the Stanford Sentiment Treebank."
@@ -79,11 +80,6 @@ class TreeTask(NetworkTask[GraphBatch]):
         """The most children that a node may have, where they are a table."""
         assert self.train.arity is not None
         return self.train.arity
-
-    @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev trees, {self.n_words} words"
-        return f"{data}, {self.model.n_weights} weights"
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"n_classes": self.n_classes}
