@@ -16,8 +16,15 @@ from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers.jsonlines import read_jsonl
 from vpps.data.readers.lattice import read_lattices
 from vpps.data.readers.programs import read_programs
-from vpps.data.readers.sentences import graphs_of_tagged, graphs_of_text, read_parallel, read_tagged, read_text
-from vpps.data.readers.stream import graphs_of_stream, read_stream
+from vpps.data.readers.sentences import (
+    graphs_of_stream,
+    graphs_of_tagged,
+    graphs_of_text,
+    read_parallel,
+    read_stream,
+    read_tagged,
+    read_text,
+)
 from vpps.data.readers.trees import graphs_of_trees, read_treebank
 from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics

@@ -24,14 +24,7 @@ class BiLSTMTagger:
     """
 
     def __init__(
-        self,
-        model: vpps.Model,
-        n_words: int,
-        n_tags: int,
-        *,
-        embedding: int = 256,
-        hidden: int = 256,
-        mlp: int = 256,
+        self, model: vpps.Model, n_words: int, n_tags: int, *, embedding: int = 256, hidden: int = 256, mlp: int = 256
     ) -> None:
         self.words = model.lookup("words", (n_words, embedding))
         self.bilstm = BiLSTM(model, embedding, hidden, table=self.words)

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch
-from vpps.errors import DataError
 from vpps.nn import LSTM, Linear
-from vpps.nn.lstm import State
+from vpps.nn.lstm import State, map_chains
 from vpps.zoo.classifier import Classifier
 
 
@@ -50,16 +49,7 @@ class LSTMLanguageModel(Classifier):
         Raises:
             DataError: the graphs are no chains.
         """
-        children = batch.children
-        if not isinstance(children, np.ndarray) or children.shape[1] != 1:
-            raise DataError("a language model reads chains: every word has one child at most, the word before it")
-        kind = (children[:, 0] >= 0).view(np.int8)
-        inputs = {"word": batch["word"]}
-        h: vpps.Rows
-        h, _ = graph.map(
-            [self.begin, self.step], kind=kind, children=children, levels=batch.levels, inputs=inputs, distinct=True
-        )
-        return h
+        return map_chains(graph, batch, self.begin, self.step, word=batch["word"])
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
         """The word that follows each. The exponential of the mean of all `losses` is the perplexity."""

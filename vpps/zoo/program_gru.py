@@ -29,14 +29,7 @@ class ProgramGRU(Classifier):
     """
 
     def __init__(
-        self,
-        model: vpps.Model,
-        n_types: int,
-        n_names: int,
-        n_classes: int,
-        *,
-        embedding: int = 256,
-        hidden: int = 256,
+        self, model: vpps.Model, n_types: int, n_names: int, n_classes: int, *, embedding: int = 256, hidden: int = 256
     ) -> None:
         vectors = vpps.init.uniform((3 / embedding) ** 0.5)  # of length 1, more or less
         self.types = model.lookup("types", (n_types, embedding), init=vectors)

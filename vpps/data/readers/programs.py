@@ -45,11 +45,7 @@ class UnreadableProgramWarning(UserWarning):
 
 
 def read_programs(
-    *paths: Source,
-    min_count: int = 2,
-    n_classes: int = 20,
-    skip_unreadable: bool = False,
-    like: GraphSet | None = None,
+    *paths: Source, min_count: int = 2, n_classes: int = 20, skip_unreadable: bool = False, like: GraphSet | None = None
 ) -> GraphSet:
     """The functions of Python programs, to be told by their bodies what the first word of their names is: `get`, `is`.
 
