@@ -42,10 +42,6 @@ class LanguageTask(NextWordTask):
     read: ClassVar[Callable[..., GraphSet]]
     graphs_of: ClassVar[Callable[..., GraphSet]]
 
-    network: LSTMLanguageModel
-    train: GraphSet
-    dev: GraphSet
-
     def load(self, settings: LanguageSettings, state: Mapping[str, Any] | None) -> None:
         options = {"min_count": settings.min_count}
         if isinstance(settings, WindowSettings):

@@ -64,6 +64,9 @@ class NetworkTask(Task[Batch]):
 class GraphLabelTask(NetworkTask[GraphBatch]):
     """Column `label` of graphs, of which the network's `logits` have a row each."""
 
+    train: GraphSet
+    dev: GraphSet
+
     def units(self, batch: GraphBatch) -> int:
         return len(batch)
 
@@ -81,6 +84,8 @@ class NextWordTask(NetworkTask[GraphBatch]):
 
     lower_is_better: ClassVar[bool] = True
     unit = "word"
+    train: GraphSet
+    dev: GraphSet
 
     def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The cross entropy of every word: one number, where the logits would be thousands."""

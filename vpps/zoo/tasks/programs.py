@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.data import GraphBatch, GraphSet, read_programs, synthetic_programs
+from vpps.data import GraphBatch, read_programs, synthetic_programs
 from vpps.data.readers.programs import programs_below
 from vpps.errors import DataError
 from vpps.zoo.program_gru import ProgramGRU
@@ -49,9 +49,6 @@ class ProgramTask(GraphLabelTask):
         "programs made by chance, whose results are to be told."
     )
     unit = "program"
-
-    train: GraphSet
-    dev: GraphSet
 
     def load(self, settings: ProgramSettings, state: Mapping[str, Any] | None) -> None:
         like = set_kept(state)

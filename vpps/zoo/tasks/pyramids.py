@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vpps.data import GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
+from vpps.data import graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
 from vpps.zoo.task import Settings, setting
 from vpps.zoo.tasks.files import kept_count, names_of, read_both, set_kept, train_and_dev
 from vpps.zoo.tasks.network import GraphLabelTask
@@ -47,9 +47,6 @@ class PyramidTask(GraphLabelTask):
         "Treebank."
     )
     unit = "sentence"
-
-    train: GraphSet
-    dev: GraphSet
 
     def load(self, settings: Settings, state: Mapping[str, Any] | None) -> None:
         like = set_kept(state)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vpps.data import GraphSet, tournaments
+from vpps.data import tournaments
 from vpps.data.tournaments import N_CLASSES
 from vpps.errors import DataError
 from vpps.zoo.task import Settings, setting
@@ -35,9 +35,6 @@ class TreeFCTask(GraphLabelTask):
 
     network_type = TreeFC
     n_words, n_classes = N_WORDS, N_CLASSES
-
-    train: GraphSet
-    dev: GraphSet
 
     def load(self, settings: TreeFCSettings, state: Mapping[str, Any] | None) -> None:
         if settings.data is not None:

@@ -53,8 +53,6 @@ class TranslationTask(NextWordTask):
     )
 
     network: EncoderDecoder
-    train: GraphSet
-    dev: GraphSet
     references: list[list[str]]
 
     def load(self, settings: TranslationSettings, state: Mapping[str, Any] | None) -> None:
