@@ -42,7 +42,7 @@ class VppsTreeFc(Trainer):
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
         """Record a mini-batch; returns it with its loss."""
         graph = vpps.Graph()
-        table, inner, root_loss = self.network.words, self.network.inner, self.network.root_loss
+        table, inner, root_loss = self.network.words, self.network.inner, self.network.node_loss
         losses = []
         for tree in batch:
             states = []
@@ -72,7 +72,7 @@ class VppsBulkTreeFc(VppsTreeFc):
             self.cells, kind=trees.kind, children=trees.children, inputs={"word": trees["word"]}, levels=trees.levels
         )
         roots = h[trees.offsets[1:] - 1]  # the last nodes of their trees
-        losses = self.network.root_loss(roots, trees["root_label"])
+        losses = self.network.node_loss(roots, trees["root_label"])
         return graph, vpps.sum(losses) * (1.0 / len(trees))
 
 

@@ -25,16 +25,7 @@ pytestmark = pytest.mark.host
 @pytest.fixture
 def graphs() -> GraphSet:
     """Two trees with everything that a set can have; the second is not numbered children first."""
-    return GraphSet(
-        [3, 2],
-        [[-1, -1], [-1, -1], [0, 1], [1, -1], [-1, -1]],
-        kind=[0, 0, 1, 1, 0],
-        kinds=("leaf", "inner"),
-        columns={"word": [1, 2, -1, -1, 0], "tag": [0, 1, 1, 1, 0], "x": np.arange(10).reshape(5, 2) / 4},
-        graph_columns={"y": [1.5, -2]},
-        vocabularies={"word": Vocabulary(["<unk>", "naïve", "tab\tand\nline"])},
-        classes={"tag": ("B", "O")},
-    )
+    return example().subset([0, 1])
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from vpps.data import chain_pairs, graphs_of_text, graphs_of_trees, parse_tree, synthetic_parallel
-from vpps.data.synthetic_parallel import translate
-from vpps.data.synthetic_text import NOUNS
+from vpps.data.synthetic_text import NOUNS, translate
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.graphs import assert_as_checked
 from vpps.data import GraphSet, Tree, graphs_of_trees, parse_tree, pyramids_of_trees, read_treebank
 from vpps.errors import DataError
 
@@ -56,18 +57,7 @@ def test_words_are_below_and_labels_those_of_the_roots() -> None:
 
 
 def test_the_set_is_the_one_that_checks_and_finds_levels(real_data: Callable[[str], Path]) -> None:
-    pyramids = pyramids_of_trees(read_treebank(real_data("sst") / "dev.txt", lists=True))
-    arrays = pyramids.arrays
-    checked = GraphSet(
-        pyramids.sizes, arrays.children, kind=arrays.kind, kinds=pyramids.kinds, columns=arrays.columns,
-        graph_columns=arrays.graph_columns, vocabularies=pyramids.vocabularies,
-    ).arrays  # fmt: skip
-    assert checked.order is None
-    for name in ("vertex_offsets", "children", "kind", "levels"):
-        own, found = getattr(arrays, name), getattr(checked, name)
-        np.testing.assert_array_equal(own, found)
-        assert own.dtype == found.dtype
-        assert not own.flags.writeable
+    assert_as_checked(pyramids_of_trees(read_treebank(real_data("sst") / "dev.txt", lists=True)))
 
 
 def test_a_set_without_words_is_refused() -> None:

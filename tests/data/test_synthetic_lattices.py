@@ -18,8 +18,7 @@ def test_words_that_end_somewhere_come_longest_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "sentence, tags",
-    [("abc", [0, 1, 2]), ("vabc", [0, 0, 2, 3]), ("vbc", [0, 0, 1]), ("aavaab", [0, 0, 0, 0, 0, 1])],
+    "sentence, tags", [("abc", [0, 1, 2]), ("vabc", [0, 0, 2, 3]), ("vbc", [0, 0, 1]), ("aavaab", [0, 0, 0, 0, 0, 1])]
 )
 def test_tag_is_the_category_of_the_longest_word_turned_on_by_a_mark(sentence: str, tags: list[int]) -> None:
     words = longest_words(sentence, LEXICON)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from vpps.data import graphs_of_tagged, synthetic_sentences
+from vpps.data import synthetic_sentences
 from vpps.data.synthetic_tags import _COMPANIES, _ENDINGS, _NAMES, _PLACES, _SPEECH, _TITLES, Token
 
 pytestmark = pytest.mark.host
@@ -66,11 +66,3 @@ def test_coined_names_are_rare() -> None:
     assert len(coined) > 1000
     assert sum(counts[word] < 5 for word in coined) > 0.99 * len(coined)
     assert all(count >= 5 for word, count in counts.items() if word not in coined)
-
-
-def test_sentences_become_chains() -> None:
-    graphs = graphs_of_tagged([[("a", "O"), ("b", "I-X")], [("a", "O")]], min_count=1)
-    batch = graphs[:]
-    assert batch.children.tolist() == [[-1], [0], [-1]]
-    assert [graphs.vocabularies["word"].words[k] for k in batch["word"]] == ["a", "b", "a"]
-    assert [graphs.classes["tag"][k] for k in batch["tag"]] == ["O", "I-X", "O"]

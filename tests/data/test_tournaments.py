@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vpps.data import GraphSet, tournaments
+from tests.data.graphs import assert_as_checked
+from vpps.data import tournaments
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
@@ -32,18 +33,7 @@ def test_the_label_is_the_winner(leaves: int) -> None:
 
 @pytest.mark.parametrize("leaves", [2, 8, 256])
 def test_the_set_is_the_one_that_checks_and_finds_levels(leaves: int) -> None:
-    trees = tournaments(3, leaves)
-    arrays = trees.arrays
-    checked = GraphSet(
-        trees.sizes, arrays.children, kind=arrays.kind, kinds=trees.kinds, columns=arrays.columns,
-        graph_columns=arrays.graph_columns, classes=trees.classes,
-    ).arrays  # fmt: skip
-    assert checked.order is None
-    for name in ("vertex_offsets", "children", "kind", "levels"):
-        own, found = getattr(arrays, name), getattr(checked, name)
-        np.testing.assert_array_equal(own, found)
-        assert own.dtype == found.dtype
-        assert not own.flags.writeable
+    assert_as_checked(tournaments(3, leaves))
 
 
 def test_trees_are_reproducible_and_their_seed_matters() -> None:

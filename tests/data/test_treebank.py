@@ -127,11 +127,6 @@ class TestFile:
         with pytest.raises(DataError, match=r"trees\.txt:3:10: expected '\)' or '\(' after a child, found 'c'"):
             read_trees(path)
 
-    def test_bytes_that_are_no_text_are_located(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", "(3 a)\n(2 é".encode() + b"\xff)\n")
-        with pytest.raises(DataError, match=r"trees\.txt:2:5: expected UTF-8 text, found byte 0xff"):
-            read_trees(path)
-
     def test_label_beyond_the_classes_is_an_error(self, tmp_path: Path) -> None:
         path = self.write(tmp_path / "trees.txt", b"(5 a)\n")
         with pytest.raises(DataError, match="expected a label smaller than 5"):

@@ -53,7 +53,7 @@ def test_a_td_lstm_composes_states_as_a_tree_lstm_does(tmp_path: Path) -> None:
     network = task.network
     batch = task.train[1]
     graph = vpps.Graph()
-    tops = network.tops(graph, batch)
+    tops = network.states(graph, batch)
     level = [graph.call(network.leaf, word) for word in batch["word"][:3].tolist()]
     while len(level) > 1:
         level = [

@@ -13,28 +13,26 @@ from vpps.data.graphset import GraphSet
 from vpps.data.kinds import draw_kinds
 from vpps.data.pairs import chain_pairs
 from vpps.data.pyramids import pyramids_of_trees
-from vpps.data.readers import (
+from vpps.data.readers.jsonlines import read_jsonl
+from vpps.data.readers.lattice import read_lattices
+from vpps.data.readers.programs import read_programs
+from vpps.data.readers.sentences import (
     graphs_of_stream,
     graphs_of_tagged,
     graphs_of_text,
-    graphs_of_trees,
-    read_jsonl,
-    read_lattices,
     read_parallel,
-    read_programs,
     read_stream,
     read_tagged,
     read_text,
-    read_treebank,
 )
+from vpps.data.readers.trees import graphs_of_trees, read_treebank
 from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
 from vpps.data.synthetic_lattices import synthetic_lattices
-from vpps.data.synthetic_parallel import synthetic_parallel
 from vpps.data.synthetic_programs import synthetic_programs
 from vpps.data.synthetic_tags import synthetic_sentences
-from vpps.data.synthetic_text import synthetic_text
+from vpps.data.synthetic_text import synthetic_parallel, synthetic_text
 from vpps.data.tournaments import tournaments
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary

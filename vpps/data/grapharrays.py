@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpps.data.topology import level_order, running_sum
+from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError
 from vpps.record.levels import find_cycle, find_levels
+
+Children = NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]
 
 MAX_KINDS = 128  # they are int8
 _CHECKED_AT_ONCE = 1 << 17  # vertices or places of children, which stay in a cache
@@ -24,22 +26,31 @@ class GraphArrays:
 
     vertex_offsets: NDArray[np.int64]
     """(G + 1,) the vertices of graph g are rows `vertex_offsets[g]:vertex_offsets[g + 1]`; may begin above 0."""
-    children: NDArray[np.int32] | None
-    """(N, arity) or None; -1 is no child."""
-    child_offsets: NDArray[np.int64] | None
-    """(N + 1,) where the children of every vertex begin in `child_indices`; None where the arity is fixed."""
-    child_indices: NDArray[np.int32] | None
-    """(edges,) or None."""
-    kind: NDArray[np.int8] | None
-    """(N,) or None where all are of kind 0."""
     levels: NDArray[np.int32]
     """(N,) longest distance from a vertex without children."""
-    order: NDArray[np.int32] | None
+    children: NDArray[np.int32] | None = None
+    """(N, arity) or None; -1 is no child."""
+    child_offsets: NDArray[np.int64] | None = None
+    """(N + 1,) where the children of every vertex begin in `child_indices`; None where the arity is fixed."""
+    child_indices: NDArray[np.int32] | None = None
+    """(edges,) or None."""
+    kind: NDArray[np.int8] | None = None
+    """(N,) or None where all are of kind 0."""
+    order: NDArray[np.int32] | None = None
     """(N,) the vertices of each graph, children before parents; None where they are numbered so."""
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Per vertex: (N,) or (N, width), int32 or float32."""
     graph_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Per graph: (G,) or (G, width)."""
+
+    @property
+    def form(self) -> Children:
+        """`children`, or `child_offsets` and `child_indices`."""
+        if self.children is not None:
+            return self.children
+        assert self.child_offsets is not None
+        assert self.child_indices is not None
+        return self.child_offsets, self.child_indices
 
     def all_columns(self) -> dict[str, NDArray[Any]]:
         """Both kinds of columns by name."""
@@ -65,16 +76,17 @@ def make_arrays(
         raise DataError(f"there are {len(sources)} sources of {len(counts)} graphs")
     names = _Names(running_sum(counts), sources)
     n = int(names.vertex_offsets[-1])
-    table = child_offsets = indices = None
+    form: Children
     if isinstance(children, tuple):
         if len(children) != 2:
             raise DataError(f"children={children!r}: expected an array, or (offsets, indices)")
-        child_offsets, indices = _lists(children[0], children[1], n)
+        form = _lists(children[0], children[1], n)
     else:
-        table = _integers(children, "children", np.int32)
-        if table.ndim != 2 or len(table) != n or not table.shape[1]:
-            raise DataError(f"children must have shape ({n}, arity), a row per vertex, not {table.shape}")
-    levels, order = _sort(names, table, child_offsets, indices)
+        form = _integers(children, "children", np.int32)
+        if form.ndim != 2 or len(form) != n or not form.shape[1]:
+            raise DataError(f"children must have shape ({n}, arity), a row per vertex, not {form.shape}")
+    levels, order = _sort(names, form)
+    table, (child_offsets, indices) = (None, form) if isinstance(form, tuple) else (form, (None, None))
     twice = columns.keys() & graph_columns.keys()
     if twice:
         raise DataError(f"the name {min(twice)!r} is that of a column of vertices and of one of graphs")
@@ -118,13 +130,11 @@ def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
     names = _Names(a.vertex_offsets, None)
     if a.kind is not None:
         _check_kind(names, a.kind, kinds)
-    if a.children is not None:
-        work = a.vertex_offsets * a.children.shape[1]
+    if isinstance(a.form, tuple):
+        _check_offsets(*a.form)
+        work = a.vertex_offsets + a.form[0][a.vertex_offsets]
     else:
-        assert a.child_offsets is not None
-        assert a.child_indices is not None
-        _check_offsets(a.child_offsets, a.child_indices)
-        work = a.vertex_offsets + a.child_offsets[a.vertex_offsets]
+        work = a.vertex_offsets * a.form.shape[1]
     first, end = 0, len(a.vertex_offsets) - 1
     while first < end:
         reach = int(np.searchsorted(work, work[first] + _CHECKED_AT_ONCE, side="right")) - 1
@@ -140,15 +150,13 @@ def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
     sizes = np.diff(offsets)
     size, base = sizes.repeat(sizes), (offsets[:-1] - begin).repeat(sizes)
     place = np.arange(end - begin)
-    if a.children is not None:
-        counts = np.full(end - begin, a.children.shape[1])
-        given = a.children[begin:end].reshape(-1)
+    if isinstance(a.form, tuple):
+        begins, indices = a.form
+        form: Children = begins[begin : end + 1], indices[int(begins[begin]) : int(begins[end])]
     else:
-        assert a.child_offsets is not None
-        assert a.child_indices is not None
-        counts = np.diff(a.child_offsets[begin : end + 1])
-        given = a.child_indices[int(a.child_offsets[begin]) : int(a.child_offsets[end])]
-    parents = place.repeat(counts)
+        form = a.form[begin:end]
+    room, given = _counts(form)
+    parents, counts = place.repeat(room), np.broadcast_to(room, end - begin)
     _check_children(names, parents + begin, given, size[parents])
     levels = a.levels[begin:end]
     below = np.where(given < 0, -1, levels[np.where(given < 0, 0, given + base[parents])])
@@ -186,39 +194,19 @@ class _Names:
     vertex_offsets: NDArray[np.int64]
     sources: Sequence[str] | None
 
-    def graph_of(self, vertex: int) -> int:
-        return int(np.searchsorted(self.vertex_offsets, vertex, side="right")) - 1
-
     def graph(self, graph: int) -> str:
         return f"graph {graph}" if self.sources is None else self.sources[graph]
 
     def vertex(self, vertex: int) -> str:
-        graph = self.graph_of(vertex)
+        graph = int(np.searchsorted(self.vertex_offsets, vertex, side="right")) - 1
         return f"{self.graph(graph)}: vertex {vertex - int(self.vertex_offsets[graph])}"
 
-    def no_child(self, vertex: int, child: int) -> DataError:
-        graph = self.graph_of(vertex)
-        size = int(self.vertex_offsets[graph + 1] - self.vertex_offsets[graph])
-        return DataError(
-            f"{self.vertex(vertex)}: there is no child {child}: the graph has {size} vertices (0 to {size - 1}), "
-            "numbered from 0 in every graph, and -1 stands for no child"
-        )
 
-
-def _sort(
-    names: _Names,
-    table: NDArray[np.int32] | None,
-    child_offsets: NDArray[np.int64] | None,
-    indices: NDArray[np.int32] | None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
+def _sort(names: _Names, form: Children) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
     """Levels, and the order where vertices are not numbered children first. Raises DataError."""
     n, sizes = int(names.vertex_offsets[-1]), np.diff(names.vertex_offsets)
-    if table is not None:
-        everyone, given = np.arange(n).repeat(table.shape[1]), table.reshape(-1)
-    else:
-        assert child_offsets is not None
-        assert indices is not None
-        everyone, given = np.arange(n).repeat(np.diff(child_offsets)), indices
+    counts, given = _counts(form)
+    everyone = np.arange(n).repeat(counts)
     graph_of_vertex = np.arange(len(sizes)).repeat(sizes)
     _check_children(names, everyone, given, sizes[graph_of_vertex[everyone]])
     there = given >= 0
@@ -236,7 +224,7 @@ def _sort(
         )
     if (children < parents).all():
         return levels, None
-    order = level_order(levels, graph_of_vertex) - names.vertex_offsets[:-1].repeat(sizes)
+    order = np.lexsort((levels, graph_of_vertex)) - names.vertex_offsets[:-1].repeat(sizes)
     return levels, frozen(order.astype(np.int32))
 
 
@@ -247,7 +235,11 @@ def _check_children(
     wrong = (given < -1) | (given >= sizes)
     if wrong.any():
         place = int(wrong.argmax())
-        raise names.no_child(int(parents[place]), int(given[place]))
+        parent, child, size = parents[place], given[place], sizes[place]
+        raise DataError(
+            f"{names.vertex(int(parent))}: there is no child {child}: the graph has {size} vertices (0 to {size - 1}), "
+            "numbered from 0 in every graph, and -1 stands for no child"
+        )
 
 
 def _kind(kind: ArrayLike, kinds: Sequence[str], names: _Names) -> NDArray[np.int8]:
@@ -274,14 +266,14 @@ def _check_kind(names: _Names, kind: NDArray[np.integer[Any]], kinds: Sequence[s
 
 def edges_of(n: int, children: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(parents, children): every edge in the order of parents, entries below 0 left out."""
-    if isinstance(children, tuple):
-        parents = np.arange(n).repeat(np.diff(children[0]))
-        flat = children[1]
-    else:
-        parents = np.arange(n).repeat(children.shape[1])
-        flat = children.reshape(-1)
+    counts, flat = _counts(children)
     there = flat >= 0
-    return parents[there], flat[there].astype(np.int64)
+    return np.arange(n).repeat(counts)[there], flat[there].astype(np.int64)
+
+
+def _counts(form: Any) -> tuple[int | NDArray[np.int64], NDArray[np.int32]]:
+    """How many entries a vertex has, or each of them, and all entries."""
+    return (np.diff(form[0]), form[1]) if isinstance(form, tuple) else (form.shape[1], form.reshape(-1))
 
 
 def _lists(offsets: ArrayLike, indices: ArrayLike, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,34 +12,25 @@ from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
 from vpps.record.ranges import join
 
-if TYPE_CHECKING:
-    from vpps.data.graphset import GraphSet
-
 Children = NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int32]]
 
+if TYPE_CHECKING:
+    from functools import cached_property as _once
 
-T = TypeVar("T")
+    from vpps.data.graphset import GraphSet
+else:
 
+    class _once:
+        """cached_property without its lock, which takes longer (before Python 3.12) than most of what is kept."""
 
-class _once(Generic[T]):
-    """functools.cached_property without its lock, which takes longer (before Python 3.12) than most of what is kept."""
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            self._compute, self._name, self.__doc__ = compute, compute.__name__, compute.__doc__
 
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, batch: None, owner: type) -> _once[T]: ...
-    @overload
-    def __get__(self, batch: object, owner: type) -> T: ...
-    def __get__(self, batch: object | None, owner: type) -> T | _once[T]:
-        if batch is None:
-            return self
-        value = batch.__dict__[self._name] = self._compute(batch)  # found there before this descriptor from now on
-        return value
+        def __get__(self, batch: Any, owner: type) -> Any:
+            if batch is None:
+                return self
+            value = batch.__dict__[self._name] = self._compute(batch)  # found there before this descriptor from now on
+            return value
 
 
 class GraphBatch:
@@ -94,28 +85,26 @@ class GraphBatch:
     @_once
     def children(self) -> Children:
         """int32[n, arity], or (offsets int32[n + 1], indices int32[edges]) where the number varies; -1 is no child."""
-        arrays = self._graphs.arrays
-        if arrays.children is not None:
-            arity = arrays.children.shape[1]
+        form = self._graphs.arrays.form
+        if not isinstance(form, tuple):
             if len(self) == 1:  # it keeps its numbers
-                return self._take(arrays.children)
-            joined = self._join(arrays.children, shift=True)
+                return self._take(form)
+            joined = self._join(form, shift=True)
             if joined is not None:
                 return joined
             first = self.offsets[:-1].astype(np.int32)
-            own = self._take(arrays.children)
-            return _shift(own.reshape(-1), first.repeat(self._sizes * arity), own.shape)
-        assert arrays.child_offsets is not None
-        assert arrays.child_indices is not None
+            own = self._take(form)
+            return _shift(own.reshape(-1), first.repeat(self._sizes * form.shape[1]), own.shape)
+        begins, flat = form
         first = self.offsets[:-1].astype(np.int32)
-        starts = arrays.child_offsets.take(self._starts)
-        sizes = arrays.child_offsets.take(self._starts + self._sizes) - starts
+        starts = begins.take(self._starts)
+        sizes = begins.take(self._starts + self._sizes) - starts
         offsets = running_sum(sizes)
         edges = _range(starts, offsets) if self._contiguous else ragged(starts, sizes, offsets)
-        indices = _take(arrays.child_indices, edges)
+        indices = _take(flat, edges)
         of_vertices = np.empty(self.n_vertices + 1, np.int32)
         np.subtract(
-            self._take(arrays.child_offsets), (starts - offsets[:-1]).repeat(self._sizes), out=of_vertices[:-1],
+            self._take(begins), (starts - offsets[:-1]).repeat(self._sizes), out=of_vertices[:-1],
             casting="same_kind",
         )  # fmt: skip
         of_vertices[-1] = offsets[-1]

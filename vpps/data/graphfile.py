@@ -48,7 +48,9 @@ def save(graphs: GraphSet, path: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    whole = graphs if _is_whole(graphs) else graphs.subset(np.arange(len(graphs)))
+    offsets = graphs.arrays.vertex_offsets
+    shares = offsets[0] or offsets[-1] != len(graphs.arrays.levels)  # memory with a set of which it is a part
+    whole = graphs.subset(np.arange(len(graphs))) if shares else graphs
     a = whole.arrays
     arrays: dict[str, NDArray[Any]] = {k: x for k in _FIELDS if (x := getattr(a, k)) is not None}
     arrays |= {_COLUMN + name: x for name, x in a.columns.items()}
@@ -217,12 +219,6 @@ def _vocabulary(arrays: dict[str, NDArray[Any]], name: str) -> Vocabulary:
     if offsets.ndim != 1 or offsets[0] or offsets[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
         raise DataError(f"the words of vocabulary {name!r} do not follow one another")
     return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets.tolist())])
-
-
-def _is_whole(graphs: GraphSet) -> bool:
-    """Whether the arrays hold these graphs and nothing else: not so for a part that shares memory."""
-    offsets = graphs.arrays.vertex_offsets
-    return int(offsets[0]) == 0 and int(offsets[-1]) == len(graphs.arrays.levels)
 
 
 def _checksum(array: NDArray[Any]) -> int:

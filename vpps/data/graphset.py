@@ -281,12 +281,11 @@ class GraphSet:
         offsets = running_sum(sizes)
         rows = ragged(starts, sizes, offsets)
         child_offsets = child_indices = None
-        if a.child_offsets is not None:
-            assert a.child_indices is not None
-            counts = a.child_offsets[rows + 1] - a.child_offsets[rows]
-            child_offsets = running_sum(counts)
-            child_indices = frozen(a.child_indices[ragged(a.child_offsets[rows], counts, child_offsets)])
-            child_offsets = frozen(child_offsets)
+        if isinstance(a.form, tuple):
+            begins, indices = a.form
+            counts = begins[rows + 1] - begins[rows]
+            child_offsets = frozen(running_sum(counts))
+            child_indices = frozen(indices[ragged(begins[rows], counts, child_offsets)])
         taken = GraphArrays(
             vertex_offsets=frozen(offsets),
             children=None if a.children is None else frozen(a.children[rows]),

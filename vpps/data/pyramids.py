@@ -52,11 +52,8 @@ def pyramids_of_trees(trees: GraphSet) -> GraphSet:
     arrays = GraphArrays(
         vertex_offsets=frozen(offsets),
         children=frozen(children),
-        child_offsets=None,
-        child_indices=None,
         kind=frozen((levels > 0).astype(np.int8)),
         levels=frozen(levels.astype(np.int32)),
-        order=None,
         columns={"word": frozen(column)},
         graph_columns={"label": frozen(labels[forest.roots])},
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpps.data.grapharrays import frozen
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
 from vpps.data.readers.names import Source, words_of
@@ -60,29 +61,18 @@ class SpelledSentences:
         tagged = graphs_of_tagged(sentences, min_count=min_count, like=like_sentences, sources=sources)
         vocabulary = tagged.vocabularies["word"]
         numbers: dict[str, int] = {"": 0}
-        spelling = np.array(
-            [
-                -1 if word in vocabulary else numbers.setdefault(word, len(numbers))
-                for sentence in sentences
-                for word, _ in sentence
-            ],
-            np.int32,
-        )
+        words = [word for sentence in sentences for word, _ in sentence]
+        spelling = [-1 if word in vocabulary else numbers.setdefault(word, len(numbers)) for word in words]
         spelled = [[EDGE, *word, EDGE] for word in numbers]
         characters = words_of(spelled, "character", CHARACTER_MIN_COUNT, like_spellings)
         sizes = np.array([len(word) for word in spelled], np.int64)
-        with_spelling = GraphSet(
-            tagged.sizes, chains(tagged.sizes), kinds=tagged.kinds,
-            columns={"word": tagged[:]["word"], "tag": tagged[:]["tag"], "spelling": spelling},
-            vocabularies=tagged.vocabularies, classes=tagged.classes,
+        columns = {**tagged.arrays.columns, "spelling": frozen(np.array(spelling, np.int32))}
+        arrays = replace(tagged.arrays, columns=columns)
+        spellings = GraphSet(
+            sizes, chains(sizes), kinds=("character",), vocabularies={"character": characters},
+            columns={"character": [characters[character] for word in spelled for character in word]},
         )  # fmt: skip
-        return cls(
-            with_spelling,
-            GraphSet(
-                sizes, chains(sizes), kinds=("character",), vocabularies={"character": characters},
-                columns={"character": [characters[character] for word in spelled for character in word]},
-            ),
-        )  # fmt: skip
+        return cls(GraphSet.from_arrays(arrays, tagged.kinds, tagged.vocabularies, tagged.classes), spellings)
 
     @classmethod
     def read(cls, *paths: Source, min_count: int = 5, like: SpelledSentences | None = None) -> SpelledSentences:

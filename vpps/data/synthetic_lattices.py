@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from vpps.data.chance import pick
 from vpps.data.graphset import GraphSet
-from vpps.data.readers.lattice import KINDS
+from vpps.data.readers.lattice import Lattices
 from vpps.data.vocabulary import UNK, Vocabulary
 
 N_TAGS = 4
@@ -78,28 +78,12 @@ def _sentence(rng: random.Random, words: list[str]) -> str:
 
 
 def _set_of(sentences: list[str], lexicon: Mapping[str, int], vocabularies: Mapping[str, Vocabulary]) -> GraphSet:
-    sizes: list[int] = []
-    offsets, children = [0], []
-    columns: dict[str, list[int]] = {"character": [], "word": [], "tag": []}
-    kind: list[int] = []
-
-    def vertex(reads: list[int], **values: int) -> None:
-        children.extend(reads)
-        offsets.append(len(children))
-        for name, column in columns.items():
-            column.append(values.get(name, -1))
-        kind.append(KINDS.index("word" if "word" in values else "character"))
-
-    for sentence in sentences:
-        first = len(kind)
-        of_position = [-1]  # the vertex of the character before each position
+    lattices = Lattices()
+    for number, sentence in enumerate(sentences):
+        of_position = [-1]
         for end, words in enumerate(longest_words(sentence, lexicon), start=1):
-            readable = [of_position[-1]]
-            for word in words:
-                readable.append(len(kind) - first)
-                vertex([of_position[end - len(word)]], word=vocabularies["word"][word])
-            of_position.append(len(kind) - first)
+            ending = [(end - len(word), vocabularies["word"][word]) for word in words]
             character = vocabularies["character"][sentence[end - 1]]
-            vertex(readable, character=character, tag=tag_of(sentence, end, words, lexicon))
-        sizes.append(len(kind) - first)
-    return GraphSet(sizes, (offsets, children), kind=kind, kinds=KINDS, columns=columns, vocabularies=vocabularies)
+            lattices.position(of_position, ending, character, tag_of(sentence, end, words, lexicon))
+        lattices.end(f"sentence {number}")
+    return lattices.graphs(vocabularies)

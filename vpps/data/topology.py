@@ -1,4 +1,4 @@
-"""Ranges of rows, and the orders of many graphs at once, in flat arrays. Levels: `vpps.record.levels`."""
+"""Ranges of rows of many graphs at once, in flat arrays. Levels: `vpps.record.levels`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,3 @@ def running_sum(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     offsets[0] = 0
     sizes.cumsum(0, None, offsets[1:])
     return offsets
-
-
-def level_order(levels: NDArray[np.int32], graph_of_vertex: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All vertices, graph by graph, those of one graph by level: children before parents."""
-    return np.lexsort((levels, graph_of_vertex))

@@ -54,11 +54,8 @@ def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) 
     arrays = GraphArrays(
         vertex_offsets=frozen(np.arange(n_trees + 1) * size),
         children=frozen(np.tile(children, (n_trees, 1))),
-        child_offsets=None,
-        child_indices=None,
         kind=frozen(np.tile(~is_leaf, n_trees).astype(np.int8)),
         levels=frozen(np.tile(levels, n_trees)),
-        order=None,
         columns={"word": frozen(column.reshape(-1))},
         graph_columns={"label": frozen(winners(words % N_CLASSES))},
     )

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
 from typing import NoReturn
 
@@ -128,12 +129,16 @@ def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:
         DataError: the file cannot be read, holds no tree, or a line is malformed: `train.txt:17:42: expected ...`
             gives file, line and column (both from 1, the column in characters).
     """
-    trees = [
-        parse_tree(text, n_classes, source=f"{path}:{number}") for number, text in read_lines(path) if text.strip()
-    ]
+    trees = located_trees(path, n_classes)
     if not trees:
         raise DataError(f"{path}: expected one bracketed tree a line, found none")
-    return trees
+    return list(trees.values())
+
+
+def located_trees(path: str | PathLike[str], n_classes: int | None) -> dict[str, Tree]:
+    """The trees of a file, by file and line; see `read_trees`, but there may be none."""
+    lines = ((f"{path}:{number}", text) for number, text in read_lines(path) if text.strip())
+    return {source: parse_tree(text, n_classes, source=source) for source, text in lines}
 
 
 def parse_tree(text: str, n_classes: int | None = None, *, source: str = "<string>:1") -> Tree:

@@ -8,14 +8,4 @@ from vpps.nn.lstm import LSTM
 from vpps.nn.tree_gru import NaryTreeGRU
 from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
-__all__ = [
-    "GRU",
-    "LSTM",
-    "MLP",
-    "BiLSTM",
-    "ChildSumTreeLSTM",
-    "Linear",
-    "NaryTreeGRU",
-    "NaryTreeLSTM",
-    "attend",
-]
+__all__ = ["GRU", "LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch
-from vpps.nn.lstm import LSTM, State
+from vpps.nn.lstm import LSTM, State, map_chains
 
 
 class BiLSTM:
@@ -67,15 +67,5 @@ class BiLSTM:
             chains: every vertex has at most one child, the one before it; for example `vpps.data.read_tagged`.
             x: the input of every vertex: (vertices,) rows of the table, or vectors where there is no table.
         """
-        forward = self._direction(graph, chains, x, [self.begin_forward, self.step_forward])
-        return forward, self._direction(graph, chains.reversed, x, [self.begin_backward, self.step_backward])
-
-    @staticmethod
-    def _direction(graph: vpps.Graph, chains: GraphBatch, x: Any, cells: list[Any]) -> vpps.Rows:
-        children = chains.children
-        if not isinstance(children, np.ndarray) or children.shape[1] != 1:
-            raise vpps.errors.DataError("a BiLSTM reads chains: every vertex has one child at most, the one before it")
-        kind = (children[:, 0] >= 0).view(np.int8)
-        h: vpps.Rows
-        h, _ = graph.map(cells, kind=kind, children=children, levels=chains.levels, inputs={"x": x}, distinct=True)
-        return h
+        forward = map_chains(graph, chains, self.begin_forward, self.step_forward, x=x)
+        return forward, map_chains(graph, chains.reversed, self.begin_backward, self.step_backward, x=x)

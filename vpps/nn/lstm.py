@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 import vpps
+from vpps.data import GraphBatch
+from vpps.errors import DataError
 from vpps.nn.gates import gate_biases, glorot_per_gate
+from vpps.record.cell import Cell
 
 State = tuple[vpps.Expression, vpps.Expression]
 """(h, c): hidden state and memory, of shape (hidden_size,) each."""
@@ -25,7 +31,6 @@ class LSTM:
     def __init__(
         self, model: vpps.Model, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, name: str = "lstm"
     ) -> None:
-        self.name = name
         self.hidden_size = hidden_size
         with model.scope(name):
             self.W = model.parameter("W", (4 * hidden_size, input_size), init=glorot_per_gate(4))
@@ -54,3 +59,18 @@ class LSTM:
             h, c = self.step(x, h, c)
             states.append(h)
         return states
+
+
+def map_chains(graph: vpps.Graph, chains: GraphBatch, begin: Cell[Any], step: Cell[Any], **inputs: Any) -> vpps.Rows:
+    """The state h of every vertex of some chains, by a cell for the first ones and another for those behind.
+
+    Raises:
+        DataError: the graphs are no chains.
+    """
+    children = chains.children
+    if not isinstance(children, np.ndarray) or children.shape[1] != 1:
+        raise DataError("an LSTM reads chains: every vertex has one child at most, the one before it")
+    kind = (children[:, 0] >= 0).view(np.int8)
+    h: vpps.Rows
+    h, _ = graph.map([begin, step], kind=kind, children=children, levels=chains.levels, inputs=inputs, distinct=True)
+    return h

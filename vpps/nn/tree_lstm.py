@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import vpps
 from vpps.nn.gates import gate_biases, glorot_per_gate
-
-State = tuple[vpps.Expression, vpps.Expression]
-"""(h, c): hidden state and memory of a node, of shape (hidden_size,) each."""
+from vpps.nn.lstm import State
 
 
 class NaryTreeLSTM:
@@ -42,7 +40,6 @@ class NaryTreeLSTM:
         forget_bias: float = 0.0,
         name: str = "tree_lstm",
     ) -> None:
-        self.name = name
         self.hidden_size = H = hidden_size
         self.arity = arity
         with model.scope(name):
@@ -105,7 +102,6 @@ class ChildSumTreeLSTM:
         forget_bias: float = 0.0,
         name: str = "child_sum",
     ) -> None:
-        self.name = name
         self.hidden_size = H = hidden_size
         gates = 4 if inner_inputs else 3
         with model.scope(name):

@@ -1,4 +1,5 @@
-"""Whole models, written as a user would write them: a file per network, `task.py`, and `tasks/` of `vpps-train`.
+"""Whole models, written as a user would write them: a file per network, `classifier.py` that they share, `task.py`, and
+`tasks/` of `vpps-train`.
 
 A `Task` is all that the command line, the tests and the benches know of a network: settings (which become options),
 data, `loss`, `outputs`, `scores`. `bench/peers/torch_zoo/` and `dynet_zoo/` have the same networks in PyTorch and DyNet
@@ -20,9 +21,7 @@ from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 from vpps.zoo.tree_fc import TreeFC
 from vpps.zoo.tree_gru import TreeGRUSentiment
-from vpps.zoo.tree_lstm import TreeLSTMSentiment
-from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
-from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
+from vpps.zoo.tree_lstm import ChildSumTreeLSTMSentiment, TreeLSTMSentiment, TwoTypeTreeLSTMSentiment
 
 __all__ = [
     "BiLSTMCharTagger",

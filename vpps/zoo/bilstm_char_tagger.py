@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 import vpps
 from vpps.data import SpelledBatch
 from vpps.errors import ModelError
 from vpps.nn import MLP, BiLSTM
+from vpps.zoo.bilstm_tagger import BiLSTMTagger
 
 
-class BiLSTMCharTagger:
+class BiLSTMCharTagger(BiLSTMTagger):
     """`vpps.zoo.BiLSTMTagger`, but the vector of a rare word is what a BiLSTM makes of its characters.
 
     The vector of a rare word is the last state of each direction over its characters, one behind the other: DyNet's
@@ -80,25 +79,10 @@ class BiLSTMCharTagger:
         vectors = graph.map([self.frequent, self.rare], kind=kind, inputs=inputs)
         return vectors
 
-    @vpps.cell
-    def word_logits(self, forward: vpps.Expression, backward: vpps.Expression) -> vpps.Expression:
-        """The unnormalised log-probabilities of the tags of one word; (n_tags,)."""
-        return self.mlp(vpps.concat([forward, backward]))
-
-    @vpps.cell
-    def word_loss(self, forward: vpps.Expression, backward: vpps.Expression, tag: int) -> vpps.Expression:
-        """The cross entropy of one word; a scalar."""
-        return vpps.cross_entropy(self.word_logits(forward, backward), tag)
-
     def states(self, graph: vpps.Graph, batch: SpelledBatch) -> tuple[vpps.Rows, vpps.Rows]:
-        """The states of every word in the forward and in the backward direction; (hidden,) each."""
+        """The states of every word in the forward and in the backward direction; (hidden,) each.
+
+        Args:
+            batch: of `vpps.data.SpelledSentences`.
+        """
         return self.bilstm(graph, batch.sentences, self.word_vectors(graph, batch))
-
-    def logits(self, graph: vpps.Graph, batch: SpelledBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the tags of every word."""
-        logits: Any = self.word_logits(*self.states(graph, batch))
-        return logits  # type: ignore[no-any-return]
-
-    def loss(self, graph: vpps.Graph, batch: SpelledBatch) -> vpps.Expression:
-        """The cross entropy summed over all words; a scalar."""
-        return vpps.sum(self.word_loss(*self.states(graph, batch), batch["tag"]))

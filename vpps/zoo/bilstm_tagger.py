@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import vpps
-from vpps.data import GraphBatch
 from vpps.nn import MLP, BiLSTM
 
 
@@ -25,14 +24,7 @@ class BiLSTMTagger:
     """
 
     def __init__(
-        self,
-        model: vpps.Model,
-        n_words: int,
-        n_tags: int,
-        *,
-        embedding: int = 256,
-        hidden: int = 256,
-        mlp: int = 256,
+        self, model: vpps.Model, n_words: int, n_tags: int, *, embedding: int = 256, hidden: int = 256, mlp: int = 256
     ) -> None:
         self.words = model.lookup("words", (n_words, embedding))
         self.bilstm = BiLSTM(model, embedding, hidden, table=self.words)
@@ -48,15 +40,19 @@ class BiLSTMTagger:
         """The cross entropy of one word; a scalar."""
         return vpps.cross_entropy(self.word_logits(forward, backward), tag)
 
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the tags of every word.
+    def states(self, graph: vpps.Graph, batch: Any) -> tuple[vpps.Rows, vpps.Rows]:
+        """The states of every word in the forward and in the backward direction; (hidden,) each.
 
         Args:
             batch: of a set that `vpps.data.read_tagged` made: chains, columns word and tag.
         """
-        logits: Any = self.word_logits(*self.bilstm(graph, batch, batch["word"]))
+        return self.bilstm(graph, batch, batch["word"])
+
+    def logits(self, graph: vpps.Graph, batch: Any) -> vpps.Rows:
+        """The unnormalised log-probabilities of the tags of every word."""
+        logits: Any = self.word_logits(*self.states(graph, batch))
         return logits  # type: ignore[no-any-return]
 
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+    def loss(self, graph: vpps.Graph, batch: Any) -> vpps.Expression:
         """The cross entropy summed over all words; a scalar."""
-        return vpps.sum(self.word_loss(*self.bilstm(graph, batch, batch["word"]), batch["tag"]))
+        return vpps.sum(self.word_loss(*self.states(graph, batch), batch["tag"]))

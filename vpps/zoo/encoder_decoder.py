@@ -14,9 +14,10 @@ from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
 from vpps.nn import LSTM, Linear, attend
 from vpps.nn.lstm import State
+from vpps.zoo.classifier import Classifier
 
 
-class EncoderDecoder:
+class EncoderDecoder(Classifier):
     """One layer of LSTM along the source, another along the target that begins with the former's last state.
 
     A pair of sentences is one chain of two kinds of vertices. With attention, each of the decoder's states h looks at
@@ -73,11 +74,6 @@ class EncoderDecoder:
         assert self.attention is not None
         return vpps.tanh(self.attention(vpps.concat([attend(h, memory, memory, score=vpps.dot), h])))
 
-    @vpps.cell
-    def word_loss(self, h: vpps.Expression, following: int) -> vpps.Expression:
-        """Minus the logarithm of the probability of the word that follows; a scalar."""
-        return vpps.cross_entropy(self.output(h), following)
-
     @staticmethod
     def target_vertices(batch: GraphBatch) -> NDArray[np.int64]:
         """Which vertices of a batch are target words.
@@ -123,19 +119,9 @@ class EncoderDecoder:
         h_: vpps.Rows = graph.map(self.look, inputs={"h": h, "memory": (ends, memory[seen])})
         return h_
 
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the words that may follow, (n_target,) for every target word."""
-        return self.output(self.states(graph, batch))
-
-    def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of every target word and of the end, a scalar each, given the true words before it."""
-        of_target = self.target_vertices(batch)
-        losses: Any = self.word_loss(self.states(graph, batch), batch["next"][of_target])
-        return losses  # type: ignore[no-any-return]
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over all target words; a scalar."""
-        return vpps.sum(self.losses(graph, batch))
+    def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
+        """The word, or the end, that follows every target word."""
+        return batch["next"][self.target_vertices(batch)]
 
     def translate(self, handle: vpps.Handle, batch: GraphBatch, max_length: int = 100) -> list[NDArray[np.int32]]:
         """Translations of the sources of a batch, each word the most probable one after those before it.
@@ -150,14 +136,10 @@ class EncoderDecoder:
         Returns:
             For each sentence numbers of words, without the boundary.
         """
-        is_source = np.ones(batch.n_vertices, np.bool_)
-        is_source[self.target_vertices(batch)] = False
-        of_source = np.flatnonzero(is_source)
+        of_source = np.setdiff1d(np.arange(batch.n_vertices), self.target_vertices(batch))
         place = np.full(batch.n_vertices + 1, -1)  # the last one is that of no child
         place[of_source] = np.arange(len(of_source))
         before = place[np.asarray(batch.children)[of_source]]
-        is_read = np.zeros(len(of_source) + 1, np.bool_)
-        is_read[before] = True
         graph = vpps.Graph()
         states = graph.map(
             [self.begin, self.encode],
@@ -165,7 +147,7 @@ class EncoderDecoder:
             children=before,
             inputs={"source": batch["source"][of_source]},
         )
-        ends = np.flatnonzero(~is_read[:-1])  # the states that the decoder begins with
+        ends = np.setdiff1d(np.arange(len(of_source)), before)  # the states that the decoder begins with
         memory, h, c = handle.forward(graph, [states[0], states[0][ends], states[1][ends]])
 
         lengths = np.bincount(batch.graph_of_vertex[of_source], minlength=len(batch))

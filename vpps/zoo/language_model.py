@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch
-from vpps.errors import DataError
 from vpps.nn import LSTM, Linear
-from vpps.nn.lstm import State
+from vpps.nn.lstm import State, map_chains
+from vpps.zoo.classifier import Classifier
 
 
-class LSTMLanguageModel:
+class LSTMLanguageModel(Classifier):
     """Word embeddings, one layer of LSTM along the text, a linear layer to the words of the vocabulary.
 
     On windows of one length it is Cavs's Fixed-LSTM, on sentences its Var-LSTM (Xu et al. 2018, section 5): the model
@@ -41,11 +40,6 @@ class LSTMLanguageModel:
         """(h, c) of any other, from those of the word before."""
         return self.lstm.step(vpps.lookup(self.words, word), h, c)
 
-    @vpps.cell
-    def word_loss(self, h: vpps.Expression, following: int) -> vpps.Expression:
-        """Minus the logarithm of the probability of the word that follows; a scalar."""
-        return vpps.cross_entropy(self.output(h), following)
-
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The state h after every word.
 
@@ -55,26 +49,8 @@ class LSTMLanguageModel:
         Raises:
             DataError: the graphs are no chains.
         """
-        children = batch.children
-        if not isinstance(children, np.ndarray) or children.shape[1] != 1:
-            raise DataError("a language model reads chains: every word has one child at most, the word before it")
-        kind = (children[:, 0] >= 0).view(np.int8)
-        inputs = {"word": batch["word"]}
-        h: vpps.Rows
-        h, _ = graph.map(
-            [self.begin, self.step], kind=kind, children=children, levels=batch.levels, inputs=inputs, distinct=True
-        )
-        return h
+        return map_chains(graph, batch, self.begin, self.step, word=batch["word"])
 
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the words that may follow, (n_words,) for every word."""
-        return self.output(self.states(graph, batch))
-
-    def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of every word, a scalar each; the exponential of their mean is the perplexity."""
-        losses: Any = self.word_loss(self.states(graph, batch), batch["next"])
-        return losses  # type: ignore[no-any-return]
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over all words; a scalar."""
-        return vpps.sum(self.losses(graph, batch))
+    def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
+        """The word that follows each. The exponential of the mean of all `losses` is the perplexity."""
+        return batch["next"]

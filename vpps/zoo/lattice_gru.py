@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import GRU, Linear
+from vpps.zoo.classifier import Classifier
 from vpps.zoo.lattice_lstm import characters_of
 
 
-class LatticeGRU:
+class LatticeGRU(Classifier):
     """The deep word-lattice GRU of "Lattice-based recurrent neural network encoders" with gates (DWL-GRU + GO).
 
     Every edge of the lattice, character or word, is a step of one and the same GRU from the state where it begins. What
@@ -79,15 +83,6 @@ class LatticeGRU:
         tagged: vpps.Rows = h[characters_of(batch)]
         return tagged
 
-    @vpps.cell
-    def character_loss(self, h: vpps.Expression, tag: int) -> vpps.Expression:
-        """The cross entropy of one character; a scalar."""
-        return vpps.cross_entropy(self.output(h), tag)
-
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the tags of every character."""
-        return self.output(self.states(graph, batch))
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over all characters; a scalar."""
-        return vpps.sum(self.character_loss(self.states(graph, batch), batch["tag"][characters_of(batch)]))
+    def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
+        """The tag of every character."""
+        return batch["tag"][characters_of(batch)]

@@ -9,12 +9,13 @@ import vpps
 from vpps.data import GraphBatch
 from vpps.nn import Linear
 from vpps.nn.gates import gate_biases, glorot_per_gate
+from vpps.zoo.classifier import Classifier
 
 CHARACTER, WORD, JOINED = range(3)
 """Kinds of vertices: of characters those where no word ends, words, and characters where words end."""
 
 
-class LatticeLSTM:
+class LatticeLSTM(Classifier):
     """A tag for every character from the state of a lattice LSTM (section 3.3 of "Chinese NER using lattice LSTM").
 
     A word's cell reads the state where it begins and has no output gate (equation 13); its memory enters that of the
@@ -117,18 +118,9 @@ class LatticeLSTM:
         tagged: vpps.Rows = h[characters_of(batch)]
         return tagged
 
-    @vpps.cell
-    def character_loss(self, h: vpps.Expression, tag: int) -> vpps.Expression:
-        """The cross entropy of one character; a scalar."""
-        return vpps.cross_entropy(self.output(h), tag)
-
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the tags of every character."""
-        return self.output(self.states(graph, batch))
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over all characters; a scalar."""
-        return vpps.sum(self.character_loss(self.states(graph, batch), batch["tag"][characters_of(batch)]))
+    def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
+        """The tag of every character."""
+        return batch["tag"][characters_of(batch)]
 
 
 def characters_of(batch: GraphBatch) -> NDArray[np.intp]:

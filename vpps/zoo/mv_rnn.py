@@ -7,17 +7,13 @@ of both parts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 import vpps
 from vpps.init import Initialiser
 from vpps.nn import Linear
-from vpps.record.cell import Cell
-from vpps.zoo.tree_classifier import TreeClassifier
+from vpps.zoo.classifier import TreeClassifier
 
 NOISE = 0.01
 
@@ -43,10 +39,6 @@ class MVRNNSentiment(TreeClassifier):
         self.W = model.parameter("W", (d, 2 * d), init="glorot_uniform")
         self.W_M = model.parameter("W_M", (d, 2 * d), init=near(np.tile(np.eye(d) / 2, 2)))
         self.output = Linear(model, d, n_classes, name="output")
-
-    @property
-    def cells(self) -> Sequence[Cell[Any]]:
-        return self.leaf, self.inner
 
     @vpps.cell
     def leaf(self, word: int) -> tuple[vpps.Expression, vpps.Expression]:

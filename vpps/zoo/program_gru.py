@@ -5,9 +5,10 @@ from __future__ import annotations
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import GRU, Linear, attend
+from vpps.zoo.classifier import Classifier
 
 
-class ProgramGRU:
+class ProgramGRU(Classifier):
     """Aggregate what the children give, update by a GRU: the scheme of D-VAE (Zhang et al. 2019, equations 3 to 5) and
     DAGNN (Thost & Chen 2021, section 2.1), in one direction and one layer, for vertices of any fan-in.
 
@@ -28,14 +29,7 @@ class ProgramGRU:
     """
 
     def __init__(
-        self,
-        model: vpps.Model,
-        n_types: int,
-        n_names: int,
-        n_classes: int,
-        *,
-        embedding: int = 256,
-        hidden: int = 256,
+        self, model: vpps.Model, n_types: int, n_names: int, n_classes: int, *, embedding: int = 256, hidden: int = 256
     ) -> None:
         vectors = vpps.init.uniform((3 / embedding) ** 0.5)  # of length 1, more or less
         self.types = model.lookup("types", (n_types, embedding), init=vectors)
@@ -64,7 +58,7 @@ class ProgramGRU:
         vpps.scatter(self.gru.step(x, message))
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of every vertex.
+        """The state of the root of every graph.
 
         Args:
             batch: graphs with kinds leaf and inner, columns type and name, children as lists: such as
@@ -72,18 +66,5 @@ class ProgramGRU:
         """
         inputs = {"type": batch["type"], "name": batch["name"]}
         h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs=inputs, distinct=True)
-        return h
-
-    @vpps.cell
-    def root_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
-        """The cross entropy of one graph; a scalar."""
-        return vpps.cross_entropy(self.output(h), label)
-
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes of every graph; each has one root."""
-        logits: vpps.Rows = self.output(self.states(graph, batch)[batch.roots])
-        return logits
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over the graphs; a scalar."""
-        return vpps.sum(self.root_loss(self.states(graph, batch)[batch.roots], batch["label"]))
+        roots: vpps.Rows = h[batch.roots]
+        return roots

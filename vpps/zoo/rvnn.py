@@ -8,13 +8,9 @@ TD-RNN a perceptron judges the sentence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import vpps
 from vpps.nn import MLP, Linear
-from vpps.record.cell import Cell
-from vpps.zoo.tree_classifier import TreeClassifier
+from vpps.zoo.classifier import TreeClassifier
 
 
 class RvNNSentiment(TreeClassifier):
@@ -46,10 +42,6 @@ class RvNNSentiment(TreeClassifier):
         self.of_word = Linear(model, embedding, hidden, name="leaf")
         self.of_parts = Linear(model, arity * hidden, hidden, name="inner")
         self.output = MLP(model, hidden, mlp, n_classes)
-
-    @property
-    def cells(self) -> Sequence[Cell[Any]]:
-        return self.leaf, self.inner
 
     @vpps.cell
     def leaf(self, word: int) -> vpps.Expression:

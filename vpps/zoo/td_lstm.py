@@ -14,10 +14,11 @@ from __future__ import annotations
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import MLP, NaryTreeLSTM
-from vpps.nn.tree_lstm import State
+from vpps.nn.lstm import State
+from vpps.zoo.classifier import Classifier
 
 
-class TDLSTMSentiment:
+class TDLSTMSentiment(Classifier):
     """Word embeddings, a pyramid of LSTM compositions over them, an MLP at its top.
 
     Args:
@@ -54,12 +55,7 @@ class TDLSTMSentiment:
         (h_left, c_left), (h_right, c_right) = vpps.gather(0), vpps.gather(1)
         return self.composition.inner(h_left, h_right, c_left, c_right)
 
-    @vpps.cell
-    def sentence_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
-        """The cross entropy of one sentence; a scalar."""
-        return vpps.cross_entropy(self.output(h), label)
-
-    def tops(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The hidden state at the top of every pyramid.
 
         Args:
@@ -69,11 +65,3 @@ class TDLSTMSentiment:
         h, _ = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, distinct=True)
         tops: vpps.Rows = h[batch.roots]
         return tops
-
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes of every sentence."""
-        return self.output(self.tops(graph, batch))
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over the sentences; a scalar."""
-        return vpps.sum(self.sentence_loss(self.tops(graph, batch), batch["label"]))

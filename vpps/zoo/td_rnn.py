@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import MLP, Linear
+from vpps.zoo.classifier import Classifier
 
 
 def mean_of_both(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
@@ -28,7 +29,7 @@ def mean_of_both(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np
     return noise + 0.5 * np.tile(np.eye(shape[0]), 2)
 
 
-class TDRNNSentiment:
+class TDRNNSentiment(Classifier):
     """Word embeddings, a pyramid of compositions over them, an MLP at its top.
 
     Args:
@@ -56,12 +57,7 @@ class TDRNNSentiment:
         """Two neighbours as one vector."""
         return vpps.tanh(self.composition(vpps.concat([vpps.gather(0), vpps.gather(1)])))
 
-    @vpps.cell
-    def sentence_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
-        """The cross entropy of one sentence; a scalar."""
-        return vpps.cross_entropy(self.output(h), label)
-
-    def tops(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The hidden state at the top of every pyramid.
 
         Args:
@@ -73,11 +69,3 @@ class TDRNNSentiment:
         )
         tops: vpps.Rows = h[batch.roots]
         return tops
-
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes of every sentence."""
-        return self.output(self.tops(graph, batch))
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over the sentences; a scalar."""
-        return vpps.sum(self.sentence_loss(self.tops(graph, batch), batch["label"]))

@@ -13,9 +13,10 @@ from __future__ import annotations
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import Linear
+from vpps.zoo.classifier import Classifier
 
 
-class TreeFC:
+class TreeFC(Classifier):
     """Word embeddings at the leaves, one composition up the tree, a linear classifier at the root.
 
     Args:
@@ -40,12 +41,7 @@ class TreeFC:
         """The state of a vertex from its children's."""
         return vpps.tanh(self.composition(vpps.concat([left, right])))
 
-    @vpps.cell
-    def root_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
-        """The cross entropy of one tree; a scalar."""
-        return vpps.cross_entropy(self.output(h), label)
-
-    def roots(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The state of every root.
 
         Args:
@@ -54,11 +50,3 @@ class TreeFC:
         h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]})
         roots: vpps.Rows = h[batch.roots]
         return roots
-
-    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes of every tree."""
-        return self.output(self.roots(graph, batch))
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        """The cross entropy summed over the trees; a scalar."""
-        return vpps.sum(self.root_loss(self.roots(graph, batch), batch["label"]))

@@ -6,13 +6,9 @@ ED-Batch's program of that name lets a GRU step of each child alone and averages
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import vpps
 from vpps.nn import Linear, NaryTreeGRU
-from vpps.record.cell import Cell
-from vpps.zoo.tree_classifier import TreeClassifier
+from vpps.zoo.classifier import TreeClassifier
 
 
 class TreeGRUSentiment(TreeClassifier):
@@ -41,10 +37,6 @@ class TreeGRUSentiment(TreeClassifier):
         self.words = model.lookup("words", (n_words, embedding))
         self.tree_gru = NaryTreeGRU(model, embedding, hidden, arity)
         self.output = Linear(model, hidden, n_classes, name="output")
-
-    @property
-    def cells(self) -> Sequence[Cell[Any]]:
-        return self.leaf, self.inner
 
     @vpps.cell
     def leaf(self, word: int) -> vpps.Expression:

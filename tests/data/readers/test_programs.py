@@ -82,8 +82,7 @@ def test_functions_within_functions_are_graphs_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, word",
-    [("get_x", "get"), ("_getName", "get"), ("__init__", "init"), ("HTTPServer", "http"), ("_", "_")],
+    "name, word", [("get_x", "get"), ("_getName", "get"), ("__init__", "init"), ("HTTPServer", "http"), ("_", "_")]
 )
 def test_first_word(name: str, word: str) -> None:
     assert first_word(name) == word
@@ -117,10 +116,7 @@ def test_folders_are_read_in_order(tmp_path: Path) -> None:
             "def f():\n    return '\0'\n",
             "program.py:2: expected a Python program: source code string cannot contain null",
         ),
-        (
-            "x = 1\nz = " + "-" * 20_000 + "1\nz = (\n1)\n",
-            "program.py:2: expected a Python",
-        ),
+        ("x = 1\nz = " + "-" * 20_000 + "1\nz = (\n1)\n", "program.py:2: expected a Python"),
         ("x = 1\ny = [\n1]\nz = " + "1 +" * 50_000 + "1\nif x:\n  y = 2\nelse:\n  y = 3\n", "program.py:4: expected"),
     ],
 )

@@ -77,20 +77,6 @@ def test_set_without_words_is_nothing_to_be_like(file: Path) -> None:
         read_treebank(file, like=GraphSet([1], [[-1]]))
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"(3 a)\n(2 (1 b) c)\n", r"trees\.txt:2:10: expected '\)' or '\(' after a child, found 'c'"),
-        (b"\n \n", r"trees\.txt: expected one bracketed tree a line, found none"),
-        (b"(3 a)\n(2 \xff)", r"trees\.txt:2:4: expected UTF-8 text, found byte 0xff"),
-    ],
-)
-def test_malformed_file_is_located(content: bytes, message: str, file: Path) -> None:
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_treebank(file)
-
-
 def test_labels_are_checked_where_asked(file: Path) -> None:
     with pytest.raises(DataError, match=r"trees\.txt:1:11: expected a label smaller than 4, found 4"):
         read_treebank(file, n_classes=4)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import Source, classes_of, some_graphs, table_of, words_of
+from vpps.data.readers.names import GraphLists, Source, children_of, classes_of, some_graphs, words_of
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
@@ -66,10 +66,11 @@ def read_jsonl(
             if text.strip():
                 _Line(f"{path}:{number}", found).read(text)
     some_graphs(paths, len(found.sizes), "one graph a line, as JSON")
-    sizes, counts = np.array(found.sizes, np.int64), np.array(found.counts, np.int64)
+    sizes, counts = np.array(found.sizes, np.int64), np.diff(np.array(found.offsets)).astype(np.int64)
     children = np.array(found.children, np.int32)
+    all_columns = [*found.vertex_columns.values(), *found.graph_columns.values()]
     wanted = set(classes) | set(like.classes if like is not None else ())
-    for name in sorted(set(classes) - {c.name for c in found.all_columns() if c.kind == "strings"}):
+    for name in sorted(set(classes) - {c.name for c in all_columns if c.kind == "strings"}):
         raise DataError(f"{', '.join(map(str, paths))}: there is no column {name!r} of strings to be classes")
     vocabularies: dict[str, Vocabulary] = {}
     closed: dict[str, tuple[str, ...]] = {}
@@ -89,17 +90,12 @@ def read_jsonl(
             numbers[there] = [vocabularies[column.name][x] for x in strings]
         return numbers
 
-    columns = {name: array(column) for name, column in found.columns.items()}
+    columns = {name: array(column) for name, column in found.vertex_columns.items()}
     graph_columns = {name: array(column) for name, column in found.graph_columns.items()}
     kinds, kind = _kinds(found, like)
-    if like is not None:
-        lists = like.arity is None
-    arity = like.arity if like is not None and like.arity is not None else max(1, int(counts.max()))
+    lists = lists if like is None else like.arity is None
     return GraphSet(
-        sizes,
-        (np.concatenate([[0], counts.cumsum()]), children)
-        if lists
-        else table_of(counts, children, arity, found.sources, sizes),
+        sizes, children_of(counts, children, lists=lists, like=like, sources=found.sources, sizes=sizes),
         kind=kind, kinds=kinds, columns=columns, graph_columns=graph_columns,
         vocabularies=vocabularies, classes=closed, sources=found.sources,
     )  # fmt: skip
@@ -136,20 +132,14 @@ class _Column:
         return (source for source, count in self.lines for _ in range(count))
 
 
-class _Graphs:
+class _Graphs(GraphLists):
     """The lists while files are read."""
 
     def __init__(self) -> None:
-        self.sources: list[str] = []
-        self.sizes: list[int] = []
-        self.counts: list[int] = []  # of children, per vertex
-        self.children: list[int] = []
+        super().__init__()
         self.kind: list[str] = []
-        self.columns: dict[str, _Column] = {}
+        self.vertex_columns: dict[str, _Column] = {}
         self.graph_columns: dict[str, _Column] = {}
-
-    def all_columns(self) -> list[_Column]:
-        return [*self.columns.values(), *self.graph_columns.values()]
 
 
 class _Line:
@@ -187,13 +177,12 @@ class _Line:
             self.fail("either all graphs have kinds or none has")
         if not all(isinstance(name, str) for name in kind):
             self.fail("kinds are names")
-        self.columns(g.columns, columns, "columns")
+        self.columns(g.vertex_columns, columns, "columns")
         self.columns(g.graph_columns, {name: [value] for name, value in graph.items()}, "graph")
-        g.sources.append(self.source)
-        g.sizes.append(n)
         g.kind += kind
-        g.counts += map(len, children)
-        g.children += [child for some in children for child in some]
+        for some in children:
+            g.vertex(some)
+        g.end(self.source)
 
     def size(self, line: Mapping[str, Any], columns: Mapping[str, Any], characters: int) -> int:
         """The number of vertices, which all that tell it must agree on; alone it is limited by the line's length."""

@@ -15,12 +15,12 @@ character, whose children are the character before it and those words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import Source, some_graphs, words_of
+from vpps.data.readers.names import GraphLists, Source, some_graphs, words_of
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
@@ -41,87 +41,73 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
     Raises:
         DataError: a file cannot be read or is malformed; with file and line. `like` has no vocabularies.
     """
-    lattice = _Lattices()
+    lattices = Lattices()
     for path in paths:
-        lattice.read(path)
-    some_graphs(paths, len(lattice.sizes), "a number of sentences")
-    columns = {"character": lattice.character, "word": lattice.word, "tag": lattice.tag}
+        _read(path, lattices)
+    some_graphs(paths, len(lattices.sizes), "a number of sentences")
     vocabularies: dict[str, Vocabulary] = {}
     if min_count is not None or like is not None:
         for name in KINDS:
-            symbols = [str(number) for number in columns[name] if number >= 0]
+            column = lattices.columns[name]
+            symbols = [str(number) for number in column if number >= 0]
             words = vocabularies[name] = words_of([symbols], name, min_count or 1, like)
-            columns[name] = [-1 if number < 0 else words[str(number)] for number in columns[name]]
-    return GraphSet(
-        lattice.sizes,
-        (lattice.offsets, lattice.children),
-        kind=lattice.kind,
-        kinds=KINDS,
-        columns=columns,
-        vocabularies=vocabularies,
-        sources=lattice.sources,
-    )
+            column[:] = [-1 if number < 0 else words[str(number)] for number in column]
+    return lattices.graphs(vocabularies)
 
 
-class _Lattices:
-    """The arrays while files are read."""
+class Lattices(GraphLists):
+    """Lattices while they are read."""
 
     def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.offsets = [0]
-        self.children: list[int] = []
-        self.kind: list[int] = []
-        self.character: list[int] = []
-        self.word: list[int] = []
-        self.tag: list[int] = []
-        self.sources: list[str] = []
+        super().__init__("kind", "character", "word", "tag")
 
-    def read(self, path: Source) -> None:
-        """A file. Raises DataError."""
-        lines = _Numbers(path)
-        (count,) = lines.take("the number of sentences", length=1)
-        for sentence in range(count):
-            (n,) = lines.take(f"the number of positions of sentence {sentence + 1} of {count}", length=1)
-            if n < 2:
-                lines.fail("at least 2 positions, the beginning and a character")
-            self.sources.append(f"{path}:{lines.number}")
-            tags = lines.take(f"{n} tags", length=n)
-            begin = len(self.kind)
-            of_position = [-1]  # the vertex of every position so far
-            for place, tag in enumerate(tags):
-                arcs = lines.take("a number of arcs, then a position and a number for each")
-                pairs = list(zip(arcs[1::2], arcs[2::2], strict=False))
-                if len(arcs) != 1 + 2 * arcs[0]:
-                    lines.fail(f"{2 * arcs[0]} numbers after {arcs[0]}, the number of arcs")
-                if place:
-                    self._position(lines, place, pairs, tag, begin, of_position)
-                elif pairs:
+    def position(self, of_position: list[int], words: Iterable[tuple[int, int]], character: int, tag: int) -> None:
+        """The vertices of a position: of the words that end there, then of its character.
+
+        Args:
+            of_position: the vertex of the character at each position before, that at the beginning being -1; gets that
+                of this one.
+            words: the position where each begins, and its number.
+        """
+        ending = [self.vertex([of_position[first]], kind=1, word=word) for first, word in words]
+        of_position.append(self.vertex([of_position[-1], *ending], kind=0, character=character, tag=tag))
+
+    def graphs(self, vocabularies: Mapping[str, Vocabulary]) -> GraphSet:
+        """What has been read."""
+        kind = self.columns.pop("kind")
+        return GraphSet(
+            self.sizes, (self.offsets, self.children), kind=kind, kinds=KINDS, columns=self.columns,
+            vocabularies=vocabularies, sources=self.sources,
+        )  # fmt: skip
+
+
+def _read(path: Source, lattices: Lattices) -> None:
+    """A file. Raises DataError."""
+    lines = _Numbers(path)
+    (count,) = lines.take("the number of sentences", length=1)
+    for sentence in range(count):
+        (n,) = lines.take(f"the number of positions of sentence {sentence + 1} of {count}", length=1)
+        if n < 2:
+            lines.fail("at least 2 positions, the beginning and a character")
+        source = f"{path}:{lines.number}"
+        of_position = [-1]
+        for place, tag in enumerate(lines.take(f"{n} tags", length=n)):
+            arcs = lines.take("a number of arcs, then a position and a number for each")
+            pairs = list(zip(arcs[1::2], arcs[2::2], strict=False))
+            if len(arcs) != 1 + 2 * arcs[0]:
+                lines.fail(f"{2 * arcs[0]} numbers after {arcs[0]}, the number of arcs")
+            if not place:
+                if pairs:
                     lines.fail("0 arcs at the beginning")
-            self.sizes.append(len(self.kind) - begin)
-        if lines.more():
-            lines.fail(f"the end after {count} sentences")
-
-    def _position(
-        self, lines: _Numbers, place: int, pairs: list[tuple[int, int]], tag: int, begin: int, of_position: list[int]
-    ) -> None:
-        characters = [number for source, number in pairs if source == place - 1]
-        if len(characters) != 1 or any(source >= place for source, _ in pairs):
-            lines.fail(f"one arc from position {place - 1}, the character, and all others from before it")
-        readable = [of_position[-1]]
-        for source, number in pairs:
-            if source < place - 1:
-                readable.append(len(self.kind) - begin)
-                self._vertex([of_position[source]], kind=1, character=-1, word=number, tag=-1)
-        of_position.append(len(self.kind) - begin)
-        self._vertex(readable, kind=0, character=characters[0], word=-1, tag=tag)
-
-    def _vertex(self, children: list[int], *, kind: int, character: int, word: int, tag: int) -> None:
-        self.children += children
-        self.offsets.append(len(self.children))
-        self.kind.append(kind)
-        self.character.append(character)
-        self.word.append(word)
-        self.tag.append(tag)
+                continue
+            characters = [number for first, number in pairs if first == place - 1]
+            if len(characters) != 1 or any(first >= place for first, _ in pairs):
+                lines.fail(f"one arc from position {place - 1}, the character, and all others from before it")
+            words = [(first, number) for first, number in pairs if first < place - 1]
+            lattices.position(of_position, words, characters[0], tag)
+        lattices.end(source)
+    if lines.more():
+        lines.fail(f"the end after {count} sentences")
 
 
 class _Numbers:

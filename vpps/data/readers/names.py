@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
+from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
@@ -18,6 +20,39 @@ SPARSE = 64
 """A larger one may have so many times the vertices and edges, which is what lists take."""
 
 Source = str | PathLike[str]
+T = TypeVar("T")
+
+
+class GraphLists:
+    """The arrays of a set as lists, while graphs are read vertex by vertex.
+
+    Attributes:
+        sizes, sources: per graph.
+        offsets, children: as `GraphSet` takes them.
+        columns: by name, a value per vertex.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        self.sizes: list[int] = []
+        self.sources: list[str] = []
+        self.offsets = [0]
+        self.children: list[int] = []
+        self.columns: dict[str, list[Any]] = {name: [] for name in columns}
+        self._begin = 0
+
+    def vertex(self, children: Iterable[int], **values: Any) -> int:
+        """Adds a vertex, -1 in columns without a value; returns its number within the graph."""
+        self.children += children
+        self.offsets.append(len(self.children))
+        for name, column in self.columns.items():
+            column.append(values.get(name, -1))
+        return len(self.offsets) - 2 - self._begin
+
+    def end(self, source: str) -> None:
+        """The graph has all its vertices."""
+        self.sizes.append(len(self.offsets) - 1 - self._begin)
+        self._begin += self.sizes[-1]
+        self.sources.append(source)
 
 
 def words_of(sentences: Iterable[Iterable[str]], column: str, min_count: int, like: GraphSet | None) -> Vocabulary:
@@ -28,9 +63,18 @@ def words_of(sentences: Iterable[Iterable[str]], column: str, min_count: int, li
     """
     if like is None:
         return Vocabulary.from_sentences(sentences, min_count)
-    if column not in like.vocabularies:
-        raise DataError(f"{like.path or 'the set to be like'} has no vocabulary for {column!r}: {like.column_names()}")
-    return like.vocabularies[column]
+    return _known(like, like.vocabularies, "vocabulary", column)
+
+
+def class_names(like: GraphSet, column: str) -> tuple[str, ...]:
+    """Those of `like`. Raises DataError where it has none."""
+    return _known(like, like.classes, "classes", column)
+
+
+def _known(like: GraphSet, names: Mapping[str, T], what: str, column: str) -> T:
+    if column not in names:
+        raise DataError(f"{like.path or 'the set to be like'} has no {what} for {column!r}: {like.column_names()}")
+    return names[column]
 
 
 def classes_of(
@@ -44,12 +88,7 @@ def classes_of(
     Raises:
         DataError: `like` does not know a label, or has no classes for this column.
     """
-    if like is None:
-        names = tuple(sorted(set(labels)))
-    elif column in like.classes:
-        names = like.classes[column]
-    else:
-        raise DataError(f"{like.path or 'the set to be like'} has no classes for {column!r}: {like.column_names()}")
+    names = tuple(sorted(set(labels))) if like is None else class_names(like, column)
     numbers = {name: number for number, name in enumerate(names)}
     found = [numbers.get(label, -1) for label in labels]
     if -1 in found:
@@ -61,26 +100,42 @@ def classes_of(
     return np.array(found, np.int32), names
 
 
-def table_of(
-    counts: NDArray[np.int64], children: NDArray[np.int32], arity: int, sources: Sequence[str], sizes: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    """Lists of children as a table of `arity` columns, filled up with -1.
+def children_of(
+    counts: NDArray[np.int64],
+    children: NDArray[np.int32],
+    *,
+    lists: bool,
+    like: GraphSet | None,
+    sources: Sequence[str],
+    sizes: NDArray[np.int64],
+) -> NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Children in the form that a `GraphSet` takes: lists, or a table filled up with -1, of as many columns as `like`.
+
+    Args:
+        counts: of children, per vertex.
+        children: of all vertices, one after the other.
+        lists: or a table.
+        like: has the arity, None for lists; without, a table has room for the most that there are.
+        sources, sizes: of the graphs.
 
     Raises:
         DataError: a vertex has more children than that, or the table would be next to empty and large.
     """
     most = int(counts.max())
+    arity = max(1, most) if like is None else like.arity
+    if lists or arity is None:
+        return running_sum(counts), children
     source = sources[int(np.searchsorted(sizes.cumsum(), int(counts.argmax()), side="right"))]
-    lists = "lists of children have room for any number (lists=True, vpps-data convert --lists)"
+    remedy = "lists of children have room for any number (lists=True, vpps-data convert --lists)"
     if most > arity:
         raise DataError(
             f"{source}: a vertex has {most} children, where there is room for {arity}, the most of the training data; "
-            f"{lists}"
+            f"{remedy}"
         )
     if len(counts) * arity > max(SMALL_TABLE, SPARSE * (len(counts) + len(children))):
         raise DataError(
             f"{source}: a vertex has {most} children, the most of all: a table with room for {arity} at each of "
-            f"{len(counts)} vertices takes {len(counts) * arity * 4 / 1e9:.3g} GB, almost all of it for none; {lists}"
+            f"{len(counts)} vertices takes {len(counts) * arity * 4 / 1e9:.3g} GB, almost all of it for none; {remedy}"
         )
     table = np.full((len(counts), arity), -1, np.int32)
     table[np.arange(arity) < counts[:, None]] = children

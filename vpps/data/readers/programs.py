@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from vpps.data.graphset import GraphSet
-from vpps.data.readers.names import Source, words_of
+from vpps.data.readers.names import GraphLists, Source, class_names, words_of
 from vpps.data.vocabulary import UNK
 from vpps.errors import DataError
 from vpps.values import as_path
@@ -45,11 +45,7 @@ class UnreadableProgramWarning(UserWarning):
 
 
 def read_programs(
-    *paths: Source,
-    min_count: int = 2,
-    n_classes: int = 20,
-    skip_unreadable: bool = False,
-    like: GraphSet | None = None,
+    *paths: Source, min_count: int = 2, n_classes: int = 20, skip_unreadable: bool = False, like: GraphSet | None = None
 ) -> GraphSet:
     """The functions of Python programs, to be told by their bodies what the first word of their names is: `get`, `is`.
 
@@ -77,19 +73,13 @@ def read_programs(
                 warnings.warn(f"left out: {error}", UnreadableProgramWarning, stacklevel=2)
     if not found.sizes:
         raise DataError(f"{', '.join(map(str, paths)) or 'no file given'}: expected Python functions, found none")
-    vocabularies = {
-        name: words_of([column], name, min_count, like)
-        for name, column in (("type", found.types), ("name", found.names))
-    }
+    vocabularies = {name: words_of([column], name, min_count, like) for name, column in found.columns.items()}
     labels = [first_word(name) for name in found.functions]
-    classes = _frequent(labels, n_classes) if like is None else _classes_of(like)
+    classes = _frequent(labels, n_classes) if like is None else class_names(like, "label")
     numbers = {word: number for number, word in enumerate(classes)}
     return GraphSet(
         found.sizes, (found.offsets, found.children), kind=np.diff(found.offsets) > 0, kinds=KINDS,
-        columns={
-            "type": [vocabularies["type"][x] for x in found.types],
-            "name": [vocabularies["name"][x] for x in found.names],
-        },
+        columns={name: [vocabularies[name][x] for x in column] for name, column in found.columns.items()},
         graph_columns={"label": [numbers.get(word, 0) for word in labels]},
         vocabularies=vocabularies, classes={"label": classes}, sources=found.sources,
     )  # fmt: skip
@@ -111,23 +101,12 @@ def _frequent(words: Iterable[str], n: int) -> tuple[str, ...]:
     return OTHER, *sorted(counts, key=lambda word: (-counts[word], word))[: n - 1]
 
 
-def _classes_of(like: GraphSet) -> tuple[str, ...]:
-    if "label" not in like.classes:
-        raise DataError(f"{like.path or 'the set to be like'} has no classes for 'label': {like.column_names()}")
-    return like.classes["label"]
-
-
-class _Functions:
-    """The arrays while files are read."""
+class _Functions(GraphLists):
+    """Functions while files are read: their syntax as graphs, and their names."""
 
     def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.offsets = [0]
-        self.children: list[int] = []
-        self.types: list[str] = []
-        self.names: list[str] = []
+        super().__init__("type", "name")
         self.functions: list[str] = []
-        self.sources: list[str] = []
 
     def read(self, path: Path) -> None:
         """A file. Raises DataError."""
@@ -164,15 +143,13 @@ class _Functions:
             key = _shared(node)
             if key in number:
                 continue
-            number[key] = len(number)
-            self.children += [number[_shared(part)] for part in _parts(node, top=node is function)]
-            self.offsets.append(len(self.children))
             name = "" if node is function else _name_of(node)
-            self.types.append(_type_of(node))
-            self.names.append(UNK if name == function.name else name)
-        self.sizes.append(len(number))
+            number[key] = self.vertex(
+                (number[_shared(part)] for part in _parts(node, top=node is function)),
+                type=_type_of(node), name=UNK if name == function.name else name,
+            )  # fmt: skip
         self.functions.append(function.name)
-        self.sources.append(source)
+        self.end(source)
 
 
 def _too_deep(text: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Sentences as chains: each word reads the one before it."""
+"""Sentences as chains: each word reads the one before it. Text as one stream of words, in windows of one length."""
 
 from __future__ import annotations
 
@@ -39,22 +39,16 @@ Token = tuple[str, str]
 
 def tagged_lines(*paths: Source) -> tuple[list[str], list[list[Token]]]:
     """Where every sentence of some files stands, and its tokens; see `read_tagged`."""
-    sources: list[str] = []
-    sentences: list[list[Token]] = []
-    for path in paths:
-        for number, text in read_lines(path):
-            tokens = words_in(text)
-            if not tokens:
-                continue
-            sources.append(f"{path}:{number}")
-            sentences.append([])
-            for place, token in enumerate(tokens, start=1):
-                word, bar, tag = token.rpartition("|")
-                if not (word and bar and tag):
-                    raise DataError(f"{path}:{number}: expected word|TAG as token {place}, found {token!r}")
-                sentences[-1].append((word, tag))
-    some_graphs(paths, len(sentences), "one sentence of word|TAG a line")
-    return sources, sentences
+    sources, sentences = read_sentences(paths, "one sentence of word|TAG a line")
+    tagged: list[list[Token]] = []
+    for source, tokens in zip(sources, sentences, strict=True):
+        tagged.append([])
+        for place, token in enumerate(tokens, start=1):
+            word, bar, tag = token.rpartition("|")
+            if not (word and bar and tag):
+                raise DataError(f"{source}: expected word|TAG as token {place}, found {token!r}")
+            tagged[-1].append((word, tag))
+    return sources, tagged
 
 
 def graphs_of_tagged(
@@ -105,17 +99,12 @@ def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: Gr
     return graphs_of_text(sentences, min_count=min_count, targets=targets, like=like, sources=sources)
 
 
-def read_sentences(paths: Sequence[Source]) -> tuple[list[str], list[list[str]]]:
+def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -> tuple[list[str], list[list[str]]]:
     """File and line of every sentence, and its words. Raises DataError where a file cannot be read or none is found."""
-    sources: list[str] = []
-    sentences: list[list[str]] = []
-    for path in paths:
-        for number, text in read_lines(path):
-            if words := words_in(text):
-                sources.append(f"{path}:{number}")
-                sentences.append(words)
-    some_graphs(paths, len(sentences), "one sentence a line")
-    return sources, sentences
+    lines = [(f"{path}:{number}", words_in(text)) for path in paths for number, text in read_lines(path)]
+    found = [(source, words) for source, words in lines if words]
+    some_graphs(paths, len(found), what)
+    return [source for source, _ in found], [words for _, words in found]
 
 
 def read_parallel(
@@ -205,3 +194,49 @@ def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N, 1) the child of every vertex is the one before it; -1 at the beginning."""
     places = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
     return (places - 1)[:, None]
+
+
+def read_stream(*paths: Source, steps: int = 64, min_count: int = 2, like: GraphSet | None = None) -> GraphSet:
+    """Sentences of words separated by blanks, one a line, as one stream; blank lines are skipped. See
+    `graphs_of_stream`.
+
+    Raises:
+        DataError: a file cannot be read, or holds fewer words than a window.
+    """
+    _, sentences = read_sentences(paths)
+    try:
+        return graphs_of_stream(sentences, steps=steps, min_count=min_count, like=like)
+    except DataError as error:
+        raise DataError(f"{', '.join(map(str, paths))}: {error}") from None
+
+
+def graphs_of_stream(
+    sentences: Sequence[Sequence[str]], *, steps: int = 64, min_count: int = 2, like: GraphSet | None = None
+) -> GraphSet:
+    """Windows of `steps` words, one after the other: chains that are all of one length, as Cavs's Fixed-LSTM takes them
+    (Xu et al. 2018, section 5).
+
+    The stream is `BOUNDARY` and then every sentence, followed by `BOUNDARY`. Column `word` is the stream, column `next`
+    what follows each word there, which may be the first word of the next window. What does not fill a window is left
+    out.
+
+    Args:
+        steps: words per window.
+        min_count: words that occur less often become unknown, which `<unk>` in the text is already.
+        like: take the vocabulary from this set.
+
+    Raises:
+        DataError: there are fewer words than a window has, or steps is below 1.
+    """
+    if steps < 1:
+        raise DataError(f"windows of {steps} words: they need at least 1")
+    stream = [BOUNDARY, *(word for sentence in sentences for word in (*sentence, BOUNDARY))]
+    n = (len(stream) - 1) // steps
+    if not n:
+        raise DataError(f"{len(stream) - 1} words, ends of sentences included, fill no window of {steps}: take fewer")
+    vocabulary = words_of([stream], "word", min_count, like)
+    numbers = np.array([vocabulary[word] for word in stream[: n * steps + 1]], np.int32)
+    return GraphSet(
+        np.full(n, steps), np.tile(np.arange(-1, steps - 1), n)[:, None], kinds=("word",),
+        columns={"word": numbers[:-1], "next": numbers[1:]}, vocabularies={"word": vocabulary, "next": vocabulary},
+    )  # fmt: skip

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vpps.data.graphset import GraphSet
-from vpps.data.lines import read_lines
-from vpps.data.readers.names import Source, some_graphs, table_of, words_of
-from vpps.data.treebank import Tree, parse_tree
+from vpps.data.readers.names import Source, children_of, some_graphs, words_of
+from vpps.data.treebank import Tree, located_trees
 
 KINDS = ("leaf", "inner")
 
@@ -25,14 +24,10 @@ def read_treebank(
     Raises:
         DataError: a file cannot be read, holds no tree, or a line is malformed; with file, line and column.
     """
-    sources, trees = [], []
-    for path in paths:
-        for number, text in read_lines(path):
-            if text.strip():
-                sources.append(f"{path}:{number}")
-                trees.append(parse_tree(text, n_classes, source=sources[-1]))
+    trees = [item for path in paths for item in located_trees(path, n_classes).items()]
     some_graphs(paths, len(trees), "one bracketed tree a line")
-    return graphs_of_trees(trees, min_count=min_count, lists=lists, like=like, sources=sources)
+    sources, found = zip(*trees, strict=True)
+    return graphs_of_trees(found, min_count=min_count, lists=lists, like=like, sources=sources)
 
 
 def graphs_of_trees(
@@ -62,15 +57,9 @@ def graphs_of_trees(
     vocabulary = words_of((tree.tokens for tree in trees), "word", min_count, like)
     words = np.full(len(counts), -1, np.int32)
     words[counts == 0] = [vocabulary[token] for tree in trees for token in tree.tokens]
-    arity = max(1, int(counts.max())) if like is None else like.arity
     return GraphSet(
-        sizes,
-        (np.concatenate([[0], counts.cumsum()]), children)
-        if lists or arity is None
-        else table_of(counts, children, arity, names, sizes),
-        kind=counts > 0,
-        kinds=KINDS,
+        sizes, children_of(counts, children, lists=lists, like=like, sources=names, sizes=sizes),
+        kind=counts > 0, kinds=KINDS,
         columns={"word": words, "label": np.concatenate([tree.labels for tree in trees])},
-        vocabularies={"word": vocabulary},
-        sources=names,
-    )
+        vocabularies={"word": vocabulary}, sources=names,
+    )  # fmt: skip

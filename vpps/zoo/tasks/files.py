@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from vpps.data.lines import hold_out
 from vpps.errors import CheckpointError, DataError
 
 Source = str | PathLike[str]
+Graphs = TypeVar("Graphs")
 MOST_KEPT = 1 << 20
 """Fewer children of a vertex, or classes, than this a checkpoint may name: more is damage, and would be allocated."""
 
@@ -38,6 +39,14 @@ def train_and_dev(data: Path) -> tuple[Source, Source]:
     return hold_out(files[0])
 
 
+def read_both(
+    read: Callable[..., Graphs], data: tuple[Any, Any], like: Graphs | None, **options: Any
+) -> tuple[Graphs, Graphs]:
+    """Train and dev set, what a reader makes of two sources: the latter with the names of the former."""
+    train = read(data[0], like=like, **options)
+    return train, read(data[1], like=train, **options)
+
+
 def listed(folder: Path) -> list[Path]:
     """What a folder holds, in order. Raises DataError."""
     try:
@@ -54,6 +63,11 @@ def names_of(graphs: GraphSet) -> dict[str, Any]:
         "kinds": list(graphs.kinds),
         "arity": graphs.arity,
     }
+
+
+def set_kept(state: Mapping[str, Any] | None, name: str = "names") -> GraphSet | None:
+    """`set_with_names` of an item of a task's state, None in a fresh run. Raises CheckpointError."""
+    return None if state is None else set_with_names(kept(state, name))
 
 
 def set_with_names(names: Any) -> GraphSet:

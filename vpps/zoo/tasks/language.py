@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_stream, graphs_of_text, read_stream, read_text, synthetic_text
 from vpps.zoo.language_model import LSTMLanguageModel
-from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import Source, kept, names_of, set_with_names, train_and_dev
-from vpps.zoo.tasks.perplexity import perplexity
+from vpps.zoo.task import Settings, setting
+from vpps.zoo.tasks.files import read_both, set_kept, train_and_dev
+from vpps.zoo.tasks.network import NextWordTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,70 +25,42 @@ class LanguageSettings(Settings):
     )  # fmt: skip
 
 
-class LanguageTask(Task[GraphBatch]):
-    """The words of a text, each predicted from those before it."""
+class LanguageTask(NextWordTask):
+    """The words of a text, each predicted from those before it.
 
+    Attributes:
+        read, graphs_of: graphs of a file and of sentences.
+    """
+
+    network_type = LSTMLanguageModel
     settings_type: ClassVar[type[Settings]] = LanguageSettings
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "lr": 3e-3, "clip_norm": 5.0}
     data_help: ClassVar[str] = (
         "A folder with train.txt and dev.txt, or a text file of which the last tenth is held out; one tokenised "
         "sentence a line, such as the Penn Treebank's text."
     )
-    lower_is_better: ClassVar[bool] = True
-    unit = "word"
+    read: ClassVar[Callable[..., GraphSet]]
+    graphs_of: ClassVar[Callable[..., GraphSet]]
 
-    network: LSTMLanguageModel
-    train: GraphSet
-    dev: GraphSet
-
-    def __init__(self, settings: LanguageSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings: Any = settings
-        like = None if state is None else set_with_names(kept(state, "names"))
+    def load(self, settings: LanguageSettings, state: Mapping[str, Any] | None) -> None:
+        options = {"min_count": settings.min_count}
+        if isinstance(settings, WindowSettings):
+            options["steps"] = settings.steps
+        like = set_kept(state)
         if settings.data is None:
-            train, dev = synthetic_text()
-            self.train = self.graphs_of(train, like)
-            self.dev = self.graphs_of(dev, self.train)
+            train, self.dev = read_both(self.graphs_of, synthetic_text(), like, **options)
         else:
-            sources = train_and_dev(settings.data)
-            self.train = self.read(sources[0], like)
-            self.dev = self.read(sources[1], self.train)
-        if settings.limit is not None:
-            self.train = self.train.subset(slice(settings.limit))
-        self.n_words = len(self.train.vocabularies["word"])
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = LSTMLanguageModel(
-            self.model, self.n_words, embedding=settings.embedding, hidden=settings.hidden
-        )  # fmt: skip
-
-    @abstractmethod
-    def read(self, source: Source, like: GraphSet | None) -> GraphSet:
-        """The graphs of a file."""
-
-    @abstractmethod
-    def graphs_of(self, sentences: list[list[str]], like: GraphSet | None) -> GraphSet:
-        """The graphs of sentences."""
+            train, self.dev = read_both(self.read, train_and_dev(settings.data), like, **options)
+        self.train = train.subset(slice(settings.limit))
+        self.n_words = len(train.vocabularies["word"])
 
     @property
     def description(self) -> str:
         sizes = f"{self.train.n_vertices} train and {self.dev.n_vertices} dev words, {self.n_words} different ones"
         return f"{sizes}, {self.model.n_weights} weights"
 
-    def state(self) -> dict[str, Any]:
-        return {"names": names_of(self.train)}
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        return self.network.loss(graph, batch)
-
     def units(self, batch: GraphBatch) -> int:
         return batch.n_vertices
-
-    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of every word: one number, where the logits would be thousands."""
-        return self.network.losses(graph, batch)
-
-    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
-        """Perplexity: the exponential of the mean cross entropy."""
-        return {"dev perplexity": perplexity(losses for _, losses in results)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,21 +75,11 @@ class FixedLSTMTask(LanguageTask):
 
     name = "fixed-lstm"
     settings_type = WindowSettings
-
-    def read(self, source: Source, like: GraphSet | None) -> GraphSet:
-        return read_stream(source, steps=self.settings.steps, min_count=self.settings.min_count, like=like)
-
-    def graphs_of(self, sentences: list[list[str]], like: GraphSet | None) -> GraphSet:
-        return graphs_of_stream(sentences, steps=self.settings.steps, min_count=self.settings.min_count, like=like)
+    read, graphs_of = staticmethod(read_stream), staticmethod(graphs_of_stream)
 
 
 class VarLSTMTask(LanguageTask):
     """Train an LSTM language model on sentences (Var-LSTM of Xu et al. 2018)."""
 
     name = "var-lstm"
-
-    def read(self, source: Source, like: GraphSet | None) -> GraphSet:
-        return read_text(source, min_count=self.settings.min_count, like=like)
-
-    def graphs_of(self, sentences: list[list[str]], like: GraphSet | None) -> GraphSet:
-        return graphs_of_text(sentences, min_count=self.settings.min_count, like=like)
+    read, graphs_of = staticmethod(read_text), staticmethod(graphs_of_text)

@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-import vpps
-from vpps.data import GraphBatch, GraphSet, read_programs, synthetic_programs
+from vpps.data import GraphBatch, read_programs, synthetic_programs
 from vpps.data.readers.programs import programs_below
 from vpps.errors import DataError
 from vpps.zoo.program_gru import ProgramGRU
 from vpps.zoo.task import Settings, setting
-from vpps.zoo.tasks.files import kept, names_of, set_with_names
-from vpps.zoo.tasks.graph_labels import GraphLabelTask
+from vpps.zoo.tasks.files import set_kept
+from vpps.zoo.tasks.network import GraphLabelTask
 
 MIN_COUNT = 3  # rarer names train the embedding of unknown ones
 DEV_EVERY = 10  # of so many files one is for dev
@@ -40,8 +39,10 @@ class ProgramTask(GraphLabelTask):
     """
 
     name = "program-gru"
+    network_type = ProgramGRU
     settings_type = ProgramSettings
     training: ClassVar[Mapping[str, Any]] = {"lr": 0.002, "batch_size": 32}
+    summary: ClassVar[str] = "programs, {task.n_names} names, {task.n_classes} classes"
     data_help: ClassVar[str] = (
         "A folder of Python programs, *.py anywhere below: the network tells from a function's body the first word of "
         "its name (get, set, is). One file of ten is for judging; or there are folders train and dev. Without: small "
@@ -49,38 +50,17 @@ class ProgramTask(GraphLabelTask):
     )
     unit = "program"
 
-    network: ProgramGRU
-    train: GraphSet
-    dev: GraphSet
-
-    def __init__(self, settings: ProgramSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
-        like = None if state is None else set_with_names(kept(state, "names"))
-        self.train, self.dev = self.read(settings.data, settings.limit, like)
-        vocabularies = self.train.vocabularies
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = ProgramGRU(
-            self.model, len(vocabularies["type"]), len(vocabularies["name"]), len(self.train.classes["label"]),
-            embedding=settings.embedding, hidden=settings.hidden,
-        )  # fmt: skip
-
-    def read(self, data: Path | None, limit: int | None, like: GraphSet | None) -> tuple[GraphSet, GraphSet]:
-        """Train and dev set; functions of real programs, or synthetic ones where `data` is None."""
-        if data is None:
-            train, dev = synthetic_programs()
+    def load(self, settings: ProgramSettings, state: Mapping[str, Any] | None) -> None:
+        like = set_kept(state)
+        if settings.data is None:
+            train, self.dev = synthetic_programs()
         else:
-            train_files, dev_files = _files(data)
+            train_files, dev_files = _files(settings.data)
             train = read_programs(*train_files, min_count=MIN_COUNT, skip_unreadable=True, like=like)
-            dev = read_programs(*dev_files, skip_unreadable=True, like=train)
-        return train.subset(slice(limit)) if limit is not None else train, dev
-
-    @property
-    def description(self) -> str:
-        sizes = f"{len(self.train.vocabularies['name'])} names, {len(self.train.classes['label'])} classes"
-        return f"{len(self.train)} train and {len(self.dev)} dev programs, {sizes}, {self.model.n_weights} weights"
-
-    def state(self) -> dict[str, Any]:
-        return {"names": names_of(self.train)}
+            self.dev = read_programs(*dev_files, skip_unreadable=True, like=train)
+        self.train = train.subset(slice(settings.limit))
+        self.n_types, self.n_names = (len(train.vocabularies[name]) for name in ("type", "name"))
+        self.n_classes = len(train.classes["label"])
 
     def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
         """Accuracy, and what always naming the most frequent class of these programs would give."""

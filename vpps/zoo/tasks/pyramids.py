@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import vpps
-from vpps.data import GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
+from vpps.data import graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
 from vpps.zoo.task import Settings, setting
-from vpps.zoo.tasks.files import kept, kept_count, names_of, set_with_names, train_and_dev
-from vpps.zoo.tasks.graph_labels import GraphLabelTask
+from vpps.zoo.tasks.files import kept_count, names_of, read_both, set_kept, train_and_dev
+from vpps.zoo.tasks.network import GraphLabelTask
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 
@@ -42,6 +40,7 @@ class PyramidTask(GraphLabelTask):
         train, dev: made by `vpps.data.pyramids_of_trees`.
     """
 
+    summary: ClassVar[str] = "sentences, {task.n_words} words"
     data_help: ClassVar[str] = (
         "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one bracketed tree a "
         "line, labels from 0, of which the words and the root's label are used: such as the Stanford Sentiment "
@@ -49,37 +48,20 @@ class PyramidTask(GraphLabelTask):
     )
     unit = "sentence"
 
-    train: GraphSet
-    dev: GraphSet
-
-    def __init__(self, settings: Settings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
-        like = None if state is None else set_with_names(kept(state, "names"))
+    def load(self, settings: Settings, state: Mapping[str, Any] | None) -> None:
+        like = set_kept(state)
         known = None if state is None else kept_count(state, "n_classes")
-        options: dict[str, Any] = {"lists": True, "min_count": MIN_COUNT, "like": like}
+        options = {"lists": True, "min_count": MIN_COUNT}
         if settings.data is None:
             bank = synthetic_opinions(n_train=8000)
-            trees = graphs_of_trees(bank.train, **options)
-            dev_trees = graphs_of_trees(bank.dev, lists=True, like=trees)
+            trees, dev_trees = read_both(graphs_of_trees, (bank.train, bank.dev), like, **options)
         else:
-            train_file, dev_file = train_and_dev(settings.data)
-            trees = read_treebank(train_file, n_classes=known, **options)
-            dev_trees = read_treebank(dev_file, lists=True, n_classes=known, like=trees)
+            sources = train_and_dev(settings.data)
+            trees, dev_trees = read_both(read_treebank, sources, like, n_classes=known, **options)
         self.names = names_of(trees)
         self.train, self.dev = pyramids_of_trees(trees).subset(slice(settings.limit)), pyramids_of_trees(dev_trees)
         self.n_classes = known or 1 + max(int(graphs[:]["label"].max()) for graphs in (trees, dev_trees))
         self.n_words = len(self.train.vocabularies["word"])
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = self.make_network(settings)
-
-    @abstractmethod
-    def make_network(self, settings: Any) -> Any:
-        """Declare the parameters in `self.model`."""
-
-    @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev sentences, {self.n_words} words"
-        return f"{data}, {self.model.n_weights} weights"
 
     def state(self) -> dict[str, Any]:
         return {"names": self.names, "n_classes": self.n_classes}
@@ -92,9 +74,7 @@ class TDRNNTask(PyramidTask):
     # A wide matrix that is multiplied as often as there are words bears no long steps.
     training: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "clip_norm": 1.0}
     settings_type = TDRNNSettings
-
-    def make_network(self, settings: TDRNNSettings) -> TDRNNSentiment:
-        return TDRNNSentiment(self.model, self.n_words, self.n_classes, hidden=settings.hidden, mlp=settings.mlp)
+    network_type = TDRNNSentiment
 
 
 class TDLSTMTask(PyramidTask):
@@ -103,9 +83,4 @@ class TDLSTMTask(PyramidTask):
     name = "td-lstm"
     training: ClassVar[Mapping[str, Any]] = {"lr": 1e-3}
     settings_type = TDLSTMSettings
-
-    def make_network(self, settings: TDLSTMSettings) -> TDLSTMSentiment:
-        return TDLSTMSentiment(
-            self.model, self.n_words, self.n_classes,
-            embedding=settings.embedding, hidden=settings.hidden, mlp=settings.mlp,
-        )  # fmt: skip
+    network_type = TDLSTMSentiment

@@ -15,9 +15,7 @@ from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.task import setting
 from vpps.zoo.tasks.trees import TreeSettings, TreeTask
 from vpps.zoo.tree_gru import TreeGRUSentiment
-from vpps.zoo.tree_lstm import TreeLSTMSentiment
-from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
-from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
+from vpps.zoo.tree_lstm import ChildSumTreeLSTMSentiment, TreeLSTMSentiment, TwoTypeTreeLSTMSentiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,32 +29,24 @@ class TreeLSTMTask(TreeTask):
     """Train a Tree-LSTM for sentiment (Tai, Socher & Manning 2015)."""
 
     name = "tree-lstm"
+    network_type = TreeLSTMSentiment
     settings_type = WordTreeSettings
-
-    def make_network(self, settings: WordTreeSettings) -> TreeLSTMSentiment:
-        return TreeLSTMSentiment(
-            self.model, self.n_words, self.n_classes,
-            embedding=settings.embedding, hidden=settings.hidden, arity=self.arity,
-        )  # fmt: skip
 
 
 class ChildSumTreeLSTMTask(TreeTask):
     """Train a child-sum Tree-LSTM for sentiment (Tai, Socher & Manning 2015), over trees of any fan-in."""
 
     name = "tree-lstm-child-sum"
+    network_type = ChildSumTreeLSTMSentiment
     settings_type = WordTreeSettings
     lists = True
-
-    def make_network(self, settings: WordTreeSettings) -> ChildSumTreeLSTMSentiment:
-        return ChildSumTreeLSTMSentiment(
-            self.model, self.n_words, self.n_classes, embedding=settings.embedding, hidden=settings.hidden
-        )
 
 
 class TwoTypeTreeLSTMTask(TreeTask):
     """Train a Tree-LSTM whose inner nodes are of two types, drawn 50/50 (ED-Batch's TreeLSTM-2Type)."""
 
     name = "tree-lstm-2type"
+    network_type = TwoTypeTreeLSTMSentiment
     settings_type = WordTreeSettings
 
     def read(self, settings: Any, like: GraphSet | None, n_classes: int | None) -> tuple[GraphSet, GraphSet]:
@@ -65,24 +55,13 @@ class TwoTypeTreeLSTMTask(TreeTask):
         types = ["inner 1", "inner 2"]
         return draw_kinds(train, "inner", types, seed=1), draw_kinds(dev, "inner", types, seed=2)
 
-    def make_network(self, settings: WordTreeSettings) -> TwoTypeTreeLSTMSentiment:
-        return TwoTypeTreeLSTMSentiment(
-            self.model, self.n_words, self.n_classes,
-            embedding=settings.embedding, hidden=settings.hidden, arity=self.arity,
-        )  # fmt: skip
-
 
 class TreeGRUTask(TreeTask):
     """Train a Tree-GRU for sentiment (after Kokkinos & Potamianos 2017)."""
 
     name = "tree-gru"
+    network_type = TreeGRUSentiment
     settings_type = WordTreeSettings
-
-    def make_network(self, settings: WordTreeSettings) -> TreeGRUSentiment:
-        return TreeGRUSentiment(
-            self.model, self.n_words, self.n_classes,
-            embedding=settings.embedding, hidden=settings.hidden, arity=self.arity,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +78,9 @@ class RvNNTask(TreeTask):
     """Train a recursive network for the sentiment of sentences (the VPPS paper's RvNN)."""
 
     name = "rvnn"
+    network_type = RvNNSentiment
     settings_type = RvNNSettings
     training: ClassVar[Mapping[str, Any]] = {"lr": 3e-4}  # sentences alone are few labels: it overfits in a few epochs
-
-    def make_network(self, settings: RvNNSettings) -> RvNNSentiment:
-        return RvNNSentiment(
-            self.model, self.n_words, self.n_classes,
-            embedding=settings.embedding, hidden=settings.hidden, mlp=settings.mlp, arity=self.arity,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +94,12 @@ class MVRNNTask(TreeTask):
     """Train a matrix-vector recursive network for sentiment (Socher et al. 2012)."""
 
     name = "mv-rnn"
+    network_type = MVRNNSentiment
     settings_type = MVRNNSettings
     training: ClassVar[Mapping[str, Any]] = {"lr": 1e-3}
 
-    def make_network(self, settings: MVRNNSettings) -> MVRNNSentiment:
+    def load(self, settings: Any, state: Mapping[str, Any] | None) -> None:
+        super().load(settings, state)
         for graphs in (self.train, self.dev):
             _, parents, _ = graphs.edges()
             children = np.bincount(parents, minlength=graphs.n_vertices)
@@ -132,4 +108,3 @@ class MVRNNTask(TreeTask):
                 raise DataError(
                     f"{settings.data}: an MV-RNN composes two parts, but a node has {other[0]}: make the trees binary"
                 )
-        return MVRNNSentiment(self.model, self.n_words, self.n_classes, hidden=settings.hidden)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-import vpps
 from vpps.data import (
     GraphBatch,
     GraphSet,
@@ -22,12 +21,10 @@ from vpps.data import (
 )
 from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger
-from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import kept, names_of, set_with_names, train_and_dev
+from vpps.zoo.task import Settings, setting
+from vpps.zoo.tasks.files import names_of, read_both, set_kept, train_and_dev
+from vpps.zoo.tasks.network import NetworkTask
 from vpps.zoo.tasks.spans import tag_scores
-
-MIN_COUNT = 2  # words seen once train the embedding of unknown words
-RARE_BELOW = 5  # occurrences; VPPS paper, section IV-E
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,37 +46,52 @@ class CharTaggerSettings(TaggerSettings):
 Batch = TypeVar("Batch", GraphBatch, SpelledBatch)
 
 
-class TaggerTask(Task[Batch]):
+class TaggerTask(NetworkTask[Batch]):
     """Tags of words.
 
     Attributes:
+        read, of: what makes sets of files and of sentences.
+        min_count: words of the training data that occur less often are unknown, or spelled.
+        coined: whether synthetic sentences have names that occur nowhere else.
         tags: their names, by number.
     """
 
     training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch_size": 16, "lr": 0.001}
+    summary: ClassVar[str] = "sentences, {task.n_words} words, {task.n_tags} tags"
     data_help: ClassVar[str] = (
         "Sentences of word|TAG separated by blanks, one a line, such as WikiNER: a folder with train.txt and dev.txt; "
         "or one file, or a folder that holds one, of which the last tenth is dev data."
     )
     unit = "word"
-    tags: tuple[str, ...]
-    n_words: int
+    read: ClassVar[Callable[..., Any]]
+    of: ClassVar[Callable[..., Any]]
+    min_count: ClassVar[int]
+    coined: ClassVar[bool] = False
+
+    def load(self, settings: TaggerSettings, state: Mapping[str, Any] | None) -> None:
+        if settings.data is None:
+            sentences, dev_sentences = synthetic_sentences(coined=self.coined)
+            data: tuple[Any, Any] = sentences[: settings.limit], dev_sentences
+        else:
+            data = train_and_dev(settings.data)
+        read = self.of if settings.data is None else self.read
+        train: Any
+        train, self.dev = read_both(read, data, self.like(state), min_count=self.min_count)
+        self.train = train.subset(slice(settings.limit))
+        self.tags = self.sentences.classes["tag"]
+        self.n_words, self.n_tags = len(self.sentences.vocabularies["word"]), len(self.tags)
+
+    @abstractmethod
+    def like(self, state: Mapping[str, Any] | None) -> Any:
+        """What a checkpoint keeps, for the readers; None in a fresh run."""
 
     @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev sentences"
-        return f"{data}, {self.n_words} words, {len(self.tags)} tags, {self.model.n_weights} weights"
-
-    def loss(self, graph: vpps.Graph, batch: Batch) -> vpps.Expression:
-        loss: vpps.Expression = self.network.loss(graph, batch)
-        return loss
+    @abstractmethod
+    def sentences(self) -> GraphSet:
+        """The chains of words of the training data."""
 
     def units(self, batch: Batch) -> int:
         return batch.n_vertices
-
-    def outputs(self, graph: vpps.Graph, batch: Batch) -> vpps.Rows:
-        logits: vpps.Rows = self.network.logits(graph, batch)
-        return logits
 
     def scores(self, results: Iterable[tuple[Batch, NDArray[np.float32]]]) -> dict[str, float]:
         """F1 of entities, where tags mark some, and the accuracy of tags."""
@@ -93,34 +105,18 @@ class BiLSTMTaggerTask(TaggerTask[GraphBatch]):
 
     name = "bilstm-tagger"
     settings_type = TaggerSettings
+    network_type = BiLSTMTagger
+    read, of = staticmethod(read_tagged), staticmethod(graphs_of_tagged)
+    min_count = 2  # words seen once train the embedding of unknown words
     train: GraphSet
     dev: GraphSet
 
-    def __init__(self, settings: TaggerSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
-        like = None if state is None else set_with_names(kept(state, "names"))
-        self.train, self.dev = self.read(settings.data, settings.limit, like)
-        self.tags = self.train.classes["tag"]
-        self.n_words = len(self.train.vocabularies["word"])
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = BiLSTMTagger(
-            self.model, self.n_words, len(self.tags),
-            embedding=settings.embedding, hidden=settings.hidden, mlp=settings.mlp,
-        )  # fmt: skip
+    def like(self, state: Mapping[str, Any] | None) -> GraphSet | None:
+        return set_kept(state)
 
-    def read(self, data: Path | None, limit: int | None, like: GraphSet | None) -> tuple[GraphSet, GraphSet]:
-        """Train and dev set; real, or synthetic where `data` is None."""
-        if data is None:
-            train_sentences, dev_sentences = synthetic_sentences()
-            train = graphs_of_tagged(train_sentences[:limit], min_count=MIN_COUNT, like=like)
-            return train, graphs_of_tagged(dev_sentences, like=train)
-        train_source, dev_source = train_and_dev(data)
-        train = read_tagged(train_source, min_count=MIN_COUNT, like=like)
-        dev = read_tagged(dev_source, like=train)
-        return train.subset(slice(limit)) if limit is not None else train, dev
-
-    def state(self) -> dict[str, Any]:
-        return {"names": names_of(self.train)}
+    @property
+    def sentences(self) -> GraphSet:
+        return self.train
 
 
 class BiLSTMCharTaggerTask(TaggerTask[SpelledBatch]):
@@ -128,35 +124,25 @@ class BiLSTMCharTaggerTask(TaggerTask[SpelledBatch]):
 
     name = "bilstm-char-tagger"
     settings_type = CharTaggerSettings
+    network_type = BiLSTMCharTagger
+    read, of = SpelledSentences.read, SpelledSentences.of
+    min_count = 5  # VPPS paper, section IV-E
+    coined = True
     train: SpelledSentences
     dev: SpelledSentences
 
-    def __init__(self, settings: CharTaggerSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
-        like = None
-        if state is not None:
-            like = SpelledSentences(set_with_names(kept(state, "names")), set_with_names(kept(state, "characters")))
-        self.train, self.dev = self.read(settings.data, settings.limit, like)
-        self.tags = self.train.sentences.classes["tag"]
-        self.n_words = len(self.train.sentences.vocabularies["word"])
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = BiLSTMCharTagger(
-            self.model, self.n_words, len(self.train.spellings.vocabularies["character"]), len(self.tags),
-            embedding=settings.embedding, characters=settings.characters, hidden=settings.hidden, mlp=settings.mlp,
-        )  # fmt: skip
+    def like(self, state: Mapping[str, Any] | None) -> SpelledSentences | None:
+        sentences, spellings = set_kept(state), set_kept(state, "characters")
+        return None if sentences is None or spellings is None else SpelledSentences(sentences, spellings)
 
-    def read(
-        self, data: Path | None, limit: int | None, like: SpelledSentences | None
-    ) -> tuple[SpelledSentences, SpelledSentences]:
-        """Train and dev set; real, or synthetic where `data` is None."""
-        if data is None:
-            train_sentences, dev_sentences = synthetic_sentences(coined=True)
-            train = SpelledSentences.of(train_sentences[:limit], min_count=RARE_BELOW, like=like)
-            return train, SpelledSentences.of(dev_sentences, like=train)
-        train_source, dev_source = train_and_dev(data)
-        train = SpelledSentences.read(train_source, min_count=RARE_BELOW, like=like)
-        dev = SpelledSentences.read(dev_source, like=train)
-        return train.subset(slice(limit)) if limit is not None else train, dev
+    @property
+    def sentences(self) -> GraphSet:
+        return self.train.sentences
+
+    @property
+    def n_characters(self) -> int:
+        """Rows of the embedding table of characters."""
+        return len(self.train.spellings.vocabularies["character"])
 
     def state(self) -> dict[str, Any]:
         return {"names": names_of(self.train.sentences), "characters": names_of(self.train.spellings)}

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import vpps
-from vpps.data import GraphSet, tournaments
+from vpps.data import tournaments
 from vpps.data.tournaments import N_CLASSES
 from vpps.errors import DataError
 from vpps.zoo.task import Settings, setting
-from vpps.zoo.tasks.graph_labels import GraphLabelTask
+from vpps.zoo.tasks.network import GraphLabelTask
 from vpps.zoo.tree_fc import TreeFC
 
 N_WORDS = 30
@@ -34,14 +33,14 @@ class TreeFCTask(GraphLabelTask):
     data_help: ClassVar[str] = "None: its trees are made, as in the papers that measure it."
     unit = "tree"
 
-    train: GraphSet
-    dev: GraphSet
+    network_type = TreeFC
+    n_words, n_classes = N_WORDS, N_CLASSES
 
-    def __init__(self, settings: TreeFCSettings, state: Mapping[str, Any] | None = None) -> None:
+    def load(self, settings: TreeFCSettings, state: Mapping[str, Any] | None) -> None:
         if settings.data is not None:
             raise DataError(f"tree-fc makes its own trees and reads none: leave out --data {settings.data}")
-        self.settings = settings
         self.train = tournaments(N_TRAIN, settings.leaves, n_words=N_WORDS, seed=1).subset(slice(settings.limit))
         self.dev = tournaments(N_DEV, settings.leaves, n_words=N_WORDS, seed=2)
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = TreeFC(self.model, N_WORDS, N_CLASSES, hidden=settings.hidden)
+
+    def state(self) -> dict[str, Any]:
+        return {}

@@ -9,19 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 import vpps
 from vpps.data import GraphBatch, GraphSet, chain_pairs, graphs_of_text, synthetic_parallel
 from vpps.data.lines import hold_out, read_lines
-from vpps.data.readers import BOUNDARY
-from vpps.data.readers.sentences import check_parallel, read_pairs
+from vpps.data.readers.sentences import BOUNDARY, check_parallel, read_pairs
 from vpps.errors import CheckpointError, DataError
 from vpps.zoo.encoder_decoder import EncoderDecoder
-from vpps.zoo.task import EVALUATION_BATCH, Settings, Task, setting
+from vpps.zoo.task import EVALUATION_BATCH, Settings, setting
 from vpps.zoo.tasks.files import Source, kept, listed, names_of, set_with_names
-from vpps.zoo.tasks.perplexity import perplexity
+from vpps.zoo.tasks.network import NextWordTask
 
 MIN_COUNT = 2  # words seen once train the embedding of unknown words
 LONGEST = 100  # words of a translation
@@ -39,7 +35,7 @@ class TranslationSettings(Settings):
     source: str = setting("en", "Ending of the files to translate from.", shapes_model=True)
 
 
-class TranslationTask(Task[GraphBatch]):
+class TranslationTask(NextWordTask):
     """Train an LSTM encoder-decoder to translate (Sutskever et al. 2014).
 
     Attributes:
@@ -47,59 +43,34 @@ class TranslationTask(Task[GraphBatch]):
     """
 
     name = "nmt"
+    network_type = EncoderDecoder
     settings_type = TranslationSettings
     training: ClassVar[Mapping[str, Any]] = {"epochs": 15, "lr": 3e-3, "clip_norm": 5.0}
+    summary: ClassVar[str] = "pairs of sentences, {task.n_source} and {task.n_target} different words"
     data_help: ClassVar[str] = (
         "A folder with train.X, train.Y, dev.X and dev.Y, where X and Y are languages (train.en, train.vi), or with "
         "one pair of files of which the last tenth is held out; one tokenised sentence a line. BLEU needs sacrebleu."
     )
-    lower_is_better: ClassVar[bool] = True
-    unit = "word"
 
     network: EncoderDecoder
-    train: GraphSet
-    dev: GraphSet
     references: list[list[str]]
 
-    def __init__(self, settings: TranslationSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
+    def load(self, settings: TranslationSettings, state: Mapping[str, Any] | None) -> None:
         like = None if state is None else _sides(kept(state, "names"))
         train, dev = synthetic_parallel() if settings.data is None else _read(settings.data, settings.source)
         self.train, sides = _graphs_of(train, like)
         self.dev, _ = _graphs_of(dev, sides)
         self._names = [names_of(side) for side in sides]
         self.references = [translation for _, translation in dev]
-        if settings.limit is not None:
-            self.train = self.train.subset(slice(settings.limit))
+        self.train = self.train.subset(slice(settings.limit))
         source, self.words = (side.vocabularies["word"] for side in sides)
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = EncoderDecoder(
-            self.model, len(source), len(self.words), self.words[BOUNDARY],
-            embedding=settings.embedding, hidden=settings.hidden, attention=settings.attention,
-        )  # fmt: skip
-
-    @property
-    def description(self) -> str:
-        vocabularies = f"{len(self.train.vocabularies['source'])} and {len(self.words)} different words"
-        data = f"{len(self.train)} train and {len(self.dev)} dev pairs of sentences, {vocabularies}"
-        return f"{data}, {self.model.n_weights} weights"
+        self.n_source, self.n_target, self.boundary = len(source), len(self.words), self.words[BOUNDARY]
 
     def state(self) -> dict[str, Any]:
         return {"names": self._names}
 
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        return self.network.loss(graph, batch)
-
     def units(self, batch: GraphBatch) -> int:
         return len(self.network.target_vertices(batch))
-
-    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of every target word, given the true words before it."""
-        return self.network.losses(graph, batch)
-
-    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
-        """Perplexity of the target words."""
-        return {"dev perplexity": perplexity(losses for _, losses in results)}
 
     def evaluate(self, handle: vpps.Handle) -> dict[str, float]:
         """Perplexity; and BLEU of greedy translations (Papineni et al. 2002) where sacrebleu is installed."""

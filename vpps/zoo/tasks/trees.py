@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_trees, read_treebank, synthetic_treebank
 from vpps.errors import CheckpointError
-from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import kept, kept_count, names_of, set_with_names, train_and_dev
-from vpps.zoo.tree_classifier import TreeClassifier
+from vpps.zoo.classifier import TreeClassifier
+from vpps.zoo.task import Settings, setting
+from vpps.zoo.tasks.files import kept_count, read_both, set_kept, train_and_dev
+from vpps.zoo.tasks.network import NetworkTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class TreeSettings(Settings):
     root_only: bool = setting(False, "Train on sentence labels alone, not on every phrase's.")
 
 
-class TreeTask(Task[GraphBatch]):
+class TreeTask(NetworkTask[GraphBatch]):
     """Labels of the nodes of trees.
 
     Attributes:
@@ -37,6 +37,7 @@ class TreeTask(Task[GraphBatch]):
     """
 
     settings_type = TreeSettings
+    summary: ClassVar[str] = "trees, {task.n_words} words"
     data_help: ClassVar[str] = (
         "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one bracketed tree a "
         "line, labels from 0: such as the Stanford Sentiment Treebank."
@@ -48,21 +49,18 @@ class TreeTask(Task[GraphBatch]):
     train: GraphSet
     dev: GraphSet
 
-    def __init__(self, settings: TreeSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
+    def load(self, settings: Any, state: Mapping[str, Any] | None) -> None:
         self.root_only = settings.root_only
         self.unit = "tree" if settings.root_only else "node"
-        like = None if state is None else set_with_names(kept(state, "names"))
+        like = set_kept(state)
         if like is not None and (like.arity is None) != self.lists:
             raise CheckpointError("damaged: its trees have room for another number of children")
         n_classes = None if state is None else kept_count(state, "n_classes")
         train, self.dev = self.read(settings, like, n_classes)
         # Of all that was read: a resumed run reads it again, whatever its limit is, and knows no other classes.
         self.n_classes = n_classes or 1 + max(int(graphs[:]["label"].max()) for graphs in (train, self.dev))
-        self.train = train.subset(slice(settings.limit)) if settings.limit is not None else train
+        self.train = train.subset(slice(settings.limit))
         self.n_words = len(self.train.vocabularies["word"])
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = self.make_network(settings)
 
     def read(self, settings: Any, like: GraphSet | None, n_classes: int | None) -> tuple[GraphSet, GraphSet]:
         """Train and dev set, real ones without their limit; synthetic where there is no data.
@@ -71,15 +69,11 @@ class TreeTask(Task[GraphBatch]):
             like: has the vocabulary of the run that is resumed.
             n_classes: of that run: other labels are refused.
         """
-        options: dict[str, Any] = {"lists": self.lists, "min_count": settings.min_count}
+        options = {"lists": self.lists, "min_count": settings.min_count}
         if settings.data is None:
             bank = synthetic_treebank()
-            train = graphs_of_trees(bank.train[: settings.limit], like=like, **options)
-            return train, graphs_of_trees(bank.dev, like=train, **options)
-        options["n_classes"] = n_classes
-        train_file, dev_file = train_and_dev(settings.data)
-        train = read_treebank(train_file, like=like, **options)
-        return train, read_treebank(dev_file, like=train, **options)
+            return read_both(graphs_of_trees, (bank.train[: settings.limit], bank.dev), like, **options)
+        return read_both(read_treebank, train_and_dev(settings.data), like, n_classes=n_classes, **options)
 
     @property
     def arity(self) -> int:
@@ -87,17 +81,8 @@ class TreeTask(Task[GraphBatch]):
         assert self.train.arity is not None
         return self.train.arity
 
-    @abstractmethod
-    def make_network(self, settings: Any) -> TreeClassifier:
-        """Declare the parameters in `self.model`."""
-
-    @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev trees, {self.n_words} words"
-        return f"{data}, {self.model.n_weights} weights"
-
     def state(self) -> dict[str, Any]:
-        return {"names": names_of(self.train), "n_classes": self.n_classes}
+        return super().state() | {"n_classes": self.n_classes}
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
         return self.network.loss(graph, batch, self.root_only)

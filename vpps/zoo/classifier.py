@@ -1,10 +1,13 @@
-"""What the networks over trees have in common: a label for every node, the loss summed over nodes or roots."""
+"""What networks that classify have in common: a state for all that gets a class, the loss summed over these."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch
@@ -13,21 +16,58 @@ from vpps.nn import MLP, Linear
 from vpps.record.cell import Cell
 
 
-class TreeClassifier(ABC):
-    """Classifies nodes by their state; a network says what a node's state is.
+class Classifier(ABC):
+    """Classifies vertices, or graphs, by their state; a network says what that is.
+
+    Attributes:
+        output: from a state to the unnormalised log-probabilities of the classes.
+    """
+
+    output: Linear | MLP
+
+    @abstractmethod
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The state of everything that gets a class."""
+
+    def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
+        """The right class of each, in the order of `states`."""
+        return batch["label"]
+
+    @vpps.cell
+    def node_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
+        """The cross entropy of one of them; a scalar."""
+        return vpps.cross_entropy(self.output(h), label)
+
+    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The unnormalised log-probabilities of the classes of each."""
+        return self.output(self.states(graph, batch))
+
+    def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The cross entropy of each, a scalar."""
+        losses: Any = self.node_loss(self.states(graph, batch), self.labels(batch))
+        return losses  # type: ignore[no-any-return]
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        """The cross entropy summed over all; a scalar."""
+        return vpps.sum(self.losses(graph, batch))
+
+
+class TreeClassifier(Classifier):
+    """Classifies all nodes of trees, or their roots.
 
     Attributes:
         arity: the most children that a node may have; None where children are lists of any length.
-        output: from a node's state to the unnormalised log-probabilities of the classes.
+        leaf, inner: vertex functions whose first result is the state.
     """
 
     arity: int | None
-    output: Linear | MLP
+    leaf: Cell[Any]
+    inner: Cell[Any]
 
     @property
-    @abstractmethod
     def cells(self) -> Sequence[Cell[Any]]:
-        """A vertex function per kind of node, in the order of the set's kinds; its first result is the state."""
+        """A vertex function per kind of node, in the order of the set's kinds."""
+        return self.leaf, self.inner
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The state of every node.
@@ -49,11 +89,6 @@ class TreeClassifier(ABC):
         states: Any = graph.map(self.cells, **batch.structure, inputs={"word": batch["word"]}, distinct=True)
         first: vpps.Rows = states[0] if isinstance(states, tuple) else states
         return first
-
-    @vpps.cell
-    def node_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
-        """The cross entropy of one node; a scalar."""
-        return vpps.cross_entropy(self.output(h), label)
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Rows:
         """The unnormalised log-probabilities of the classes at every node, or at every root."""
