@@ -10,13 +10,13 @@ lists. Last, what learning machines takes, beside ED-Batch's program on this kin
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 from table import markdown, three_digits
 
 Line = dict[str, Any]
@@ -167,7 +167,7 @@ def tables(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("lines", type=Path, nargs="+", metavar="FILE.jsonl")
     options = parser.parse_args()
     lines = read(options.lines)

@@ -18,7 +18,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -180,15 +179,9 @@ def require(errors: dict[str, float], most: float) -> None:
 def main() -> None:
     """Ask one question."""
     questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, trees=None, device="cuda", hidden=256, embedding=256, vps=None, rounds=5)
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
     parser.add_argument("--steps", type=int, default=STEPS, help="that are timed at a go")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     questions[options.question](options)
 

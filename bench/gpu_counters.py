@@ -65,12 +65,7 @@ def read(output: str) -> dict[str, dict[str, list[float]]]:
 
 def main() -> None:
     """Count launches of every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 64])
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
+    parser = harness.parser(__doc__, trees=None, batch_sizes=[1, 64], hidden=256, embedding=256, vps=None)
     options = parser.parse_args()
     if shutil.which("ncu") is None:
         sys.exit("ncu is not on the PATH: there are no counters without Nsight Compute")

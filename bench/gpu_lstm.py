@@ -188,21 +188,14 @@ def run(names: list[str], tokens: str, batch_size: int, tf32: str, options: argp
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(
+        __doc__, batch_sizes=[1, 4, 16, 64], device="cuda", hidden=256, embedding=256, limit=256, passes=5, vps=None,
+        tf32="both", contenders=None, quick=False,
+    )  # fmt: skip
     parser.add_argument(
         "--sentences", type=Path, metavar="FILE", help="word|label tokens (default: WikiNER, datasets.py)"
     )
-    parser.add_argument("--tokens", type=lambda s: s.split(","), default=["25", "50", "100", "real"])
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 4, 16, 64])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=256, help="sequences in a pass")
-    parser.add_argument("--passes", type=int, default=5, help="timed passes of every contender, interleaved")
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
-    parser.add_argument("--tf32", choices=["off", "on", "both"], default="both")
-    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="few cases and sequences, float32 only")
+    parser.add_argument("--tokens", type=harness.words, default=["25", "50", "100", "real"])
     options = parser.parse_args()
     if options.quick:
         options.tokens, options.batch_sizes, options.limit = ["25", "real"], [1, 16], 64

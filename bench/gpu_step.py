@@ -31,7 +31,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -192,18 +191,10 @@ def steps_only(trees: Sequence[Tree], words: int, options: argparse.Namespace) -
 
 def main() -> None:
     """Measure every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--trees", type=Path, metavar="FILE", help="Penn-bracketed, one a line (default: SST, datasets.py)"
-    )
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 8, 64])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
-    parser.add_argument("--quick", action="store_true", help="batch 1 only, few sentences")
+    parser = harness.parser(
+        __doc__, trees=None, batch_sizes=[1, 8, 64], device="cuda", hidden=256, embedding=256, limit=512, passes=5,
+        vps=None, quick=False,
+    )  # fmt: skip
     parser.add_argument("--profiled", type=int, default=20, help="launches that ncu watches, after as many others")
     parser.add_argument("--steps-only", action="store_true", help="train and print nothing: what ncu is given to run")
     options = parser.parse_args()

@@ -16,7 +16,6 @@ import argparse
 import datetime
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -98,23 +97,11 @@ def run(names: list[str], batch_size: int, tf32: str, options: argparse.Namespac
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--trees", type=Path, metavar="FILE", help="Penn-bracketed, one a line (default: SST, datasets.py)"
-    )
-    parser.add_argument(
-        "--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 2, 4, 8, 16, 32, 64, 128]
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=5, help="timed passes of every contender, interleaved")
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
-    parser.add_argument("--tf32", choices=["off", "on", "both"], default="both")
+    parser = harness.parser(
+        __doc__, trees=None, batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], device="cuda", hidden=256, embedding=256,
+        limit=512, passes=5, vps=None, tf32="both", contenders=None, quick=False,
+    )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
-    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="two batch sizes, few sentences, float32 only")
     options = parser.parse_args()
     if options.quick:
         options.batch_sizes, options.limit, options.passes, options.tf32 = [1, 16], 64, 2, "off"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import batching_figures
+import harness
 import workload_figures
 import workload_lines
 
@@ -199,13 +200,11 @@ def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Read, draw, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    parser = harness.parser(__doc__, "lines", mode="train")
     parser.add_argument("--out", type=Path, metavar="FILE.svg")
     parser.add_argument(
         "--figure", choices=list(workload_figures.FIGURES), default="ratios", help="of the lines of workloads.py"
     )
-    parser.add_argument("--mode", choices=["train", "infer"], default="train", help="of the lines of workloads.py")
     parser.add_argument("--tasks", metavar="NAME,...", help="of the lines of workloads.py (default: all)")
     options = parser.parse_args()
     try:

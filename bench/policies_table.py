@@ -10,13 +10,13 @@ scheduling, execution.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import harness
 from batching_table import Line, setting
 from table import markdown, three_digits
 
@@ -94,8 +94,7 @@ def tables(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    parser = harness.parser(__doc__, "lines")
     options = parser.parse_args()
     lines = read(options.lines)
     if not lines:

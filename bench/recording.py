@@ -23,7 +23,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -191,10 +190,8 @@ def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
 
 def main() -> None:
     """Run every case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser = harness.parser(__doc__, trees=None, rounds=30)
     parser.add_argument("--batch", type=int, default=64, help="trees")
-    parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     harness.confine(1)
     path = trees_file(options.trees)

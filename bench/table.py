@@ -8,11 +8,10 @@ measured) as the strongest of all, tuned ones included: `1,240 · 3.10 · 2.24`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+import harness
 import workload_lines
 from workload_lines import TUNED, Case, Memory
 
@@ -61,10 +60,7 @@ def memory(found: Iterable[Memory]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
-    parser.add_argument("--mode", choices=["train", "infer"], default="train")
-    parser.add_argument("--batch-sizes", type=lambda text: [int(part) for part in text.split(",")], metavar="N,N,...")
+    parser = harness.parser(__doc__, "lines", mode="train", batch_sizes=None)
     options = parser.parse_args()
     lines = workload_lines.read(options.lines)
     cases = [case for case in workload_lines.cases_of(lines) if case.mode == options.mode]
