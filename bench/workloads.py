@@ -58,7 +58,7 @@ MEMORY_BATCHES = 4
 ORDER_SEED = 1
 
 
-class Complaints:
+class Diagnostics:
     """What went wrong, told at once and counted."""
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class Measured:
 class TaskBench:
     """The contenders of one task."""
 
-    def __init__(self, name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
-        self.name, self.options, self.preload, self.complaints = name, options, preload, complaints
+    def __init__(self, name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
+        self.name, self.options, self.preload, self.diagnostics = name, options, preload, diagnostics
         self.workers: dict[str, Worker] = {}
         self.facts: dict[str, Any] = {}  # by process
         self.gemm: dict[str, float | None] = {}
@@ -134,7 +134,7 @@ class TaskBench:
                 self.gemm[process] = matrix and worker.ask("product", rows=matrix[0], columns=matrix[1], n=GEMM_VECTORS)
                 self.versions[process] = worker.ask("version")
             except WorkerError as error:
-                self.complaints.add(f"{self.name}: {form.shown}: {error}")
+                self.diagnostics.add(f"{self.name}: {form.shown}: {error}")
                 self.facts.pop(process, None)
         return [name for name in contenders if FORMS[name].process in self.facts]
 
@@ -179,7 +179,7 @@ class TaskBench:
 
     def fail(self, name: str, why: str) -> None:
         """Measure a contender no more."""
-        self.complaints.add(f"{self.name}: {FORMS[name].shown}: {why}")
+        self.diagnostics.add(f"{self.name}: {FORMS[name].shown}: {why}")
         self.failed.add(name)
 
     def compare(self, contenders: Sequence[str], batch_size: int) -> None:
@@ -269,9 +269,9 @@ def _difference(results: list[list[float]], expected: list[list[float]]) -> str 
     return None
 
 
-def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
     """All batch sizes of a task."""
-    bench = TaskBench(name, options, preload, complaints)
+    bench = TaskBench(name, options, preload, diagnostics)
     try:
         started = bench.start(options.contenders)
         if started:
@@ -283,14 +283,14 @@ def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, 
         bench.close()
 
 
-def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
     """Peaks of every contender, in a process per contender, batch size and round."""
     for batch_size in options.batch_sizes:
         added: dict[str, list[float]] = {}
         case = ""
         for contender in options.contenders:
             for _ in range(options.passes):
-                bench = TaskBench(name, options, preload, complaints)
+                bench = TaskBench(name, options, preload, diagnostics)
                 try:
                     if not bench.start([contender], keep_memory=False):
                         break
@@ -354,12 +354,12 @@ def main() -> None:
     """Every task."""
     options = parse_options()
     harness.confine(options.cores)
-    complaints = Complaints()
+    diagnostics = Diagnostics()
     measure = measure_memory if options.memory else measure_speed
     with _preloaded(options.contenders) as preload:
         for name in options.tasks:
-            measure(name, options, preload, complaints)
-    sys.exit(1 if complaints.count else 0)
+            measure(name, options, preload, diagnostics)
+    sys.exit(1 if diagnostics.count else 0)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class FakeWorker:
 def run_with(
     answers: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[dict[str, Any]], str, int]:
-    """Lines, complaints and exit status of two tasks with fake contenders."""
+    """Lines, diagnostics and exit status of two tasks with fake contenders."""
     monkeypatch.setattr(FakeWorker, "answers", answers)
     monkeypatch.setattr(workloads, "Worker", FakeWorker)
     monkeypatch.setattr(workloads.harness, "confine", lambda cores: None)
@@ -147,9 +147,9 @@ def test_a_contender_that_fails_or_differs_is_left_out(
     answer: tuple[str, str, Any], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     form, method, result = answer
-    lines, complaints, status = run_with({(form, method): result}, monkeypatch, capsys)
+    lines, diagnostics, status = run_with({(form, method): result}, monkeypatch, capsys)
     assert status == 1
-    assert words in complaints
+    assert words in diagnostics
     assert [line["peer"] for line in lines] == ["PyTorch per node"]
 
 
@@ -158,9 +158,9 @@ def test_a_process_that_cannot_start_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failure = WorkerError("ModuleNotFoundError: No module named 'torch'")
-    lines, complaints, status = run_with({("torch", "start"): failure}, monkeypatch, capsys)
+    lines, diagnostics, status = run_with({("torch", "start"): failure}, monkeypatch, capsys)
     assert status == 1
-    assert "No module named 'torch'" in complaints
+    assert "No module named 'torch'" in diagnostics
     assert [line.get("peer") for line in lines] == [None]
 
 

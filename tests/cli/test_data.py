@@ -110,7 +110,7 @@ class TestConvert:
         assert (tmp_path / "dev.txt").read_text() == "(1 film)\n(0 bad)\n"
 
     @pytest.mark.parametrize(
-        "arguments, complaint",
+        "arguments, message",
         [
             (["trees", "none.txt", "out"], "none.txt: cannot be read: No such file or directory"),
             (["trees", "wrong.txt", "out"], "wrong.txt:1:10: expected ')' or '(' after a child, found 'b'"),
@@ -120,11 +120,11 @@ class TestConvert:
         ],
     )
     def test_wrong_input_is_one_sentence_and_exit_code_1(
-        self, arguments: list[str], complaint: str, vpps_data: Run, tmp_path: Path
+        self, arguments: list[str], message: str, vpps_data: Run, tmp_path: Path
     ) -> None:
         result = vpps_data("convert", *arguments)
         assert result.returncode == 1
-        assert result.stderr.startswith(f"vpps-data: {complaint}")
+        assert result.stderr.startswith(f"vpps-data: {message}")
         assert len(result.stderr.splitlines()) == 1
         assert not (tmp_path / "out").exists()
 
@@ -141,7 +141,7 @@ class TestConvert:
         assert sorted(tmp_path.iterdir()) == before
 
     @pytest.mark.parametrize(
-        "arguments, complaint",
+        "arguments, message",
         [
             (["trees", "dev.txt"], "Missing argument"),
             (["penn", "dev.txt", "out"], "'penn' is not one of"),
@@ -154,10 +154,10 @@ class TestConvert:
             (["parallel", "en.txt", "vi.txt", "out", "--target-output", "x", "--like", "y"], "needs both --like and"),
         ],
     )
-    def test_wrong_usage_exits_with_2(self, arguments: list[str], complaint: str, vpps_data: Run) -> None:
+    def test_wrong_usage_exits_with_2(self, arguments: list[str], message: str, vpps_data: Run) -> None:
         result = vpps_data("convert", *arguments)
         assert result.returncode == 2
-        assert complaint in result.stderr
+        assert message in result.stderr
 
 
 class TestStat:

@@ -1,6 +1,6 @@
 """Measures configurations over the same batches: warm-up apart, in turns, so that noise of the machine hits all alike.
 
-A model in training is not disturbed: every turn runs on a copy of it (`Rehearsal`), from the same weights.
+A model in training is not disturbed: every turn runs on a copy of it (`ModelCopy`), from the same weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vpps.ops.operand import Expression
 from vpps.session.handle import Handle
 from vpps.targets import AUTO
 from vpps.tuning.candidates import GAIN
-from vpps.tuning.rehearsal import Rehearsal
+from vpps.tuning.model_copy import ModelCopy
 
 Batches = Callable[[], Iterable[tuple[Graph, Expression]]]
 """Gives the same graphs and losses at every call; recorded anew, as in training, or kept."""
@@ -145,7 +145,7 @@ def measure(
         for measured in found if number % 2 == 0 else found[::-1]:  # neither is always the first one
             if not measured.reason:
                 try:
-                    _take_turn(measured, Rehearsal(model, weights), batches, largest, plan)
+                    _take_turn(measured, ModelCopy(model, weights), batches, largest, plan)
                 except VppsError as error:
                     measured.reason = str(error)
                     errors.append(error)
@@ -166,19 +166,19 @@ def best_of(measured: Sequence[Measured]) -> Measured:
 
 
 def _take_turn(
-    measured: Measured, rehearsal: Rehearsal, batches: Batches, largest: tuple[Graph, Expression], plan: MeasuringPlan
+    measured: Measured, copied: ModelCopy, batches: Batches, largest: tuple[Graph, Expression], plan: MeasuringPlan
 ) -> None:
     """Run all batches once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of losses that become infinite: nobody keeps these weights
-        with handle_of(rehearsal.model, measured.configuration, plan) as handle:
+        with handle_of(copied.model, measured.configuration, plan) as handle:
             barriers: list[int] = []
             times: list[float] = []
             for graph, loss in [largest, *islice(batches(), plan.warmup)]:
-                _run(handle, *rehearsal.of(graph, loss), plan.train)
+                _run(handle, *copied.of(graph, loss), plan.train)
             clock = time.perf_counter()
             for graph, loss in islice(batches(), plan.batches):
-                _run(handle, *rehearsal.of(graph, loss), plan.train)
+                _run(handle, *copied.of(graph, loss), plan.train)
                 now = time.perf_counter()
                 times.append(now - clock)
                 clock = now

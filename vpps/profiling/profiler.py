@@ -16,7 +16,7 @@ from vpps.tuning.candidates import Change, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers
 from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for, now
 from vpps.tuning.jobs import CpuJob
-from vpps.tuning.subject import Subject, cpu_job
+from vpps.tuning.subject import Recipe, Subject, cpu_job
 
 Told = Callable[[str, int, int], None]
 """Is told what is being done ("compiled", "measured"), how often that was done, and how often it will be."""
@@ -67,7 +67,9 @@ def dry_run(
     rows = [Compiled(c.configuration, arch, reason=c.reason) for c in found]
     possible = [k for k, c in enumerate(found) if not c.reason]
     with Compilers(subject.at_once) as compilers:
-        done = compilers.all(subject.recipe(target, device, arch), [found[k].configuration for k in possible])
+        done = compilers.all(
+            Recipe(subject, target, device, arch, subject.base.vps), [found[k].configuration for k in possible]
+        )
         for count, (k, compiled) in enumerate(done, 1):
             rows[possible[k]] = compiled
             told(f"compiled for {arch}", count, len(possible))
@@ -140,7 +142,7 @@ def _compile(
     reasons = [""] * len(configurations)
     with Compilers(subject.at_once) as compilers:
         if device is not None:
-            done = compilers.all(subject.recipe(target, device, arch), configurations)
+            done = compilers.all(Recipe(subject, target, device, arch, subject.base.vps), configurations)
             for count, (k, compiled) in enumerate(done, 1):
                 reasons[k] = compiled.reason
                 told("compiled", count, len(configurations))

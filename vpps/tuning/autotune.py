@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from vpps.engine.configuration import Configuration
@@ -18,9 +17,9 @@ from vpps.placement.onchip.slots import valid_rpw
 from vpps.planner.policies import WORTH_TRYING
 from vpps.tuning.candidates import Change, TunedChip, applied
 from vpps.tuning.compiling import Compilers
+from vpps.tuning.model_copy import ModelCopy
 from vpps.tuning.online import Axis, Background, OnlineTuner
-from vpps.tuning.rehearsal import Rehearsal
-from vpps.tuning.subject import Subject, cpu_job
+from vpps.tuning.subject import Recipe, Subject, cpu_job
 
 NICENESS = 10
 """Of compilers: training goes first, they take what it leaves."""
@@ -38,8 +37,8 @@ def tuner_for(
         chosen: fields of the configuration that the user chose, which stay as they are.
     """
     # A copy, so that what is planned in the background shares nothing with what is planned meanwhile for training.
-    rehearsal = Rehearsal(model, {p.name: p.host for p in model})
-    subject = Subject(rehearsal.model, rehearsal.of(*example), optimizer, engine.configuration)
+    copied = ModelCopy(model, {p.name: p.host for p in model})
+    subject = Subject(copied.model, copied.of(*example), optimizer, engine.configuration)
     device = engine.machine.device
     compilers = Compilers(1, NICENESS)
     if device is None:
@@ -115,7 +114,7 @@ def _gpu_compiler(
     subject: Subject, compilers: Compilers, engine: Engine, device: Device
 ) -> Callable[[Configuration], str]:
     machine = engine.machine
-    recipe = replace(subject.recipe(machine.target, device, machine.arch), vps=machine.vps)
+    recipe = Recipe(subject, machine.target, device, machine.arch, machine.vps)
 
     def compile(configuration: Configuration) -> str:
         return compilers.candidate(recipe, configuration).reason
