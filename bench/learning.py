@@ -210,11 +210,11 @@ class Run:
 
 def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
     """Train both with one seed; also returns what the line says about sizes."""
-    from vpps.cli.options import LEARNING_RATES, OptimizerName
+    from vpps.cli.options import LEARNING_RATES
 
     setup = SETUPS[name]
     task = make_task(name, seed, options)
-    lr = task.training.get("lr") or LEARNING_RATES[OptimizerName.ADAM]
+    lr = task.training.get("lr") or LEARNING_RATES["adam"]
     size, epochs = task.training.get("batch_size", 16), options.epochs or setup.epochs
     peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
     ours = Vpps(task, lr, options.threads)
