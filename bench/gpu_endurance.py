@@ -13,7 +13,6 @@ The Tree-LSTM of treelstm.py. Exit status 1 where something else happens.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 import time
 from collections.abc import Callable
@@ -21,9 +20,9 @@ from typing import Any
 
 import harness
 import numpy as np
-from datasets import name_of, trees_file
+from datasets import trees_file
 from models import VppsTreeLstm
-from on_gpu import describe
+from on_gpu import about
 from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import read_trees
 
@@ -56,8 +55,8 @@ class Runs:
         """A line."""
         o = self.options
         harness.report(
-            BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra, data=name_of(self.path),
-            gpu=describe(["vpps"], o.device), date=datetime.date.today().isoformat(),
+            BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra,
+            **about(["vpps"], o.device, self.path),
         )  # fmt: skip
 
 

@@ -12,15 +12,14 @@ so no more than what code that runs once costs. Recording itself costs time: a s
 
 from __future__ import annotations
 
-import datetime
 import statistics
 from typing import Any
 
 import harness
 import numpy as np
-from datasets import name_of, trees_file
+from datasets import trees_file
 from models import VppsTreeLstm
-from on_gpu import describe
+from on_gpu import about
 from treelstm import LEARNING_RATE, initial_weights
 from trees import read_trees
 
@@ -58,10 +57,7 @@ def main() -> None:
     options.trees = trees_file(options.trees)
     trees, words = read_trees(options.trees, max(options.batch_sizes))
     weights = initial_weights(words, options.embedding, options.hidden)
-    extra: dict[str, Any] = {
-        "data": name_of(options.trees), "gpu": describe(["vpps"], options.device),
-        "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
+    extra: dict[str, Any] = about(["vpps"], options.device, options.trees)
     for size in options.batch_sizes:
         net = VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, options.device, timeline=True)
         batch = [net.prepare(tree) for tree in trees[:size]]

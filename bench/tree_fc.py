@@ -86,7 +86,7 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
         return DynetTreeFc(import_dynet(pools, options.dynet_autobatch), weights, LEARNING_RATE)
     from peers.torch_tree_fc import TorchTreeFc
 
-    return TorchTreeFc(weights, name, LEARNING_RATE, options.threads)
+    return TorchTreeFc(weights, name, "sgd", LEARNING_RATE, options.threads)
 
 
 def tree_fc(leaves: int, options: argparse.Namespace) -> None:

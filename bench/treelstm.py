@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -89,8 +88,13 @@ def most_nodes(trees: list[Tree], batch_size: int) -> int:
     return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 
-def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]) -> None:
-    """Train all on the first batches; exit with status 1 where a loss differs from the first contender's."""
+def check_losses(
+    contenders: dict[str, Contender],
+    batches: dict[str, list[Any]],
+    tolerance: float = TOLERANCE,
+    error: type[BaseException] = SystemExit,
+) -> None:
+    """Train all on the first batches; raises `error` (status 1) where a loss differs from the first contender's."""
     for number in range(min(CHECKED_BATCHES, min(map(len, batches.values())))):
         losses = {}
         for name, contender in contenders.items():
@@ -98,8 +102,8 @@ def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]
             losses[name] = contender.loss()
         expected = next(iter(losses.values()))
         # Written so that a NaN fails too.
-        if not all(abs(loss - expected) <= TOLERANCE * abs(expected) for loss in losses.values()):
-            sys.exit(f"{BENCH}: the losses of batch {number} differ, the figures would mean nothing: {losses}")
+        if not all(abs(loss - expected) <= tolerance * abs(expected) for loss in losses.values()):
+            raise error(f"the losses of batch {number} differ, the figures would mean nothing: {losses}")
 
 
 def train(contender: Contender, batches: Sequence[Any]) -> None:

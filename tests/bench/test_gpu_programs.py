@@ -11,8 +11,8 @@ from typing import Any
 import datasets
 import pytest
 from gpu_step import Stopwatch, read_profile
-from gpu_treelstm import check_losses
 from on_gpu import LossesDifferError
+from treelstm import check_losses
 from trees import read_trees
 
 from tests.bench.programs import ROOT, brackets, lines_of, run_bench
@@ -123,9 +123,9 @@ class _Losing:
 @pytest.mark.parametrize("wrong", [2.001, float("nan")])
 def test_programs_stop_where_losses_differ(wrong: float) -> None:
     batches = {"vpps": [None, None], "peer": [None, None]}
-    check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, 2.0)}, batches, 1e-4)
+    check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, 2.0)}, batches)
     with pytest.raises(LossesDifferError, match="losses of batch 1 differ"):
-        check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, wrong)}, batches, 1e-4)
+        check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, wrong)}, batches, 1e-4, LossesDifferError)
 
 
 @pytest.mark.cpu
