@@ -199,14 +199,7 @@ def profile(
         if roofline:
             from vpps.cli.roofline import roofline as draw_roofline
 
-            _refuse(
-                "means nothing with --roofline",
-                policy=policy,
-                dry_run=dry_run,
-                inference=inference,
-                arch=arch,
-                axes=axes,
-            )
+            _refuse(context, "means nothing with --roofline", "policy", "dry_run", "inference", "arch", "axes")
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
                 workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
@@ -214,13 +207,13 @@ def profile(
                 **{name: value for name, value in given.items() if value},
             )  # fmt: skip
             return
-        _refuse("belongs to --roofline", plot=plot, remeasure=remeasure, device=device, schedule=schedule)
+        _refuse(context, "belongs to --roofline", "plot", "remeasure", "device", "schedule")
         if len(batch_size or ()) > 1:
             raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:
             raise HandleError("--arch: kernels are compiled for the GPU that runs them; add --dry-run to run none")
         if policy:
-            _refuse("means nothing with --policy", dry_run=dry_run, arch=arch, axes=axes, candidates=candidates)
+            _refuse(context, "means nothing with --policy", "dry_run", "arch", "axes", "candidates")
         chosen = _target(target, dry_run)
         names = axes_named([name.strip() for name in axes.split(",") if name.strip()], chosen)
         loaded = load_workload(workload, (batch_size or [USUAL_BATCH])[0], context.args)
@@ -232,17 +225,14 @@ def profile(
         elif dry_run:
             _dry_run(request, arch or ["sm_90"])
         else:
-            _tune(
-                request,
-                MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer),
-                store,
-            )
+            plan = MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer)
+            _tune(request, plan, store)
 
 
-def _refuse(why: str, **options: Any) -> None:
+def _refuse(context: typer.Context, why: str, *options: str) -> None:
     """Raise HandleError where one of these options is given."""
-    for name, value in options.items():
-        if value:
+    for name in options:
+        if context.params[name]:
             raise HandleError(f"--{name.replace('_', '-')} {why}; leave it out, or the other one in")
 
 
@@ -301,9 +291,7 @@ def _tune(request: _Request, plan: MeasuringPlan, store: bool | None) -> None:
     machine_name, device, arch = _machine(request)
     subject, workload = request.subject, request.workload
     with _progress() as told:
-        outcome = profiler.tune(
-            subject, workload.batches, plan, request.axes, device, arch, request.candidates, told
-        )  # fmt: skip
+        outcome = profiler.tune(subject, workload.batches, plan, request.axes, device, arch, request.candidates, told)
     failure: CompileError | None = None
     unsteady = why_unsteady(outcome, plan.rounds)
     wanted = not unsteady if store is None else store

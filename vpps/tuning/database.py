@@ -255,11 +255,7 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
         raise ValueError("a record without sizes or times")
     if not isinstance(tuned.when, str) or not isinstance(tuned.by, str):
         raise TypeError("a record of no day, or by nobody")
-    names = (
-        (tuned.configuration.policy, POLICIES),
-        (tuned.configuration.schedule, SCHEDULES),
-        (tuned.configuration.layout, LAYOUTS),
-    )
-    if any(name not in known for name, known in names):
-        raise ValueError(f"a record of an unknown policy, schedule or layout: {tuned.configuration.describe()}")
+    chosen = tuned.configuration
+    if chosen.policy not in POLICIES or chosen.schedule not in SCHEDULES or chosen.layout not in LAYOUTS:
+        raise ValueError(f"a record of an unknown policy, schedule or layout: {chosen.describe()}")
     return frozenset(map(str, kept["cells"])), tuned
