@@ -8,12 +8,39 @@ measured) as the strongest of all, tuned ones included: `1,240 · 3.10 · 2.24`.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import harness
 import workload_lines
 from workload_lines import TUNED, Case, Memory
+
+Line = dict[str, Any]
+"""What a bench prints."""
+
+
+def read(paths: Iterable[Path], benches: Collection[str]) -> list[Line]:
+    """The lines of files that are of these benches; of several of one case, program and peer the last one."""
+    found: dict[Any, Line] = {}
+    for path in paths:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            if line["bench"] in benches:
+                found[line["bench"], line["case"], line.get("program"), line.get("peer")] = line
+    return list(found.values())
+
+
+def setting(line: Line, name: str) -> str:
+    """A setting of a case, such as that of "batch"; "" where it has none."""
+    return dict(word.split("=", 1) for word in line["case"].split() if "=" in word).get(name, "")
+
+
+def commit_of(line: Line) -> str:
+    """In words."""
+    return f"commit {(line['commit']['id'] or 'unknown')[:9]}"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

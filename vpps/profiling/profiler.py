@@ -64,7 +64,7 @@ def dry_run(
         check_arch(arch)
     chip = subject.chip(device)
     found, repeated, left_out = candidates_of(subject.base, gpu_axes(axes, chip, subject.base.onchip), chip, limit)
-    rows = [Compiled(c.configuration, arch, reason=c.reason) for c in found]
+    rows = [Compiled(c.configuration, reason=c.reason) for c in found]
     possible = [k for k, c in enumerate(found) if not c.reason]
     with Compilers(subject.at_once) as compilers:
         done = compilers.all(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vpps.engine.configuration import Configuration
 from vpps.engine.engine import Engine
 from vpps.engine.options import Example
-from vpps.errors import CapacityError, HandleError
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.placement.onchip import Device
 from vpps.placement.onchip.holding import TILES
 from vpps.placement.onchip.slots import valid_rpw
-from vpps.planner.policies import WORTH_TRYING
-from vpps.tuning.candidates import Change, TunedChip, applied
+from vpps.tuning.candidates import POLICIES, Change, applied, checked
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.model_copy import ModelCopy
 from vpps.tuning.online import Axis, Background, OnlineTuner
@@ -58,14 +56,11 @@ def cpu_axes(vps: int) -> list[Axis]:
     from vpps.kernel.render import tiles_of
     from vpps.runtime.cores import usable_cores
 
-    def axis(name: str, field: str, values: Iterable[Any], ordered: bool = False) -> Axis:
-        return Axis(name, tuple({field: value} for value in values), ordered)
-
-    tiles = [tile.name for tile in tiles_of(tile_of_machine().isa)]
+    tiles = tiles_of(tile_of_machine().isa)[1:]
     return [
-        axis("fewer virtual processors", "vps", range(vps - 1, 0, -1), ordered=True),
-        axis("more virtual processors", "vps", range(vps + 1, usable_cores() + 1), ordered=True),
-        axis("tile", "tile", tiles[1:]),
+        Axis("fewer virtual processors", tuple({"vps": n} for n in range(vps - 1, 0, -1)), ordered=True),
+        Axis("more virtual processors", tuple({"vps": n} for n in range(vps + 1, usable_cores() + 1)), ordered=True),
+        Axis("tile", tuple({"tile": tile.name} for tile in tiles), ordered=False),
     ]
 
 
@@ -74,7 +69,7 @@ def gpu_axes(
 ) -> tuple[Configuration, list[Axis]]:
     """Where to begin, with one row per warp as VPPS does, and: more of them until it gets worse; slots that follow
     hidden units, as the planner would choose them and with fewer vertices at a time; other policies."""
-    policies = Axis("policy", tuple({"policy": policy} for policy in WORTH_TRYING), ordered=False)
+    policies = Axis("policy", tuple(POLICIES), ordered=False)
     if "onchip" in chosen:
         return base, [policies]
     chip = subject.chip(device)
@@ -88,16 +83,8 @@ def gpu_axes(
         Axis("aligned slots", tuple(aligned), ordered=False),
         policies,
     ]
-    start = applied(base, *turns[:1])
-    return (start if _fits(chip, start) else base), axes
-
-
-def _fits(chip: TunedChip, configuration: Configuration) -> bool:
-    try:
-        chip.planned(configuration.onchip)
-    except (HandleError, CapacityError):
-        return False
-    return True
+    ((start,), _) = checked([applied(base, *turns[:1])], chip)
+    return base if start.reason else start.configuration, axes
 
 
 def _cpu_compiler(subject: Subject, compilers: Compilers) -> Callable[[Configuration], str]:

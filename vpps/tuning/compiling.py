@@ -38,7 +38,6 @@ class Compiled:
 
     Attributes:
         configuration: of the candidate.
-        arch: what it was compiled for.
         arrangement: what the chip holds.
         resources: as the compiler reports them; None unless it is a cubin.
         stepped_down: larger arrangements that spilled.
@@ -47,7 +46,6 @@ class Compiled:
     """
 
     configuration: Configuration
-    arch: str
     arrangement: Arrangement | None = None
     resources: Resources | None = None
     stepped_down: int = 0
@@ -162,8 +160,8 @@ class Compilers:
             with self._planning:
                 barriers = recipe.barriers(configuration, parameters)
         except VppsError as error:
-            return Compiled(configuration, recipe.arch, reason=str(error))
-        return Compiled(configuration, recipe.arch, arrangement, resources, stepped_down, barriers)
+            return Compiled(configuration, reason=str(error))
+        return Compiled(configuration, arrangement, resources, stepped_down, barriers)
 
 
 def _environment() -> dict[str, str]:
