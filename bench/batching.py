@@ -29,8 +29,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -151,7 +150,7 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
             unseen = sum(knowledge.unseen.values()) - before
             steps = sum(len(np.unique(of_block)) for of_block in stages)
             found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
-            seconds.append(quickest(partial(staged, planner, topology), options.rounds))
+            seconds.append(min(harness.timed(partial(staged, planner, topology), options.rounds)))
         training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
         layouts = LAYOUTS if chosen == "sinks-last" else LAYOUTS[:2]
         laid_out = [
@@ -198,16 +197,6 @@ def evaluated(task: Any, batch: Any) -> tuple[vpps.Graph, list[vpps.Rows]]:
     """The graph of a mini-batch with its outputs."""
     graph = vpps.Graph()
     return graph, [task.outputs(graph, batch)]
-
-
-def quickest(run: Callable[[], object], rounds: int) -> float:
-    """Seconds of the quickest of several runs."""
-    seconds = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
 
 
 def report(

@@ -174,12 +174,7 @@ def executed(cell: TracedCell, model: vpps.Model, rows: int, passes: Passes) -> 
 
 def milliseconds(work: Callable[[], object], times: int) -> float:
     """Of the processor that something takes; the median. Nothing waits here, so a busy machine changes little."""
-    found = []
-    for _ in range(times):
-        start = time.process_time()
-        work()
-        found.append(time.process_time() - start)
-    return round(1e3 * statistics.median(found), 2)
+    return round(1e3 * statistics.median(harness.timed(work, times, time.process_time)), 2)
 
 
 def figures(name: str, batch: int, size: int, times: int) -> dict[str, Any]:

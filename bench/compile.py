@@ -65,12 +65,7 @@ def once(program: str, arch: str) -> dict[str, float]:
     assert kernel.resources is not None
 
     def seconds(f: Callable[[], object]) -> float:
-        samples = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            f()
-            samples.append(time.perf_counter() - begin)
-        return statistics.median(samples)
+        return statistics.median(harness.timed(f, 5))
 
     return {
         "cold": cold,

@@ -104,12 +104,8 @@ def smallest(options: argparse.Namespace) -> None:
         expected = float(Reference(graph, weights_of(model)).value(loss))
         report("smallest kernel, until its first result", [seconds], "s", handle, loss=found, expected=expected)
         require({"loss": abs(found - expected) / abs(expected)}, FORWARD)
-        times = []
-        for _ in range(options.steps):
-            begun = time.perf_counter()
-            handle.forward(graph, [loss])
-            times.append(1e6 * (time.perf_counter() - begun))
-        report("smallest kernel, planned, launched and awaited", times, "us", handle)
+        times = harness.timed(lambda: handle.forward(graph, [loss]), options.steps)
+        report("smallest kernel, planned, launched and awaited", [1e6 * s for s in times], "us", handle)
 
 
 def tree_lstm(options: argparse.Namespace) -> None:

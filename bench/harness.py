@@ -100,6 +100,16 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> d
     return seconds
 
 
+def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Seconds that something takes, each time."""
+    seconds = []
+    for _ in range(times):
+        start = clock()
+        work()
+        seconds.append(clock() - start)
+    return seconds
+
+
 def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
     """Names from the command line, separated by commas; all known ones by default. Exits where one cannot run."""
     has_dynet = importlib.util.find_spec("dynet") is not None

@@ -34,15 +34,13 @@ import harness
 import numpy as np
 from edbatch_graphs import NETWORKS
 from numpy.typing import NDArray
+from policies_table import BASELINE, BENCH, CHOOSER, PARTS, SPLIT
 from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.planner.policies import POLICIES
 
-BENCH, SPLIT = "policies", "policies_split"
-BASELINE, CHOOSER = "depth", "auto"
 MODES = ("train", "infer")
-PARTS = ("construction", "scheduling", "execution")
 ORDER_SEED = 1
 LEARN_ON = 32  # examples of the first mini-batch, from which machines are learned
 

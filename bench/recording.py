@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -176,11 +175,7 @@ def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
     logits = graph.zeros(CLASSES)
     losses = [vpps.cross_entropy(logits, node.label) for tree in batch for node in tree]
     vpps.sum(losses)
-    seconds = []
-    for _ in range(options.rounds):
-        start = time.perf_counter()
-        vpps.sum(losses)
-        seconds.append(time.perf_counter() - start)
+    seconds = harness.timed(lambda: vpps.sum(losses), options.rounds)
     harness.report(
         BENCH, f"sum batch={len(batch)}", [s / len(losses) * 1e6 for s in seconds], "us/loss",
         higher_is_better=False, recorder=recorder(), calls=len(losses), ms=round(statistics.median(seconds) * 1e3, 3),

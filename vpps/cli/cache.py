@@ -325,19 +325,8 @@ def _choice_row(choice: StoredChoice) -> tuple[str, ...]:
 
 
 def _choice_as_json(choice: StoredChoice) -> dict[str, Any]:
-    tuned = choice.tuned
-    return {
-        "device": choice.device,
-        "train": choice.train,
-        "vertices": tuned.vertices,
-        "seconds": tuned.seconds,
-        "configuration": tuned.configuration.as_json(),
-        "ratio": tuned.ratio,
-        "by": tuned.by,
-        "when": tuned.when,
-        "version": choice.version,
-        "path": str(choice.path),
-    }
+    about = {"device": choice.device, "train": choice.train, "version": choice.version, "path": str(choice.path)}
+    return about | choice.tuned.as_json()
 
 
 def _stat(found: CacheSummary, kinds: Counter[str], damaged: int) -> dict[str, Any]:

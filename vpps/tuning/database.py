@@ -86,6 +86,10 @@ class Tuned:
     when: str
     by: str
 
+    def as_json(self) -> dict[str, Any]:
+        """For files and programs."""
+        return asdict(self) | {"configuration": self.configuration.as_json()}
+
     def describe(self) -> str:
         """One line, such as "vps 2 (by vpps-profile on 2026-11-22, 1.13x the default)"."""
         than = "what it began with" if self.by == AUTOTUNE else "the default"
@@ -210,7 +214,7 @@ class TuningDatabase:
             ]
             return {
                 "key": {"device": key.device, "model": key.model, "version": key.version, "train": key.train},
-                "records": [_as_json(cells, record) for cells, record in [*kept, (key.cells, tuned)]],
+                "records": [{"cells": sorted(c), **record.as_json()} for c, record in [*kept, (key.cells, tuned)]],
             }
 
         store(path, contents, indent=1)
@@ -235,10 +239,6 @@ def device_called(target: str, arch: str, device: Device | None) -> str:
     from vpps.runtime.cores import usable_cores
 
     return f"{target}: {processor_name()}, {usable_cores()} cores, {arch}"
-
-
-def _as_json(cells: frozenset[str], tuned: Tuned) -> dict[str, Any]:
-    return {"cells": sorted(cells), **asdict(tuned), "configuration": tuned.configuration.as_json()}
 
 
 def _records(kept: Mapping[str, Any]) -> list[tuple[frozenset[str], Tuned]]:
