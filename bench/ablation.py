@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -32,9 +31,11 @@ import vpps
 
 BENCH = "ablation"
 ABLATED = ("lazy_batching", "fusion", "horizontal", "alignment", "streaming")
-CONFIGURATIONS = ("none", *ABLATED, "all")
-MODELS = ("tree-lstm", "fixed-lstm")
-SCHEDULES = ("vector", "paper")
+KNOWN = {
+    "models": ("tree-lstm", "fixed-lstm"),
+    "schedules": ("vector", "paper"),
+    "configurations": ("none", *ABLATED, "all"),
+}
 WORDS, OUTPUTS = 1000, 100  # of Fixed-LSTM: its vocabulary, and the words that it predicts
 
 
@@ -83,36 +84,19 @@ def run(model: str, hidden: int, schedule: str, options: argparse.Namespace) -> 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--models", type=_names, default=list(MODELS), help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--schedules", type=_names, default=list(SCHEDULES), help=f"of {', '.join(SCHEDULES)}")
-    parser.add_argument("--configurations", type=_names, default=list(CONFIGURATIONS), metavar="NAME,...")
-    parser.add_argument("--hidden", type=_numbers, default=[64, 128, 256, 512, 1024], metavar="N,N,...")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser = harness.parser(__doc__, trees=None, batch_size=64, threads=1, cores=None, passes=3, quick=False)
+    for name, known in KNOWN.items():
+        parser.add_argument(f"--{name}", type=harness.words, default=list(known), help=f"of {', '.join(known)}")
+    parser.add_argument("--hidden", type=harness.numbers, default=[64, 128, 256, 512, 1024], metavar="N,N,...")
     parser.add_argument("--batches", type=int, default=2, help="mini-batches in a pass")
     parser.add_argument("--steps", type=int, default=64, help="of Fixed-LSTM")
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors")
-    parser.add_argument("--cores", type=int, help="that the process is kept on (default: as many as --threads)")
-    parser.add_argument("--passes", type=int, default=3, help="timed passes of every configuration, interleaved")
-    parser.add_argument("--quick", action="store_true", help="small sizes: a check that all of it runs")
     options = parser.parse_args()
     if options.quick:
         options.hidden, options.batch_size, options.steps, options.passes = [32], 4, 6, 2
-    for asked, known in (
-        (options.models, MODELS), (options.schedules, SCHEDULES), (options.configurations, CONFIGURATIONS)
-    ):  # fmt: skip
-        if unknown := set(asked) - set(known):
+    for name, known in KNOWN.items():
+        if unknown := set(getattr(options, name)) - set(known):
             sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return options
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:

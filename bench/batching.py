@@ -29,10 +29,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -152,7 +150,7 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
             unseen = sum(knowledge.unseen.values()) - before
             steps = sum(len(np.unique(of_block)) for of_block in stages)
             found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
-            seconds.append(quickest(partial(staged, planner, topology), options.rounds))
+            seconds.append(min(harness.timed(partial(staged, planner, topology), options.rounds)))
         training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
         layouts = LAYOUTS if chosen == "sinks-last" else LAYOUTS[:2]
         laid_out = [
@@ -201,16 +199,6 @@ def evaluated(task: Any, batch: Any) -> tuple[vpps.Graph, list[vpps.Rows]]:
     return graph, [task.outputs(graph, batch)]
 
 
-def quickest(run: Callable[[], object], rounds: int) -> float:
-    """Seconds of the quickest of several runs."""
-    seconds = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
-
-
 def report(
     name: str, granularity: str, policy: str, found: Sequence[Launched], bounds: Sequence[int], first: TypedGraph,
     options: argparse.Namespace, **extra: Any,
@@ -228,25 +216,18 @@ def report(
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
-    parser.add_argument("--synthetic", action="store_true", help="synthetic data")
-    parser.add_argument("--workload", metavar="NAME,...", help=f"default: all of {', '.join(NETWORKS)}")
-    parser.add_argument("--policy", metavar="NAME,...", help=f"default: all of {', '.join(POLICIES)}")
+    parser = harness.parser(
+        __doc__, data=None, synthetic=False, workload=None, policy=None, hidden=HIDDEN, threads=2, rounds=3
+    )
     parser.add_argument("--granularity", choices=GRANULARITIES, help="default: both")
     parser.add_argument("--batch", type=int, default=64, help="examples in a mini-batch")
     parser.add_argument("--mini-batches", type=int, default=8, metavar="N", help="that are measured, at most")
     parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
     parser.add_argument("--trials", type=int, default=LearningSettings().trials, help="of learning, at most")
-    parser.add_argument("--hidden", type=int, default=HIDDEN)
-    parser.add_argument("--threads", type=int, default=2, help="virtual processors, of which barriers depend")
-    parser.add_argument("--rounds", type=int, default=3, help="timings, of which the least counts")
     options = parser.parse_args(arguments)
     options.workloads = harness.choose(options.workload, list(NETWORKS), "workloads")
     options.policies = harness.choose(options.policy, list(POLICIES), "policies")
-    options.data = None if options.synthetic else data_folder(options.data)
-    if options.data is None and not options.synthetic:
-        print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    options.data = data_folder(options.data, options.synthetic)
     return options
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batching_table import WITHIN, Line, granularities_of, policies_of, setting, tasks_of
+from batching_table import WITHIN, granularities_of, policies_of, tasks_of
 from policies_table import PARTS
+from table import Line, commit_of, setting
 
 # Okabe and Ito's palette; encodings of a machine share a hue.
 COLOURS = {
@@ -81,7 +82,7 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
     handles.append(Line2D([], [], color="black", marker="x", linestyle="", label="ED-Batch's program"))
     axes.legend(handles=handles, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
     first = lines[0]
-    about = f"batch {first['case'].rpartition('=')[2]}, commit {(first['commit']['id'] or 'unknown')[:9]}"
+    about = f"batch {first['case'].rpartition('=')[2]}, {commit_of(first)}"
     axes.set_title(f"Batches of a mini-batch over the lower bound; above the bars their number\n{about}", fontsize=9)
 
 
@@ -105,6 +106,6 @@ def split(axes: Any, lines: Sequence[Line]) -> None:
     handles = [Patch(color=colour, label=part) for part, colour in OF_PARTS.items()]
     axes.legend(handles=handles, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
     batch, hidden, threads = (setting(lines[0], name) for name in ("batch", "hidden", "threads"))
-    machine = f"{lines[0]['machine']['cpu']}, commit {(lines[0]['commit']['id'] or 'unknown')[:9]}"
+    machine = f"{lines[0]['machine']['cpu']}, {commit_of(lines[0])}"
     settings = f"batch {batch}, hidden {hidden}, {threads} virtual processor(s)"
     axes.set_title(f"Where the time of a mini-batch goes: {settings}\n{machine}", fontsize=9)

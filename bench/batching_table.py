@@ -10,35 +10,15 @@ lists. Last, what learning machines takes, beside ED-Batch's program on this kin
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from table import markdown, three_digits
+import harness
+from table import Line, markdown, read, setting, three_digits
 
-Line = dict[str, Any]
 BENCH, LEARNING = "batching", "fsm_learning"
 WITHIN = "-within"
-
-
-def read(paths: Iterable[Path]) -> list[Line]:
-    """The lines of files that are of these benches; of several of one case the last one."""
-    found = {}
-    for path in paths:
-        for text in path.read_text(encoding="utf-8").splitlines():
-            line = json.loads(text)
-            if line["bench"] in (BENCH, LEARNING):
-                found[line["bench"], line["case"]] = line
-    return list(found.values())
-
-
-def setting(line: Line, name: str) -> str:
-    """A setting of a case."""
-    words = dict(word.split("=", 1) for word in line["case"].split())
-    return words[name]
 
 
 def granularities_of(lines: Iterable[Line]) -> list[str]:
@@ -167,10 +147,10 @@ def tables(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("lines", type=Path, nargs="+", metavar="FILE.jsonl")
     options = parser.parse_args()
-    lines = read(options.lines)
+    lines = read(options.lines, (BENCH, LEARNING))
     if not lines:
         sys.exit(f"no lines of {BENCH}.py or {LEARNING}.py in {', '.join(map(str, options.lines))}")
     print(tables(lines), end="")

@@ -28,7 +28,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -120,17 +119,11 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
-    parser.add_argument(
-        "--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 2, 4, 8, 16, 32, 64, 128]
-    )
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors")
+    parser = harness.parser(
+        __doc__, trees=..., batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], hidden=256, embedding=256, threads=1, limit=512,
+        passes=3,
+    )  # fmt: skip
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=3)
     parser.add_argument(
         "--confine",
         action="store_true",

@@ -18,7 +18,6 @@ times larger and those after are the same. `planning_ms` is how long batching is
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -175,12 +174,7 @@ def executed(cell: TracedCell, model: vpps.Model, rows: int, passes: Passes) -> 
 
 def milliseconds(work: Callable[[], object], times: int) -> float:
     """Of the processor that something takes; the median. Nothing waits here, so a busy machine changes little."""
-    found = []
-    for _ in range(times):
-        start = time.process_time()
-        work()
-        found.append(time.process_time() - start)
-    return round(1e3 * statistics.median(found), 2)
+    return round(1e3 * statistics.median(harness.timed(work, times, time.process_time)), 2)
 
 
 def figures(name: str, batch: int, size: int, times: int) -> dict[str, Any]:
@@ -211,7 +205,7 @@ def figures(name: str, batch: int, size: int, times: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--times", type=int, default=11, help="of which the median is taken")

@@ -2,8 +2,8 @@
 
     python bench/compile.py [--arch sm_90] [--programs TD-LSTM,Tree-LSTM] [--rounds 3] >> compile.jsonl
 
-The sizes are the paper's (sections IV-A and IV-E): embeddings, hidden layers and the tagger's MLP of 256, but 512 in
-TD-RNN and RvNN; characters of 64. Graphs are small ones made here: a kernel depends on cells and sizes alone.
+They are those of vpps.zoo in the paper's sizes (workload_tasks.py), over one synthetic example: a kernel depends on
+cells and sizes alone.
 
 Every round of a program is a new process with an empty cache. `value` is what the first `vpps.specialize` of the
 process takes: planning, rendering, NVRTC's loading and compiling, and again wherever the compiler spilled
@@ -25,13 +25,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import harness
 import numpy as np
+from workload_tasks import make_task
 
 import vpps
-from vpps.nn import LSTM, NaryTreeLSTM
 
 BENCH = "compile"
 PAPER = {  # program: (compilation, module load), seconds
@@ -42,129 +41,31 @@ PAPER = {  # program: (compilation, module load), seconds
     "RvNN": (74.61, 47.78),
     "Tree-LSTM": (11.10, 7.29),
 }
-CLASSES, TAGS = 5, 9
+PROGRAMS = {  # of vpps.zoo
+    "BiLSTM": "bilstm-tagger", "BiLSTMwChar": "bilstm-char-tagger", "TD-RNN": "td-rnn", "TD-LSTM": "td-lstm",
+    "RvNN": "rvnn", "Tree-LSTM": "tree-lstm",
+}  # fmt: skip
 
-Example = tuple[vpps.Model, tuple[vpps.Graph, vpps.Expression]]
 
-
-def bilstm(with_characters: bool = False, size: int = 256) -> Example:
-    """A tagger: an LSTM in each direction, an MLP and a label for every word; rare words by their characters."""
-    model = vpps.Model(seed=1)
-    words = model.lookup("words", (30, size))
-    there, back = (LSTM(model, size, size, name=name) for name in ("there", "back"))
-    W1, W2 = model.parameter("W1", (size, 2 * size)), model.parameter("W2", (TAGS, size))
-    if with_characters:
-        letters = model.lookup("letters", (30, 64))
-        first, last = (LSTM(model, 64, size // 2, name=name) for name in ("letters_there", "letters_back"))
-
-    @vpps.cell
-    def tag_loss(left, right, tag):
-        return vpps.cross_entropy(W2 @ vpps.tanh(W1 @ vpps.concat([left, right])), tag)
-
+def example_of(program: str) -> tuple[vpps.Model, tuple[vpps.Graph, vpps.Expression]]:
+    """The model of a program, and a small graph of it."""
+    task = make_task(PROGRAMS[program], None, None, None, limit=3)
     graph = vpps.Graph()
-
-    def word(k: int) -> vpps.Expression:
-        if not with_characters or k % 3:
-            return graph.lookup(words, k)
-        xs = [graph.lookup(letters, letter) for letter in range(k, k + 4)]
-        return vpps.concat([first.sequence(graph, xs)[-1], last.sequence(graph, xs[::-1])[-1]])
-
-    xs = [word(k) for k in range(7)]
-    states = zip(there.sequence(graph, xs), back.sequence(graph, xs[::-1])[::-1], strict=True)
-    return model, (graph, vpps.sum([tag_loss(left, right, k % TAGS) for k, (left, right) in enumerate(states)]))
-
-
-def rnn(over_a_tree: bool, size: int = 512) -> Example:
-    """TD-RNN: neighbours are combined again and again until one is left. RvNN: along a tree, leaves are transformed."""
-    model = vpps.Model(seed=1)
-    words = model.lookup("words", (30, size))
-    left, right, W1 = (model.parameter(name, (size, size)) for name in ("left", "right", "W1"))
-    b, Wo = model.parameter("b", (size,)), model.parameter("Wo", (CLASSES, size))
-
-    @vpps.cell
-    def combine(x, y):
-        return vpps.tanh(left @ x + right @ y + b)
-
-    graph = vpps.Graph()
-    xs = [graph.lookup(words, k) for k in range(6)]
-    if over_a_tree:
-        leaf_weights, leaf_bias = model.parameter("leaf", (size, size)), model.parameter("leaf_bias", (size,))
-
-        @vpps.cell
-        def leaf(x):
-            return vpps.tanh(leaf_weights @ x + leaf_bias)
-
-        xs = [leaf(x) for x in xs]
-        while len(xs) > 1:
-            xs = [combine(xs[0], xs[1]), *xs[2:]]
-    while len(xs) > 1:
-        xs = [combine(x, y) for x, y in pairwise(xs)]
-
-    @vpps.cell
-    def loss(h, label):
-        return vpps.cross_entropy(Wo @ vpps.tanh(W1 @ h), label)
-
-    return model, (graph, loss(xs[0], 3))
-
-
-def lstm(over_a_tree: bool, size: int = 256) -> Example:
-    """As `rnn` with a Tree-LSTM's cells: TD-LSTM with an MLP at the top, the Tree-LSTM with a loss at every node."""
-    model = vpps.Model(seed=1)
-    words = model.lookup("words", (30, size))
-    net = NaryTreeLSTM(model, size, size, 2)
-    Wo, bo = model.parameter("Wo", (CLASSES, size)), model.parameter("bo", (CLASSES,))
-    graph = vpps.Graph()
-    states = [net.leaf(graph.lookup(words, k)) for k in range(6)]
-    if over_a_tree:
-
-        @vpps.cell
-        def node_loss(h, label):
-            return vpps.cross_entropy(Wo @ h + bo, label)
-
-        nodes = list(states)
-        while len(states) > 1:
-            (h, c), (other_h, other_c) = states[:2]
-            states = [net.inner(h, other_h, c, other_c), *states[2:]]
-            nodes.append(states[0])
-        return model, (graph, vpps.sum([node_loss(h, 3) for h, _ in nodes]))
-    W1 = model.parameter("W1", (size, size))
-
-    @vpps.cell
-    def top_loss(h, label):
-        return vpps.cross_entropy(Wo @ vpps.tanh(W1 @ h) + bo, label)
-
-    while len(states) > 1:
-        states = [net.inner(h, k, c, d) for (h, c), (k, d) in pairwise(states)]
-    return model, (graph, top_loss(states[0][0], 3))
-
-
-PROGRAMS: dict[str, Callable[[], Example]] = {
-    "BiLSTM": bilstm,
-    "BiLSTMwChar": lambda: bilstm(with_characters=True),
-    "TD-RNN": lambda: rnn(over_a_tree=False),
-    "TD-LSTM": lambda: lstm(over_a_tree=False),
-    "RvNN": lambda: rnn(over_a_tree=True),
-    "Tree-LSTM": lambda: lstm(over_a_tree=True),
-}
+    return task.model, (graph, task.loss(graph, task.train[:1]))
 
 
 def once(program: str, arch: str) -> dict[str, float]:
     """Seconds and sizes of one program, with the cache as it is; first in a new process with an empty one."""
     from vpps.kernel.nvrtc import compile_cubin
 
-    model, example = PROGRAMS[program]()
+    model, example = example_of(program)
     start, cpu = time.perf_counter(), time.process_time()
     kernel = vpps.specialize(model, example, arch=arch)
     cold, cpu = time.perf_counter() - start, time.process_time() - cpu
     assert kernel.resources is not None
 
     def seconds(f: Callable[[], object]) -> float:
-        samples = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            f()
-            samples.append(time.perf_counter() - begin)
-        return statistics.median(samples)
+        return statistics.median(harness.timed(f, 5))
 
     return {
         "cold": cold,
@@ -190,11 +91,10 @@ def in_new_process(program: str, arch: str) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, rounds=3)
     parser.add_argument("--arch", default="sm_90", help="to compile for (default: sm_90, planned for an H200)")
-    parser.add_argument("--programs", type=lambda s: s.split(","), default=list(PROGRAMS), metavar="A,B")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--once", choices=PROGRAMS, help=argparse.SUPPRESS)
+    parser.add_argument("--programs", type=harness.words, default=list(PAPER), metavar="A,B")
+    parser.add_argument("--once", choices=PAPER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if unknown := set(options.programs) - set(PROGRAMS):
         parser.error(f"unknown programs: {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMS)}")

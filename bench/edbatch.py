@@ -12,13 +12,13 @@ were one program. They are not: there a program in C++, here one in Python, whos
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import workload_lines
 from table import markdown, three_digits
 from workload_lines import Case
@@ -78,8 +78,7 @@ def table(lines: Iterable[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Print what there is."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl", help="lines of workloads.py --mode infer")
+    parser = harness.parser(__doc__, "lines")
     parser.add_argument("--markdown", action="store_true", help="a table rather than JSON lines")
     options = parser.parse_args()
     found = list(comparisons(workload_lines.cases_of(workload_lines.read(options.lines))))

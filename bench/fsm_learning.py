@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -67,16 +66,11 @@ def measure(
 
 def main() -> None:
     """Every workload."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
-    parser.add_argument("--synthetic", action="store_true", help="synthetic data")
-    parser.add_argument("--workload", metavar="NAME,...", help=f"default: all of {', '.join(NETWORKS)}")
-    parser.add_argument("--policy", metavar="NAME,...", help=f"default: all of {', '.join(encodings())}")
+    parser = harness.parser(__doc__, data=None, synthetic=False, workload=None, policy=None, rounds=3)
     parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
     parser.add_argument("--trials", type=int, default=LearningSettings().trials, help="at most")
-    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    folder = None if options.synthetic else data_folder(options.data)
+    folder = data_folder(options.data, options.synthetic)
     for name in harness.choose(options.workload, list(NETWORKS), "workloads"):
         task = make_task(name, data_of(name, folder), HIDDEN, None, options.learn_on)
         for granularity, graphs in graphs_of(name, task, options.learn_on).items():

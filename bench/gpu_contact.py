@@ -18,7 +18,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -105,12 +104,8 @@ def smallest(options: argparse.Namespace) -> None:
         expected = float(Reference(graph, weights_of(model)).value(loss))
         report("smallest kernel, until its first result", [seconds], "s", handle, loss=found, expected=expected)
         require({"loss": abs(found - expected) / abs(expected)}, FORWARD)
-        times = []
-        for _ in range(options.steps):
-            begun = time.perf_counter()
-            handle.forward(graph, [loss])
-            times.append(1e6 * (time.perf_counter() - begun))
-        report("smallest kernel, planned, launched and awaited", times, "us", handle)
+        times = harness.timed(lambda: handle.forward(graph, [loss]), options.steps)
+        report("smallest kernel, planned, launched and awaited", [1e6 * s for s in times], "us", handle)
 
 
 def tree_lstm(options: argparse.Namespace) -> None:
@@ -180,15 +175,9 @@ def require(errors: dict[str, float], most: float) -> None:
 def main() -> None:
     """Ask one question."""
     questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, trees=None, device="cuda", hidden=256, embedding=256, vps=None, rounds=5)
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
     parser.add_argument("--steps", type=int, default=STEPS, help="that are timed at a go")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     questions[options.question](options)
 

@@ -10,16 +10,13 @@ left them.
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import harness
-from datasets import name_of, trees_file
-from on_gpu import describe
+from datasets import trees_file
+from gpu_step import rows_of, under_ncu
+from on_gpu import about
 
 BENCH = "gpu_counters"
 SECTIONS = (
@@ -30,47 +27,23 @@ SKIPPED, COUNTED = 10, 3  # launches, of twice as many as are skipped
 
 
 def count(batch_size: int, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Values by section and metric, one per launch. Exits with what ncu says where it fails."""
+    """Values by section and metric, one per launch. Metrics that are no numbers are left out."""
     sections = [word for section in SECTIONS for word in ("--section", section)]
-    command = [
-        "ncu", *sections, "--cache-control", "none", "--clock-control", "none", "--kernel-name", "vpps_kernel",
-        "--launch-skip", str(SKIPPED), "--launch-count", str(COUNTED), "--csv", "--page", "details", "--print-units",
-        "base",
-    ]  # fmt: skip
-    child = [
-        sys.executable, str(Path(__file__).with_name("gpu_step.py")), "--steps-only", "--trees", str(options.trees),
-        "--batch-sizes", str(batch_size), "--hidden", str(options.hidden), "--embedding", str(options.embedding),
-        "--limit", str(SKIPPED * batch_size), "--profiled", str(SKIPPED),
-    ]  # fmt: skip
-    child += ["--vps", str(options.vps)] if options.vps else []
-    run = subprocess.run([*command, *child], capture_output=True, text=True, check=False)
-    found = read(run.stdout)
-    if run.returncode or not found:
-        sys.exit(f"ncu failed with status {run.returncode}:\n{run.stdout}\n{run.stderr}")
-    return found
-
-
-def read(output: str) -> dict[str, dict[str, list[float]]]:
-    """What ncu prints with --csv --page details. Metrics that are no numbers are left out."""
-    lines = output.splitlines()
-    header = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     found: dict[str, dict[str, list[float]]] = {}
-    for row in csv.DictReader(lines[header:]):
+    output = under_ncu([*sections, "--page", "details"], "none", batch_size, SKIPPED, COUNTED, options)
+    for row in rows_of(output):
         text = (row.get("Metric Value") or "").replace(",", "")
         if text.replace(".", "", 1).lstrip("-").isdigit():
             name = f"{row['Metric Name']} [{row['Metric Unit']}]" if row["Metric Unit"] else row["Metric Name"]
             found.setdefault(row["Section Name"], {}).setdefault(name, []).append(float(text))
+    if not found:
+        sys.exit(f"ncu measured nothing:\n{output}")
     return found
 
 
 def main() -> None:
     """Count launches of every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 64])
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
+    parser = harness.parser(__doc__, trees=None, batch_sizes=[1, 64], hidden=256, embedding=256, vps=None)
     options = parser.parse_args()
     if shutil.which("ncu") is None:
         sys.exit("ncu is not on the PATH: there are no counters without Nsight Compute")
@@ -81,8 +54,7 @@ def main() -> None:
             launches = min(map(len, metrics.values()))
             harness.report(
                 BENCH, f"{section}, batch={size} hidden={options.hidden}", [float(launches)], "launches",
-                metrics=medians, data=name_of(options.trees), gpu=describe(["vpps"], "cuda"),
-                date=datetime.date.today().isoformat(),
+                metrics=medians, **about(["vpps"], "cuda", options.trees),
             )  # fmt: skip
 
 

@@ -13,18 +13,16 @@ The Tree-LSTM of treelstm.py. Exit status 1 where something else happens.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-from datasets import name_of, trees_file
+from datasets import trees_file
 from models import VppsTreeLstm
-from on_gpu import describe
+from on_gpu import about
 from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import read_trees
 
@@ -57,8 +55,8 @@ class Runs:
         """A line."""
         o = self.options
         harness.report(
-            BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra, data=name_of(self.path),
-            gpu=describe(["vpps"], o.device), date=datetime.date.today().isoformat(),
+            BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra,
+            **about(["vpps"], o.device, self.path),
         )  # fmt: skip
 
 
@@ -186,16 +184,11 @@ def damage_next_launch(net: VppsTreeLstm, damage: Callable[[VppsTreeLstm, Any], 
 def main() -> None:
     """Ask one question."""
     questions = {"launches": launches, "two": two, "abort": abort}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(
+        __doc__, trees=None, device="cuda", batch_size=4, limit=64, hidden=256, embedding=256, vps=None
+    )
     parser.add_argument("question", choices=questions)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
     parser.add_argument("--launches", type=int, default=10_000, help="of the long run; a hundredth of them by two")
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--limit", type=int, default=64, help="sentences")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
     options = parser.parse_args()
     questions[options.question](Runs(options))
 

@@ -17,80 +17,22 @@ equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing d
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-from datasets import Tokens, name_of, sentences_file
-from gpu_treelstm import TOLERANCE, check_losses
+from datasets import Tokens, sentences_file
+from gpu_treelstm import TOLERANCE
 from numpy.typing import NDArray
-from on_gpu import choose_contenders, configure, describe, each_beside_vpps
-from treelstm import in_batches, train
+from on_gpu import about, choose_contenders, compare, configure, each_beside_vpps, precisions
+from treelstm import in_batches
 
 BENCH = "gpu_lstm"
 CONTENDERS = ("vpps", "cudnn", "graph")
 LEARNING_RATE = 0.02
-
-
-class VppsLstm:
-    """The model on the public API of vpps."""
-
-    def __init__(self, weights: dict[str, NDArray[np.float32]], lr: float, vps: int | None, target: str) -> None:
-        import vpps
-
-        self.vpps = vpps
-        model = vpps.Model(seed=1)
-        self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
-        W, b, U, Wo, bo = (
-            model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "U", "Wo", "bo")
-        )
-
-        @vpps.cell
-        def project(e):
-            return W @ e + b
-
-        @vpps.cell
-        def step(p, c, h):
-            i, f, g, o = vpps.split(p + U @ h, 4)
-            c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g)
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
-
-        @vpps.cell
-        def token_loss(h, label):
-            return vpps.cross_entropy(Wo @ h + bo, label)
-
-        self.project, self.cell, self.token_loss = project, step, token_loss
-        self.hidden = weights["U"].shape[1]
-        self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target=target, vps=vps)
-
-    @staticmethod
-    def prepare(tokens: Any) -> list[tuple[int, int]]:
-        """Plain ints. Made once per sequence, as a data loader would, outside the timing."""
-        return list(zip(tokens.words.tolist(), tokens.labels.tolist(), strict=True))
-
-    def step(self, batch: Sequence[list[tuple[int, int]]]) -> None:
-        """Train on one mini-batch; returns while the kernel runs."""
-        graph = self.vpps.Graph()
-        losses = []
-        for tokens in batch:
-            c = h = graph.zeros(self.hidden)
-            for word, label in tokens:
-                c, h = self.cell(self.project(graph.lookup(self.words, word)), c, h)
-                losses.append(self.token_loss(h, label))
-        self.handle.fb(graph, self.vpps.sum(losses) * (1.0 / len(batch)))
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
-        return self.handle.sync_get_latest_loss()
-
-    def close(self) -> None:
-        """Stop the virtual processors."""
-        self.handle.close()
 
 
 def read_sentences(path: Path) -> tuple[list[list[tuple[int, int]]], int, int]:
@@ -140,6 +82,8 @@ def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dic
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
     """The program of that name, starting from a copy of the weights."""
     if name == "vpps":
+        from models import VppsLstm
+
         return VppsLstm(weights, LEARNING_RATE, options.vps, options.device)
     from peers.torch_gpu_lstm import TorchLstm
 
@@ -157,52 +101,27 @@ def run(names: list[str], tokens: str, batch_size: int, tf32: str, options: argp
         raise ValueError(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
     contenders = {name: make_contender(name, weights, options) for name in names}
     batches = {name: in_batches([c.prepare(each) for each in found], batch_size) for name, c in contenders.items()}
-    check_losses(contenders, batches, TOLERANCE[tf32])
-    for name, contender in contenders.items():
-        train(contender, batches[name])
-    seconds = harness.interleave(
-        {name: partial(train, contender, batches[name]) for name, contender in contenders.items()}, options.passes
-    )
-    losses = {name: contender.loss() for name, contender in contenders.items()}
-    for contender in contenders.values():
-        contender.close()
-
-    rates = {name: [len(found) / s for s in times] for name, times in seconds.items()}
     case = f"tokens={tokens} batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
-    extra = {
-        "data": name_of(options.sentences), "gpu": describe(names, options.device),
-        "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
-    for name in [name for name in names if name != "vpps"]:
-        peer = "torch.nn.LSTM" + (", CUDA graph" if name == "graph" else "")
-        if "vpps" in rates:
-            harness.report(
-                BENCH, case, rates["vpps"], "sequences/s", (peer, rates[name]), loss=losses["vpps"],
-                peer_loss=losses[name], **extra,
-            )  # fmt: skip
-        else:
-            harness.report(BENCH, case, rates[name], "sequences/s", program=peer, loss=losses[name], **extra)
-    if names == ["vpps"]:
-        harness.report(BENCH, case, rates["vpps"], "sequences/s", loss=losses["vpps"], **extra)
+
+    def shown(name: str) -> str:
+        return "torch.nn.LSTM" + (", CUDA graph" if name == "graph" else "")
+
+    compare(
+        BENCH, case, "sequences/s", contenders, batches, len(found), TOLERANCE[tf32], options.passes, shown,
+        about(names, options.device, options.sentences),
+    )  # fmt: skip
 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(
+        __doc__, batch_sizes=[1, 4, 16, 64], device="cuda", hidden=256, embedding=256, limit=256, passes=5, vps=None,
+        tf32="both", contenders=None, quick=False,
+    )  # fmt: skip
     parser.add_argument(
         "--sentences", type=Path, metavar="FILE", help="word|label tokens (default: WikiNER, datasets.py)"
     )
-    parser.add_argument("--tokens", type=lambda s: s.split(","), default=["25", "50", "100", "real"])
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 4, 16, 64])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=256, help="sequences in a pass")
-    parser.add_argument("--passes", type=int, default=5, help="timed passes of every contender, interleaved")
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
-    parser.add_argument("--tf32", choices=["off", "on", "both"], default="both")
-    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="few cases and sequences, float32 only")
+    parser.add_argument("--tokens", type=harness.words, default=["25", "50", "100", "real"])
     options = parser.parse_args()
     if options.quick:
         options.tokens, options.batch_sizes, options.limit = ["25", "real"], [1, 16], 64
@@ -216,7 +135,7 @@ def main() -> None:
     """Run every case with both precisions."""
     options = parse_options()
     well = True
-    for tf32 in ("off", "on") if options.tf32 == "both" else (options.tf32,):
+    for tf32 in precisions(options):
         for tokens in options.tokens:
             names = [name for name in options.contenders if name != "graph" or tokens != "real"]
             for batch_size in options.batch_sizes:

@@ -24,20 +24,18 @@ from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import harness
-from datasets import name_of, trees_file
+from datasets import trees_file
 from models import VppsTreeLstm
-from on_gpu import describe
+from on_gpu import about
 from treelstm import LEARNING_RATE, in_batches, initial_weights, train
 from trees import Tree, read_trees
 from weight_bytes import dynet_bytes
@@ -97,14 +95,6 @@ def network(words: int, options: argparse.Namespace) -> VppsTreeLstm:
     return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, target=options.device)
 
 
-def dependencies(options: argparse.Namespace) -> dict[str, object]:
-    """What the figures depend on besides the host."""
-    found: dict[str, object] = {"data": name_of(options.trees), "date": datetime.date.today().isoformat()}
-    if options.device == "cuda":
-        found["gpu"] = describe(["vpps"], "cuda")
-    return found
-
-
 def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.Namespace) -> None:
     """Measure and report the host's time of one batch size."""
     net = network(words, options)
@@ -124,7 +114,7 @@ def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.
     harness.report(
         BENCH, f"host, batch={batch_size} hidden={options.hidden} vps={vps} device={options.device}", busy, "us/step",
         **aim, **{part: round(value, 2) for part, value in typical.items()}, step=round(sum(typical.values()), 2),
-        **dependencies(options),
+        **about(["vpps"], options.device, options.trees),
     )  # fmt: skip
 
 
@@ -145,36 +135,50 @@ def device_memory(trees: list[Tree], words: int, batch_size: int, options: argpa
     harness.report(
         BENCH, f"device memory, batch={batch_size} hidden={options.hidden} device={options.device}",
         [mb.get("measured_read", mb["modelled_read"])], "MB/step", measured="measured_read" in mb, **mb,
-        **dependencies(options),
+        **about(["vpps"], options.device, options.trees),
     )  # fmt: skip
 
 
 def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Bytes read and written by each of some launches, from Nsight Compute. caches: "all" flushes them before each."""
+    """Bytes read and written by each of some launches. caches: "all" flushes them before each."""
+    metrics = ["--metrics", ",".join(METRICS.values())]
+    found = read_profile(under_ncu(metrics, caches, batch_size, options.profiled, options.profiled, options))
+    if not all(found.values()):
+        sys.exit(f"ncu measured no launch: {found}")
+    return found
+
+
+def under_ncu(
+    what: Sequence[str], caches: str, batch_size: int, skipped: int, counted: int, options: argparse.Namespace
+) -> str:
+    """What Nsight Compute prints of some launches of this program, as CSV. Exits where it fails."""
     command = [
-        "ncu", "--metrics", ",".join(METRICS.values()), "--cache-control", caches, "--clock-control", "none",
-        "--kernel-name", "vpps_kernel", "--launch-skip", str(options.profiled), "--launch-count", str(options.profiled),
-        "--csv", "--print-units", "base",
+        "ncu", *what, "--cache-control", caches, "--clock-control", "none", "--kernel-name", "vpps_kernel",
+        "--launch-skip", str(skipped), "--launch-count", str(counted), "--csv", "--print-units", "base",
     ]  # fmt: skip
     child = [
         sys.executable, __file__, "--steps-only", "--trees", str(options.trees), "--batch-sizes", str(batch_size),
         "--hidden", str(options.hidden), "--embedding", str(options.embedding),
-        "--limit", str(2 * options.profiled * batch_size), "--profiled", str(options.profiled),
+        "--limit", str(2 * skipped * batch_size), "--profiled", str(skipped),
     ]  # fmt: skip
     child += ["--vps", str(options.vps)] if options.vps else []
     run = subprocess.run([*command, *child], capture_output=True, text=True, check=False)
-    found = read_profile(run.stdout)
-    if run.returncode or not all(found.values()):
+    if run.returncode:
         sys.exit(f"ncu failed with status {run.returncode}:\n{run.stdout}\n{run.stderr}")
-    return found
+    return run.stdout
+
+
+def rows_of(output: str) -> Iterator[dict[str, str]]:
+    """What ncu prints with --csv, after what it says before."""
+    lines = output.splitlines()
+    header = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    yield from csv.DictReader(lines[header:])
 
 
 def read_profile(output: str) -> dict[str, list[float]]:
-    """Values of METRICS, one per launch, from what ncu prints with --csv and --print-units base."""
-    lines = output.splitlines()
-    header = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    """Values of METRICS, one per launch."""
     found: dict[str, list[float]] = {kind: [] for kind in METRICS}
-    for row in csv.DictReader(lines[header:]):
+    for row in rows_of(output):
         for kind, metric in METRICS.items():
             if row["Metric Name"] == metric:
                 found[kind].append(float(row["Metric Value"].replace(",", "")))
@@ -192,18 +196,10 @@ def steps_only(trees: Sequence[Tree], words: int, options: argparse.Namespace) -
 
 def main() -> None:
     """Measure every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--trees", type=Path, metavar="FILE", help="Penn-bracketed, one a line (default: SST, datasets.py)"
-    )
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 8, 64])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
-    parser.add_argument("--quick", action="store_true", help="batch 1 only, few sentences")
+    parser = harness.parser(
+        __doc__, trees=None, batch_sizes=[1, 8, 64], device="cuda", hidden=256, embedding=256, limit=512, passes=5,
+        vps=None, quick=False,
+    )  # fmt: skip
     parser.add_argument("--profiled", type=int, default=20, help="launches that ncu watches, after as many others")
     parser.add_argument("--steps-only", action="store_true", help="train and print nothing: what ncu is given to run")
     options = parser.parse_args()

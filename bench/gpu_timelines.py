@@ -12,17 +12,14 @@ so no more than what code that runs once costs. Recording itself costs time: a s
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import statistics
-from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-from datasets import name_of, trees_file
+from datasets import trees_file
 from models import VppsTreeLstm
-from on_gpu import describe
+from on_gpu import about
 from treelstm import LEARNING_RATE, initial_weights
 from trees import read_trees
 
@@ -52,22 +49,15 @@ def by_form(timeline: Timeline) -> dict[str, tuple[float, float, float]]:
 
 def main() -> None:
     """Record launches of every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
-    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 16, 64])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
+    parser = harness.parser(
+        __doc__, trees=None, batch_sizes=[1, 16, 64], device="cuda", hidden=256, embedding=256, vps=None
+    )
     parser.add_argument("--launches", type=int, default=8, help="that are recorded, two at least")
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     trees, words = read_trees(options.trees, max(options.batch_sizes))
     weights = initial_weights(words, options.embedding, options.hidden)
-    extra: dict[str, Any] = {
-        "data": name_of(options.trees), "gpu": describe(["vpps"], options.device),
-        "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
+    extra: dict[str, Any] = about(["vpps"], options.device, options.trees)
     for size in options.batch_sizes:
         net = VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, options.device, timeline=True)
         batch = [net.prepare(tree) for tree in trees[:size]]

@@ -13,16 +13,14 @@ in both.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import harness
-from datasets import name_of, trees_file
-from on_gpu import LossesDifferError, choose_contenders, configure, describe, each_beside_vpps
-from treelstm import CHECKED_BATCHES, LEARNING_RATE, in_batches, initial_weights, train
+from datasets import trees_file
+from on_gpu import about, choose_contenders, compare, configure, each_beside_vpps, precisions
+from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import read_trees
 
 BENCH = "gpu_treelstm"
@@ -42,19 +40,6 @@ def make_contender(name: str, weights: dict[str, Any], options: argparse.Namespa
     return make(name, weights, lr, options.device, options.compile)
 
 
-def check_losses(contenders: dict[str, Any], batches: dict[str, list[Any]], tolerance: float) -> None:
-    """Train all on the first batches. Raises LossesDifferError where a loss is not the first contender's."""
-    for number in range(min(CHECKED_BATCHES, min(map(len, batches.values())))):
-        losses = {}
-        for name, contender in contenders.items():
-            contender.step(batches[name][number])
-            losses[name] = contender.loss()
-        expected = next(iter(losses.values()))
-        # Written so that a NaN fails too.
-        if not all(abs(loss - expected) <= tolerance * abs(expected) for loss in losses.values()):
-            raise LossesDifferError(f"the losses of batch {number} differ, the figures would mean nothing: {losses}")
-
-
 def run(names: list[str], batch_size: int, tf32: str, options: argparse.Namespace) -> None:
     """Check, warm up, time and report contenders at one batch size."""
     configure(names, options.device, tf32 == "on")
@@ -65,56 +50,24 @@ def run(names: list[str], batch_size: int, tf32: str, options: argparse.Namespac
     for name, contender in contenders.items():
         if name != "vpps":
             contender.plan(batches[name])
-    check_losses(contenders, batches, TOLERANCE[tf32])
-    for name, contender in contenders.items():
-        train(contender, batches[name])  # all sizes once: allocator, cuBLAS, compilers
-    seconds = harness.interleave(
-        {name: partial(train, contender, batches[name]) for name, contender in contenders.items()}, options.passes
-    )
-    losses = {name: contender.loss() for name, contender in contenders.items()}
-    padding = {name: round(c.padding, 3) for name, c in contenders.items() if hasattr(c, "padding")}
-    for contender in contenders.values():
-        contender.close()
-
-    rates = {name: [len(trees) / s for s in times] for name, times in seconds.items()}
     case = f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
-    extra = {
-        "data": name_of(options.trees), "gpu": describe(names, options.device),
-        "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
-    for name in [name for name in rates if name != "vpps"]:
-        more = extra | ({"padding": padding[name]} if name in padding else {})
-        peer = f"torch {name}{', compiled cells' if options.compile and name in ('manual', 'graphs') else ''}"
-        if "vpps" in rates:
-            harness.report(
-                BENCH, case, rates["vpps"], "sentences/s", (peer, rates[name]), loss=losses["vpps"],
-                peer_loss=losses[name], **more,
-            )  # fmt: skip
-        else:
-            harness.report(BENCH, case, rates[name], "sentences/s", program=peer, loss=losses[name], **more)
-    if list(rates) == ["vpps"]:
-        harness.report(BENCH, case, rates["vpps"], "sentences/s", loss=losses["vpps"], **extra)
+
+    def shown(name: str) -> str:
+        return f"torch {name}{', compiled cells' if options.compile and name in ('manual', 'graphs') else ''}"
+
+    compare(
+        BENCH, case, "sentences/s", contenders, batches, len(trees), TOLERANCE[tf32], options.passes, shown,
+        about(names, options.device, options.trees),
+    )  # fmt: skip
 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--trees", type=Path, metavar="FILE", help="Penn-bracketed, one a line (default: SST, datasets.py)"
-    )
-    parser.add_argument(
-        "--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 2, 4, 8, 16, 32, 64, 128]
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=5, help="timed passes of every contender, interleaved")
-    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
-    parser.add_argument("--tf32", choices=["off", "on", "both"], default="both")
+    parser = harness.parser(
+        __doc__, trees=None, batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], device="cuda", hidden=256, embedding=256,
+        limit=512, passes=5, vps=None, tf32="both", contenders=None, quick=False,
+    )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
-    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="two batch sizes, few sentences, float32 only")
     options = parser.parse_args()
     if options.quick:
         options.batch_sizes, options.limit, options.passes, options.tf32 = [1, 16], 64, 2, "off"
@@ -129,7 +82,7 @@ def main() -> None:
     """Run every batch size with both precisions."""
     options = parse_options()
     well = True
-    for tf32 in ("off", "on") if options.tf32 == "both" else (options.tf32,):
+    for tf32 in precisions(options):
         for batch_size in options.batch_sizes:
             case = partial(run, batch_size=batch_size, tf32=tf32, options=options)
             well &= each_beside_vpps(options.contenders, case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import functools
 import gc
@@ -25,6 +26,62 @@ _LOAD = round(os.getloadavg()[0], 2)  # before the bench adds its own
 _PRELOADED = "VPPS_BENCH_PRELOADED"  # set by mkl_avx512 for the re-executed program: the folder of the library
 
 
+def numbers(text: str) -> list[int]:
+    """Of an option, "1,8,64"."""
+    return [int(part) for part in text.split(",")]
+
+
+def words(text: str) -> list[str]:
+    """Of an option, "vpps,dynet"."""
+    return text.split(",")
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "trees": {"type": Path, "metavar": "FILE", "help": "Penn-bracketed trees, one a line; else those of datasets.py"},
+    "data": {"type": Path, "metavar": "FOLDER", "help": "of data sets (default: $VPPS_DATA or shared/data)"},
+    "synthetic": {"action": "store_true", "help": "synthetic data"},
+    "workload": {"metavar": "NAME,...", "help": "of ED-Batch's eight (default: all)"},
+    "policy": {"metavar": "NAME,...", "help": "batching policies (default: all)"},
+    "contenders": {"metavar": "NAME,...", "help": "(default: all that can run)"},
+    "batch_sizes": {"type": numbers, "metavar": "N,N,..."},
+    "batch_size": {"type": int},
+    "hidden": {"type": int},
+    "embedding": {"type": int},
+    "limit": {"type": int, "help": "examples in a pass, at most"},
+    "passes": {"type": int, "help": "timed passes of every contender, interleaved"},
+    "rounds": {"type": int},
+    "threads": {"type": int, "help": "virtual processors of vpps, threads of others"},
+    "cores": {"type": int, "help": "that the process, vpps's host thread included, is kept on (default: --threads)"},
+    "vps": {"type": int, "help": "virtual processors of vpps (default: its own choice)"},
+    "device": {"choices": ["cuda", "cpu"], "help": "target of vpps"},
+    "mode": {"choices": ["train", "infer"]},
+    "dynet_autobatch": {"type": int, "choices": [1, 2], "help": "1: agenda, 2: depth"},
+    "mkl_avx512": {"action": "store_true", "help": "make torch's MKL use AVX-512 on a CPU that Intel did not make"},
+    "tf32": {"choices": ["off", "on", "both"], "help": "of PyTorch's products"},
+    "quick": {"action": "store_true", "help": "small sizes: a check that all of it runs"},
+    "lines": {"type": Path, "metavar": "FILE.jsonl"},
+}
+"""Of the command lines: those that several benches have."""
+
+
+def parser(doc: str | None, *arguments: str, **usual: Any) -> argparse.ArgumentParser:
+    """Of a bench's command line, whose description is its docstring.
+
+    Args:
+        arguments: positional ones, of _OPTIONS.
+        usual: options, of _OPTIONS, with their defaults; one that must be given has `...` for it.
+    """
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in arguments:
+        made.add_argument(name, **_OPTIONS[name])
+    for name, default in usual.items():
+        settings = _OPTIONS[name] | ({"required": True} if default is ... else {"default": default})
+        if default not in (..., None, False):
+            settings["help"] = f"{settings.get('help', '')} (default: %(default)s)".lstrip()
+        made.add_argument(f"--{name.replace('_', '-')}", **settings)
+    return made
+
+
 def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds that each contender took in each round.
 
@@ -40,6 +97,16 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> d
             start = time.perf_counter()
             contenders[name]()
             seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Seconds that something takes, each time."""
+    seconds = []
+    for _ in range(times):
+        start = clock()
+        work()
+        seconds.append(clock() - start)
     return seconds
 
 

@@ -29,7 +29,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import harness
@@ -201,13 +200,8 @@ def make(form: str, options: argparse.Namespace, words: int, timeline: bool = Fa
 
 def main() -> None:
     """Measure every form at every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line")
-    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(FORMS), help="of bulk, cells, ops")
-    parser.add_argument("--batch-sizes", type=lambda text: [*map(int, text.split(","))], default=SIZES)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = harness.parser(__doc__, trees=None, batch_sizes=SIZES, hidden=256, threads=1, rounds=20)
+    parser.add_argument("--cases", type=harness.words, default=list(FORMS), help="of bulk, cells, ops")
     parser.add_argument("--shares", action="store_true", help="also measure how long the kernel waits for the host")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)

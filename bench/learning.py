@@ -210,11 +210,11 @@ class Run:
 
 def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
     """Train both with one seed; also returns what the line says about sizes."""
-    from vpps.cli.options import LEARNING_RATES, OptimizerName
+    from vpps.cli.options import LEARNING_RATES
 
     setup = SETUPS[name]
     task = make_task(name, seed, options)
-    lr = task.training.get("lr") or LEARNING_RATES[OptimizerName.ADAM]
+    lr = task.training.get("lr") or LEARNING_RATES["adam"]
     size, epochs = task.training.get("batch_size", 16), options.epochs or setup.epochs
     peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
     ours = Vpps(task, lr, options.threads)
@@ -350,17 +350,10 @@ def _text(value: float | None, sign: str = "") -> str:
 
 def main() -> None:
     """Read the command line; train, or print the table of what was trained."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, data=None, limit=None, hidden=None, threads=1, mkl_avx512=False)
     parser.add_argument("--tasks", help=f"separated by commas, of {', '.join(SETUPS)}")
-    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $VPPS_DATA or shared/data")
-    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
+    parser.add_argument("--seeds", type=harness.numbers, default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, help="instead of the task's own number")
-    parser.add_argument("--limit", type=int, help="train on the first so many examples")
-    parser.add_argument("--hidden", type=int, help="hidden and embedding size")
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors, threads of torch")
-    parser.add_argument(
-        "--mkl-avx512", action="store_true", help="make MKL use AVX-512 on a CPU that Intel did not make"
-    )
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print a table of these lines instead")
     options = parser.parse_args()
     if options.table:

@@ -10,7 +10,6 @@ multiply-adds on registers reach (vpps/report/roofline/peaks.cpp).
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -59,11 +58,9 @@ def call_rate(call: Callable[[], object], flops: float) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, rounds=5, mkl_avx512=False)
     parser.add_argument("--shapes", default="256x256,1024x256,1280x512")
     parser.add_argument("--vectors", default="1,2,4,8,32,64,128")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mkl-avx512", action="store_true")
     args = parser.parse_args()
     if args.mkl_avx512:
         harness.mkl_avx512()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import resource
 import statistics
 import sys
 import time
@@ -29,7 +30,6 @@ from typing import Any
 
 import harness
 import numpy as np
-from memory import peak_megabytes
 from numpy.typing import NDArray
 
 import vpps
@@ -166,6 +166,12 @@ class Chain:
         return self.end_loss(h, 1)
 
 
+def peak_megabytes() -> float:
+    """Peak resident set size of this process so far, in MB of 10^6 bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
 def measure(
     kind: type[Forest] | type[Chain], form: str, size: int, options: argparse.Namespace
 ) -> tuple[list[float], Any]:
@@ -213,12 +219,9 @@ def growth(small: dict[str, float], large: dict[str, float]) -> dict[str, float]
 
 def main() -> None:
     """Measure both graphs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, hidden=32, threads=1, rounds=3)
     parser.add_argument("--vertices", type=int, default=1_000_000, help="nodes of the forest")
     parser.add_argument("--steps", type=int, default=100_000, help="of the chain")
-    parser.add_argument("--hidden", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--graphs", default="forest,chain", help="of forest, chain")
     parser.add_argument("--forms", default=",".join(FORMS), help=f"of {', '.join(FORMS)}")
     parser.add_argument("--shares", action="store_true", help="also a quarter and a half of each, for `growth`")

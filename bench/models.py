@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,7 +70,6 @@ class VppsTreeLstm(Trainer):
         threads: int,
         target: str = "cpu",
         timeline: bool = False,
-        passes: vpps.Passes | None = None,
     ) -> None:
         """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors; the rest: see vpps.Handle."""
         model = vpps.Model(seed=1)
@@ -99,7 +98,7 @@ class VppsTreeLstm(Trainer):
 
         self.leaf, self.inner = leaf, inner
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)
-        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline, passes=passes)
+        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline)
 
     @staticmethod
     def prepare(tree: Tree) -> list[Node]:
@@ -160,6 +159,51 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         return graph, vpps.sum(losses) * (1.0 / len(trees))
 
 
+class VppsLstm(Trainer):
+    """A chain LSTM with a loss at every token; equations and weights are in `gpu_lstm.py`."""
+
+    def __init__(self, weights: dict[str, NDArray[np.float32]], lr: float, vps: int | None, target: str) -> None:
+        model = vpps.Model(seed=1)
+        self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
+        W, b, U, Wo, bo = (
+            model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "U", "Wo", "bo")
+        )
+
+        @vpps.cell
+        def project(e):
+            return W @ e + b
+
+        @vpps.cell
+        def step(p, c, h):
+            i, f, g, o = vpps.split(p + U @ h, 4)
+            c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g)
+            return c, vpps.sigmoid(o) * vpps.tanh(c)
+
+        @vpps.cell
+        def token_loss(h, label):
+            return vpps.cross_entropy(Wo @ h + bo, label)
+
+        self.project, self.cell, self.token_loss = project, step, token_loss
+        self.hidden = weights["U"].shape[1]
+        self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target=target, vps=vps)
+
+    @staticmethod
+    def prepare(tokens: Any) -> list[tuple[int, int]]:
+        """Plain ints. Made once per sequence, as a data loader would, outside the timing."""
+        return list(zip(tokens.words.tolist(), tokens.labels.tolist(), strict=True))
+
+    def graph(self, batch: Sequence[list[tuple[int, int]]]) -> tuple[vpps.Graph, vpps.Expression]:
+        """Record a mini-batch; returns it with its loss."""
+        graph = vpps.Graph()
+        losses = []
+        for tokens in batch:
+            c = h = graph.zeros(self.hidden)
+            for word, label in tokens:
+                c, h = self.cell(self.project(graph.lookup(self.words, word)), c, h)
+                losses.append(self.token_loss(h, label))
+        return graph, vpps.sum(losses) * (1.0 / len(batch))
+
+
 class TreesAsData:
     """Trees are added one by one, then kept as a vpps.data.GraphSet, as if it had been loaded from a file."""
 
@@ -193,5 +237,4 @@ class TreesAsData:
 PROGRAMS: dict[str, Callable[..., VppsTreeLstm]] = {
     "vpps-bulk": VppsBulkTreeLstm,
     "vpps": VppsTreeLstm,
-    "vpps-recompute": partial(VppsBulkTreeLstm, passes=vpps.Passes(recompute=True)),
 }

@@ -26,7 +26,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import harness
@@ -166,16 +165,10 @@ def columns(passes: list[Parts]) -> dict[str, list[float]]:
 
 def main() -> None:
     """Measure every batch size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
-    parser.add_argument("--batch-sizes", type=_numbers, default=[16, 32, 64, 128, 256], metavar="N,N,...")
-    parser.add_argument("--hidden", type=int, default=256, help="and width of the embeddings")
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=5, help="timed passes of every contender, interleaved")
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors; DyNet has one thread")
-    parser.add_argument("--cores", type=int, help="that the process is kept on (default: as many as --threads)")
-    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)}")
-    parser.add_argument("--dynet-autobatch", type=int, choices=[1, 2], default=1, help="1: agenda, 2: depth")
+    parser = harness.parser(
+        __doc__, trees=..., batch_sizes=[16, 32, 64, 128, 256], hidden=256, limit=512, passes=5, threads=1, cores=None,
+        contenders=None, dynet_autobatch=1,
+    )  # fmt: skip
     options = parser.parse_args()
     options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -191,10 +184,6 @@ def main() -> None:
         options.profile.attach(options.dynet)
     for batch_size in options.batch_sizes:
         run(batch_size, options)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import harness
+from datasets import name_of
+from treelstm import check_losses, train
 
 
 def choose_contenders(asked: str | None, known: Sequence[str], device: str) -> list[str]:
@@ -50,6 +56,47 @@ def each_beside_vpps(contenders: Sequence[str], run: Callable[[list[str]], None]
     return well
 
 
+def compare(
+    bench: str, case: str, unit: str, contenders: dict[str, Any], batches: dict[str, list[Any]], n: int,
+    tolerance: float, passes: int, shown: Callable[[str], str], extra: dict[str, object],
+) -> None:  # fmt: skip
+    """Check, warm up, time and report: a line of vpps beside each of the others, of whoever is alone else.
+
+    Args:
+        n: sentences or sequences of a pass, of which `unit` counts so many per second.
+        tolerance: relative, of losses.
+        shown: how lines call a peer.
+        extra: for every line.
+
+    Raises:
+        LossesDifferError: they do not compute the same.
+    """
+    check_losses(contenders, batches, tolerance, LossesDifferError)
+    passes_of = {name: partial(train, contender, batches[name]) for name, contender in contenders.items()}
+    for warm_up in passes_of.values():
+        warm_up()  # all sizes once: allocator, cuBLAS, compilers
+    rates = {name: [n / s for s in times] for name, times in harness.interleave(passes_of, passes).items()}
+    losses = {name: contender.loss() for name, contender in contenders.items()}
+    padding = {name: {"padding": round(c.padding, 3)} for name, c in contenders.items() if hasattr(c, "padding")}
+    for contender in contenders.values():
+        contender.close()
+    own = rates.pop("vpps", None)
+    emit = partial(harness.report, bench, case, unit=unit, **extra)
+    for name, values in rates.items():
+        more = padding.get(name, {})
+        if own is None:
+            emit(values=values, program=shown(name), loss=losses[name], **more)
+        else:
+            emit(values=own, peer=(shown(name), values), loss=losses["vpps"], peer_loss=losses[name], **more)
+    if own is not None and not rates:
+        emit(values=own, loss=losses["vpps"])
+
+
+def precisions(options: Any) -> tuple[str, ...]:
+    """Settings of TF32 that --tf32 asks for."""
+    return ("off", "on") if options.tf32 == "both" else (options.tf32,)
+
+
 def configure(contenders: Sequence[str], device: str, tf32: bool) -> None:
     """Set PyTorch's precision, if it is among the contenders."""
     if list(contenders) != ["vpps"]:
@@ -58,8 +105,13 @@ def configure(contenders: Sequence[str], device: str, tf32: bool) -> None:
         torch_gpu.configure(device, tf32)
 
 
+def about(contenders: Sequence[str], device: str, data: Path) -> dict[str, object]:
+    """What figures depend on, for the lines."""
+    return {"data": name_of(data), "gpu": describe(contenders, device), "date": datetime.date.today().isoformat()}
+
+
 def describe(contenders: Sequence[str], device: str) -> dict[str, object]:
-    """What figures of a device depend on, for the lines."""
+    """The device, and what PyTorch says of it."""
     found: dict[str, object] = {"name": "cpu"}
     if device == "cuda":
         from vpps.runtime.driver import usable_gpu

@@ -10,17 +10,16 @@ one case the last counts. Default output: the same name with .svg.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import batching_figures
+import harness
 import workload_figures
 import workload_lines
-
-Line = dict[str, Any]
+from table import Line, commit_of, read, setting
 
 # Okabe and Ito's palette: told apart with any colour vision. A part has one colour in both columns.
 COLOURS = {
@@ -39,12 +38,6 @@ COLOURS = {
 }
 
 
-def setting(line: Line, name: str) -> str:
-    """A setting of a case, such as that of "batch"; "" where it has none."""
-    settings = dict(word.split("=") for word in line["case"].split() if "=" in word)
-    return settings.get(name, "")
-
-
 def batch_of(line: Line) -> int:
     """The batch size of a case."""
     return int(setting(line, "batch"))
@@ -53,7 +46,7 @@ def batch_of(line: Line) -> int:
 def rest_of(line: Line, varied: tuple[str, ...] = ("batch",)) -> str:
     """The settings that a figure does not show, with the machine."""
     case = " ".join(word for word in line["case"].split() if word.partition("=")[0] not in varied)
-    return f"{case}\n{line['machine']['cpu']}, commit {(line['commit']['id'] or 'unknown')[:9]}"
+    return f"{case}\n{line['machine']['cpu']}, {commit_of(line)}"
 
 
 def breakdown(axes: Any, lines: list[Line]) -> None:
@@ -190,22 +183,20 @@ def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
         workload_figures.FIGURES[options.figure](figure, cases)
     except ValueError as error:
         sys.exit(f"{options.lines}: {error}")
-    commits = {(line["commit"]["id"] or "unknown")[:9] for line in lines}
+    commits = {commit_of(line) for line in lines}
     cores = {f"{case.settings['threads']} thread(s) on {case.settings['cores']} core(s)" for case in cases}
-    made = f"{lines[-1]['machine']['cpu']}, {', '.join(sorted(cores))}, commit {', '.join(sorted(commits))}"
+    made = f"{lines[-1]['machine']['cpu']}, {', '.join(sorted(cores))}, {', '.join(sorted(commits))}"
     title = figure.get_suptitle() or ("inference" if options.mode == "infer" else "training")
     figure.suptitle(f"{title}\n{made}", fontsize=9)
 
 
 def main() -> None:
     """Read, draw, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    parser = harness.parser(__doc__, "lines", mode="train")
     parser.add_argument("--out", type=Path, metavar="FILE.svg")
     parser.add_argument(
         "--figure", choices=list(workload_figures.FIGURES), default="ratios", help="of the lines of workloads.py"
     )
-    parser.add_argument("--mode", choices=["train", "infer"], default="train", help="of the lines of workloads.py")
     parser.add_argument("--tasks", metavar="NAME,...", help="of the lines of workloads.py (default: all)")
     options = parser.parse_args()
     try:
@@ -216,11 +207,8 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "vpps"  # the same lines give the same file
     import matplotlib.pyplot as plt
 
-    latest: dict[tuple[str, str | None, str | None], Line] = {}
-    for text in options.lines.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        latest[line["case"], line.get("program"), line.get("peer")] = line
-    benches = {line["bench"] for line in latest.values()}
+    latest = read([options.lines], {*FIGURES, workload_lines.BENCH, workload_lines.MEMORY})
+    benches = {line["bench"] for line in latest}
     out = options.out or options.lines.with_suffix(".svg")
     if benches and benches <= {workload_lines.BENCH, workload_lines.MEMORY}:
         figure = plt.figure(layout="constrained")
@@ -231,8 +219,8 @@ def main() -> None:
     if len(benches) != 1 or not benches <= FIGURES.keys():
         sys.exit(f"{options.lines}: expected lines of one bench of {', '.join(FIGURES)}, found {sorted(benches)}")
     kind = FIGURES[benches.pop()]
-    x = next(name for name in kind.x if all(setting(line, name) for line in latest.values()))
-    lines = sorted(latest.values(), key=lambda line: int(setting(line, x)))
+    x = next(name for name in kind.x if all(setting(line, name) for line in latest))
+    lines = sorted(latest, key=lambda line: int(setting(line, x)))
     if len({rest_of(line, (x, *kind.panels)) for line in lines}) > 1:
         sys.exit(f"{options.lines}: its lines have different settings, machines or commits; keep those of one run")
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")

@@ -25,26 +25,22 @@ import hashlib
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import harness
 import numpy as np
 from edbatch_graphs import NETWORKS
 from numpy.typing import NDArray
+from policies_table import BASELINE, BENCH, CHOOSER, PARTS, SPLIT
 from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.planner.policies import POLICIES
 
-BENCH, SPLIT = "policies", "policies_split"
-BASELINE, CHOOSER = "depth", "auto"
 MODES = ("train", "infer")
-PARTS = ("construction", "scheduling", "execution")
 ORDER_SEED = 1
 LEARN_ON = 32  # examples of the first mini-batch, from which machines are learned
 
@@ -225,23 +221,14 @@ def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in text.split(",")]
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
-    parser.add_argument("--synthetic", action="store_true", help="synthetic data")
-    parser.add_argument("--workload", metavar="NAME,...", help=f"default: all of {', '.join(NETWORKS)}")
-    parser.add_argument("--policy", metavar="NAME,...", help=f"default: all of {', '.join(POLICIES)}")
+    parser = harness.parser(
+        __doc__, data=None, synthetic=False, workload=None, policy=None, batch_sizes=[1, 8, 64], rounds=24, threads=1,
+        cores=None,
+    )  # fmt: skip
     parser.add_argument("--mode", choices=MODES, help="default: both")
-    parser.add_argument("--batch-sizes", type=numbers, default=[1, 8, 64], metavar="N,...")
-    parser.add_argument("--hidden", type=numbers, default=[128, 256], metavar="N,...")
+    parser.add_argument("--hidden", type=harness.numbers, default=[128, 256], metavar="N,...")
     parser.add_argument("--mini-batches", type=int, default=4, metavar="N", help="different ones of each size")
-    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=0.05, help="that a policy's part of a round should take")
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors")
-    parser.add_argument("--cores", type=int, help="that the process is kept on (default: as many as --threads)")
     parser.add_argument("--split", action="store_true", help="construction, scheduling, execution")
     options = parser.parse_args(arguments)
     options.workloads = harness.choose(options.workload, list(NETWORKS), "workloads")
@@ -250,9 +237,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         options.policies.insert(0, BASELINE)
     options.modes = MODES if options.mode is None else (options.mode,)
     options.cores = options.cores or options.threads
-    options.data = None if options.synthetic else data_folder(options.data)
-    if options.data is None and not options.synthetic:
-        print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    options.data = data_folder(options.data, options.synthetic)
     return options
 
 

@@ -10,31 +10,18 @@ scheduling, execution.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from batching_table import Line, setting
-from table import markdown, three_digits
+import harness
+from table import Line, markdown, read, setting, three_digits
 
 BENCH, SPLIT = "policies", "policies_split"
 BASELINE, CHOOSER = "depth", "auto"
 PARTS = ("construction", "scheduling", "execution")
 
 Group = tuple[str, ...]
-
-
-def read(path: Path) -> list[Line]:
-    """The lines of a file that are of this bench; of several of one case the last one."""
-    found = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        if line["bench"] in (BENCH, SPLIT):
-            found[line["bench"], line["case"]] = line
-    return list(found.values())
 
 
 def rows_of(lines: Iterable[Line], bench: str) -> dict[Group, dict[Group, dict[str, Line]]]:
@@ -94,10 +81,9 @@ def tables(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    parser = harness.parser(__doc__, "lines")
     options = parser.parse_args()
-    lines = read(options.lines)
+    lines = read([options.lines], (BENCH, SPLIT))
     if not lines:
         sys.exit(f"{options.lines}: no lines of {BENCH}.py")
     print(tables(lines), end="")

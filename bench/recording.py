@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -177,11 +175,7 @@ def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
     logits = graph.zeros(CLASSES)
     losses = [vpps.cross_entropy(logits, node.label) for tree in batch for node in tree]
     vpps.sum(losses)
-    seconds = []
-    for _ in range(options.rounds):
-        start = time.perf_counter()
-        vpps.sum(losses)
-        seconds.append(time.perf_counter() - start)
+    seconds = harness.timed(lambda: vpps.sum(losses), options.rounds)
     harness.report(
         BENCH, f"sum batch={len(batch)}", [s / len(losses) * 1e6 for s in seconds], "us/loss",
         higher_is_better=False, recorder=recorder(), calls=len(losses), ms=round(statistics.median(seconds) * 1e3, 3),
@@ -191,10 +185,8 @@ def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
 
 def main() -> None:
     """Run every case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser = harness.parser(__doc__, trees=None, rounds=30)
     parser.add_argument("--batch", type=int, default=64, help="trees")
-    parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     harness.confine(1)
     path = trees_file(options.trees)

@@ -8,13 +8,39 @@ measured) as the strongest of all, tuned ones included: `1,240 · 3.10 · 2.24`.
 
 from __future__ import annotations
 
-import argparse
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import harness
 import workload_lines
 from workload_lines import TUNED, Case, Memory
+
+Line = dict[str, Any]
+"""What a bench prints."""
+
+
+def read(paths: Iterable[Path], benches: Collection[str]) -> list[Line]:
+    """The lines of files that are of these benches; of several of one case, program and peer the last one."""
+    found: dict[Any, Line] = {}
+    for path in paths:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            if line["bench"] in benches:
+                found[line["bench"], line["case"], line.get("program"), line.get("peer")] = line
+    return list(found.values())
+
+
+def setting(line: Line, name: str) -> str:
+    """A setting of a case, such as that of "batch"; "" where it has none."""
+    return dict(word.split("=", 1) for word in line["case"].split() if "=" in word).get(name, "")
+
+
+def commit_of(line: Line) -> str:
+    """In words."""
+    return f"commit {(line['commit']['id'] or 'unknown')[:9]}"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -61,10 +87,7 @@ def memory(found: Iterable[Memory]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
-    parser.add_argument("--mode", choices=["train", "infer"], default="train")
-    parser.add_argument("--batch-sizes", type=lambda text: [int(part) for part in text.split(",")], metavar="N,N,...")
+    parser = harness.parser(__doc__, "lines", mode="train", batch_sizes=None)
     options = parser.parse_args()
     lines = workload_lines.read(options.lines)
     cases = [case for case in workload_lines.cases_of(lines) if case.mode == options.mode]

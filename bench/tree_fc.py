@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -87,7 +86,7 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
         return DynetTreeFc(import_dynet(pools, options.dynet_autobatch), weights, LEARNING_RATE)
     from peers.torch_tree_fc import TorchTreeFc
 
-    return TorchTreeFc(weights, name, LEARNING_RATE, options.threads)
+    return TorchTreeFc(weights, name, "sgd", LEARNING_RATE, options.threads)
 
 
 def tree_fc(leaves: int, options: argparse.Namespace) -> None:
@@ -130,25 +129,14 @@ def compare(case: str, contenders: dict[str, Any], batches: dict[str, list[Any]]
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leaves", type=_numbers, default=[32, 64, 128, 256, 512, 1024], metavar="N,N,...")
-    parser.add_argument("--batch-size", type=int, default=64, help="of Tree-FC")
-    parser.add_argument("--hidden", type=int, help="default: 512 for Tree-FC, 256 for the Tree-LSTM")
+    parser = harness.parser(
+        __doc__, trees=None, batch_size=64, batch_sizes=[1, 16, 32, 64, 128, 256], hidden=None, limit=512, threads=1,
+        cores=None, passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False, quick=False,
+    )  # fmt: skip
+    parser.add_argument("--leaves", type=harness.numbers, default=[32, 64, 128, 256, 512, 1024], metavar="N,N,...")
     parser.add_argument(
-        "--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line: Tree-LSTM instead"
+        "--batches", type=int, default=64, help="mini-batches of the trees of a file in a pass, at most"
     )
-    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 16, 32, 64, 128, 256], metavar="N,N,...")
-    parser.add_argument("--limit", type=int, default=512, help="trees of the file in a pass, at most")
-    parser.add_argument("--batches", type=int, default=64, help="mini-batches of them in a pass, at most")
-    parser.add_argument("--threads", type=int, default=1, help="of every contender: vps= and torch.set_num_threads")
-    parser.add_argument("--cores", type=int, help="that the process is kept on (default: as many as --threads)")
-    parser.add_argument("--passes", type=int, default=3, help="timed passes of every contender, interleaved")
-    parser.add_argument(
-        "--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all, dynet if installed)"
-    )
-    parser.add_argument("--dynet-autobatch", type=int, choices=[1, 2], default=1, help="1: agenda, 2: depth")
-    parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
-    parser.add_argument("--quick", action="store_true", help="small sizes: a check that all of it runs")
     options = parser.parse_args()
     if bad := [n for n in options.leaves if n < 2 or n & (n - 1)]:
         sys.exit(f"--leaves {','.join(map(str, bad))}: complete trees have 2, 4, 8 ... leaves")
@@ -160,10 +148,6 @@ def parse_options() -> argparse.Namespace:
     options.optimizer, options.lr = "sgd", None
     options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     return options
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:

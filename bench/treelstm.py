@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import harness
@@ -90,8 +88,13 @@ def most_nodes(trees: list[Tree], batch_size: int) -> int:
     return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 
-def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]) -> None:
-    """Train all on the first batches; exit with status 1 where a loss differs from the first contender's."""
+def check_losses(
+    contenders: dict[str, Contender],
+    batches: dict[str, list[Any]],
+    tolerance: float = TOLERANCE,
+    error: type[BaseException] = SystemExit,
+) -> None:
+    """Train all on the first batches; raises `error` (status 1) where a loss differs from the first contender's."""
     for number in range(min(CHECKED_BATCHES, min(map(len, batches.values())))):
         losses = {}
         for name, contender in contenders.items():
@@ -99,8 +102,8 @@ def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]
             losses[name] = contender.loss()
         expected = next(iter(losses.values()))
         # Written so that a NaN fails too.
-        if not all(abs(loss - expected) <= TOLERANCE * abs(expected) for loss in losses.values()):
-            sys.exit(f"{BENCH}: the losses of batch {number} differ, the figures would mean nothing: {losses}")
+        if not all(abs(loss - expected) <= tolerance * abs(expected) for loss in losses.values()):
+            raise error(f"the losses of batch {number} differ, the figures would mean nothing: {losses}")
 
 
 def train(contender: Contender, batches: Sequence[Any]) -> None:
@@ -158,37 +161,17 @@ def peer_name(contender: str, options: argparse.Namespace) -> str:
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
-    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 8, 64], metavar="N,N,...")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, help="default: as --hidden")
-    parser.add_argument("--threads", type=int, default=1, help="of every contender: vps= and torch.set_num_threads")
+    parser = harness.parser(
+        __doc__, trees=..., batch_sizes=[1, 8, 64], hidden=256, embedding=None, threads=1, cores=None, limit=512,
+        passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False,
+    )  # fmt: skip
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
     parser.add_argument("--lr", type=float, help=f"default: {LEARNING_RATE}")
-    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
-    parser.add_argument("--passes", type=int, default=3, help="timed passes of every contender, interleaved")
-    parser.add_argument(
-        "--contenders",
-        metavar="NAME,...",
-        help=f"of {', '.join(CONTENDERS)} (default: all, dynet if it is installed)",
-    )
-    parser.add_argument("--dynet-autobatch", type=int, choices=[1, 2], default=1, help="1: agenda, 2: depth")
-    parser.add_argument(
-        "--cores",
-        type=int,
-        help="that the process, the host thread of vpps included, is kept on (default: as many as --threads)",
-    )
-    parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
     options = parser.parse_args()
     options.cores = options.cores or options.threads
     options.embedding = options.embedding or options.hidden
     options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     return options
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:

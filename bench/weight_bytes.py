@@ -14,9 +14,7 @@ registers: each matrix once per mini-batch. A CPU's weights lie in memory and it
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import harness
 from autobatch import STRATEGIES, matrix_reads, tree_lstm
@@ -43,15 +41,9 @@ def vpps_bytes(net: VppsTreeLstm, batch: Sequence[Tree]) -> int:
 
 def main() -> None:
     """Count and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
-    parser.add_argument(
-        "--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 2, 4, 8, 16, 32, 64, 128]
+    parser = harness.parser(
+        __doc__, trees=..., batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], hidden=256, embedding=256, threads=1, limit=128
     )
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1, help="virtual processors of vpps")
-    parser.add_argument("--limit", type=int, default=128, help="sentences")
     options = parser.parse_args()
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.embedding, options.hidden)

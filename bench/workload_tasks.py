@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,18 @@ DATA = {
 }
 
 
-def data_folder(asked: Path | None = None) -> Path | None:
-    """The folder of all data sets: the one asked for, $VPPS_DATA, or shared/data in the checkout or beside it."""
+def data_folder(asked: Path | None = None, synthetic: bool = False) -> Path | None:
+    """The folder of all data sets: the one asked for, $VPPS_DATA, or shared/data in the checkout or beside it.
+
+    None where data is to be synthetic, or has to be, which is told.
+    """
+    if synthetic:
+        return None
     folders = [asked, os.environ.get("VPPS_DATA"), _ROOT / "shared" / "data", _ROOT.parent / "shared" / "data"]
-    return next((Path(folder) for folder in folders if folder and Path(folder).is_dir()), None)
+    found = next((Path(folder) for folder in folders if folder and Path(folder).is_dir()), None)
+    if found is None:
+        print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    return found
 
 
 def data_of(name: str, folder: Path | None) -> Path | None:

@@ -58,7 +58,7 @@ MEMORY_BATCHES = 4
 ORDER_SEED = 1
 
 
-class Complaints:
+class Diagnostics:
     """What went wrong, told at once and counted."""
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class Measured:
 class TaskBench:
     """The contenders of one task."""
 
-    def __init__(self, name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
-        self.name, self.options, self.preload, self.complaints = name, options, preload, complaints
+    def __init__(self, name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
+        self.name, self.options, self.preload, self.diagnostics = name, options, preload, diagnostics
         self.workers: dict[str, Worker] = {}
         self.facts: dict[str, Any] = {}  # by process
         self.gemm: dict[str, float | None] = {}
@@ -117,7 +117,7 @@ class TaskBench:
     def start(self, contenders: Sequence[str], keep_memory: bool = True) -> list[str]:
         """Start their processes; returns those that could."""
         options = self.options
-        data = None if options.synthetic else data_of(self.name, options.data)
+        data = data_of(self.name, options.data)
         for process in dict.fromkeys(FORMS[name].process for name in contenders):
             form = next(form for form in FORMS.values() if form.process == process)
             worker = self.workers[process] = Worker(
@@ -134,7 +134,7 @@ class TaskBench:
                 self.gemm[process] = matrix and worker.ask("product", rows=matrix[0], columns=matrix[1], n=GEMM_VECTORS)
                 self.versions[process] = worker.ask("version")
             except WorkerError as error:
-                self.complaints.add(f"{self.name}: {form.shown}: {error}")
+                self.diagnostics.add(f"{self.name}: {form.shown}: {error}")
                 self.facts.pop(process, None)
         return [name for name in contenders if FORMS[name].process in self.facts]
 
@@ -179,7 +179,7 @@ class TaskBench:
 
     def fail(self, name: str, why: str) -> None:
         """Measure a contender no more."""
-        self.complaints.add(f"{self.name}: {FORMS[name].shown}: {why}")
+        self.diagnostics.add(f"{self.name}: {FORMS[name].shown}: {why}")
         self.failed.add(name)
 
     def compare(self, contenders: Sequence[str], batch_size: int) -> None:
@@ -269,9 +269,9 @@ def _difference(results: list[list[float]], expected: list[list[float]]) -> str 
     return None
 
 
-def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
     """All batch sizes of a task."""
-    bench = TaskBench(name, options, preload, complaints)
+    bench = TaskBench(name, options, preload, diagnostics)
     try:
         started = bench.start(options.contenders)
         if started:
@@ -283,14 +283,14 @@ def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, 
         bench.close()
 
 
-def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, diagnostics: Diagnostics) -> None:
     """Peaks of every contender, in a process per contender, batch size and round."""
     for batch_size in options.batch_sizes:
         added: dict[str, list[float]] = {}
         case = ""
         for contender in options.contenders:
             for _ in range(options.passes):
-                bench = TaskBench(name, options, preload, complaints)
+                bench = TaskBench(name, options, preload, diagnostics)
                 try:
                     if not bench.start([contender], keep_memory=False):
                         break
@@ -317,23 +317,15 @@ def measure_memory(name: str, options: argparse.Namespace, preload: Path | None,
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(
+        __doc__, mode="train", batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], hidden=None, embedding=None, contenders=None,
+        data=None, synthetic=False, limit=512, passes=None, threads=1, cores=None,
+    )  # fmt: skip
     parser.add_argument("--tasks", metavar="NAME,...", help=f"default: all of {', '.join(TASKS)}")
-    parser.add_argument("--mode", choices=["train", "infer"], default="train")
-    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 2, 4, 8, 16, 32, 64, 128], metavar="N,N,...")
-    parser.add_argument("--hidden", type=int, help="default: 512 for RvNN and TD-RNN, 256 for others")
-    parser.add_argument("--embedding", type=int, help="default: as --hidden")
-    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(FORMS)} (default: all that can run)")
     parser.add_argument("--native-dynet", type=Path, metavar="FOLDER", help="the python folder of peers/build_dynet")
     parser.add_argument("--dynet-megabytes", type=int, default=1024, help="of each of DyNet's two large pools")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
-    parser.add_argument("--synthetic", action="store_true", help="measure on synthetic data")
-    parser.add_argument("--limit", type=int, default=512, help="examples to choose mini-batches from")
-    parser.add_argument("--passes", type=int, help="timed rounds, interleaved (default: 5), or of memory (default: 1)")
     parser.add_argument("--seconds", type=float, default=0.15, help="that a timing should take")
     parser.add_argument("--slowest", type=float, default=1.0, help="seconds that a mini-batch may take")
-    parser.add_argument("--threads", type=int, default=1, help="of every contender that can use more than one")
-    parser.add_argument("--cores", type=int, help="that all processes are kept on (default: as many as --threads)")
     parser.add_argument("--lr", type=float, default=0.01, help="of SGD")
     parser.add_argument("--memory", action="store_true", help="measure memory rather than speed")
     options = parser.parse_args()
@@ -346,14 +338,8 @@ def parse_options() -> argparse.Namespace:
     options.contenders = harness.choose_contenders(options.contenders, known)
     options.cores = options.cores or options.threads
     options.passes = options.passes or (1 if options.memory else 5)
-    options.data = data_folder(options.data)
-    if options.data is None and not options.synthetic:
-        print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    options.data = data_folder(options.data, options.synthetic)
     return options
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 @contextmanager
@@ -368,12 +354,12 @@ def main() -> None:
     """Every task."""
     options = parse_options()
     harness.confine(options.cores)
-    complaints = Complaints()
+    diagnostics = Diagnostics()
     measure = measure_memory if options.memory else measure_speed
     with _preloaded(options.contenders) as preload:
         for name in options.tasks:
-            measure(name, options, preload, complaints)
-    sys.exit(1 if complaints.count else 0)
+            measure(name, options, preload, diagnostics)
+    sys.exit(1 if diagnostics.count else 0)
 
 
 if __name__ == "__main__":

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from vpps.config import cache_dir
 from vpps.kernel.host_compiler import build_cpu
 from vpps.planner.native import library as planner
 
+LATEST = 400
+"""Entries that are taken over, of a cache that may hold thousands."""
+
 
 def cache_with_kernels(folder: Path) -> Path:
-    """The folder as a cache with the kernels that are compiled already, but without measured choices.
+    """The folder as a cache with the kernels that were used last, but without measured choices.
 
     What takes longest to compile, and most tests need, is among them: the cpu target's kernels and the planner.
     """
     for timeline in (False, True):
         build_cpu(timeline)
     planner.build()
-    kernels = cache_dir() / "kernels"
-    ignored = shutil.ignore_patterns("*.lock", "build-*")
-    shutil.copytree(kernels, folder / "kernels", ignore=ignored, copy_function=_link, dirs_exist_ok=True)
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    for entry in sorted(filter(_used, (cache_dir() / "kernels").iterdir()), key=_used)[-LATEST:]:
+        with suppress(OSError):  # another process may remove it meanwhile
+            shutil.copytree(entry, folder / "kernels" / entry.name, copy_function=_link, dirs_exist_ok=True)
     return folder
+
+
+def _used(entry: Path) -> float:
+    """When, in seconds since 1970; 0 for what is no entry."""
+    try:
+        return (entry / f"{entry.name}.json").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _link(source: str, target: str) -> None:

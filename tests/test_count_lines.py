@@ -16,7 +16,7 @@ CHANGELOG = "# Changelog\n\n## 0.2.0\n\n{}\n\n- Something.\n\n## 0.1.0\n\nLines:
 
 
 def count(tree: Path, line: str) -> tuple[int, list[str], str]:
-    """Exit code, words of the table's lines and complaints, for a tree with that line in the latest entry."""
+    """Exit code, words of the table's lines and messages, for a tree with that line in the latest entry."""
     (tree / "CHANGELOG.md").write_text(CHANGELOG.format(line))
     script = [sys.executable, str(ROOT / "scripts/count_lines"), str(tree)]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
@@ -44,11 +44,11 @@ def test_a_tree_within_its_budget(tree: Path) -> None:
 
 
 def test_a_tree_beyond_its_budget(tree: Path) -> None:
-    status, table, complaint = count(tree, "Lines: code 10, kernels 1,199")
-    assert (status, len(table), complaint) == (1, 3, "more lines than CHANGELOG.md allows: kernels\n")
+    status, table, message = count(tree, "Lines: code 10, kernels 1,199")
+    assert (status, len(table), message) == (1, 3, "more lines than CHANGELOG.md allows: kernels\n")
 
 
 def test_an_entry_without_a_budget(tree: Path) -> None:
-    status, _, complaint = count(tree, "Smaller.")
+    status, _, message = count(tree, "Smaller.")
     assert status == 1
-    assert complaint.startswith("CHANGELOG.md: the latest entry has no line such as `Lines: ")
+    assert message.startswith("CHANGELOG.md: the latest entry has no line such as `Lines: ")

@@ -138,7 +138,7 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     add("--only", type=lambda text: text.split(","), default=list(STAGES), metavar="STAGE,...", help="these stages")
     add("--commit", help="of the checkout, where there is no git")
     add("--cache", type=Path, default=cache_dir(), metavar="FOLDER", help="of kernels (default %(default)s)")
-    add("--smallest", action="store_true", help="a rehearsal: the smallest sizes, no figures")
+    add("--smallest", action="store_true", help="a dry run: the smallest sizes, no figures")
     options = parser.parse_args(arguments)
     if unknown := set(options.only) - set(STAGES):
         parser.error(f"--only {','.join(sorted(unknown))}: expected some of {','.join(STAGES)}")

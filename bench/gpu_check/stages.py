@@ -31,7 +31,7 @@ STAGES = {
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
 ALONE = ("test_machine", "test_training")  # they want the GPU for themselves
 # What an imaginary GPU runs of them in seconds, by pytest's -k.
-REHEARSED = {
+DRY_RUN = {
     "test_machine": "test_memory_is_shared",
     "test_training": "test_training_follows_the_reference or test_a_stopped_launch",
     "test_tree_lstm": "test_gradients_updates_and_inference and [64]",
@@ -116,10 +116,10 @@ def _tests(smallest: bool, cores: int) -> Iterator[Step]:
     # Where a test hangs, even outside Python, its process is ended and replaced, and the next test runs.
     limit = (f"--timeout={TEST_SECONDS}", "--timeout-method=thread") if _there("pytest_timeout") else ()
     limit += ("-o", f"faulthandler_timeout={TEST_SECONDS}")
-    for file in [f for f in test_files() if f.stem in REHEARSED or not smallest]:
+    for file in [f for f in test_files() if f.stem in DRY_RUN or not smallest]:
         alone = smallest or file.stem in ALONE
         workers = ("-n", str(1 if alone else min(WORKERS, cores))) if _there("xdist") else ()
-        few = ("-k", REHEARSED[file.stem]) if smallest else ()
+        few = ("-k", DRY_RUN[file.stem]) if smallest else ()
         command = (*common, *limit, *workers, *few, f"tests/gpu/{file.name}")
         yield Step("tests", f"tests/gpu/{file.name}", command, 20, 420)
 
@@ -142,8 +142,8 @@ def _endurance(smallest: bool) -> Iterator[Step]:
     for question, seconds in (("launches", 15), ("two", 8), ("abort", 30)):
         command = _program("gpu_endurance.py", question, *size)
         # A launch that waits for ever is to be ended soon.
-        patience = {"VPPS_PATIENCE": "3"} if question == "abort" else {}
-        yield Step("endurance", question, command, seconds, 180, patience)
+        timeout = {"VPPS_PATIENCE": "3"} if question == "abort" else {}
+        yield Step("endurance", question, command, seconds, 180, timeout)
 
 
 def _long(smallest: bool) -> Iterator[Step]:

@@ -29,22 +29,17 @@ MODELS = ("tree-lstm", "bilstm-tagger", "lattice-lstm")
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, batch_sizes=[1, 16, 64])
     parser.add_argument("--models", default=",".join(MODELS), metavar="NAME,...")
-    parser.add_argument("--batch-sizes", type=_ints, default=[1, 16, 64], metavar="N,...")
     parser.add_argument(
-        "--combs", type=_ints, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
+        "--combs", type=harness.numbers, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
     )
     parser.add_argument("--trees", type=Path, metavar="DIR", help="real trees for tree-lstm (default: synthetic ones)")
     parser.add_argument("--blocks-per-sm", type=int, default=1, choices=(1, 2))
-    parser.add_argument("--blocks", type=_ints, metavar="N,...", help="thread blocks to execute")
+    parser.add_argument("--blocks", type=harness.numbers, metavar="N,...", help="thread blocks to execute")
     parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
     parser.add_argument("--top", type=int, default=12, help="rows of rankings")
     return parser.parse_args()
-
-
-def _ints(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,17 @@ def _term(m: Machine, text: str) -> Callable[[], Any]:
         return lambda: u64(~get()) + U64(1)
     get = m.words(text)
     return lambda: u64(get())
+
+
+def _of_words(operation: Callable[..., Any], count: int) -> Meaning:
+    """Of so many operands, lane by lane."""
+
+    def make(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
+        known(modifiers)
+        put, parts = m.put(operands[0]), [m.words(t) for t in operands[1 : 1 + count]]
+        return lambda mask: put(operation(*(p() for p in parts)), mask)
+
+    return make
 
 
 def _iadd3(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
@@ -37,39 +49,20 @@ def _iadd3(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
-def _viadd(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    known(modifiers)
-    put, a, b = m.put(operands[0]), m.words(operands[1]), m.words(operands[2])
-    return lambda mask: put(a() + b(), mask)
-
-
 def _extreme(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    known(modifiers, "U32", "RELU")
-    put, least = m.put(operands[0]), m.predicate(operands[-1])
-    terms = [m.words(t) for t in operands[1:-1]]
-    kind = np.uint32 if "U32" in modifiers else np.int32
-    floor = 0 if "RELU" in modifiers else None  # what is below zero is zero
-
-    def run(mask: Mask) -> None:
-        *sums, other = (t() for t in terms)
-        value = (sums[0] if len(sums) == 1 else sums[0] + sums[1]).view(kind)
-        other = other.view(kind)
-        found = np.where(least(), np.minimum(value, other), np.maximum(value, other))
-        put((found if floor is None else np.maximum(found, kind(floor))).view(np.uint32), mask)
-
-    return run
-
-
-def _extreme_of_three(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    known(modifiers, "U32")
+    """Of two operands or three; VIADDMNMX, of three as well, adds the first two."""
+    known(modifiers, "U32", "RELU", "ADD")
     put, least = m.put(operands[0]), m.predicate(operands[-1])
     terms = [m.words(t) for t in operands[1:-1]]
     kind = np.uint32 if "U32" in modifiers else np.int32
 
     def run(mask: Mask) -> None:
-        a, b, c = (np.asarray(t()).view(kind) for t in terms)
-        found = np.where(least(), np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c))
-        put(found.view(np.uint32), mask)
+        values = [np.asarray(t()) for t in terms]
+        if "ADD" in modifiers:
+            values[:2] = [values[0] + values[1]]
+        values = [value.view(kind) for value in values]
+        found = np.where(least(), reduce(np.minimum, values), reduce(np.maximum, values))
+        put((np.maximum(found, kind(0)) if "RELU" in modifiers else found).view(np.uint32), mask)
 
     return run
 
@@ -221,12 +214,6 @@ def _sel(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return lambda mask: put(np.where(p(), a(), b()), mask)
 
 
-def _mov(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    known(modifiers)
-    put, a = m.put(operands[0]), m.words(operands[1])
-    return lambda mask: put(a(), mask)
-
-
 def _shf(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     wraps = "W" in modifiers  # shifts by more than all bits are by the rest, instead of by all
     direction, kind, *rest = (name for name in modifiers if name != "W")
@@ -277,11 +264,6 @@ def _prmt(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
-def _iabs(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    put, a = m.put(operands[0]), m.words(operands[1])
-    return lambda mask: put(np.abs(a().view(np.int32)).view(np.uint32), mask)
-
-
 def _p2r(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     put, kept, which = m.put(operands[0]), m.words(operands[2]), np.uint32(int(operands[3], 16))
 
@@ -304,30 +286,24 @@ def _r2p(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
-def _popc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    known(modifiers)
-    put, a = m.put(operands[0]), m.words(operands[1])
-    return lambda mask: put(np.bitwise_count(a()), mask)
-
-
 WHOLE_NUMBERS: dict[str, Meaning] = {
     "IADD3": _iadd3,
-    "VIADD": _viadd,
-    "VIADDMNMX": _extreme,
+    "VIADD": _of_words(lambda a, b: a + b, 2),
+    "VIADDMNMX": lambda m, operands, modifiers: _extreme(m, operands, [*modifiers, "ADD"]),
     "VIMNMX": _extreme,
     "IMNMX": _extreme,
-    "VIMNMX3": _extreme_of_three,
+    "VIMNMX3": _extreme,
     "IMAD": _imad,
     "LEA": _lea,
     "LOP3": _lop3,
     "PLOP3": _plop3,
     "ISETP": _isetp,
     "SEL": _sel,
-    "MOV": _mov,
+    "MOV": _of_words(lambda a: a, 1),
     "SHF": _shf,
     "PRMT": _prmt,
-    "IABS": _iabs,
+    "IABS": _of_words(lambda a: np.abs(a.view(np.int32)).view(np.uint32), 1),
     "P2R": _p2r,
     "R2P": _r2p,
-    "POPC": _popc,
+    "POPC": _of_words(np.bitwise_count, 1),
 }

@@ -9,11 +9,11 @@
 
 constexpr Word LINE = 32;            // words of 128 bytes, so that groups and kinds of word share no line
 constexpr Word MOST_BLOCKS = 1024;   // of a launch
-constexpr Word PATIENCE = 1u << 23;  // polls, some seconds
+constexpr Word TIMEOUT = 1u << 23;  // polls, some seconds
 
 DEVICE void give_up_after(Word& polls)
 {
-    if (++polls > PATIENCE) stop();
+    if (++polls > TIMEOUT) stop();
 }
 
 DEVICE void barrier(Word* words, Word group, Word width, Word level)

@@ -291,7 +291,7 @@ def run(
     """The main function of a program: the command line, then `measure`, or compiling all of `builds(quick)`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
-    parser.add_argument("--smallest", action="store_true", help="the smallest sizes: a rehearsal, no figures")
+    parser.add_argument("--smallest", action="store_true", help="the smallest sizes: a dry run, no figures")
     parser.add_argument("--rounds", type=int, help="of every measurement (default 11, quick 3)")
     parser.add_argument("--compile-only", action="store_true", help="compile all kernels; needs no device")
     parser.add_argument(

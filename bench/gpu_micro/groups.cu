@@ -2,7 +2,7 @@
 #include "slot.cuh"
 
 constexpr Word LINE = 32;           // words of 128 bytes: the counters of two groups share no line
-constexpr Word PATIENCE = 1u << 23; // polls, some seconds
+constexpr Word TIMEOUT = 1u << 23; // polls, some seconds
 
 /// Until all `width` blocks of the group have come here `times` times.
 DEVICE void barrier(Word* counter, Word all)
@@ -12,7 +12,7 @@ DEVICE void barrier(Word* counter, Word all)
         add_release(counter);
         for (Word polls = 0; load_relaxed(counter) < all; ++polls) {
             if (polls > 2) pause(20);
-            if (polls > PATIENCE) stop();
+            if (polls > TIMEOUT) stop();
         }
         load_acquire(counter);
     }

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from trees import Tree
 
-from peers.dynet_treelstm import MEGABYTE, Pools
+from peers.dynet_treelstm import MEGABYTE, DynetTrees, Pools
 
 
 def pools_for(nodes: int, weights: Mapping[str, NDArray[np.float32]], models: int) -> Pools:
@@ -28,32 +28,22 @@ def pools_for(nodes: int, weights: Mapping[str, NDArray[np.float32]], models: in
     return Pools(*(math.ceil(size / MEGABYTE) + 8 for size in sizes))
 
 
-class DynetTreeFc:
+class DynetTreeFc(DynetTrees):
     """Trains Tree-FC by SGD."""
 
     def __init__(self, dynet: Any, weights: Mapping[str, NDArray[np.float32]], lr: float) -> None:
         """Copy the weights. dynet: from `peers.dynet_treelstm.import_dynet`."""
-        self.dynet = dynet
-        self.model = dynet.ParameterCollection()
-        self.words = self.model.lookup_parameters_from_numpy(weights["words"])
-        hidden = weights["Wo"].shape[1]
-        W = weights["W"]
-        self.b, self.L, self.R, self.bo, self.Wo = (
-            self.model.parameters_from_numpy(np.ascontiguousarray(array))
-            for array in (weights["b"], W[:, :hidden], W[:, hidden:], weights["bo"], weights["Wo"])
+        super().__init__(dynet, weights)
+        W, hidden = weights["W"], self.hidden
+        self.b, self.L, self.R, self.bo, self.Wo = map(
+            self._parameter, (weights["b"], W[:, :hidden], W[:, hidden:], weights["bo"], weights["Wo"])
         )
-        self.trainer = dynet.SimpleSGDTrainer(self.model, lr)
-        self.trainer.set_clip_threshold(0)
-        self._loss = math.nan
+        self._train_with("sgd", lr)
 
     @staticmethod
     def prepare(tree: Tree) -> tuple[list[tuple[int, int, int]], int]:
         """Nodes and the root's label as the loop below wants them, outside the timing."""
         return list(zip(tree.words, tree.left, tree.right, strict=True)), tree.labels[-1]
-
-    def step(self, batch: Sequence[tuple[list[tuple[int, int, int]], int]]) -> None:
-        """Train on one mini-batch."""
-        self.run(self.graph(batch))
 
     def graph(self, batch: Sequence[tuple[list[tuple[int, int, int]], int]]) -> Any:
         """The expression of the loss: what DyNet calls constructing the graph."""
@@ -70,17 +60,3 @@ class DynetTreeFc:
             labels.append(label)
         logits = affine([self.bo, self.Wo, dynet.concatenate_to_batch(roots)])
         return dynet.sum_batches(dynet.pickneglogsoftmax_batch(logits, labels)) * (1.0 / len(batch))
-
-    def run(self, loss: Any) -> None:
-        """The rest of a step, DyNet's batching included."""
-        self._loss = loss.scalar_value()
-        loss.backward()
-        self.trainer.update()
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update."""
-        return self._loss
-
-    def close(self) -> None:
-        """Release the graph."""
-        self.dynet.renew_cg()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -72,7 +73,49 @@ def import_dynet(pools: Pools, autobatch: int, profiling: int = 0) -> Any:
     return dynet
 
 
-class DynetTreeLstm:
+class DynetTrees(ABC):
+    """What the programs for trees share: a step as the benches take it apart."""
+
+    def __init__(self, dynet: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Copy the embeddings. dynet: from `import_dynet`."""
+        self.dynet = dynet
+        self.model = dynet.ParameterCollection()
+        self.words = self.model.lookup_parameters_from_numpy(weights["words"])
+        self.hidden = weights["Wo"].shape[1]
+        self._loss = math.nan
+
+    def _parameter(self, array: NDArray[np.float32]) -> Any:
+        return self.model.parameters_from_numpy(np.ascontiguousarray(array))
+
+    def _train_with(self, optimizer: str, lr: float) -> None:
+        trainer = self.dynet.SimpleSGDTrainer if optimizer == "sgd" else self.dynet.AdamTrainer
+        self.trainer = trainer(self.model, lr)
+        self.trainer.set_clip_threshold(0)
+
+    @abstractmethod
+    def graph(self, batch: Sequence[Any]) -> Any:
+        """The expression of the loss: what DyNet calls constructing the graph."""
+
+    def step(self, batch: Sequence[Any]) -> None:
+        """Train on one mini-batch."""
+        self.run(self.graph(batch))
+
+    def run(self, loss: Any) -> None:
+        """The rest of a step, DyNet's batching included."""
+        self._loss = loss.scalar_value()
+        loss.backward()
+        self.trainer.update()
+
+    def loss(self) -> float:
+        """Loss of the latest step, before its update."""
+        return self._loss
+
+    def close(self) -> None:
+        """Release the graph."""
+        self.dynet.renew_cg()
+
+
+class DynetTreeLstm(DynetTrees):
     """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`."""
 
     def __init__(
@@ -85,10 +128,7 @@ class DynetTreeLstm:
             optimizer: "sgd" or "adam".
             whole: multiply by whole matrices, rather than by their parts for each gate and child.
         """
-        self.dynet = dynet
-        self.model = dynet.ParameterCollection()
-        self.words = self.model.lookup_parameters_from_numpy(weights["words"])
-        self.hidden = weights["Wo"].shape[1]
+        super().__init__(dynet, weights)
         children = (slice(None),) if whole else (slice(None, self.hidden), slice(self.hidden, None))
         self.leaf = [
             (self._parameter(weights["b"][gate]), self._parameter(weights["W"][gate])) for gate in self._gates(3, whole)
@@ -99,13 +139,7 @@ class DynetTreeLstm:
         ]
         self.whole = whole
         self.bo, self.Wo = self._parameter(weights["bo"]), self._parameter(weights["Wo"])
-        trainer = dynet.SimpleSGDTrainer if optimizer == "sgd" else dynet.AdamTrainer
-        self.trainer = trainer(self.model, lr)
-        self.trainer.set_clip_threshold(0)
-        self._loss = math.nan
-
-    def _parameter(self, array: NDArray[np.float32]) -> Any:
-        return self.model.parameters_from_numpy(np.ascontiguousarray(array))
+        self._train_with(optimizer, lr)
 
     def _gates(self, n: int, whole: bool) -> list[slice]:
         """Rows that are multiplied together: those of each of n gates, or all."""
@@ -115,16 +149,6 @@ class DynetTreeLstm:
     def prepare(tree: Tree) -> list[tuple[int, int, int, int]]:
         """The tree as the loop below wants it. Made once per tree, as a data loader would, outside the timing."""
         return list(zip(tree.words, tree.left, tree.right, tree.labels, strict=True))
-
-    def step(self, batch: Sequence[list[tuple[int, int, int, int]]]) -> None:
-        """Train on one mini-batch."""
-        self.run(self.graph(batch))
-
-    def run(self, loss: Any) -> None:
-        """The rest of a step, DyNet's batching included."""
-        self._loss = loss.scalar_value()
-        loss.backward()
-        self.trainer.update()
 
     def graph(self, batch: Sequence[list[tuple[int, int, int, int]]]) -> Any:
         """The expression of the loss: what DyNet calls constructing the graph."""
@@ -172,11 +196,3 @@ class DynetTreeLstm:
     def _cut(self, gates: Any, n: int) -> list[Any]:
         cut, hidden = self.dynet.pick_range, self.hidden
         return [cut(gates, k * hidden, (k + 1) * hidden) for k in range(n)]
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update."""
-        return self._loss
-
-    def close(self) -> None:
-        """Release the graph."""
-        self.dynet.renew_cg()

@@ -30,7 +30,7 @@ from torch import Tensor
 from trees import Tree
 
 from peers.torch_gpu import Captured, Uploader
-from peers.torch_treelstm import PreparedTree, Schedule, TorchTreeLstm
+from peers.torch_treelstm import PreparedTree, Schedule, TorchTreeLstm, forward_by_level
 
 MODES = ("pernode", "autograd", "manual", "graphs")
 _LEVELS_STEP, _ROWS_STEP = 4, 8  # what sizes of captured graphs are rounded up to
@@ -119,33 +119,11 @@ class Autograd(_AutogradTreeLstm):
 
     def step(self, batch: Sequence[PreparedTree]) -> None:
         """Train on one mini-batch."""
-        w, hidden = self.weights, self.hidden
         s = Schedule.of(batch)
-        parts = [t.numpy() for t in (s.words, s.labels, TorchTreeLstm._row_order(s))]
+        parts = [s.words.numpy(), s.labels.numpy(), s.row_order()]
         words, labels, order = self._upload(parts).split([len(part) for part in parts])
-        sizes = np.diff(s.rows).tolist()
-        leaves = (np.diff(s.rows) - np.diff(s.inner)).tolist()
-        orders = order.split(sizes)
-
-        x = w["words"].index_select(0, words).requires_grad_()
-        gates = F.linear(x, w["W"], w["b"])
-        i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
-        leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
-        leaf_h = o * torch.tanh(leaf_c)
-        leaf_cs, leaf_hs = leaf_c.split(leaves), leaf_h.split(leaves)
-        c, h = leaf_cs[-1], leaf_hs[-1]  # the deepest level has leaves only
-        hs = [h]
-        for level in reversed(range(len(sizes) - 1)):
-            gates = F.linear(h.view(-1, 2 * hidden), w["U"], w["bU"])
-            i, f_left, f_right, o = torch.sigmoid(gates[:, : 4 * hidden]).chunk(4, 1)
-            c_left, c_right = c.view(-1, 2 * hidden).chunk(2, 1)
-            c = torch.addcmul(i * torch.tanh(gates[:, 4 * hidden :]), f_left, c_left).addcmul(f_right, c_right)
-            h = o * torch.tanh(c)
-            if leaves[level]:
-                c = torch.cat((c, leaf_cs[level])).index_select(0, orders[level])
-                h = torch.cat((h, leaf_hs[level])).index_select(0, orders[level])
-            hs.append(h)
-        logits = F.linear(torch.cat(hs[::-1]), w["Wo"], w["bo"])
+        x = self.weights["words"].index_select(0, words).requires_grad_()
+        logits = forward_by_level(self.weights, x, s, order)
         self._learn(F.cross_entropy(logits, labels, reduction="sum") / len(batch), words, x)
 
 

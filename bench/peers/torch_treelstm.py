@@ -14,9 +14,10 @@ rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_ri
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -67,9 +68,21 @@ class Schedule:
             labels=torch.from_numpy(labels[order]),
         )
 
+    def row_order(self) -> NDArray[np.int64]:
+        """For each row, where it is in "inner nodes of its level, then leaves of its level"."""
+        rows, inner = np.array(self.rows), np.array(self.inner)
+        leaf = rows - inner
+        order = np.empty(rows[-1], np.int64)
+        order[self.inner_rows.numpy()] = np.arange(inner[-1]) - np.repeat(inner[:-1], np.diff(inner))
+        order[self.leaf_rows.numpy()] = np.arange(leaf[-1]) + np.repeat(np.diff(inner) - leaf[:-1], np.diff(leaf))
+        return order
 
-class TorchTreeLstm:
-    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`."""
+
+class LevelBatched(ABC):
+    """What the programs for trees share."""
+
+    recurrent: ClassVar[str]
+    """Name of the matrix that multiplies children."""
 
     def __init__(
         self, weights: Mapping[str, NDArray[np.float32]], mode: str, optimizer: str, lr: float, threads: int
@@ -78,8 +91,8 @@ class TorchTreeLstm:
         torch.set_num_threads(threads)
         self.mode, self.optimizer, self.lr = mode, optimizer, lr
         self.weights = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
-        self.U_t = torch.empty_like(self.weights["U"].t(), memory_format=torch.contiguous_format)
-        words = self.weights["words"]
+        matrix, words = self.weights[self.recurrent], self.weights["words"]
+        self._copy = torch.empty_like(matrix.t(), memory_format=torch.contiguous_format)
         dense = [weight for weight in self.weights.values() if weight is not words]
         if mode == "manual":  # which writes its gradients in place
             for weight in dense:
@@ -113,46 +126,10 @@ class TorchTreeLstm:
 
     def run(self, schedule: Schedule) -> None:
         """The rest of a step."""
-        if self.mode == "autograd":
-            self._autograd_step(schedule)
-        else:
+        if self.mode == "manual":
             self._manual_step(schedule)
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update."""
-        return self._loss.item()
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    # -- autograd ------------------------------------------------------------------------------------------------------
-
-    def _autograd_step(self, s: Schedule) -> None:
-        w = self.weights
-        hidden = w["Wo"].shape[1]
-        gates = F.linear(F.embedding(s.words, w["words"], sparse=True), w["W"], w["b"])
-        i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
-        leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
-        leaf_h = o * torch.tanh(leaf_c)
-        # Every level is its inner nodes, then its leaves, brought into row order by one index.
-        sizes = np.diff(s.rows).tolist()
-        leaves = (np.diff(s.rows) - np.diff(s.inner)).tolist()
-        leaf_cs, leaf_hs = leaf_c.split(leaves), leaf_h.split(leaves)
-        c, h = leaf_cs[-1], leaf_hs[-1]  # the deepest level has leaves only
-        order = self._row_order(s).split(sizes)
-        hs = [h]
-        for level in reversed(range(len(sizes) - 1)):
-            gates = F.linear(h.view(-1, 2 * hidden), w["U"], w["bU"])
-            i, f_left, f_right, o = torch.sigmoid(gates[:, : 4 * hidden]).chunk(4, 1)
-            c_left, c_right = c.view(-1, 2 * hidden).chunk(2, 1)
-            c = torch.addcmul(i * torch.tanh(gates[:, 4 * hidden :]), f_left, c_left).addcmul(f_right, c_right)
-            h = o * torch.tanh(c)
-            if leaves[level]:
-                c = torch.cat((c, leaf_cs[level])).index_select(0, order[level])
-                h = torch.cat((h, leaf_hs[level])).index_select(0, order[level])
-            hs.append(h)
-        logits = F.linear(torch.cat(hs[::-1]), w["Wo"], w["bo"])
-        loss = F.cross_entropy(logits, s.labels, reduction="sum") / s.rows[1]
+            return
+        loss = self._autograd_loss(schedule)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()
@@ -163,17 +140,80 @@ class TorchTreeLstm:
             optimizer.step()
         self._loss = loss.detach()
 
-    @staticmethod
-    def _row_order(s: Schedule) -> Tensor:
-        """For each row, where it is in "inner nodes of its level, then leaves of its level"."""
-        rows, inner = np.array(s.rows), np.array(s.inner)
-        leaf = rows - inner
-        order = np.empty(rows[-1], np.int64)
-        order[s.inner_rows.numpy()] = np.arange(inner[-1]) - np.repeat(inner[:-1], np.diff(inner))
-        order[s.leaf_rows.numpy()] = np.arange(leaf[-1]) + np.repeat(np.diff(inner) - leaf[:-1], np.diff(leaf))
-        return torch.from_numpy(order)
+    @abstractmethod
+    def _autograd_loss(self, s: Schedule) -> Tensor:
+        """Forward."""
 
-    # -- hand-written backward -----------------------------------------------------------------------------------------
+    @abstractmethod
+    def _manual_step(self, s: Schedule) -> None:
+        """Forward, a backward by hand, and the update."""
+
+    def _transposed(self, inner: int) -> Tensor:
+        """The recurrent matrix, for so many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix up to twice as
+        fast as by a transposed one; copying the matrix costs a few such products."""
+        matrix = self.weights[self.recurrent]
+        return self._copy.copy_(matrix.t()) if inner > 200 else matrix.t()
+
+    def _update(self, matrix: str, bias: str, d_out: Tensor, x: Tensor) -> None:
+        """Weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
+        m, b = self.weights[matrix], self.weights[bias]
+        if self.optimizer == "sgd":
+            m.addmm_(d_out.t(), x, alpha=-self.lr)
+            b.sub_(d_out.sum(0), alpha=self.lr)
+        else:
+            torch.mm(d_out.t(), x, out=m.grad)
+            torch.sum(d_out, 0, out=b.grad)
+
+    def loss(self) -> float:
+        """Loss of the latest step, before its update."""
+        return self._loss.item()
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing to release."""
+
+
+def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
+    """Logits of all rows; autograd does the backward.
+
+    Args:
+        x: vectors of the leaves' words.
+        row_order: as `Schedule.row_order`, where the weights are.
+    """
+    hidden = w["Wo"].shape[1]
+    gates = F.linear(x, w["W"], w["b"])
+    i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
+    leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
+    leaf_h = o * torch.tanh(leaf_c)
+    # Every level is its inner nodes, then its leaves, brought into row order by one index.
+    sizes = np.diff(s.rows).tolist()
+    leaves = (np.diff(s.rows) - np.diff(s.inner)).tolist()
+    leaf_cs, leaf_hs = leaf_c.split(leaves), leaf_h.split(leaves)
+    c, h = leaf_cs[-1], leaf_hs[-1]  # the deepest level has leaves only
+    order = row_order.split(sizes)
+    hs = [h]
+    for level in reversed(range(len(sizes) - 1)):
+        gates = F.linear(h.view(-1, 2 * hidden), w["U"], w["bU"])
+        i, f_left, f_right, o = torch.sigmoid(gates[:, : 4 * hidden]).chunk(4, 1)
+        c_left, c_right = c.view(-1, 2 * hidden).chunk(2, 1)
+        c = torch.addcmul(i * torch.tanh(gates[:, 4 * hidden :]), f_left, c_left).addcmul(f_right, c_right)
+        h = o * torch.tanh(c)
+        if leaves[level]:
+            c = torch.cat((c, leaf_cs[level])).index_select(0, order[level])
+            h = torch.cat((h, leaf_hs[level])).index_select(0, order[level])
+        hs.append(h)
+    return F.linear(torch.cat(hs[::-1]), w["Wo"], w["bo"])
+
+
+class TorchTreeLstm(LevelBatched):
+    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`."""
+
+    recurrent = "U"
+
+    def _autograd_loss(self, s: Schedule) -> Tensor:
+        w = self.weights
+        x = F.embedding(s.words, w["words"], sparse=True)
+        logits = forward_by_level(w, x, s, torch.from_numpy(s.row_order()))
+        return F.cross_entropy(logits, s.labels, reduction="sum") / s.rows[1]
 
     @torch.no_grad()
     def _manual_step(self, s: Schedule) -> None:
@@ -186,9 +226,7 @@ class TorchTreeLstm:
             """Tensors with a row per inner node, cut by level, roots first: cheaper than slicing inside the loops."""
             return list(zip(*(t.split(sizes) for t in tensors), strict=True))
 
-        # MKL multiplies 16 to 64 rows by a plain matrix up to twice as fast as by a transposed one. Copying the matrix
-        # costs a few such products.
-        U_t = self.U_t.copy_(w["U"].t()) if inner > 200 else w["U"].t()
+        U_t = self._transposed(inner)
 
         # Forward: all leaves, then level by level from the deepest. Activated gates are kept for the backward. Row j of
         # pair_h and pair_c is the two children of inner node j.
@@ -248,16 +286,6 @@ class TorchTreeLstm:
             w["words"].grad = torch.sparse_coo_tensor(s.words[None], d_x, w["words"].shape, check_invariants=False)
             for optimizer in self.optimizers:
                 optimizer.step()
-
-    def _update(self, matrix: str, bias: str, d_out: Tensor, x: Tensor) -> None:
-        """Weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
-        m, b = self.weights[matrix], self.weights[bias]
-        if self.optimizer == "sgd":
-            m.addmm_(d_out.t(), x, alpha=-self.lr)
-            b.sub_(d_out.sum(0), alpha=self.lr)
-        else:
-            torch.mm(d_out.t(), x, out=m.grad)
-            torch.sum(d_out, 0, out=b.grad)
 
 
 def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -> tuple[Tensor, Tensor]:

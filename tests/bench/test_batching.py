@@ -18,6 +18,7 @@ import numpy as np
 import policies
 import policies_table
 import pytest
+import table
 from batching_whole import Learner, by, by_depth, encodings, parts_of, typed, within
 from edbatch_graphs import Vertices
 
@@ -182,7 +183,7 @@ def test_policies_compares_auto_with_the_best(
     ]  # fmt: skip
     chosen = ["--policy", "depth,sinks-last,auto"]
     lines = printed(policies, [*arguments, *chosen, "--mode", "train"], monkeypatch, capsys)
-    assert [batching_table.setting(line, "policy") for line in lines] == ["depth", "sinks-last", "auto"]
+    assert [table.setting(line, "policy") for line in lines] == ["depth", "sinks-last", "auto"]
     auto = lines[-1]
     assert auto["same"] == ["sinks-last"]  # there is one recurrent cell, so nothing to choose
     assert auto["best"] in ("depth", "sinks-last")
@@ -210,7 +211,7 @@ def test_learning_prints_a_line_per_granularity(
 ) -> None:
     arguments = ["--workload", "lattice-gru", "--policy", "fsm-sort", "--learn-on", "4", "--trials", "20"]
     lines = printed(fsm_learning, ["--synthetic", *arguments, "--rounds", "1"], monkeypatch, capsys)
-    assert [batching_table.setting(line, "granularity") for line in lines] == ["program", "cells"]
+    assert [table.setting(line, "granularity") for line in lines] == ["program", "cells"]
     for line in lines:
         assert line["batches"] >= line["bound"]
         assert line["states"] > 0

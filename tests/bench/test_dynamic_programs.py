@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import host_share
 import numpy as np
@@ -20,36 +16,12 @@ from million import random_forest
 from tree_fc import WORDS, complete_trees
 
 import vpps
+from tests.bench.programs import ROOT, lines_of, run_bench
 
 pytestmark = pytest.mark.cpu
 
-ROOT = Path(__file__).parents[2]
 PEERS = [name for name, module in (("manual", "torch"), ("dynet", "dynet")) if importlib.util.find_spec(module)]
 OURS = ["vpps-bulk", "vpps"]
-
-
-def lines_of(program: str, *arguments: str) -> list[dict[str, Any]]:
-    """What a bench prints."""
-    command = [sys.executable, str(ROOT / "bench" / program), *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()]
-
-
-def brackets(rng: random.Random, leaves: int) -> str:
-    """A labelled binary tree in Penn brackets."""
-    if leaves == 1:
-        return f"({rng.randrange(5)} word{rng.randrange(30)})"
-    left = rng.randrange(1, leaves)
-    return f"({rng.randrange(5)} {brackets(rng, left)} {brackets(rng, leaves - left)})"
-
-
-@pytest.fixture
-def trees_file(tmp_path: Path) -> Path:
-    rng = random.Random(2)
-    path = tmp_path / "trees.txt"
-    path.write_text("\n".join(brackets(rng, rng.randrange(2, 12)) for _ in range(12)), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize("leaves", [2, 8, 64])
@@ -138,8 +110,7 @@ def test_the_host_share_of_sentences_by_batch_size(trees_file: Path) -> None:
 
 
 def test_trees_that_are_not_complete_are_refused() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "tree_fc.py"), "--leaves", "6"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    run = run_bench("tree_fc.py", "--leaves", "6")
     assert run.returncode != 0
     assert "--leaves 6: complete trees have 2, 4, 8 ... leaves" in run.stderr
 
@@ -204,8 +175,6 @@ def test_figures_are_drawn_from_lines(program: str, tmp_path: Path) -> None:
     else:  # it takes a minute to make such lines
         (results,) = (ROOT / "bench" / "results" / "cpu").glob("*-ablation.jsonl")
         shutil.copy(results, path)
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "plot.py"), str(path)], capture_output=True, text=True, check=False
-    )
+    run = run_bench("plot.py", str(path))
     assert run.returncode == 0, run.stderr
     assert path.with_suffix(".svg").read_text(encoding="utf-8").count("<path") > 10

@@ -4,37 +4,26 @@ and the peers in PyTorch compute what vpps does."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 from gpu_step import Stopwatch, read_profile
-from gpu_treelstm import check_losses
 from on_gpu import LossesDifferError
+from treelstm import check_losses
 from trees import read_trees
 
+from tests.bench.programs import ROOT, brackets, lines_of, run_bench
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 
-ROOT = Path(__file__).parents[2]
 ARCHITECTURES = "sm_80,sm_90,sm_100" if COMPILE_ALL else "sm_90"
 MICRO = sorted(
     path.name
     for path in (ROOT / "bench" / "gpu_micro").glob("*.py")
     if "__main__" in path.read_text(encoding="utf-8")  # the others are what they share
 )
-
-
-def lines_of(program: str, *arguments: str) -> list[dict[str, Any]]:
-    """What a bench prints."""
-    command = [sys.executable, str(ROOT / "bench" / program), *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 @pytest.mark.host
@@ -59,8 +48,7 @@ def test_kernels_compile_and_nothing_leaves_the_registers(program: str) -> None:
 def test_without_a_device_a_program_says_so() -> None:
     if importlib.util.find_spec("cupy"):
         pytest.skip("CuPy is installed: there may be a device, and then the program runs")
-    command = [sys.executable, str(ROOT / "bench" / "gpu_micro" / "barrier.py"), "--quick"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    run = run_bench("gpu_micro/barrier.py", "--quick")
     assert run.returncode == 1
     assert "this takes an NVIDIA GPU and CuPy" in run.stderr
 
@@ -76,15 +64,7 @@ def needs_torch() -> None:
 def trees_file(tmp_path: Path) -> Path:
     """Trees of one word, of a few, and one that is a chain."""
     rng = random.Random(3)
-
-    def brackets(leaves: int, chain: bool = False) -> str:
-        label = rng.randrange(5)
-        if leaves == 1:
-            return f"({label} word{rng.randrange(20)})"
-        left = 1 if chain else rng.randrange(1, leaves)
-        return f"({label} {brackets(left)} {brackets(leaves - left, chain)})"
-
-    trees = [brackets(leaves) for leaves in (1, 2, 9, 5, 3, 12)] + [brackets(10, chain=True)]
+    trees = [brackets(rng, leaves) for leaves in (1, 2, 9, 5, 3, 12)] + [brackets(rng, 10, chain=True)]
     path = tmp_path / "trees.txt"
     path.write_text("\n".join(trees), encoding="utf-8")
     return path
@@ -143,9 +123,9 @@ class _Losing:
 @pytest.mark.parametrize("wrong", [2.001, float("nan")])
 def test_programs_stop_where_losses_differ(wrong: float) -> None:
     batches = {"vpps": [None, None], "peer": [None, None]}
-    check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, 2.0)}, batches, 1e-4)
+    check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, 2.0)}, batches)
     with pytest.raises(LossesDifferError, match="losses of batch 1 differ"):
-        check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, wrong)}, batches, 1e-4)
+        check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, wrong)}, batches, 1e-4, LossesDifferError)
 
 
 @pytest.mark.cpu

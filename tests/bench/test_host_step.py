@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.test_programs import lines_of, trees_file
-
-__all__ = ["trees_file"]
+from tests.bench.programs import lines_of
 
 pytestmark = pytest.mark.cpu
 

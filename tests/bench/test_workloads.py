@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,9 @@ import workload_lines
 import workloads
 from workers import FORMS, Worker, WorkerError
 
-ROOT = Path(__file__).parents[2]
+from tests.bench.programs import lines_of, run_bench
+
 SMALL = ("--synthetic", "--hidden", "16", "--limit", "12", "--passes", "2", "--seconds", "0.01")
-
-
-def lines_of(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
-    """What the program prints."""
-    command = [sys.executable, str(ROOT / "bench" / "workloads.py"), *SMALL, *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == status, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 @pytest.mark.cpu
@@ -34,7 +26,16 @@ def lines_of(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
 def test_vpps_beside_pytorch(mode: str) -> None:
     pytest.importorskip("torch", reason="the peer of this test is PyTorch")
     lines = lines_of(
-        "--tasks", "tree-lstm", "--mode", mode, "--batch-sizes", "1,5", "--contenders", "vpps,torch,torch-per-node"
+        "workloads.py",
+        *SMALL,
+        "--tasks",
+        "tree-lstm",
+        "--mode",
+        mode,
+        "--batch-sizes",
+        "1,5",
+        "--contenders",
+        "vpps,torch,torch-per-node",
     )
     assert [line["peer"] for line in lines] == ["PyTorch", "PyTorch per node"] * 2
     assert [workload_lines.words_of(line)["batch"] for line in lines] == ["1", "1", "5", "5"]
@@ -49,20 +50,29 @@ def test_vpps_beside_pytorch(mode: str) -> None:
 @pytest.mark.cpu
 def test_memory_is_what_training_adds() -> None:
     (line,) = lines_of(
-        "--tasks", "tree-lstm", "--memory", "--batch-sizes", "4", "--contenders", "vpps", "--passes", "1"
+        "workloads.py",
+        *SMALL,
+        "--tasks",
+        "tree-lstm",
+        "--memory",
+        "--batch-sizes",
+        "4",
+        "--contenders",
+        "vpps",
+        "--passes",
+        "1",
     )
     assert line["unit"] == "MB"
     assert 0 < line["value"] < 200
 
 
 @pytest.mark.host
-def test_unknown_tasks_and_contenders_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_tasks_and_contenders_are_named() -> None:
     for arguments, words in (
         (("--tasks", "tree-lstm,gpt"), "unknown tasks: gpt"),
         (("--contenders", "vpps,chainer"), "unknown contenders: chainer"),
     ):
-        command = [sys.executable, str(ROOT / "bench" / "workloads.py"), *arguments]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        run = run_bench("workloads.py", *arguments)
         assert run.returncode == 1
         assert words in run.stderr
 
@@ -97,19 +107,11 @@ class FakeWorker:
 def run_with(
     answers: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[dict[str, Any]], str, int]:
-    """Lines, complaints and exit status of two tasks with fake contenders."""
+    """Lines, diagnostics and exit status of two tasks with fake contenders."""
     monkeypatch.setattr(FakeWorker, "answers", answers)
     monkeypatch.setattr(workloads, "Worker", FakeWorker)
     monkeypatch.setattr(workloads.harness, "confine", lambda cores: None)
-    arguments = [
-        "--tasks",
-        "tree-lstm",
-        "--contenders",
-        "vpps,torch,torch-per-node",
-        "--batch-sizes",
-        "4",
-        "--synthetic",
-    ]
+    arguments = "--tasks tree-lstm --contenders vpps,torch,torch-per-node --batch-sizes 4 --synthetic".split()
     monkeypatch.setattr(sys, "argv", ["workloads.py", *arguments])
     with pytest.raises(SystemExit) as exit_:
         workloads.main()
@@ -145,9 +147,9 @@ def test_a_contender_that_fails_or_differs_is_left_out(
     answer: tuple[str, str, Any], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     form, method, result = answer
-    lines, complaints, status = run_with({(form, method): result}, monkeypatch, capsys)
+    lines, diagnostics, status = run_with({(form, method): result}, monkeypatch, capsys)
     assert status == 1
-    assert words in complaints
+    assert words in diagnostics
     assert [line["peer"] for line in lines] == ["PyTorch per node"]
 
 
@@ -156,9 +158,9 @@ def test_a_process_that_cannot_start_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failure = WorkerError("ModuleNotFoundError: No module named 'torch'")
-    lines, complaints, status = run_with({("torch", "start"): failure}, monkeypatch, capsys)
+    lines, diagnostics, status = run_with({("torch", "start"): failure}, monkeypatch, capsys)
     assert status == 1
-    assert "No module named 'torch'" in complaints
+    assert "No module named 'torch'" in diagnostics
     assert [line.get("peer") for line in lines] == [None]
 
 
@@ -234,8 +236,8 @@ def test_every_figure_can_be_drawn(figure: str, lines_file: Path, tmp_path: Path
     pytest.importorskip("matplotlib", reason="figures need it")
     out = tmp_path / "figure.svg"
     mode = "infer" if figure == "edbatch" else "train"
-    command = [sys.executable, str(ROOT / "bench" / "plot.py"), str(lines_file), "--figure", figure, "--mode", mode]
-    subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
+    run = run_bench("plot.py", str(lines_file), "--figure", figure, "--mode", mode, "--out", str(out))
+    assert run.returncode == 0, run.stderr
     assert "</svg>" in out.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""`vpps-data`, run as a user would, in a process of its own."""
+"""`vpps-data`, in this process through Typer; as a user would start it where the process matters."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from vpps.cli.data import app
 from vpps.data import GraphSet, read_treebank
 
 pytestmark = pytest.mark.host
 
-MAIN = [sys.executable, "-c", "from vpps.cli.data import main; main()"]
-ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+MAIN = "from vpps.cli.data import main; main()"
+Run = Callable[..., Result]
 
 
 @pytest.fixture
-def vpps_data(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def vpps_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command in a folder with a few text files."""
     for name, text in {
         "train.txt": "(3 (2 good) (4 (3 good) (2 film)))\n(1 (2 good) (2 film))\n",
@@ -35,16 +37,15 @@ def vpps_data(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]
     }.items():
         (tmp_path / name).write_text(text)
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*MAIN, *arguments], capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=120,
-            cwd=tmp_path,
-        )  # fmt: skip
-
-    return run
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *arguments: CliRunner().invoke(app, arguments, prog_name="vpps-data")
 
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+def process(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    command = [sys.executable, "-c", before + MAIN, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
 
 
 class TestConvert:
@@ -72,7 +73,7 @@ class TestConvert:
         ]
         files = [x for x in arguments if x not in options]
         result = vpps_data("convert", *files, "out.graphs", *options)
-        assert result.returncode == 0, result.stderr
+        assert result.exit_code == 0, result.stderr
         assert result.stdout.startswith(f"out.graphs: {graphs} graphs, {vertices} vertices, ")
         found = GraphSet.load(tmp_path / "out.graphs", verify=True)
         assert (len(found), found.n_vertices) == (graphs, vertices)
@@ -86,12 +87,12 @@ class TestConvert:
 
     def test_development_data_is_like_training(self, vpps_data: Run, tmp_path: Path) -> None:
         vpps_data("convert", "trees", "train.txt", "train.graphs")
-        assert vpps_data("convert", "trees", "dev.txt", "dev.graphs", "--like", "train.graphs").returncode == 0
+        assert vpps_data("convert", "trees", "dev.txt", "dev.graphs", "--like", "train.graphs").exit_code == 0
         assert GraphSet.load(tmp_path / "dev.graphs")[:]["word"].tolist() == [2, 0]
 
     def test_parallel_text_becomes_two_files(self, vpps_data: Run, tmp_path: Path) -> None:
         result = vpps_data("convert", "parallel", "en.txt", "vi.txt", "en.graphs", "--target-output", "vi.graphs")
-        assert result.returncode == 0, result.stderr
+        assert result.exit_code == 0, result.stderr
         assert len(result.stdout.splitlines()) == 2
         assert GraphSet.load(tmp_path / "en.graphs").sizes.tolist() == [2, 1]
         assert GraphSet.load(tmp_path / "vi.graphs").sizes.tolist() == [2, 3]
@@ -99,18 +100,18 @@ class TestConvert:
             "convert", "parallel", "en.txt", "vi.txt", "en2.graphs", "--target-output", "vi2.graphs",
             "--like", "en.graphs", "--target-like", "vi.graphs",
         )  # fmt: skip
-        assert again.returncode == 0, again.stderr
+        assert again.exit_code == 0, again.stderr
 
     def test_graphs_are_replaced_and_other_files_are_not(self, vpps_data: Run, tmp_path: Path) -> None:
         for _ in range(2):
-            assert vpps_data("convert", "trees", "train.txt", "out.graphs").returncode == 0
+            assert vpps_data("convert", "trees", "train.txt", "out.graphs").exit_code == 0
         result = vpps_data("convert", "trees", "train.txt", "dev.txt")  # a forgotten output
-        assert result.returncode == 1
+        assert result.exit_code == 1
         assert result.stderr.startswith("vpps-data: dev.txt: exists and holds no graphs, so it is not replaced")
         assert (tmp_path / "dev.txt").read_text() == "(1 film)\n(0 bad)\n"
 
     @pytest.mark.parametrize(
-        "arguments, complaint",
+        "arguments, message",
         [
             (["trees", "none.txt", "out"], "none.txt: cannot be read: No such file or directory"),
             (["trees", "wrong.txt", "out"], "wrong.txt:1:10: expected ')' or '(' after a child, found 'b'"),
@@ -120,28 +121,26 @@ class TestConvert:
         ],
     )
     def test_wrong_input_is_one_sentence_and_exit_code_1(
-        self, arguments: list[str], complaint: str, vpps_data: Run, tmp_path: Path
+        self, arguments: list[str], message: str, vpps_data: Run, tmp_path: Path
     ) -> None:
         result = vpps_data("convert", *arguments)
-        assert result.returncode == 1
-        assert result.stderr.startswith(f"vpps-data: {complaint}")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"vpps-data: {message}")
         assert len(result.stderr.splitlines()) == 1
         assert not (tmp_path / "out").exists()
 
     def test_full_disk_is_one_sentence_and_exit_code_1(self, vpps_data: Run, tmp_path: Path) -> None:
         limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
-        command = [sys.executable, "-c", limit + MAIN[2], "convert", "trees", "train.txt", "out.graphs"]
         before = sorted(tmp_path.iterdir())
-        result = subprocess.run(
-            command, capture_output=True, text=True, env=ENVIRONMENT | {"PYTHONDONTWRITEBYTECODE": "1"}, cwd=tmp_path
-        )
+        arguments = "convert", "trees", "train.txt", "out.graphs"
+        result = process(*arguments, before=limit, PYTHONDONTWRITEBYTECODE="1")
         assert result.returncode == 1
         assert result.stderr.startswith("vpps-data: out.graphs: cannot be written (")
         assert len(result.stderr.splitlines()) == 1
         assert sorted(tmp_path.iterdir()) == before
 
     @pytest.mark.parametrize(
-        "arguments, complaint",
+        "arguments, message",
         [
             (["trees", "dev.txt"], "Missing argument"),
             (["penn", "dev.txt", "out"], "'penn' is not one of"),
@@ -154,10 +153,10 @@ class TestConvert:
             (["parallel", "en.txt", "vi.txt", "out", "--target-output", "x", "--like", "y"], "needs both --like and"),
         ],
     )
-    def test_wrong_usage_exits_with_2(self, arguments: list[str], complaint: str, vpps_data: Run) -> None:
+    def test_wrong_usage_exits_with_2(self, arguments: list[str], message: str, vpps_data: Run) -> None:
         result = vpps_data("convert", *arguments)
-        assert result.returncode == 2
-        assert complaint in result.stderr
+        assert result.exit_code == 2
+        assert message in result.stderr
 
 
 class TestStat:
@@ -166,8 +165,8 @@ class TestStat:
         vpps_data("convert", "trees", "train.txt", "out.graphs")
         return "out.graphs"
 
-    def test_says_what_the_file_holds(self, file: str, vpps_data: Run) -> None:
-        result = vpps_data("stat", file, FORCE_COLOR="1")
+    def test_says_what_the_file_holds(self, file: str) -> None:
+        result = process("stat", file, FORCE_COLOR="1")
         assert result.returncode == 0, result.stderr
         assert "\x1b" not in result.stdout
         lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
@@ -196,12 +195,12 @@ class TestStat:
         content[-1] ^= 1
         (tmp_path / file).write_bytes(content)
         result = vpps_data("stat", file, "--verify")
-        assert result.returncode == 1
+        assert result.exit_code == 1
         assert result.stderr.startswith("vpps-data: out.graphs: damaged: the checksum of ")
 
     def test_text_file_is_one_sentence_and_exit_code_1(self, vpps_data: Run) -> None:
         result = vpps_data("stat", "train.txt")
-        assert result.returncode == 1
+        assert result.exit_code == 1
         assert result.stderr.startswith("vpps-data: train.txt: no file of graphs")
         assert len(result.stderr.splitlines()) == 1
 
@@ -209,7 +208,7 @@ class TestStat:
 class TestHelp:
     def test_lists_the_commands(self, vpps_data: Run) -> None:
         result = vpps_data("--help")
-        assert result.returncode == 0
+        assert result.exit_code == 0
         assert "convert" in result.stdout
         assert "stat" in result.stdout
 

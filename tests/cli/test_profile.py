@@ -128,7 +128,7 @@ class TestBadInput:
     def test_a_dry_run_that_compiles_nothing_fails(
         self, profile: Profile, workload: str, monkeypatch: pytest.MonkeyPatch, some: bool
     ) -> None:
-        rows = [Compiled(Configuration(), "", reason="no g++"), Compiled(Configuration(policy="depth"), "")]
+        rows = [Compiled(Configuration(), reason="no g++"), Compiled(Configuration(policy="depth"))]
         monkeypatch.setattr("vpps.profiling.profiler.dry_run", lambda *_: (rows if some else rows[:1], 0, 0))
         result = profile(workload, "--dry-run", "--target", "simt", "--json")
         assert len(json.loads(result.stdout)["archs"]) == 1

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 import vpps
 from tests.cli.program import contents, epochs, vpps_train
-from vpps.cli.options import LEARNING_RATES, OptimizerName
+from vpps.cli.options import LEARNING_RATES
 from vpps.cli.saved_run import best_of
 from vpps.cli.train import command_of, load_run
 from vpps.data import synthetic_treebank
 from vpps.errors import CheckpointError, DataError, ModelError
+from vpps.model.optim import OPTIMIZERS
 from vpps.zoo.task import setting
 from vpps.zoo.tasks import TASKS
 from vpps.zoo.tasks.sentiment import TreeLSTMTask, WordTreeSettings
@@ -218,7 +219,7 @@ class TestRefusals:
 
 
 def test_every_optimizer_has_a_learning_rate() -> None:
-    assert LEARNING_RATES.keys() == set(OptimizerName)
+    assert LEARNING_RATES.keys() == {rule.name for rule in OPTIMIZERS}
 
 
 class Depth(Enum):

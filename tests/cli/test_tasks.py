@@ -126,14 +126,14 @@ def write(name: str, folder: Path, content: bytes) -> None:
         (folder / file).write_bytes(content)
 
 
-def assert_refused(name: str, data: Path, complaint: str) -> None:
+def assert_refused(name: str, data: Path, message: str) -> None:
     """The command ends with status 1 and one line that says why."""
     code, out, err = vpps_train(name, data=data)
     assert code == 1
     assert out == ""
     assert all(line.startswith("vpps-train: ") for line in err.splitlines())
     assert len(err.splitlines()) == 1 or "left out" in err  # programs that cannot be read are named, each in a line
-    assert complaint in err
+    assert message in err
 
 
 @pytest.mark.cpu

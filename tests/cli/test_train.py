@@ -84,7 +84,7 @@ class TestUsage:
         assert option in vpps_train("tree-lstm", "--help").stdout
 
     @pytest.mark.parametrize(
-        "arguments, complaint",
+        "arguments, message",
         [
             (["--epochs", "0"], "--epochs"),
             (["--optimizer", "lion"], "lion"),
@@ -92,10 +92,10 @@ class TestUsage:
             (["--checkpoint", "/no/such/folder/run"], "no folder /no/such/folder"),
         ],
     )
-    def test_wrong_usage_exits_with_2(self, arguments: list[str], complaint: str) -> None:
+    def test_wrong_usage_exits_with_2(self, arguments: list[str], message: str) -> None:
         result = vpps_train("tree-lstm", *arguments)
         assert result.returncode == 2
-        assert complaint in result.stderr
+        assert message in result.stderr
 
     def test_missing_data_is_one_sentence_and_exit_code_1(self, tmp_path: Path) -> None:
         result = vpps_train("tree-lstm", "--data", tmp_path)

@@ -349,9 +349,6 @@ def swapped_owners(b: Broken) -> bool:
 
 # ---- waits
 
-WAITS = ("barrier", "wait")
-SIGNALS = ("barrier", "signal")
-
 
 def _is(*names: str) -> Callable[[Decoded], bool]:
     return lambda d: d.instruction.name in names

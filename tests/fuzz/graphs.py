@@ -228,8 +228,8 @@ class Graph:
                     again = handle.forward(graph, used)
             except Exception as error:
                 raise Found(f"{type(error).__name__}: {error}", run) from error
-            if complaint := oracle.complaint(value, gradients, model, used, values):
-                raise Found(complaint[0], [*run, *reference_of("graph", self.train), *complaint[1]])
+            if diagnostic := oracle.diagnostic(value, gradients, model, used, values):
+                raise Found(diagnostic[0], [*run, *reference_of("graph", self.train), *diagnostic[1]])
             if not self.train and differing(dict(enumerate(values)), dict(enumerate(again))) is not None:
                 raise Found("a value differs in inference",
                             [*run, "assert all(np.array_equal(*pair) for pair in zip(values, again))"])  # fmt: skip

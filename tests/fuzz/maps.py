@@ -181,8 +181,8 @@ class Map:
         except Exception as error:
             raise Found(f"{type(error).__name__}: {error}", [*run, "    handle.gradients(single, expected)"]) from error
         oracle = Oracle(single, made["expected"], weights_of(model))
-        if complaint := oracle.complaint(value, gradients, model):
-            raise Found(complaint[0], [*run, *reference_of("single"), "loss = expected", *complaint[1]])
+        if diagnostic := oracle.diagnostic(value, gradients, model):
+            raise Found(diagnostic[0], [*run, *reference_of("single"), "loss = expected", *diagnostic[1]])
         if self.distinct:
             return
         assert len(bulk) == len(single)

@@ -79,7 +79,7 @@ class Oracle:
                 reference.backward(self.loss)
         return self._perturbed
 
-    def complaint(
+    def diagnostic(
         self,
         value: float,
         gradients: Mapping[str, Array],

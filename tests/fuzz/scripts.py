@@ -21,7 +21,7 @@ from vpps.errors import ScriptError
 from vpps.script.verify import verify
 
 ORDERS = 4  # of the threads that an accepted script runs in
-PATIENCE = 5.0  # seconds that a broken script may run before it counts as one that never ends
+TIMEOUT = 5.0  # seconds that a broken script may run before it counts as one that never ends
 MOST_BYTES = 8 << 30  # of addresses that a broken script may take beside those of this process
 
 
@@ -126,8 +126,8 @@ def outcomes(subject: Subject, seed: int, numbers: range) -> Iterator[Outcome]:
         number, fault, message = numbers.start, "crash", "the process died"
         try:
             for number in numbers:  # noqa: B007 - it is asked for below
-                if not mine.poll(PATIENCE):
-                    fault, message = "never ends", f"it ran for {PATIENCE:g} s"
+                if not mine.poll(TIMEOUT):
+                    fault, message = "never ends", f"it ran for {TIMEOUT:g} s"
                     break
                 yield mine.recv()
             else:

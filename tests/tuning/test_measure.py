@@ -9,7 +9,7 @@ import vpps
 from tests.tuning.models import Chain
 from vpps.engine.configuration import Configuration
 from vpps.profiling.measure import Measured, MeasuringPlan, measure
-from vpps.tuning.rehearsal import Rehearsal
+from vpps.tuning.model_copy import ModelCopy
 
 pytestmark = pytest.mark.cpu
 
@@ -20,10 +20,10 @@ def weights(model: vpps.Model) -> bytes:
     return b"".join(model[name].numpy().tobytes() for name in sorted(p.name for p in model))
 
 
-class TestRehearsal:
+class TestModelCopy:
     def test_trains_as_the_original_would(self) -> None:
-        chain, copied = Chain(), Rehearsal(Chain().model)
-        copied = Rehearsal(chain.model)
+        chain = Chain()
+        copied = ModelCopy(chain.model)
         batches = chain.batches()
         with vpps.Handle(copied.model, vpps.Adam(lr=0.01), target="cpu", vps=1) as handle:
             for graph, loss in batches:
@@ -38,7 +38,7 @@ class TestRehearsal:
         graph = vpps.Graph()
         h = graph.map([chain.first], inputs={"word": np.arange(7)})
         loss = vpps.sum(vpps.sum(h * h))
-        copied = Rehearsal(chain.model)
+        copied = ModelCopy(chain.model)
         with (
             vpps.Handle(chain.model, target="cpu", vps=1, train=False) as original,
             vpps.Handle(copied.model, target="cpu", vps=1, train=False) as handle,
@@ -50,7 +50,7 @@ class TestRehearsal:
         chain = Chain()
         with vpps.Handle(chain.model, target="cpu", vps=1) as training:
             training.fb(*chain.batch())
-            copied = Rehearsal(chain.model)
+            copied = ModelCopy(chain.model)
             before = weights(chain.model)
             assert weights(copied.model) == before
             with vpps.Handle(copied.model, target="cpu", vps=1) as handle:

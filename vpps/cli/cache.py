@@ -1,35 +1,39 @@
-"""`vpps-cache`: what is in the cache of compiled kernels; clearing it; compiling ahead."""
+"""`vpps-cache`: what is in the cache of compiled kernels and the tuning database; clearing it; compiling ahead."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from vpps.cli.cached_choices import list_choices
+import vpps
 from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console, table_of
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
-from vpps.cli.warming import WarmingStep, steps
-from vpps.cli.workload import REST, WORKLOAD_HELP, load_workload
-from vpps.config import VARIABLES
+from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
+from vpps.config import RECORDER, VARIABLES
 from vpps.errors import CompileError, HandleError, WorkloadError
+from vpps.graph import recorder
 from vpps.kernel.cache import inventory
 from vpps.kernel.cache.inventory import CacheSummary, Item
+from vpps.planner.native import library as planner
 from vpps.targets import TARGETS
+from vpps.tuning.database import AUTOTUNE, StoredChoice, choices_in
+from vpps.tuning.machines import PREFIX, KeptMachine, machine_in
 
 PROGRAM = "vpps-cache"
 DAY = 86400.0
 
 app = app_named(PROGRAM)
 
-Workload = Annotated[
+WorkloadName = Annotated[
     str | None,
     typer.Argument(
         metavar="[WORKLOAD]",
@@ -59,14 +63,17 @@ def about() -> None:
     "list",
     **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'", f"{PROGRAM} list --tuning"),
 )
-def list_(tuning: ListTuning = False, as_json: AsJson = False) -> None:
+def list_(
+    tuning: Tuning = False,
+    as_json: AsJson = False,
+) -> None:
     """Every entry: what it is, for what it was compiled, its size, when it was made and last used, whether it is sound.
 
     All files are compared with their digests.
     """
     with exit_codes(PROGRAM):
         if tuning:
-            list_choices(as_json)
+            _list_choices(as_json)
             return
         items = list(inventory.items())
         if as_json:
@@ -118,7 +125,10 @@ def stat(as_json: AsJson = False) -> None:
     )
 )
 def clear(
-    older_than: OlderThan = None, damaged: Damaged = False, tuning: Tuning = False, only_tuning: OnlyTuning = False
+    older_than: OlderThan = None,
+    damaged: Damaged = False,
+    tuning: ListTuning = False,
+    only_tuning: OnlyTuning = False,
 ) -> None:
     """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed.
 
@@ -161,7 +171,7 @@ def clear(
 )
 def warm(
     context: typer.Context,
-    workload: Workload = None,
+    workload: WorkloadName = None,
     batch_size: BatchSize = 16,
     target: Target = AUTO_TARGET,
     arch: Arch = None,
@@ -178,26 +188,59 @@ def warm(
         if workload is None and context.args:
             raise WorkloadError(f"{context.args[0]}: no such option without a task or module:function before it")
         loaded = None if workload is None else load_workload(workload, batch_size, context.args)
-        for step in steps(chosen, loaded, arch, vps, train):
-            _run(step)
+        for what, build, needed in _steps(chosen, loaded, arch, vps, train):
+            _run(what, build, needed)
         if loaded is None and TARGETS[chosen].is_gpu:
             print(f"kernels of target {chosen} are made for a model: name a task or module:function to compile one")
 
 
-def _run(step: WarmingStep) -> None:
-    """Run a step and say what came of it. Raises VppsError, if it is needed."""
+def _steps(
+    target: str, workload: Workload | None, arch: str | None, vps: int | None, train: bool
+) -> Iterator[tuple[str, Callable[[], object], bool]]:
+    """What there is to compile for a target, the host's own code first: in words, what does it, and whether anything
+    needs it (else all works without, only slower).
+
+    Args:
+        workload: whose model's kernel is compiled, too; None for what serves all models.
+        arch: of the GPU; None for that of the machine's, or sm_90.
+        vps: virtual processors of a specialised kernel; None for all that the GPU runs side by side.
+    """
+    yield "planner", planner.build, True
+    if RECORDER.get() != "python":
+        yield "recorder of graphs", recorder.build, False
+    common = TARGETS[target].common
+    for what, build in common() if common else ():
+        yield what, build, True
+    if workload is not None:
+        what = f"{target} kernel of {workload.name}"
+        yield what, lambda: _specialised(workload, target, arch, vps, train), True
+
+
+def _specialised(workload: Workload, target: str, arch: str | None, vps: int | None, train: bool) -> None:
+    sms = None
+    row = TARGETS[target]
+    if row.has_archs and arch is None and (gpu := row.device()) is not None:
+        arch, sms = f"sm_{gpu.sm}", gpu.sms
+    example = workload.first(1)[0]
+    vpps.specialize(
+        workload.model, example, target, arch, sms, vps=vps, optimizer=workload.optimizer, train=train
+    )  # fmt: skip
+
+
+def _run(what: str, build: Callable[[], object], needed: bool) -> None:
+    """Compile something and say what came of it. Raises VppsError, if it is needed."""
     before, start = inventory.keys(), time.perf_counter()
     try:
-        with plain_console().status(f"{step.what} ..."):
-            step.compile()
+        with plain_console().status(f"{what} ..."):
+            build()
     except CompileError as error:
-        if step.needed:
+        if needed:
             raise
-        print(f"{step.what}: left out, as vpps works without it, only slower: {error}")
+        print(f"{what}: left out, as vpps works without it, only slower: {error}")
         return
     new = len(inventory.keys() - before)
     seconds = f"{time.perf_counter() - start:.1f} s"
-    print(f"{step.what}: {f'compiled in {seconds}' if new else 'was there'}", flush=True)
+    print(f"{what}: {f'compiled in {seconds}' if new else 'was there'}", flush=True)
 
 
 def _row(item: Item) -> tuple[str, ...]:
@@ -228,6 +271,62 @@ def _as_json(item: Item) -> dict[str, Any]:
         "damage": item.damage,
         "path": str(item.folder / record.binary) if record else str(item.folder),
     }
+
+
+def _list_choices(as_json: bool) -> None:
+    """Print every record of the tuning database, and the files that are not used."""
+    paths = inventory.tuning()
+    machines = {path: machine_in(path) for path in paths if path.name.startswith(PREFIX)}
+    found = {path: choices_in(path) for path in paths if path not in machines}
+    choices = [choice for of_file in found.values() for choice in of_file or ()]
+    learned = [machine for machine in machines.values() if machine is not None]
+    if as_json:
+        print(json.dumps([*map(_choice_as_json, choices), *map(_machine_as_json, learned)]))
+        return
+    if not paths:
+        print(f"no measured choices in {inventory.summary().directory}")
+        return
+    if choices:
+        headings = ("device", "for", "vertices", "ms/batch", "configuration", "gain", "by", "when", "vpps")
+        text = {*headings} - {"vertices", "ms/batch", "gain"}
+        plain_console().print(table_of(headings, map(_choice_row, choices), left=text))
+    if learned:
+        titles = ("machine for batches of", "states", "batches", "lower bound", "when")
+        facts = [
+            (", ".join(m.names), *map(str, (len(m.machine.table), m.batches, m.lower_bound)), m.when) for m in learned
+        ]
+        plain_console().print(table_of(titles, facts, left=(titles[0], "when")))
+    for path, of_file in (found | machines).items():
+        if of_file is None:
+            print(f"{path}: damaged, or of another version of vpps; it is not used")
+
+
+def _machine_as_json(kept: KeptMachine) -> dict[str, Any]:
+    return {
+        "cells": list(kept.names), "states": len(kept.machine.table), "batches": kept.batches,
+        "lower_bound": kept.lower_bound, "when": kept.when, "path": str(kept.path),
+    }  # fmt: skip
+
+
+def _choice_row(choice: StoredChoice) -> tuple[str, ...]:
+    tuned = choice.tuned
+    than = "the first" if tuned.by == AUTOTUNE else "the default"
+    return (
+        choice.device,
+        "training" if choice.train else "evaluation",
+        str(tuned.vertices),
+        f"{1e3 * tuned.seconds:.3f}",
+        tuned.configuration.describe(),
+        f"{tuned.ratio:.2f}x {than}" if tuned.ratio else f"{than} does not run",
+        tuned.by,
+        tuned.when,
+        choice.version,
+    )
+
+
+def _choice_as_json(choice: StoredChoice) -> dict[str, Any]:
+    about = {"device": choice.device, "train": choice.train, "version": choice.version, "path": str(choice.path)}
+    return about | choice.tuned.as_json()
 
 
 def _stat(found: CacheSummary, kinds: Counter[str], damaged: int) -> dict[str, Any]:

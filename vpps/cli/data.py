@@ -6,8 +6,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,33 +34,18 @@ from vpps.errors import DataError
 app = app_named("vpps-data")
 
 
-class Format(StrEnum):
-    TREES = "trees"
-    TAGGED = "tagged"
-    TEXT = "text"
-    PARALLEL = "parallel"
-    LATTICE = "lattice"
-    PROGRAMS = "programs"
-    JSONL = "jsonl"
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """A format: which options it knows, and its reader, which takes files and those options by keyword."""
-
-    read: Callable[..., GraphSet | tuple[GraphSet, GraphSet]]
-    options: frozenset[str]
-
-
-_READERS = {
-    Format.TREES: _Reader(read_treebank, frozenset({"min_count", "lists", "like"})),
-    Format.TAGGED: _Reader(read_tagged, frozenset({"min_count", "like"})),
-    Format.TEXT: _Reader(read_text, frozenset({"min_count", "targets", "like"})),
-    Format.PARALLEL: _Reader(read_parallel, frozenset({"min_count", "like", "target_output", "target_like"})),
-    Format.LATTICE: _Reader(read_lattices, frozenset({"min_count", "like"})),
-    Format.PROGRAMS: _Reader(read_programs, frozenset({"min_count", "like"})),
-    Format.JSONL: _Reader(read_jsonl, frozenset({"min_count", "lists", "classes", "like"})),
+READERS: dict[str, Callable[..., GraphSet | tuple[GraphSet, GraphSet]]] = {
+    "trees": read_treebank,
+    "tagged": read_tagged,
+    "text": read_text,
+    "parallel": read_parallel,
+    "lattice": read_lattices,
+    "programs": read_programs,
+    "jsonl": read_jsonl,
 }
+"""By the name of the format. Their keywords are the options that the format knows."""
+
+Format = StrEnum("Format", {name.upper(): name for name in READERS})  # type: ignore[misc]
 
 _EXAMPLES = """
 [bold]Formats[/bold]
@@ -141,10 +127,11 @@ def convert(
         "target_output": target_output, "target_like": target_like,
     }  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, [])}
-    reader = _READERS[format]
-    for name in options.keys() - reader.options:
+    reader, is_parallel = READERS[format], format == "parallel"
+    known = signature(reader).parameters.keys() | ({"target_output", "target_like"} if is_parallel else set())
+    for name in options.keys() - known:
         raise typer.BadParameter(f"means nothing for {format}", param_hint=f"--{name.replace('_', '-')}")
-    if format == Format.PARALLEL:
+    if is_parallel:
         if target_output is None:
             raise typer.BadParameter("parallel text needs a file for the second one", param_hint="--target-output")
         if len(inputs) != 2:
@@ -163,7 +150,7 @@ def convert(
             options["like"] = (options["like"], GraphSet.load(target_like))
         start = time.perf_counter()
         arguments = {name: x for name, x in options.items() if name not in ("target_output", "target_like")}
-        found = reader.read(*inputs, **arguments)
+        found = reader(*inputs, **arguments)
         for graphs, path in zip(found if isinstance(found, tuple) else (found,), outputs, strict=True):
             graphs.save(path)
             size, seconds = bytes_text(path.stat().st_size), time.perf_counter() - start

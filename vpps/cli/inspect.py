@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import vpps
 from vpps.cli.console import app_named
 from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command, written
 from vpps.cli.options import TargetName
 from vpps.cli.streams import run_program
-from vpps.cli.trace import EXAMPLES as TRACE_EXAMPLES
-from vpps.cli.trace import Target as TraceTarget
-from vpps.cli.trace import trace
 from vpps.graph.drawing import draw
 from vpps.report.inspection import cpu_asm, cpu_source
 from vpps.report.kernel_report import KernelsReport
+from vpps.report.trace import Trace, checked
 from vpps.targets import CPU, CUDA, TARGETS
 from vpps.text import Report
 
@@ -217,7 +217,73 @@ def graph(
     return drawing.svg(layout.value) if format is GraphFormat.SVG else drawing.dot()
 
 
-shown(*TRACE_EXAMPLES, options="target vps policy schedule train", types={"target": TraceTarget})(trace)
+WARM_UP = 2
+"""Batches before: kernels are compiled, memory is touched for the first time, the planner in C++ comes along."""
+
+
+@shown(
+    f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json",
+    f"{PROGRAM} trace tree-lstm --vps 1 --inference",
+    f"{PROGRAM} trace my_model:batches --json | jq .shares",
+    options="target vps policy schedule train",
+    types={
+        "target": Annotated[
+            TargetName, typer.Option(show_default="cuda where there is a GPU, else cpu", help="What runs it.")
+        ]
+    },
+)
+def trace(
+    asked: Asked,
+    steps: Annotated[int, typer.Option(min=1, help="Batches to record.")] = 3,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="Write the launches to this file, for ui.perfetto.dev."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", dir_okay=False, help="Write the summary to this file, as a page.")
+    ] = None,
+) -> str:
+    """Run some batches, and say where the time of their launches went: shares, critical path, cells, what would help.
+
+    Recorded is what every virtual processor executes, with start and end; two batches come before, unrecorded.
+    """
+    for path in filter(None, (output, html)):
+        checked(path)
+    batches = asked.batches
+    found = _recorded(asked, steps)
+    text = written(found.summary(), asked.as_json)
+    if output is not None:
+        found.write_perfetto(output)
+        text += "" if asked.as_json else f"\n{output}: open it in ui.perfetto.dev\n"
+    if html is not None:
+        settings = f", {batches.settings}" if batches.settings else ""
+        found.write_html(html, f"{batches.name}, batches of {asked.batch_size}{settings}")
+        text += "" if asked.as_json else f"\n{html}: open it in a browser\n"
+    return text
+
+
+def _recorded(asked: Asked, steps: int) -> Trace:
+    """Launches of a workload, once it has warmed up. Raises HandleError, and WorkloadError: there are no batches."""
+    workload, train = asked.batches, asked.train
+    batches = workload.first(WARM_UP + steps)
+    chosen = [batches[k % len(batches)] for k in range(WARM_UP + steps)]  # a function may give fewer
+    with vpps.Handle(
+        workload.model, workload.optimizer if train else None, target=chosen_target(asked.target, None), vps=asked.vps,
+        policy=asked.policy, schedule=asked.schedule, train=train, timeline=True,
+    ) as handle:  # fmt: skip
+
+        def run(graph: vpps.Graph, loss: vpps.Expression) -> None:
+            if train:
+                handle.fb(graph, loss)
+            else:
+                handle.forward(graph, [loss])
+
+        for graph, loss in chosen[:WARM_UP]:
+            run(graph, loss)
+        with handle.trace() as found:
+            for graph, loss in chosen[WARM_UP:]:
+                run(graph, loss)
+    return found
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from inspect import Parameter, Signature, signature
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.table import Table
 
-from vpps.cli.console import exit_codes, plain_console
+from vpps.cli.console import exit_codes, plain_console, printed
 from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.settings import keyword
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
@@ -195,6 +196,11 @@ def written(report: Report | str, as_json: bool) -> str:
     if isinstance(report, str):
         return report
     return json.dumps(report.as_json()) + "\n" if as_json else report.text()
+
+
+def as_file(report: Iterable[Table | str], found: dict[str, Any], as_json: bool) -> str:
+    """What a command that measures writes: all that it has found, or the report that it prints."""
+    return json.dumps(found, indent=1) + "\n" if as_json else printed(report, in_file=True)
 
 
 def emit(text: str, output: Path | None) -> None:

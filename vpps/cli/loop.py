@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import vpps
 from vpps.cli.console import plain_console, telling_of_compiling
-from vpps.cli.options import LEARNING_RATES, OptimizerName, TrainOptions
+from vpps.cli.options import LEARNING_RATES, TrainOptions
 from vpps.cli.saved_run import SavedRun, best_of
 from vpps.model.optim import OPTIMIZERS, Optimizer
 from vpps.zoo.task import Settings, Task
@@ -119,6 +119,5 @@ def _epoch(
 
 
 def _optimizer(options: TrainOptions) -> Optimizer:
-    name = OptimizerName(options.optimizer)
-    rule = next(rule for rule in OPTIMIZERS if rule.name == name)
-    return rule(lr=LEARNING_RATES[name] if options.lr is None else options.lr)
+    rule = next(rule for rule in OPTIMIZERS if rule.name == options.optimizer)
+    return rule(lr=LEARNING_RATES[options.optimizer] if options.lr is None else options.lr)

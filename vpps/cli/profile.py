@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from vpps.cli.console import app_named, exit_codes, printed
-from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, chosen_target, emit, examples
+from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, as_file, chosen_target, emit, examples
 from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.profile_tables import (
     compiled_json,
@@ -200,14 +199,7 @@ def profile(
         if roofline:
             from vpps.cli.roofline import roofline as draw_roofline
 
-            _refuse(
-                "means nothing with --roofline",
-                policy=policy,
-                dry_run=dry_run,
-                inference=inference,
-                arch=arch,
-                axes=axes,
-            )
+            _refuse(context, "means nothing with --roofline", "policy", "dry_run", "inference", "arch", "axes")
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
                 workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
@@ -215,13 +207,13 @@ def profile(
                 **{name: value for name, value in given.items() if value},
             )  # fmt: skip
             return
-        _refuse("belongs to --roofline", plot=plot, remeasure=remeasure, device=device, schedule=schedule)
+        _refuse(context, "belongs to --roofline", "plot", "remeasure", "device", "schedule")
         if len(batch_size or ()) > 1:
             raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:
             raise HandleError("--arch: kernels are compiled for the GPU that runs them; add --dry-run to run none")
         if policy:
-            _refuse("means nothing with --policy", dry_run=dry_run, arch=arch, axes=axes, candidates=candidates)
+            _refuse(context, "means nothing with --policy", "dry_run", "arch", "axes", "candidates")
         chosen = _target(target, dry_run)
         names = axes_named([name.strip() for name in axes.split(",") if name.strip()], chosen)
         loaded = load_workload(workload, (batch_size or [USUAL_BATCH])[0], context.args)
@@ -233,17 +225,14 @@ def profile(
         elif dry_run:
             _dry_run(request, arch or ["sm_90"])
         else:
-            _tune(
-                request,
-                MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer),
-                store,
-            )
+            plan = MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer)
+            _tune(request, plan, store)
 
 
-def _refuse(why: str, **options: Any) -> None:
+def _refuse(context: typer.Context, why: str, *options: str) -> None:
     """Raise HandleError where one of these options is given."""
-    for name, value in options.items():
-        if value:
+    for name in options:
+        if context.params[name]:
             raise HandleError(f"--{name.replace('_', '-')} {why}; leave it out, or the other one in")
 
 
@@ -272,18 +261,15 @@ def _dry_run(request: _Request, archs: Sequence[str]) -> None:
                 request.subject, request.target, device, arch if has_archs else "", request.axes, request.candidates,
                 told,
             )  # fmt: skip
-        said: list[Table | str] = [
-            f"{request.what}: kernels for {arch} ({device.name})",
-            compiled_table(rows, request.base),
-        ]
-        said += [*left_out_notes(repeated, left_out), ""]
-        _print(request, *said)
+        title, table = f"{request.what}: kernels for {arch} ({device.name})", compiled_table(rows, request.base)
+        said: list[Table | str] = [title, table, *left_out_notes(repeated, left_out), ""]
+        _print(request, said)
         report += said
         found[arch] = {
             "device": device.name, "candidates": compiled_json(rows, request.base), "repeated": repeated,
             "left_out": left_out,
         }  # fmt: skip
-    _write(request, report, {"workload": request.described(), "archs": found})
+    _write(request, report, {"archs": found})
     for arch, of_arch in found.items():
         reasons = [candidate["reason"] for candidate in of_arch["candidates"]]
         if all(reasons):
@@ -297,17 +283,15 @@ def _learn(request: _Request, store: bool) -> None:
     report: list[Table | str] = [f"{request.what}: batches of the first one", trained_table(found)]
     if found:
         report.append(f"kept for handles with policy fsm, and auto. {UNDO}" if store else "not kept (--no-store)")
-    _print(request, *report)
-    _write(request, report, {"workload": request.described(), "recurrences": [one.as_json() for one in found]})
+    _print(request, report)
+    _write(request, report, {"recurrences": found})
 
 
 def _tune(request: _Request, plan: MeasuringPlan, store: bool | None) -> None:
     machine_name, device, arch = _machine(request)
     subject, workload = request.subject, request.workload
     with _progress() as told:
-        outcome = profiler.tune(
-            subject, workload.batches, plan, request.axes, device, arch, request.candidates, told
-        )  # fmt: skip
+        outcome = profiler.tune(subject, workload.batches, plan, request.axes, device, arch, request.candidates, told)
     failure: CompileError | None = None
     unsteady = why_unsteady(outcome, plan.rounds)
     wanted = not unsteady if store is None else store
@@ -332,9 +316,9 @@ def _tune(request: _Request, plan: MeasuringPlan, store: bool | None) -> None:
         )
     if stored:
         report.append(UNDO)
-    _print(request, *report)
-    result = {"workload": request.described(), "device": machine_name, "stored": stored, "unsteady": unsteady or None}
-    _write(request, report, result | measured_json(outcome))
+    _print(request, report)
+    found = {"device": machine_name, "stored": stored, "unsteady": unsteady or None, **measured_json(outcome)}
+    _write(request, report, found)
     if failure is not None:
         raise failure
 
@@ -351,7 +335,7 @@ def _machine(request: _Request) -> tuple[str, Device | None, str]:
         machine.close()
 
 
-def _print(request: _Request, *what: Table | str) -> None:
+def _print(request: _Request, what: Sequence[Table | str]) -> None:
     """On standard output, unless that is for JSON alone."""
     if not request.as_json or request.output is not None:
         printed(what)
@@ -360,8 +344,7 @@ def _print(request: _Request, *what: Table | str) -> None:
 def _write(request: _Request, report: Sequence[Table | str], found: dict[str, Any]) -> None:
     """What is asked for besides what was printed: JSON, or the same in a file."""
     if request.as_json or request.output is not None:
-        text = json.dumps(found, indent=1) + "\n" if request.as_json else printed(report, in_file=True)
-        emit(text, request.output)
+        emit(as_file(report, {"workload": request.described(), **found}, request.as_json), request.output)
 
 
 @contextmanager

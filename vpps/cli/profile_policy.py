@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
 from vpps.cli.console import table_of
 from vpps.cli.workload import Workload
-from vpps.planner.native.learning import Learned
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches
 from vpps.planner.policies.knowledge import cells_of
@@ -18,44 +16,10 @@ from vpps.record.topology import Topology
 from vpps.report.inspection import inspect
 from vpps.tuning.machines import MachineFiles
 
-_HEADINGS = (
-    "recurrence of", "vertices", "trials", "seconds", "states", "batches", "lower bound", "sufficient", "critical",
-    "stages",
-)  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What was learned of a recurrence.
-
-    Attributes:
-        cells: their names.
-        vertices: of the graph that it was learned from, those of the recurrence.
-        learned: what came of it.
-        sufficient, critical: batches of the same graph by the policies of those names.
-        path: of the file where it is kept; "" where it is not.
-    """
-
-    cells: tuple[str, ...]
-    vertices: int
-    learned: Learned
-    sufficient: int
-    critical: int
-    path: str
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        learned = self.learned
-        return {
-            "cells": list(self.cells), "vertices": self.vertices, "trials": learned.trials, "seconds": learned.seconds,
-            "states": len(learned.machine.table), "batches": learned.batches, "stages": learned.stages,
-            "lower_bound": learned.lower_bound, "sufficient": self.sufficient, "critical": self.critical,
-            "path": self.path,
-        }  # fmt: skip
-
-
-def trained(workload: Workload, target: str, store: bool) -> Iterator[Trained]:
-    """Learn each recurrence of several cells anew that the first batch of a workload has.
+def trained(workload: Workload, target: str, store: bool) -> Iterator[dict[str, Any]]:
+    """Learn each recurrence of several cells anew that the first batch of a workload has; what came of it, as JSON has
+    it. `sufficient` and `critical` are batches of the same graph by the policies of those names.
 
     Args:
         target: whose costs count where time is the reward.
@@ -75,20 +39,25 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[Trained]:
         learned = knowledge.learn(graph, knowledge.settings, costs)
         names = tuple(cell.name for cell in recurrence.cells)
         path = files.store(recurrence.digests, names, learned, knowledge.settings) if store else ""
-        sufficient, critical = (batches(graph, policy).n_steps for policy in ("sufficient", "critical"))
-        yield Trained(names, graph.n, learned, sufficient, critical, str(path))
+        others = {policy: batches(graph, policy).n_steps for policy in ("sufficient", "critical")}
+        yield {
+            "cells": list(names), "vertices": graph.n, "trials": learned.trials, "seconds": learned.seconds,
+            "states": len(learned.machine.table), "batches": learned.batches, "stages": learned.stages,
+            "lower_bound": learned.lower_bound, **others, "path": str(path),
+        }  # fmt: skip
 
 
-def trained_table(found: list[Trained]) -> Table | str:
+def trained_table(found: list[dict[str, Any]]) -> Table | str:
     """A row for each recurrence."""
     if not found:
         return "no recurrence of several cells: every policy but depth and agenda is sinks-last, with nothing to learn"
-    rows = []
-    for one in found:
-        said = one.as_json()
-        counts = ("states", "batches", "lower_bound", "sufficient", "critical", "stages")
-        rows.append([
-            ", ".join(one.cells), f"{one.vertices:,}", str(said["trials"]), f"{said['seconds']:.2f}",
-            *(str(said[name]) for name in counts),
-        ])  # fmt: skip
-    return table_of(_HEADINGS, rows, folded=_HEADINGS[:1])
+    counts = ("states", "batches", "lower_bound", "sufficient", "critical", "stages")
+    headings = ("recurrence of", "vertices", "trials", "seconds", *(name.replace("_", " ") for name in counts))
+    rows = [
+        (
+            ", ".join(one["cells"]), f"{one['vertices']:,}", str(one["trials"]), f"{one['seconds']:.2f}",
+            *(str(one[name]) for name in counts),
+        )
+        for one in found
+    ]  # fmt: skip
+    return table_of(headings, rows, folded=headings[:1])

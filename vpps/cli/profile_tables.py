@@ -154,15 +154,7 @@ def compiled_json(rows: Iterable[Compiled], base: Configuration) -> list[dict[st
 def _times(row: Row) -> dict[str, Any]:
     m = row.measured
     if m.times is None:
-        return {
-            "seconds": None,
-            "spread": None,
-            "variation": None,
-            "ratio": None,
-            "times": [],
-            "barriers": None,
-            "vps": None,
-        }
+        return dict.fromkeys(("seconds", "spread", "variation", "ratio", "times", "barriers", "vps")) | {"times": []}
     return {
         "seconds": m.seconds, "spread": m.spread, "variation": m.variation, "ratio": row.ratio,
         "times": m.times.tolist(), "barriers": m.barriers, "vps": m.vps,

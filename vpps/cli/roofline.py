@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vpps.cli.console import printed, table_of
-from vpps.cli.inspected import emit
+from vpps.cli.inspected import as_file, emit
 from vpps.cli.workload import load_workload
 from vpps.compiler.schedule import SCHEDULES
 from vpps.errors import WorkloadError
@@ -49,18 +48,13 @@ def roofline(
     """Measure, and print a table or JSON. Numbers are positive: the command line has seen to that.
 
     Args:
-        name: of the workload (`vpps.cli.workload`).
         batch_sizes: each is a point.
         rest: settings of the workload, as arguments of a command line.
         target: one that is no GPU, or `AUTO`.
-        vps: virtual processors; None for what training uses on this machine.
-        schedule: how steps become instructions.
         batches, passes: that are measured for each point.
         remeasure: what the machine gives, though that is known from before.
         device: name of a GPU: its floors by its data sheet, and nothing is measured.
-        plot: where a picture goes (.svg, .png, .pdf).
-        as_json: print JSON instead of tables.
-        output: a file for that instead of standard output.
+        plot, output: files for a picture (.svg, .png, .pdf), and for what is printed.
 
     Raises:
         VppsError: an argument is wrong, with a sentence that says which and what to do.
@@ -81,7 +75,11 @@ def roofline(
             points = [measured_point(w, peaks, schedule, batches, passes, progress) for w in workloads]
     if plot is not None:
         draw(plot, points, peaks)
-    _write(points, peaks, as_json, output)
+    if as_json or output is not None:
+        found = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
+        emit(as_file(_report(points, peaks), found, as_json), output)
+    else:
+        printed(_report(points, peaks))
     if plot is not None:
         print(f"vpps-profile: wrote {plot}", file=sys.stderr)
 
@@ -122,17 +120,6 @@ def _progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as status:
         yield status.update
-
-
-def _write(points: Sequence[Point], peaks: Peaks, as_json: bool, output: Path | None) -> None:
-    """Tables or JSON, to a file or standard output."""
-    if as_json:
-        contents = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
-        emit(json.dumps(contents, indent=1) + "\n", output)
-    elif output is not None:
-        emit(printed(_report(points, peaks), in_file=True), output)
-    else:
-        printed(_report(points, peaks))
 
 
 def _report(points: Sequence[Point], peaks: Peaks) -> Iterator[Table | str]:

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 import vpps
-from vpps.cli.options import OptimizerName, TrainOptions
+from vpps.cli.options import ADAM, TrainOptions
 from vpps.cli.settings import fields_from
 from vpps.errors import CheckpointError
 from vpps.zoo.task import Settings, Task
@@ -125,7 +125,7 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
     """
     settings, options = fields_from(task.settings_type, ctx.params), fields_from(TrainOptions, ctx.params)
     fixed = {field.name for field in fields(task.settings_type) if field.metadata.get("shapes_model")}
-    optimizer = task.training.get("optimizer", OptimizerName.ADAM)  # that the task's learning rate is for
+    optimizer = task.training.get("optimizer", ADAM)  # that the task's learning rate is for
     saved = _saved(ctx, task.name, options["checkpoint"])
     if saved is not None:
         stored_options = saved.options(TrainOptions)

@@ -1,6 +1,6 @@
 """Measures configurations over the same batches: warm-up apart, in turns, so that noise of the machine hits all alike.
 
-A model in training is not disturbed: every turn runs on a copy of it (`Rehearsal`), from the same weights.
+A model in training is not disturbed: every turn runs on a copy of it (`ModelCopy`), from the same weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vpps.ops.operand import Expression
 from vpps.session.handle import Handle
 from vpps.targets import AUTO
 from vpps.tuning.candidates import GAIN
-from vpps.tuning.rehearsal import Rehearsal
+from vpps.tuning.model_copy import ModelCopy
 
 Batches = Callable[[], Iterable[tuple[Graph, Expression]]]
 """Gives the same graphs and losses at every call; recorded anew, as in training, or kept."""
@@ -143,7 +143,7 @@ def measure(
         for k, (measured, turns) in enumerate(taken if number % 2 == 0 else taken[::-1], 1):  # none is always first
             if not measured.reason:
                 try:
-                    turns.append(_turn(measured, Rehearsal(model, weights), batches, largest, plan))
+                    turns.append(_turn(measured, ModelCopy(model, weights), batches, largest, plan))
                 except VppsError as error:
                     measured.reason = str(error)
                     errors.append(error)
@@ -162,7 +162,7 @@ def best_of(measured: Sequence[Measured]) -> Measured:
 
 
 def _turn(
-    measured: Measured, rehearsal: Rehearsal, batches: Batches, largest: tuple[Graph, Expression], plan: MeasuringPlan
+    measured: Measured, copied: ModelCopy, batches: Batches, largest: tuple[Graph, Expression], plan: MeasuringPlan
 ) -> list[float]:
     """Run all batches once. Returns seconds of each."""
     barriers: list[int] = []
@@ -170,15 +170,15 @@ def _turn(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of losses that become infinite: nobody keeps these weights
         with Handle(
-            rehearsal.model, plan.optimizer if plan.train else None, target=plan.target,
+            copied.model, plan.optimizer if plan.train else None, target=plan.target,
             vps=measured.configuration.vps, train=plan.train, verify=False,
         ) as handle:  # fmt: skip
             handle._configurator.settle(measured.configuration)  # whatever the tuning database has
             for graph, loss in [largest, *islice(batches(), plan.warmup)]:
-                _run(handle, *rehearsal.of(graph, loss), plan.train)
+                _run(handle, *copied.of(graph, loss), plan.train)
             clock = time.perf_counter()
             for graph, loss in islice(batches(), plan.batches):
-                _run(handle, *rehearsal.of(graph, loss), plan.train)
+                _run(handle, *copied.of(graph, loss), plan.train)
                 now = time.perf_counter()
                 times.append(now - clock)
                 clock = now

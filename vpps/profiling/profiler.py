@@ -18,7 +18,7 @@ from vpps.tuning.candidates import Change, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers
 from vpps.tuning.database import Tuned, TuningDatabase, key_for, now
 from vpps.tuning.jobs import CpuJob
-from vpps.tuning.subject import Subject, cpu_job
+from vpps.tuning.subject import Recipe, Subject, cpu_job
 
 Told = Callable[[str, int, int], None]
 """Is told what is being done ("compiled", "measured"), how often that was done, and how often it will be."""
@@ -56,10 +56,12 @@ def dry_run(
         check_arch(arch)
     chip = subject.chip(device)
     found, repeated, left_out = candidates_of(subject.base, gpu_axes(axes, chip, subject.base.onchip), chip, limit)
-    rows = [Compiled(c.configuration, arch, reason=c.reason) for c in found]
+    rows = [Compiled(c.configuration, reason=c.reason) for c in found]
     possible = [k for k, c in enumerate(found) if not c.reason]
     with Compilers(subject.at_once) as compilers:
-        done = compilers.all(subject.recipe(target, device, arch), [found[k].configuration for k in possible])
+        done = compilers.all(
+            Recipe(subject, target, device, arch, subject.base.vps), [found[k].configuration for k in possible]
+        )
         for count, (k, compiled) in enumerate(done, 1):
             rows[possible[k]] = compiled
             told(f"compiled for {arch}", count, len(possible))
@@ -106,7 +108,9 @@ def _compile(
     """Have kernels in the cache; note the reason where there is none."""
     with Compilers(subject.at_once) as compilers:
         if device is not None:
-            done = compilers.all(subject.recipe(target, device, arch), [m.configuration for m in found])
+            done = compilers.all(
+                Recipe(subject, target, device, arch, subject.base.vps), [m.configuration for m in found]
+            )
             for count, (k, compiled) in enumerate(done, 1):
                 found[k].reason = compiled.reason
                 told("compiled", count, len(found))

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vpps.engine.configuration import Configuration
 from vpps.engine.engine import Engine
 from vpps.engine.options import Example
-from vpps.errors import CapacityError, HandleError
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.placement.onchip import Device
 from vpps.placement.onchip.holding import TILES
 from vpps.placement.onchip.slots import valid_rpw
-from vpps.planner.policies import WORTH_TRYING
-from vpps.tuning.candidates import Change, TunedChip, applied
+from vpps.tuning.candidates import POLICIES, Change, applied, checked
 from vpps.tuning.compiling import Compilers
+from vpps.tuning.model_copy import ModelCopy
 from vpps.tuning.online import Axis, Background, OnlineTuner
-from vpps.tuning.rehearsal import Rehearsal
-from vpps.tuning.subject import Subject, cpu_job
+from vpps.tuning.subject import Recipe, Subject, cpu_job
 
 NICENESS = 10
 """Of compilers: training goes first, they take what it leaves."""
@@ -38,8 +35,8 @@ def tuner_for(
         chosen: fields of the configuration that the user chose, which stay as they are.
     """
     # A copy, so that what is planned in the background shares nothing with what is planned meanwhile for training.
-    rehearsal = Rehearsal(model, {p.name: p.host for p in model})
-    subject = Subject(rehearsal.model, rehearsal.of(*example), optimizer, engine.configuration)
+    copied = ModelCopy(model, {p.name: p.host for p in model})
+    subject = Subject(copied.model, copied.of(*example), optimizer, engine.configuration)
     device = engine.machine.device
     compilers = Compilers(1, NICENESS)
     if device is None:
@@ -59,14 +56,11 @@ def cpu_axes(vps: int) -> list[Axis]:
     from vpps.kernel.render import tiles_of
     from vpps.runtime.cores import usable_cores
 
-    def axis(name: str, field: str, values: Iterable[Any], ordered: bool = False) -> Axis:
-        return Axis(name, tuple({field: value} for value in values), ordered)
-
-    tiles = [tile.name for tile in tiles_of(tile_of_machine().isa)]
+    tiles = tiles_of(tile_of_machine().isa)[1:]
     return [
-        axis("fewer virtual processors", "vps", range(vps - 1, 0, -1), ordered=True),
-        axis("more virtual processors", "vps", range(vps + 1, usable_cores() + 1), ordered=True),
-        axis("tile", "tile", tiles[1:]),
+        Axis("fewer virtual processors", tuple({"vps": n} for n in range(vps - 1, 0, -1)), ordered=True),
+        Axis("more virtual processors", tuple({"vps": n} for n in range(vps + 1, usable_cores() + 1)), ordered=True),
+        Axis("tile", tuple({"tile": tile.name} for tile in tiles), ordered=False),
     ]
 
 
@@ -75,7 +69,7 @@ def gpu_axes(
 ) -> tuple[Configuration, list[Axis]]:
     """Where to begin, with one row per warp as VPPS does, and: more of them until it gets worse; slots that follow
     hidden units, as the planner would choose them and with fewer vertices at a time; other policies."""
-    policies = Axis("policy", tuple({"policy": policy} for policy in WORTH_TRYING), ordered=False)
+    policies = Axis("policy", tuple(POLICIES), ordered=False)
     if "onchip" in chosen:
         return base, [policies]
     chip = subject.chip(device)
@@ -89,16 +83,8 @@ def gpu_axes(
         Axis("aligned slots", tuple(aligned), ordered=False),
         policies,
     ]
-    start = applied(base, *turns[:1])
-    return (start if _fits(chip, start) else base), axes
-
-
-def _fits(chip: TunedChip, configuration: Configuration) -> bool:
-    try:
-        chip.planned(configuration.onchip)
-    except (HandleError, CapacityError):
-        return False
-    return True
+    ((start,), _) = checked([applied(base, *turns[:1])], chip)
+    return base if start.reason else start.configuration, axes
 
 
 def _cpu_compiler(subject: Subject, compilers: Compilers) -> Callable[[Configuration], str]:
@@ -115,7 +101,7 @@ def _gpu_compiler(
     subject: Subject, compilers: Compilers, engine: Engine, device: Device
 ) -> Callable[[Configuration], str]:
     machine = engine.machine
-    recipe = replace(subject.recipe(machine.target, device, machine.arch), vps=machine.vps)
+    recipe = Recipe(subject, machine.target, device, machine.arch, machine.vps)
 
     def compile(configuration: Configuration) -> str:
         return compilers.candidate(recipe, configuration).reason

@@ -7,7 +7,7 @@ for the registers, a gradient strategy that does not fit) stays in the list with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
@@ -24,6 +24,8 @@ Change = Mapping[str, Any]
 """New values of a configuration's fields; those of `onchip` and `passes` as mappings of their fields."""
 
 NO_CHANGE: Change = {}
+POLICIES: list[Change] = [{"policy": policy} for policy in WORTH_TRYING]
+PASSES: list[Change] = [{"passes": {"recompute": True}}]
 
 MOST_COMBINED = 64
 """Candidates of a full grid. With more, axes are searched one after the other."""
@@ -78,21 +80,17 @@ def cpu_axes(names: Sequence[str], cores: int, usual_vps: int, tiles: Sequence[s
         cores: that the process may use.
         usual_vps: virtual processors by default.
         tiles: names, the usual one first.
-
-    Raises:
-        HandleError: there is no such axis.
     """
-    counts = [n for n in _counts(cores) if n != usual_vps]
-    all_of_them: dict[str, Callable[[], Iterable[Change]]] = {
-        "vps": lambda: ({"vps": n} for n in counts),
-        "tile": lambda: ({"tile": name} for name in tiles[1:]),
-        "policy": _policies,
-        "passes": _passes,
+    axes: dict[str, Iterable[Change]] = {
+        "vps": ({"vps": n} for n in _counts(cores) if n != usual_vps),
+        "tile": ({"tile": name} for name in tiles[1:]),
+        "policy": POLICIES,
+        "passes": PASSES,
     }
-    return _named(names, all_of_them, "on cpu")
+    return {name: [NO_CHANGE, *axes[name]] for name in names}
 
 
-def gpu_axes(names: Sequence[str], chip: TunedChip, base: ChipOptions | None = None) -> dict[str, list[Change]]:
+def gpu_axes(names: Sequence[str], chip: TunedChip, base: ChipOptions) -> dict[str, list[Change]]:
     """Axes of targets cuda and simt by name.
 
     Args:
@@ -101,33 +99,29 @@ def gpu_axes(names: Sequence[str], chip: TunedChip, base: ChipOptions | None = N
         base: what the user forces.
 
     Raises:
-        HandleError: there is no such axis, or what the user forces is malformed.
+        HandleError: what the user forces is malformed.
         CapacityError: what the user forces does not fit.
     """
-    base = ChipOptions() if base is None else base
 
-    def chip_option(field: str, *values: Any) -> Callable[[], Iterable[Change]]:
-        return lambda: ({"onchip": {field: value}} for value in values)
+    def chip_option(field: str, *values: Any) -> list[Change]:
+        return [{"onchip": {field: value}} for value in values]
 
-    gradients = ("overlay", "registers", "passes", "gemm") if chip.train else ()
-    transposed = ("copy", "atomic") if chip.train else ()
-    all_of_them: dict[str, Callable[[], Iterable[Change]]] = {
-        "slots": lambda: _slots(chip, base),
+    axes: dict[str, Iterable[Change]] = {
+        "slots": _slots(chip, base),  # plans only where it is asked for
         "blocks": chip_option("blocks_per_sm", 2),
         "groups": chip_option("groups", 2, 4),
-        "gradients": chip_option("gradients", *gradients),
-        "transposed": chip_option("transposed", *transposed),
-        "policy": _policies,
-        "schedule": lambda: [{"schedule": "paper"}],
-        "passes": _passes,
+        "gradients": chip_option("gradients", "overlay", "registers", "passes", "gemm") if chip.train else (),
+        "transposed": chip_option("transposed", "copy", "atomic") if chip.train else (),
+        "policy": POLICIES,
+        "schedule": [{"schedule": "paper"}],
+        "passes": PASSES,
     }
-    return _named(names, all_of_them, "on cuda")
+    return {name: [NO_CHANGE, *axes[name]] for name in names}
 
 
 def combined(base: Configuration, axes: Mapping[str, Sequence[Change]]) -> list[Configuration]:
     """The full grid: the base first, none twice."""
-    grid = (applied(base, *changes) for changes in product(*axes.values()))
-    return without_repetitions(grid)
+    return without_repetitions(applied(base, *changes) for changes in product(*axes.values()))
 
 
 def one_by_one(base: Configuration, axes: Mapping[str, Sequence[Change]]) -> list[Configuration]:
@@ -157,13 +151,12 @@ def checked(configurations: Iterable[Configuration], chip: TunedChip | None) -> 
     Args:
         chip: model and GPU; None where the chip holds nothing (cpu).
     """
+    if chip is None:
+        return list(map(Candidate, configurations)), 0
     found: list[Candidate] = []
     kernels: set[Any] = set()
     repeated = 0
     for configuration in configurations:
-        if chip is None:
-            found.append(Candidate(configuration))
-            continue
         try:
             kernel = _kernel(configuration, chip.planned(configuration.onchip))
         except (HandleError, CapacityError) as error:
@@ -208,24 +201,6 @@ def _counts(cores: int) -> list[int]:
         return list(range(1, cores + 1))
     few = {2**k for k in range(cores.bit_length())} | {cores * 3 // 4, cores - 1, cores}
     return sorted(n for n in few if n <= cores)
-
-
-def _policies() -> list[Change]:
-    return [{"policy": policy} for policy in WORTH_TRYING]
-
-
-def _passes() -> list[Change]:
-    return [{"passes": {"recompute": True}}]
-
-
-def _named(
-    names: Sequence[str], axes: Mapping[str, Callable[[], Iterable[Change]]], where: str
-) -> dict[str, list[Change]]:
-    """The axes of these names, each with the change that is none. Raises HandleError: there is no such axis."""
-    for name in names:
-        if name not in axes:
-            raise HandleError(f"axis {name!r}: {where} there are {', '.join(axes)}, and all")
-    return {name: [NO_CHANGE, *axes[name]()] for name in names}
 
 
 def without_repetitions(configurations: Iterable[Configuration]) -> list[Configuration]:

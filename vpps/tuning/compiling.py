@@ -14,28 +14,20 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from vpps.compiler.arrangement import Arrangement
-from vpps.engine.ahead import specs
 from vpps.engine.configuration import Configuration
-from vpps.engine.options import Example
 from vpps.errors import CompileError, SpillError, VppsError
 from vpps.kernel.processes import no_more
 from vpps.kernel.resources import Resources
-from vpps.kernel.spec import KernelSpec
-from vpps.model.model import Model
-from vpps.placement.distribution import Distribution
-from vpps.placement.onchip import Device
-from vpps.placement.update import Update
-from vpps.planner.planner import Planner
-from vpps.planner.policies import Knowledge, policy_named
 from vpps.runtime.cores import usable_cores
 from vpps.tuning.jobs import Job, KernelJob
+from vpps.tuning.subject import Recipe
 
 T = TypeVar("T")
 
@@ -46,7 +38,6 @@ class Compiled:
 
     Attributes:
         configuration: of the candidate.
-        arch: what it was compiled for.
         arrangement: what the chip holds.
         resources: as the compiler reports them; None unless it is a cubin.
         stepped_down: larger arrangements that spilled.
@@ -55,60 +46,11 @@ class Compiled:
     """
 
     configuration: Configuration
-    arch: str
     arrangement: Arrangement | None = None
     resources: Resources | None = None
     stepped_down: int = 0
     barriers: int = 0
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What all candidates have in common.
-
-    Attributes:
-        model, example: what is trained: a graph and its loss.
-        update: what a step does; None for evaluation.
-        moments: arrays that the optimizer keeps beside each parameter.
-        target: name of one that is a GPU.
-        device: the GPU.
-        arch: to compile for, such as "sm_90"; "" for the emulator.
-        vps: blocks of all groups; None for all that run side by side.
-        knowledge: machines of policy `fsm`.
-    """
-
-    model: Model
-    example: Example
-    update: Update | None
-    moments: int
-    target: str
-    device: Device
-    arch: str
-    vps: int | None = None
-    knowledge: Knowledge = field(default_factory=Knowledge)
-
-    def blocks(self, configuration: Configuration) -> int:
-        """Of a group."""
-        options = configuration.onchip
-        total = self.device.sms * (options.blocks_per_sm or 1) if self.vps is None else self.vps
-        return total // options.groups
-
-    def specs(self, configuration: Configuration) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
-        """Kernels for a candidate, best first. Raises HandleError, CapacityError, SpillError."""
-        return specs(
-            self.model, self.example, self.device, self.blocks(configuration), self.update, self.moments,
-            configuration.onchip, configuration.schedule, configuration.passes,
-        )  # fmt: skip
-
-    def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
-        """Of a launch of the example."""
-        policy = policy_named(configuration.policy, self.knowledge)
-        planner = Planner(parameters, policy, configuration.schedule, configuration.passes)
-        graph, loss = self.example
-        if self.update is None:
-            return planner.plan_forward(graph, [loss]).n_barriers
-        return planner.plan_training(graph, loss, self.update, 0).n_barriers
 
 
 class Compilers:
@@ -218,8 +160,8 @@ class Compilers:
             with self._planning:
                 barriers = recipe.barriers(configuration, parameters)
         except VppsError as error:
-            return Compiled(configuration, recipe.arch, reason=str(error))
-        return Compiled(configuration, recipe.arch, arrangement, resources, stepped_down, barriers)
+            return Compiled(configuration, reason=str(error))
+        return Compiled(configuration, arrangement, resources, stepped_down, barriers)
 
 
 def _environment() -> dict[str, str]:

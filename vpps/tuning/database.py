@@ -1,12 +1,11 @@
 """The tuning database: which configuration was fastest, per device, model and cells; files in the cache directory.
 
 A file per device, model, version and kind of handle, `tuning/<digest>.json`, holds a record per set of cells and
-size of batch. What cannot be read is as good as absent: tuning is a gain, never a condition.
+size of batch.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -18,13 +17,10 @@ from typing import Any
 
 from vpps._version import __version__
 from vpps.compiler.schedule import SCHEDULES
-from vpps.config import TUNING
 from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError
 from vpps.graph.graph import Graph
 from vpps.kernel.cache import key_of
-from vpps.kernel.cache.places import ADVICE
-from vpps.locks import LOCK, held, sweep
 from vpps.model.model import Model
 from vpps.placement.onchip import Device
 from vpps.planner.policies import POLICIES
@@ -32,12 +28,11 @@ from vpps.planner.row_order import LAYOUTS
 from vpps.record.digest import digest_of
 from vpps.record.trace import TracedCell
 from vpps.runtime.machine import Machine
-from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder
+from vpps.tuning.files import is_switched_on, listed, read, store, tuning_folder
 from vpps.tuning.online import Progress
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1
 AUTOTUNE = "autotune"
 """`Tuned.by` of what was found in training."""
 
@@ -45,7 +40,6 @@ REACH = 10.0
 """A record serves batches of up to so many times as many vertices, or as few."""
 
 _MOST = 1e15  # vertices, seconds or a ratio of a record
-_PATIENCE = 2.0  # seconds to wait for another process that writes the same file
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +86,10 @@ class Tuned:
     when: str
     by: str
 
+    def as_json(self) -> dict[str, Any]:
+        """For files and programs."""
+        return asdict(self) | {"configuration": self.configuration.as_json()}
+
     def describe(self) -> str:
         """One line, such as "vps 2 (by vpps-profile on 2026-11-22, 1.13x the default)"."""
         than = "what it began with" if self.by == AUTOTUNE else "the default"
@@ -118,25 +116,18 @@ class StoredChoice:
 
 def choices_in(path: Path) -> list[StoredChoice] | None:
     """All records of a file of the database; None where it is damaged, or of another version, and thus not used."""
-    try:
-        kept = json.loads(path.read_bytes())
-        if kept["format"] != FORMAT:
-            return None
+
+    def parse(kept: Any) -> list[StoredChoice]:
         key = kept["key"]
         facts = str(key["device"]), str(key["version"]), bool(key["train"])
-        return [StoredChoice(path, *facts, _from_json(record)[1]) for record in kept["records"]]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
+        return [StoredChoice(path, *facts, tuned) for _, tuned in _records(kept)]
+
+    return listed(path, parse)
 
 
 def now() -> str:
     """As `Tuned.when` has it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def is_switched_on() -> bool:
-    """Whether handles may use the database (VPPS_TUNING)."""
-    return TUNING.get().lower() not in ("0", "false", "no", "off")
 
 
 def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tuned | None:
@@ -195,9 +186,8 @@ class TuningDatabase:
     def lookup(self, key: Key, vertices: int) -> Tuned | None:
         """The record for these cells, or more, whose batches are the nearest in size; None where there is none within
         `REACH`. Costs less than a millisecond, and a look for the folder where there is none."""
-        if not os.path.isdir(self.folder):
-            return None
-        found = [record for cells, record in self._records(key) if cells >= key.cells]
+        records = read(self.folder / key.file_name, _records) or []
+        found = [record for cells, record in records if cells >= key.cells]
 
         def distance(tuned: Tuned) -> float:
             return abs(math.log(max(tuned.vertices, 1) / max(vertices, 1)))
@@ -214,46 +204,21 @@ class TuningDatabase:
         Raises:
             CompileError: the directory cannot be used; says why and what to do.
         """
-        make_private(self.folder)
         path = self.folder / key.file_name
-        sweep(self.folder)
-        try:
-            # Without the lock nothing is damaged, but a record may be lost.
-            with held([path.with_suffix(LOCK)], _PATIENCE):
-                kept = [
-                    (cells, record)
-                    for cells, record in self._records(key)
-                    if cells != key.cells or not 0.8 <= record.vertices / max(tuned.vertices, 1) <= 1.25
-                ]
-                text = json.dumps(
-                    {
-                        "format": FORMAT,
-                        "key": {"device": key.device, "model": key.model, "version": key.version, "train": key.train},
-                        "records": [_as_json(cells, record) for cells, record in [*kept, (key.cells, tuned)]],
-                    },
-                    indent=1,
-                )
-                replace_file(path, text + "\n")
-        except OSError as error:
-            raise CompileError(f"the tuning database {self.folder} cannot be written ({error}); {ADVICE}") from error
-        return path
 
-    def _records(self, key: Key) -> list[tuple[frozenset[str], Tuned]]:
-        path = self.folder / key.file_name
-        try:
-            if not is_private(self.folder) or not is_private(path):
-                _log.warning("%s is not used: other users own it or may write to it", path)
-                return []
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["format"] != FORMAT:
-                _log.info("%s is of another version of vpps and not used", path)
-                return []
-            return [_from_json(record) for record in kept["records"]]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            _log.warning("%s is damaged and not used: %r", path, error)
-            return []
+        def contents() -> dict[str, Any]:
+            kept = [
+                (cells, record)
+                for cells, record in read(path, _records) or []
+                if cells != key.cells or not 0.8 <= record.vertices / max(tuned.vertices, 1) <= 1.25
+            ]
+            return {
+                "key": {"device": key.device, "model": key.model, "version": key.version, "train": key.train},
+                "records": [{"cells": sorted(c), **record.as_json()} for c, record in [*kept, (key.cells, tuned)]],
+            }
+
+        store(path, contents, indent=1)
+        return path
 
 
 def device_name(machine: Machine) -> str:
@@ -276,8 +241,8 @@ def device_called(target: str, arch: str, device: Device | None) -> str:
     return f"{target}: {processor_name()}, {usable_cores()} cores, {arch}"
 
 
-def _as_json(cells: frozenset[str], tuned: Tuned) -> dict[str, Any]:
-    return {"cells": sorted(cells), **asdict(tuned), "configuration": tuned.configuration.as_json()}
+def _records(kept: Mapping[str, Any]) -> list[tuple[frozenset[str], Tuned]]:
+    return [_from_json(record) for record in kept["records"]]
 
 
 def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
@@ -290,11 +255,7 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
         raise ValueError("a record without sizes or times")
     if not isinstance(tuned.when, str) or not isinstance(tuned.by, str):
         raise TypeError("a record of no day, or by nobody")
-    names = (
-        (tuned.configuration.policy, POLICIES),
-        (tuned.configuration.schedule, SCHEDULES),
-        (tuned.configuration.layout, LAYOUTS),
-    )
-    if any(name not in known for name, known in names):
-        raise ValueError(f"a record of an unknown policy, schedule or layout: {tuned.configuration.describe()}")
+    chosen = tuned.configuration
+    if chosen.policy not in POLICIES or chosen.schedule not in SCHEDULES or chosen.layout not in LAYOUTS:
+        raise ValueError(f"a record of an unknown policy, schedule or layout: {chosen.describe()}")
     return frozenset(map(str, kept["cells"])), tuned

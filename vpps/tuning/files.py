@@ -1,15 +1,31 @@
-"""Files of the tuning database: in a folder of the cache directory, whole or not at all, and nobody else's."""
+"""Files of the tuning database: in a folder of the cache directory, whole or not at all, and nobody else's.
+
+What cannot be read is as good as absent: tuning is a gain, never a condition.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
-from vpps.config import cache_dir
+from vpps.config import TUNING, cache_dir
 from vpps.errors import CompileError
 from vpps.files import replacing
 from vpps.kernel.cache.places import ADVICE, why_refused
+from vpps.locks import LOCK, held, sweep
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+FORMAT = 1
+_TIMEOUT = 2.0  # seconds to wait for another process that writes the same file
+_DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
 
 
 def tuning_folder() -> Path:
@@ -17,8 +33,39 @@ def tuning_folder() -> Path:
     return cache_dir().absolute() / "tuning"
 
 
-def make_private(folder: Path) -> None:
-    """Create a directory of mode 0700; refuse one in which others could plant records. Raises CompileError."""
+def is_switched_on() -> bool:
+    """Whether handles may use the database (VPPS_TUNING)."""
+    return TUNING.get().lower() not in ("0", "false", "no", "off")
+
+
+def listed(path: Path, parse: Callable[[Any], T]) -> T | None:
+    """What `parse` makes of a file's JSON; None where it is damaged, or of another version, and thus not used."""
+    try:
+        return parse(_contents(path))
+    except _DAMAGE:
+        return None
+
+
+def read(path: Path, parse: Callable[[Any], T]) -> T | None:
+    """The same for use; None as well where there is no file, or others may have written it. Says so in the log."""
+    try:
+        if _is_private(path.parent) and _is_private(path):
+            return parse(_contents(path))
+        _log.warning("%s is not used: other users own it or may write to it", path)
+    except FileNotFoundError:
+        pass
+    except _DAMAGE as error:
+        _log.warning("%s is damaged and not used: %r", path, error)
+    return None
+
+
+def store(path: Path, contents: Callable[[], dict[str, Any]], indent: int | None = None) -> None:
+    """Write a file at once or not at all, while no other process does; `contents` may read what it replaces.
+
+    Raises:
+        CompileError: the directory cannot be used, or others could plant records in it; says why and what to do.
+    """
+    folder = path.parent
     try:
         for directory in (folder.parent, folder):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -27,15 +74,24 @@ def make_private(folder: Path) -> None:
                 raise CompileError(f"the tuning database {directory} is not used: {reason}, or {ADVICE}")
     except OSError as error:
         raise CompileError(f"the tuning database {folder} cannot be created ({error}); {ADVICE}") from error
+    sweep(folder)
+    try:
+        # Without the lock nothing is damaged, but a record may be lost.
+        with held([path.with_suffix(LOCK)], _TIMEOUT), replacing(path) as new:
+            text = json.dumps({"format": FORMAT, **contents()}, indent=indent)
+            new.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"the tuning database {folder} cannot be written ({error}); {ADVICE}") from error
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write a file at once or not at all. Raises OSError."""
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
+def _contents(path: Path) -> Any:
+    kept = json.loads(path.read_bytes())
+    if kept["format"] != FORMAT:
+        raise ValueError("of another version of vpps")
+    return kept
 
 
-def is_private(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Whether nobody else may have written a file or folder. Raises OSError."""
     status = path.stat()
     owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()

@@ -8,7 +8,6 @@ import pickle
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from vpps.errors import VppsError
 from vpps.kernel import processes
@@ -16,14 +15,6 @@ from vpps.kernel.resources import Kernel, Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.script.tails import Tail
 from vpps.targets import TARGETS
-
-
-class Job(Protocol):
-    """Something to compile. It is pickled, and run by a process that knows nothing else."""
-
-    def run(self) -> Resources | None:
-        """Have it in the kernel cache. Raises CompileError, SpillError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +26,7 @@ class KernelJob:
     arch: str
 
     def run(self) -> Resources | None:
+        """Have it in the kernel cache. Raises CompileError, SpillError."""
         kernel: Kernel = TARGETS[self.target].compile(self.spec, self.arch)
         return kernel.resources
 
@@ -46,13 +38,17 @@ class CpuJob:
     tile: str | None
     tails: tuple[Tail, ...] = ()
 
-    def run(self) -> Resources | None:
+    def run(self) -> None:
+        """The same."""
         from vpps.kernel.host_compiler import build_cpu, build_tails
 
         build_cpu(tile_name=self.tile)
         if self.tails:
             build_tails(self.tails, tile_name=self.tile)
-        return None
+
+
+Job = KernelJob | CpuJob
+"""Something to compile. It is pickled, and run by a process that knows nothing else."""
 
 
 def step_back(niceness: int) -> None:

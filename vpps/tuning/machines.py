@@ -1,11 +1,7 @@
-"""Machines of policy `fsm` (planner/native/automaton.py) in the tuning database: a file for each recurrence.
-
-What cannot be read is as good as absent: a machine is learned anew then.
-"""
+"""Machines of policy `fsm` (planner/native/automaton.py) in the tuning database: a file for each recurrence."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,21 +10,16 @@ from typing import Any
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import key_of
-from vpps.kernel.cache.places import ADVICE
-from vpps.locks import LOCK, held, sweep
 from vpps.planner.native.automaton import Automaton
 from vpps.planner.native.learning import Learned, LearningSettings
 from vpps.planner.policies.knowledge import Digests
-from vpps.tuning.database import is_switched_on, now
-from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder
+from vpps.tuning.database import now
+from vpps.tuning.files import is_switched_on, listed, read, store, tuning_folder
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1
 PREFIX = "machine-"
 """Of the names of its files, beside those of measured choices."""
-
-_PATIENCE = 2.0  # seconds to wait for another process that writes the same file
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +63,13 @@ class MachineFiles:
 
     def find(self, digests: Digests) -> Automaton | None:
         """See Kept."""
-        path = self.path_of(digests)
-        if not is_switched_on():
-            return None
-        try:
-            if not is_private(self.folder) or not is_private(path):
-                _log.warning("%s is not used: other users own it or may write to it", path)
-                return None
-            return _read(path, digests).machine
-        except FileNotFoundError:
-            return None
-        except _DAMAGE as error:
-            _log.warning("%s is damaged and not used: %r", path, error)
-            return None
+
+        def parse(kept: Any) -> Automaton:
+            if tuple(kept["cells"]) != digests:
+                raise ValueError("of other cells")
+            return _machine(kept)
+
+        return read(self.path_of(digests), parse) if is_switched_on() else None
 
     def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> None:
         """See Kept."""
@@ -101,51 +86,27 @@ class MachineFiles:
         Raises:
             CompileError: the directory cannot be used; says why and what to do.
         """
-        make_private(self.folder)
-        path = self.path_of(digests)
-        sweep(self.folder)
         facts = asdict(learned)
         del facts["machine"]
         record = {
-            "format": FORMAT, "cells": digests, "names": tuple(names), "when": now(), "settings": asdict(settings),
-            "learned": facts, "machine": learned.machine.as_json(),
+            "cells": digests, "names": tuple(names), "when": now(), "settings": asdict(settings), "learned": facts,
+            "machine": learned.machine.as_json(),
         }  # fmt: skip
-        try:
-            with held([path.with_suffix(LOCK)], _PATIENCE):
-                replace_file(path, json.dumps(record) + "\n")
-        except OSError as error:
-            raise CompileError(f"the tuning database {self.folder} cannot be written ({error}); {ADVICE}") from error
+        path = self.path_of(digests)
+        store(path, lambda: record)
         return path
 
 
 def machine_in(path: Path) -> KeptMachine | None:
     """What a file of a machine holds; None where it is damaged, or of another version, and thus not used."""
-    try:
-        return _read(path, None)
-    except _DAMAGE:
-        return None
+
+    def parse(kept: Any) -> KeptMachine:
+        learned, names = kept["learned"], tuple(map(str, kept["names"]))
+        counts = int(learned["batches"]), int(learned["lower_bound"])
+        return KeptMachine(path, names, _machine(kept), *counts, str(kept["when"]))
+
+    return listed(path, parse)
 
 
-_DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
-
-
-def _read(path: Path, digests: Digests | None) -> KeptMachine:
-    """Raises what `_DAMAGE` says.
-
-    Args:
-        digests: of the recurrence that it must be of; None for any.
-    """
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if kept["format"] != FORMAT:
-        raise ValueError("of another version of vpps")
-    if digests is not None and tuple(kept["cells"]) != digests:
-        raise ValueError("of other cells")
-    learned = kept["learned"]
-    return KeptMachine(
-        path,
-        tuple(map(str, kept["names"])),
-        Automaton.from_json(kept["machine"], len(kept["cells"])),
-        int(learned["batches"]),
-        int(learned["lower_bound"]),
-        str(kept["when"]),
-    )
+def _machine(kept: Any) -> Automaton:
+    return Automaton.from_json(kept["machine"], len(kept["cells"]))

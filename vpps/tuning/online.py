@@ -19,15 +19,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from vpps.engine.configuration import Configuration
 from vpps.errors import VppsError
 from vpps.tuning.candidates import GAIN, Change, applied
 
 _log = logging.getLogger(__name__)
-
-Clock = Callable[[], float]
 
 UNTIMED = 2
 """Batches after an exchange that are not timed: weights are placed anew, the pipeline of host and kernel fills."""
@@ -112,22 +109,6 @@ def _counted(n: int, noun: str, plural: str = "s") -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}{plural}"
 
 
-class Preparation(Protocol):
-    """Has kernels compiled, in the background."""
-
-    def ask(self, configuration: Configuration) -> None:
-        """Begin with this one, unless that has been asked for."""
-        ...
-
-    def answer(self, configuration: Configuration) -> str | None:
-        """Why it cannot be had, "" if it is ready, None if nobody knows yet."""
-        ...
-
-    def close(self) -> None:
-        """Nothing more is needed."""
-        ...
-
-
 class OnlineTuner:
     """Decides in which configuration each batch is trained.
 
@@ -143,8 +124,8 @@ class OnlineTuner:
         self,
         start: Configuration,
         axes: Sequence[Axis],
-        preparation: Preparation,
-        clock: Clock = time.perf_counter,
+        preparation: Background,
+        clock: Callable[[], float] = time.perf_counter,
         usual: Configuration | None = None,
     ) -> None:
         self.best = start
@@ -319,6 +300,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def ask(self, configuration: Configuration) -> None:
+        """Begin with this one, unless that has been asked for."""
         with self._changed:
             if repr(configuration) in self._answers or self._ended:
                 return
@@ -335,10 +317,12 @@ class Background:
                     self._thread = thread
 
     def answer(self, configuration: Configuration) -> str | None:
+        """Why it cannot be had, "" if it is ready, None if nobody knows yet."""
         with self._changed:
             return self._answers.get(repr(configuration))
 
     def close(self) -> None:
+        """Nothing more is needed."""
         with self._changed:
             self._ended = True
             self._compile = None  # it holds an example and a copy of the model

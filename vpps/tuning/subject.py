@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from vpps.compiler.arrangement import matrices_of
+from vpps.compiler.arrangement import Arrangement, matrices_of
 from vpps.compiler.passes.stacking import Stacking
-from vpps.engine.ahead import example_plan
+from vpps.engine.ahead import example_plan, specs
 from vpps.engine.configuration import Configuration
 from vpps.engine.options import Example
 from vpps.errors import VppsError
+from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Model
 from vpps.model.optim import SGD, Optimizer
 from vpps.placement.distribution import Distribution
@@ -19,7 +21,6 @@ from vpps.placement.update import Update
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
 from vpps.tuning.candidates import TunedChip
-from vpps.tuning.compiling import Recipe
 from vpps.tuning.jobs import CpuJob
 from vpps.tuning.machines import MachineFiles
 
@@ -72,11 +73,48 @@ class Subject:
         specs = [m if self.train else replace(m, role_t_parts=0, trained=False) for m in matrices.values()]
         return TunedChip(tuple(specs), device, self.base.vps, self.train)
 
-    def recipe(self, target: str, device: Device, arch: str) -> Recipe:
-        """How kernels are compiled for a GPU; `arch` is "" for the emulator."""
-        return Recipe(
-            self.model, self.example, self.update, self.moments, target, device, arch, self.base.vps, self.knowledge
-        )
+    def planner(self, configuration: Configuration, parameters: Distribution) -> Planner:
+        """Of a configuration."""
+        policy = policy_named(configuration.policy, self.knowledge)
+        return Planner(parameters, policy, configuration.schedule, configuration.passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How kernels of a subject are compiled for a GPU.
+
+    Attributes:
+        subject: what is tuned.
+        target: name of one that is a GPU.
+        device: the GPU.
+        arch: to compile for, such as "sm_90"; "" for the emulator.
+        vps: blocks of all groups; None for all that run side by side.
+    """
+
+    subject: Subject
+    target: str
+    device: Device
+    arch: str
+    vps: int | None
+
+    def blocks(self, configuration: Configuration) -> int:
+        """Of a group."""
+        options = configuration.onchip
+        total = self.device.sms * (options.blocks_per_sm or 1) if self.vps is None else self.vps
+        return total // options.groups
+
+    def specs(self, configuration: Configuration) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
+        """Kernels for a candidate, best first. Raises HandleError, CapacityError, SpillError."""
+        subject = self.subject
+        return specs(
+            subject.model, subject.example, self.device, self.blocks(configuration), subject.update, subject.moments,
+            configuration.onchip, configuration.schedule, configuration.passes,
+        )  # fmt: skip
+
+    def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
+        """Of a launch of the example."""
+        planner = self.subject.planner(configuration, parameters)
+        return example_plan(planner, *self.subject.example, self.subject.update).n_barriers
 
 
 def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:
@@ -94,9 +132,7 @@ def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | No
         parameters = Distribution(
             subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks
         )
-        policy = policy_named(configuration.policy, subject.knowledge)
-        planner = Planner(parameters, policy, configuration.schedule, configuration.passes)
-        plan = example_plan(planner, *subject.example, subject.update)
+        plan = example_plan(subject.planner(configuration, parameters), *subject.example, subject.update)
     except VppsError as error:
         return None, str(error)
     return CpuJob(configuration.tile, tuple(sorted(plan.tails, key=lambda tail: tail.number))), ""

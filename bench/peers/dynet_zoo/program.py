@@ -166,12 +166,6 @@ class DynetProgram(ABC):
         values: NDArray[np.float32] = self.outputs(batch).npvalue()  # units come last
         return np.atleast_2d(values.T)
 
-    def total_loss(self, batch: Any) -> float:
-        """Loss without an update."""
-        self.renew()
-        value: float = self.loss(batch).scalar_value()
-        return value
-
     def renew(self) -> None:
         """Begin a graph."""
         self._flag.value = self._strategy

@@ -1,4 +1,4 @@
-"""Stands in for PyTorch where programs are rehearsed: they run up to the first call that needs a device, and that call
+"""Stands in for PyTorch where programs are run dry: up to the first call that needs a device, and that call
 says so. What they ask before, it answers as PyTorch does that sees a GPU."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rehearsals: a copy of a model, and graphs of the original that run on the copy; the original stays as it is."""
+"""A copy of a model, and graphs of the original that run on the copy; the original stays as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpps.record.trace import TracedCell
 from vpps.values import Float32
 
 
-class Rehearsal:
+class ModelCopy:
     """A model with the same parameters, weights copied, and step number; without moments and averages.
 
     Args:

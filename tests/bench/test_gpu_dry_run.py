@@ -31,7 +31,7 @@ TREES = "(3 (2 It) (4 (2 works) (2 .)))\n(1 (2 No) (2 .))\n(2 (2 (2 a) (3 b)) (2
 SENTENCES = "It|X works|Y .|Z\nNo|X .|Z\na|X b|Y c|Z\nfour|X words|Y in|Z one|X\n"
 
 
-def rehearse(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: str = "") -> list[dict[str, Any]]:
+def dry_run(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: str = "") -> list[dict[str, Any]]:
     """Run stages of the check; its lines."""
     data = out.parent / "data"
     for name, text in (("sst/train.txt", TREES), ("wikiner/en.txt", SENTENCES)):
@@ -83,14 +83,14 @@ def assert_complete(lines: list[dict[str, Any]], only: str, commit: Any) -> None
 
 @pytest.mark.simt
 def test_first_stages_run_to_their_end_in_a_plain_checkout_without_git(tmp_path: Path) -> None:
-    lines = rehearse(tmp_path / "out", PLAIN, "--commit", "abc", checkout=plain_checkout(tmp_path / "checkout"))
+    lines = dry_run(tmp_path / "out", PLAIN, "--commit", "abc", checkout=plain_checkout(tmp_path / "checkout"))
     assert failures(lines) == []
     assert_complete(lines, PLAIN, "abc")
 
 
 @pytest.mark.simt
 def test_tests_run_to_their_end(tmp_path: Path) -> None:
-    lines = rehearse(tmp_path / "out", TESTS)
+    lines = dry_run(tmp_path / "out", TESTS)
     assert failures(lines) == []
     assert_complete(lines, TESTS, harness.commit())
     outcomes = [line["outcome"] for line in lines if "test" in line]
@@ -102,7 +102,7 @@ def test_tests_run_to_their_end(tmp_path: Path) -> None:
 @pytest.mark.simt
 def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
     """What was measured before that call is not lost with it."""
-    lines = rehearse(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
+    lines = dry_run(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
     assert {line["stage"] for line in failures(lines)} == {"peers"}
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())
     log = (tmp_path / "out" / record.LOG).read_text()
@@ -118,14 +118,14 @@ def test_the_calls_are_all_stages() -> None:
 
 @pytest.mark.simt
 @pytest.mark.parametrize(
-    "program, statement, complaint",
+    "program, statement, diagnostic",
     [
         ("barrier", "load_acquire(counter);", "unwritten fence"),
         ("matvec", "if (WARPS_PER_ROW == 1) __syncthreads();", "race"),
         ("outer", "__syncthreads(); // until all have read the vectors before", "race"),
     ],
 )
-def test_the_imaginary_gpu_notices_a_barrier_that_is_missing(program: str, statement: str, complaint: str) -> None:
+def test_the_imaginary_gpu_notices_a_barrier_that_is_missing(program: str, statement: str, diagnostic: str) -> None:
     assert program in QUESTIONS
     environment = {
         **os.environ, "IMAGINARY_WITHOUT": statement,
@@ -134,7 +134,7 @@ def test_the_imaginary_gpu_notices_a_barrier_that_is_missing(program: str, state
     command = [sys.executable, str(ROOT / "bench" / "gpu_micro" / f"{program}.py"), "--smallest"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 1
-    assert f": {complaint}: " in run.stderr
+    assert f": {diagnostic}: " in run.stderr
 
 
 @pytest.mark.host

@@ -1,0 +1,34 @@
+"""Runs a bench as a user does, on trees that are made here."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_bench(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A bench that has ended, whatever came of it."""
+    command = [sys.executable, str(ROOT / "bench" / program), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def lines_of(program: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
+    """What a bench prints."""
+    run = run_bench(program, *arguments)
+    assert run.returncode == status, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def brackets(rng: random.Random, leaves: int, chain: bool = False) -> str:
+    """A labelled binary tree in Penn brackets; as a chain every left child is a leaf."""
+    label = rng.randrange(5)
+    if leaves == 1:
+        return f"({label} word{rng.randrange(30)})"
+    left = 1 if chain else rng.randrange(1, leaves)
+    return f"({label} {brackets(rng, left)} {brackets(rng, leaves - left, chain)})"
