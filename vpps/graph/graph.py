@@ -51,7 +51,7 @@ class Graph:
         # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
         self._tape = vertices.new_tape()
-        self.last_block: Block  # where the latest vertex went that was not recorded the quick way
+        self.last_block: Block  # where the latest vertex went that was not recorded by the call cache
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}

@@ -2,7 +2,7 @@
 
 A vertex is one call of a cell; a bare op is a vertex of a cell of one op. A graph has a block of vertices for each
 cell, as flat ints (`vertices.py`) or as arrays recorded in bulk (`chunks.py`); `arrays.py` makes arrays of both and
-merges them in recorded order. `quick.py` records calls like the one before. Read `cell.py`, `trace.py`, `bulk.py`
+merges them in recorded order. `call_cache.py` records calls like earlier ones. Read `cell.py`, `trace.py`, `bulk.py`
 first.
 
 **Maps.** `graph.map` appends arrays to blocks. `vertex.py` traces a vertex function, or an ordinary cell, to an

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from vpps.ops import Shape
 from vpps.ops.operand import Expression, interned
+from vpps.record.call_cache import Argument, ArgumentKind, call_recorder
 from vpps.record.chunks import Chunk
-from vpps.record.quick import Argument, ArgumentKind, quick_record
 from vpps.record.trace import Int, List, TracedCell
 from vpps.values import Float32
 
@@ -48,7 +48,7 @@ class Tape:
         single: bool,
         takes_empty: bool,
     ) -> Record:
-        """What records calls into one block, see `vpps.record.quick`.
+        """What records calls into one block, see `vpps.record.call_cache`.
 
         Args:
             rows: of the block.
@@ -57,7 +57,7 @@ class Tape:
             single: the one result is returned without a tuple around it.
             takes_empty: whether calls belong to the block whose list arguments are empty.
         """
-        return quick_record(self, rows, arguments, results, single, takes_empty)
+        return call_recorder(self, rows, arguments, results, single, takes_empty)
 
     def map(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
         """None: the compiled one makes values and arrays of a map's vertices, see `vpps.record.packed`."""
@@ -122,7 +122,7 @@ class Block:
 
     @property
     def record(self) -> Record:
-        """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.quick`)."""
+        """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.call_cache`)."""
         if self._record is None:  # made when first needed: blocks of maps need none
             self._record = self._recorder()
         return self._record

@@ -11,7 +11,7 @@ from ctypes import Structure
 
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
-from vpps.record.quick import ArgumentKind
+from vpps.record.call_cache import ArgumentKind
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
 
 

@@ -1,4 +1,4 @@
-// The compiled recorder: what vpps/record/quick.py and the lists of vpps/record/vertices.py do, in a quarter of the time.
+// The compiled recorder: the call cache and the lists of vpps/record/vertices.py, in a quarter of the time.
 //
 // Nothing here refers to a graph, so there are no cycles for a garbage collection to break. The interpreter's lock is
 // held throughout.

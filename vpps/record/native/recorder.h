@@ -1,4 +1,4 @@
-// Recorder: appends the vertices of one block, as the functions of vpps/record/quick.py do.
+// Recorder: appends the vertices of one block, as the functions of vpps/record/call_cache.py do.
 #pragma once
 
 #include <vector>

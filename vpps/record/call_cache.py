@@ -1,4 +1,4 @@
-"""Functions that record a call of a cell like earlier ones: generated, since this is what recording costs.
+"""The call cache: functions that record a call of a cell like earlier ones, the hot path, as generated source.
 
 Nearly every call of a batch fits the block of the call before it: expressions of one graph, shaped as theirs, and ints
 in range. `Block.record(graph, args)` checks just that, appends the vertex and returns its results; where anything
@@ -30,7 +30,7 @@ Kind = tuple[ArgumentKind, int]
 """What the source of a recorder depends on: the kind of an argument, and the domain of a list."""
 
 
-def quick_record(
+def call_recorder(
     tape: Tape,
     rows: list[int],
     arguments: Sequence[Argument],
