@@ -17,6 +17,6 @@ with several readers, whose gradients the reverse lists sum before backward's pr
 word that a batch repeats.
 
 Cells may take single children out of CSR lists, by place, beside the list of the others; that is settled while the map
-is recorded. Which cells form recurrences says `recurrence.py`. Recurrences that do not read each other have one rank,
+is recorded. Which cells form recurrences says `topology.py`. Recurrences that do not read each other have one rank,
 so their levels share stages: a BiLSTM takes one barrier per level, not two.
 """

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.ops.operand import Expression
-from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import Cut, find_distinct
 from vpps.record.inputs import (
     Column,
@@ -28,6 +28,7 @@ from vpps.record.inputs import (
 )
 from vpps.record.levels import raise_levels
 from vpps.record.packed import record_packed
+from vpps.record.ranges import Ints, ragged, running_sum
 from vpps.record.rows import Rows
 from vpps.record.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
 from vpps.record.structure import Children, check_children, read_children, read_kinds, trusted_levels
@@ -253,11 +254,8 @@ class _Part:
         found = self.after.get(start)
         if found is None:
             lengths = np.maximum(self.ends[1:] - self.ends[:-1] - start, 0)
-            ends = np.zeros(len(lengths) + 1, np.int64)
-            lengths.cumsum(out=ends[1:])
-            places = (self.ends[1:] - ends[1:]).repeat(lengths)
-            places += np.arange(len(places))
-            found = self.after[start] = ends, places
+            ends = running_sum(lengths)
+            found = self.after[start] = ends, ragged(self.ends[1:] - lengths, lengths, ends)
         return Lists(found[0], of_children.take(found[1]))
 
     def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:

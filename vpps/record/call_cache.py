@@ -26,6 +26,8 @@ Argument = tuple[ArgumentKind, Shape] | tuple[ArgumentKind, int] | tuple[Argumen
 """What an argument must be: (VECTOR, its shape), (INT, its bound), or a list of expressions: (LIST, their shape, the
 number of the list's domain, where its length goes, where the value ids of its elements go)."""
 
+Record = Callable[["Graph", Sequence[Any]], Any]
+
 Kind = tuple[ArgumentKind, int]
 """What the source of a recorder depends on: the kind of an argument, and the domain of a list."""
 
@@ -33,16 +35,24 @@ Kind = tuple[ArgumentKind, int]
 def call_recorder(
     tape: Tape,
     rows: list[int],
-    arguments: Sequence[Argument],
+    arguments: tuple[Argument, ...],
     results: tuple[Shape, ...],
     single: bool,
     takes_empty: bool,
-) -> Callable[[Graph, Sequence[Any]], Any]:
-    """The function for one block of a graph; see `Tape.recorder`."""
+) -> Record:
+    """What records calls into one block of a graph.
+
+    Args:
+        rows: of the block.
+        arguments: what a call's arguments must be, and where list arguments go.
+        results: shapes.
+        single: the one result is returned without a tuple around it.
+        takes_empty: whether calls belong to the block whose list arguments are empty.
+    """
     kinds = tuple((a[0], a[2] if len(a) > 2 else -1) for a in arguments)
     factory = _factory(kinds, len(results), single, takes_empty)
     lists = [a[3:] for a in arguments if len(a) > 2]
-    record: Callable[[Graph, Sequence[Any]], Any] = factory(tape, rows, [a[1] for a in arguments], results, lists)
+    record: Record = factory(tape, rows, [a[1] for a in arguments], results, lists)
     return record
 
 

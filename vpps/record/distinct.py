@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vpps.ops import OPS, Form
-from vpps.record.chunks import Ints
+from vpps.record.ranges import Ints
 from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector
 
 PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL, Form.MATMUL)

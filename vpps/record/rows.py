@@ -9,7 +9,7 @@ import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
-from vpps.record.chunks import Ints
+from vpps.record.ranges import Ints
 from vpps.values import as_index
 
 if TYPE_CHECKING:

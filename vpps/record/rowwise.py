@@ -12,7 +12,8 @@ from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape, size
 from vpps.ops.operand import Expression, shown
-from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.record.chunks import NO_DATA, Chunk, Lists
+from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
 from vpps.record.trace import List, TracedCell, check_operand
 from vpps.values import Float32, as_float32, as_index

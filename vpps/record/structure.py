@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
-from vpps.record.chunks import Ints
 from vpps.record.levels import find_cycle, find_levels
+from vpps.record.ranges import Ints
 from vpps.record.rowwise import checked_offsets
 from vpps.record.vertex import CSR
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -120,6 +121,17 @@ class TracedCell:
         made.__dict__.pop("layout", None)  # of the results that it has had
         made.nodes, made.outputs = list(nodes), tuple(outputs)
         return made
+
+
+def digest_of(cell: TracedCell) -> str:
+    """What a program computes, in a few letters: operations, wiring, shapes, attributes, parameters. The same in all
+    processes."""
+    digest = hashlib.sha256(repr((cell.kinds, cell.outputs, cell.single)).encode())
+    for node in cell.nodes:
+        attributes = sorted(node.attrs.items())
+        parameter = node.parameter.name if isinstance(node.parameter, Parameter) else None
+        digest.update(repr((node.op.name, node.inputs, attributes, node.shape, node.domain, parameter)).encode())
+    return digest.hexdigest()[:16]
 
 
 class ElementShapeFound(Exception):

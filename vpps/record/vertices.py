@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.ops import Shape
 from vpps.ops.operand import Expression, interned
-from vpps.record.call_cache import Argument, ArgumentKind, call_recorder
+from vpps.record.call_cache import Argument, ArgumentKind, Record, call_recorder
 from vpps.record.chunks import Chunk
 from vpps.record.trace import Int, List, TracedCell
 from vpps.values import Float32
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from vpps.graph.graph import Graph
 
 CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; the vector arguments follow, then the ints
-
-
-Record = Callable[["Graph", Sequence[Any]], Any]
 
 
 class Tape:
@@ -40,24 +36,7 @@ class Tape:
         self.n_calls = 0
         self.levels: list[int] = []
 
-    def recorder(
-        self,
-        rows: list[int],
-        arguments: tuple[Argument, ...],
-        results: tuple[Shape, ...],
-        single: bool,
-        takes_empty: bool,
-    ) -> Record:
-        """What records calls into one block, see `vpps.record.call_cache`.
-
-        Args:
-            rows: of the block.
-            arguments: what a call's arguments must be, and where list arguments go.
-            results: shapes.
-            single: the one result is returned without a tuple around it.
-            takes_empty: whether calls belong to the block whose list arguments are empty.
-        """
-        return call_recorder(self, rows, arguments, results, single, takes_empty)
+    recorder = call_recorder
 
     def map(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
         """None: the compiled one makes values and arrays of a map's vertices, see `vpps.record.packed`."""

@@ -9,7 +9,7 @@ and unmade (the handle places all parameters anew) when a cell does not. It is s
 so which cells were trained belongs to the model and its checkpoints (`cell_history.py`).
 
 **Lazy batching** cuts a recurrent cell in up to three. What is gathered and scattered is a fact of the graph
-(`record/recurrence.py`), so the cut is one of each plan, kept per cell and fact. **Streaming** deals the eager part in
+(`record/topology.py`), so the cut is one of each plan, kept per cell and fact. **Streaming** deals the eager part in
 chunks to the pauses between levels: behind the signal and before the wait of a barrier.
 
 **Fusion**: pieces of one set of rows and one division among virtual processors become a *tail* (`script/tails.py`).
