@@ -5,7 +5,7 @@ cell, as flat ints (`vertices.py`) or as arrays recorded in bulk (`chunks.py`); 
 merges them in recorded order. `call_cache.py` records calls like earlier ones. Read `cell.py`, `trace.py`, `bulk.py`
 first.
 
-**Maps.** `graph.map` appends arrays to blocks. `vertex.py` traces a vertex function, or an ordinary cell, to an
+**Maps.** `graph.map` appends arrays to blocks. `map_cells.py` traces a vertex function, or an ordinary cell, to an
 ordinary program whose arguments are what it gathers and pulls and whose first results are what it scatters. Nothing
 below the graph knows of maps, so both forms give the same bits. Maps of the usual form are recorded by one call of
 compiled code (`packed.py`, `native/map.h`), in one piece of memory that the planner reads; whatever is unusual is left

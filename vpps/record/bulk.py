@@ -15,25 +15,19 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.ops.operand import Expression
+from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import Cut, find_distinct
-from vpps.record.inputs import (
-    Column,
-    argument_kind,
-    cells_of,
-    check_inputs,
-    count_vertices,
-    declared_state,
-    read_input,
-)
+from vpps.record.inputs import Column, cells_of, check_inputs, count_vertices, declared_state, read_input
 from vpps.record.levels import raise_levels
+from vpps.record.map_cells import trace_cells
 from vpps.record.packed import record_packed
 from vpps.record.ranges import Ints, ragged, running_sum
 from vpps.record.rows import Rows
 from vpps.record.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
 from vpps.record.structure import Children, check_children, read_children, read_kinds, trusted_levels
 from vpps.record.trace import TracedCell
-from vpps.record.vertex import Child, Input, Kinds, Source, Vertex, trace_cells
+from vpps.record.vertex import Child, Input, Kinds, Source, Vertex
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -70,7 +64,7 @@ def record_map(
     key = (made, arity, tuple(signature), declared)
     kinds: Kinds | None = made[0].maps.get(key)
     if kinds is None:
-        kinds = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
+        kinds = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
         made[0].maps[key] = kinds
     if trusted:
         heights = trusted_levels(levels, structure, n)

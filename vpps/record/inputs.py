@@ -16,7 +16,6 @@ from vpps.record.chunks import Lists
 from vpps.record.rows import Rows
 from vpps.record.rowwise import checked_floats, checked_offsets, is_ragged
 from vpps.record.structure import Children
-from vpps.record.trace import ArgKind, Int, List, Vector
 from vpps.values import as_index
 
 if TYPE_CHECKING:
@@ -159,9 +158,3 @@ def declared_state(state: Any) -> tuple[Shape, ...]:
             )
         found.append(tuple(k for k in lengths if k is not None))
     return tuple(found)
-
-
-def argument_kind(what: Any) -> ArgKind:
-    if what is int:
-        return Int()
-    return List(what[1]) if what[:1] == (list,) else Vector(what)
