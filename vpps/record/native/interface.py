@@ -15,7 +15,7 @@ from vpps.record.call_cache import ArgumentKind
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
 
 
-@fields(ints="arity width n_columns n_kinds")
+@fields(ints="arity width n_kinds")
 class MapForm(Structure):
     """`width`: outputs of a vertex."""
 
