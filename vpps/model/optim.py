@@ -20,18 +20,17 @@ Schedule = Callable[[int], float]
 
 # Order of the floats that an update instruction reads; the kernel's struct Hyper is made from it.
 # The complements are 1 - beta, rounded once: in single precision 1 - 0.999 would keep five digits.
-HYPER = (
-    "lr",
-    "weight_decay",
-    "beta1",
-    "complement1",
-    "beta2",
-    "complement2",
-    "eps",
-    "step_size",
-    "inv_sqrt_correction",
-)
+HYPER = tuple("lr weight_decay beta1 complement1 beta2 complement2 eps step_size inv_sqrt_correction".split())
 
+_Range = tuple[str, Callable[[float], bool]]
+_NOT_NEGATIVE: _Range = ("a number >= 0", lambda v: v >= 0)
+_BELOW_ONE: _Range = ("a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
+RANGES: dict[str, _Range] = {
+    **dict.fromkeys(("lr", "weight_decay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _BELOW_ONE),
+    "eps": ("a positive number", lambda v: float(np.float32(v)) > 0),
+}
+"""What each hyper-parameter may be."""
 
 _GROUPS = "hyper-parameters by pattern of names, such as groups={'words': {'lr': 0.01}}"
 
@@ -75,10 +74,9 @@ class Optimizer:
 
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
-        if not callable(self.lr):
-            self._require("lr", "a number >= 0", lambda v: v >= 0)
-        self._require("weight_decay", "a number >= 0", lambda v: v >= 0)
-
+        for name, value in vars(self).items():
+            if name in RANGES and not (name == "lr" and callable(value)):
+                self._require(name)
         if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # in this order: every step asks
             raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
         known = {f.name for f in fields(self)} - {"groups"}
@@ -95,10 +93,8 @@ class Optimizer:
 
     def check_groups(self, parameters: Collection[str]) -> None:
         """Raise ModelError where a group has none of the parameters, whose names are given."""
-        if not self.groups:
-            return
-        idle = self.groups.keys() - {self.group_of(name) for name in parameters}
-        for pattern in (p for p in self.groups if p in idle):
+        used = {self.group_of(name) for name in parameters} if self.groups else {}
+        for pattern in (p for p in self.groups if p not in used):
             found = next((name for name in parameters if fnmatchcase(name, pattern)), None)
             why = (
                 f"no parameter of the model fits it; {said_of(pattern, parameters)}"
@@ -123,7 +119,7 @@ class Optimizer:
         rule = replace(self, groups={}, **(self.groups[group] if group is not None else {}))
         if callable(rule.lr):
             rule = replace(rule, lr=rule.lr(update))
-            rule._require("lr", "a number >= 0", lambda v: v >= 0)
+            rule._require("lr")
         return rule
 
     @property
@@ -132,8 +128,9 @@ class Optimizer:
         assert not callable(self.lr)
         return self.lr
 
-    def _require(self, name: str, expected: str, holds: Callable[[float], bool]) -> None:
+    def _require(self, name: str) -> None:
         value = getattr(self, name)
+        expected, holds = RANGES[name]
         number = as_number(value)
         if number is None or not abs(number) <= MAX_FLOAT32 or not holds(number):
             raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
@@ -174,10 +171,6 @@ class Momentum(Optimizer):
     device: ClassVar[str] = "HeavyBall"
     flops: ClassVar[int] = 6
 
-    def check(self) -> None:
-        super().check()
-        self._require("momentum", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta1": self.momentum}
 
@@ -199,12 +192,6 @@ class Adam(Optimizer):
     moments: ClassVar[tuple[str, ...]] = ("m", "v")
     device: ClassVar[str] = "Adam"
     flops: ClassVar[int] = 15
-
-    def check(self) -> None:
-        super().check()
-        self._require("beta1", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-        self._require("beta2", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {
@@ -250,11 +237,8 @@ class AdamW(Adam):
     flops: ClassVar[int] = 15
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
-        m = self.beta1 * moments[0] + (1 - self.beta1) * g
-        v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
-        m_hat, v_hat = m / (1 - self.beta1**step), v / (1 - self.beta2**step)
-        decayed = w - self.rate * self.weight_decay * w
-        return decayed - self.rate * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
+        without, moments = Adam.reference(replace(self, weight_decay=0.0), w, g, moments, step)
+        return without - self.rate * self.weight_decay * w, moments
 
 
 @dataclass
@@ -268,10 +252,6 @@ class Adagrad(Optimizer):
     moments: ClassVar[tuple[str, ...]] = ("v",)
     device: ClassVar[str] = "Adagrad"
     flops: ClassVar[int] = 9
-
-    def check(self) -> None:
-        super().check()
-        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"eps": self.eps}
@@ -294,11 +274,6 @@ class RMSprop(Optimizer):
     moments: ClassVar[tuple[str, ...]] = ("v",)
     device: ClassVar[str] = "RmsProp"
     flops: ClassVar[int] = 11
-
-    def check(self) -> None:
-        super().check()
-        self._require("rho", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta2": self.rho, "complement2": 1 - self.rho, "eps": self.eps}
