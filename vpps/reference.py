@@ -21,7 +21,7 @@ from vpps.ops.dropout import factors
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, launch_key
 from vpps.ops.structure import list_sum
-from vpps.record.arrays import BlockArrays
+from vpps.record.arrays import BlockArrays, Lists
 from vpps.record.rows import Rows, value_ids
 from vpps.record.trace import Int, List, Vector
 
@@ -36,11 +36,11 @@ class ReferenceBatch:
     rows: Array
     args: list[Array]  # per vector argument, value ids
     ints: list[Array]
-    lists: list[tuple[Array, Array]]  # per list argument, (offsets, value ids)
+    lists: list[Lists]
     nodes: list[Array] = field(default_factory=list)
 
     def offsets(self, domain: int) -> Array:
-        return self.lists[self.block.cell.lists.index(domain)][0]
+        return self.lists[self.block.cell.lists.index(domain)].ends
 
 
 class Reference:
@@ -81,11 +81,7 @@ class Reference:
         for b, block in enumerate(self._blocks):
             for level in np.unique(block.levels):
                 rows = np.flatnonzero(block.levels == level)
-                lists = []
-                for xs in block.lists:
-                    lengths = np.diff(xs.ends)[rows]
-                    take = [xs.elements[xs.ends[r] : xs.ends[r + 1]] for r in rows]
-                    lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(take)))
+                lists = [xs.of(rows) for xs in block.lists]
                 batch = ReferenceBatch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
                 batches.append((int(level), b, batch))
         return [batch for _, _, batch in sorted(batches, key=lambda t: t[:2])]
@@ -101,7 +97,7 @@ class Reference:
                 given[argument] = next(ints)
             elif isinstance(kind, List):
                 assert kind.shape is not None
-                ids = next(lists)[1]
+                ids = next(lists).elements
                 given[argument] = self._values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0, *kind.shape))
         for i, node in enumerate(cell.nodes):
             if i in given:
@@ -163,7 +159,7 @@ class Reference:
         for kind in cell.kinds:
             if not isinstance(kind, Int):
                 assert kind.shape is not None
-                ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
+                ids = next(vectors) if isinstance(kind, Vector) else next(lists).elements
                 taken.append(self._d_values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0,)))
         return np.concatenate(given, axis=1), taken
 
@@ -187,8 +183,8 @@ class Reference:
                 used |= useful[ids]
             for ids in batch.args:
                 useful[ids[used]] = True
-            for offsets, ids in batch.lists:
-                useful[ids[np.repeat(used, np.diff(offsets))]] = True
+            for xs in batch.lists:
+                useful[xs.of(np.flatnonzero(used)).elements] = True
             for ids in values:
                 useful[ids[used]] = True
         return useful
@@ -231,7 +227,7 @@ class Reference:
         for kind, n in zip(cell.kinds, cell.arguments, strict=True):
             if isinstance(kind, Int):
                 continue
-            ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
+            ids = next(vectors) if isinstance(kind, Vector) else next(lists).elements
             d_argument = d[n]
             if d_argument is not None and len(ids):
                 np.add.at(self._d_values[cell.nodes[n].shape], self._slot[ids], d_argument)
@@ -242,10 +238,7 @@ class Reference:
 
     def _subset(self, batch: ReferenceBatch, used: Array) -> ReferenceBatch:
         """The batch without the vertices that the loss does not depend on."""
-        lists = []
-        for offsets, ids in batch.lists:
-            lengths = np.diff(offsets)
-            lists.append((np.concatenate([[0], np.cumsum(lengths[used])]), ids[np.repeat(used, lengths)]))
+        lists = [xs.of(np.flatnonzero(used)) for xs in batch.lists]
         smaller = ReferenceBatch(
             batch.block, batch.rows[used], [a[used] for a in batch.args], [a[used] for a in batch.ints], lists
         )

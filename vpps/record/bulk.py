@@ -8,6 +8,7 @@ rather than brackets, `astype` rather than `dtype=`, and no look at an array tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,13 +45,13 @@ def record_map(
     distinct: bool,
 ) -> Any:
     """See `Graph.map`."""
-    if levels is not None and state is None:
+    trusted = levels is not None
+    if trusted and state is None:
         found = record_packed(graph, cells, kind, children, inputs, levels, bool(distinct))
         if found is not None:
             return found
     made = cells_of(cells)
     rows, n = read_kinds(kind, len(made))
-    trusted = levels is not None
     structure = read_children(children)
     inputs = check_inputs(inputs)
     n = count_vertices(n, structure, inputs)
@@ -83,10 +84,11 @@ def record_map(
             if distinct:
                 part.cut = part.vertex.cut
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
-        parts.sort(key=_Part.first_vertex)
+        parts.sort(key=lambda part: part.number(0))
     return _record(graph, kinds, parts, structure, columns, heights, n)
 
 
+@dataclass(slots=True)
 class _Part:
     """The vertices of one kind.
 
@@ -101,19 +103,16 @@ class _Part:
         once: then, of each vertex, the value id of what was computed from its ints: of the first result.
     """
 
-    __slots__ = ("after", "children", "cut", "ends", "ints", "n", "once", "reads_zeros", "rows", "vertex")
-
-    def __init__(self, vertex: Vertex, rows: Ints | None, n: int) -> None:
-        self.vertex = vertex
-        self.rows = rows
-        self.n = n
-        self.children: NDArray[Any] | None = None
-        self.ends: Ints | None = None
-        self.after: dict[int, tuple[Ints, Ints]] = {}
-        self.reads_zeros = False
-        self.ints: Ints
-        self.cut: Cut | None = None
-        self.once: Ints
+    vertex: Vertex
+    rows: Ints | None
+    n: int
+    children: NDArray[Any] | None = None
+    ends: Ints | None = None
+    after: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    reads_zeros: bool = False
+    ints: Ints = field(init=False)
+    cut: Cut | None = None
+    once: Ints = field(init=False)
 
     @property
     def program(self) -> TracedCell | None:
@@ -127,10 +126,6 @@ class _Part:
     def number(self, row: int) -> int:
         """Which of the map's vertices their row is."""
         return row if self.rows is None else int(self.rows[row])
-
-    def first_vertex(self) -> int:
-        """The number of the first one."""
-        return self.number(0)
 
     def take_children(self, structure: Children) -> None:
         """Find what of the children is theirs. Raises GraphError where they have more than their cell gathers."""
@@ -175,14 +170,8 @@ class _Part:
     def take_data(self, columns: Mapping[str, Column]) -> None:
         """Find their ints. Raises where one is out of range, or lists that are mapped together differ in length."""
         vertex = self.vertex
-        if vertex.ints:
-            own: list[Any] = []
-            for name in vertex.ints:
-                column = columns[name]
-                own.append(column if isinstance(column, int) else self.of(column))
-            self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
-        else:
-            self.ints = np.empty((self.n, 0), np.int64)
+        own = [x if isinstance(x, int) else self.of(x) for x in map(columns.__getitem__, vertex.ints)]
+        self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
         if len(vertex.lists) > 1:
             lists = [self.list_of(source, columns) for source in vertex.lists]
             check_lengths(vertex.program, lists, vertex.where, self.number)

@@ -13,7 +13,7 @@ from vpps.errors import TraceError
 from vpps.ops import Shape
 from vpps.ops.operand import ListExpression, Operand, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
-from vpps.values import as_index, as_mapping
+from vpps.values import as_mapping, as_shape
 
 R = TypeVar("R")
 
@@ -177,12 +177,12 @@ class Cell(Generic[R]):
         return program
 
 
-def _element(name: str, shape: Any) -> Shape:
+def _element(name: str, given: Any) -> Shape:
     """A declared shape of a list's elements, checked."""
-    lengths = tuple(map(as_index, shape)) if isinstance(shape, tuple | list) else (None,)
-    if len(lengths) > 2 or any(n is None or n < 1 for n in lengths):
-        raise TraceError(f"elements={{{name!r}: {shape!r}}}: expected a shape, such as (64,)")
-    return tuple(n for n in lengths if n is not None)
+    shape = as_shape(given)
+    if shape is None or len(shape) > 2:
+        raise TraceError(f"elements={{{name!r}: {given!r}}}: expected a shape, such as (64,)")
+    return shape
 
 
 def _reference_to(instance: Any) -> Callable[[], Any]:

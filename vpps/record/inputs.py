@@ -16,7 +16,7 @@ from vpps.record.chunks import Lists
 from vpps.record.rows import Rows
 from vpps.record.rowwise import checked_floats, checked_offsets, is_ragged
 from vpps.record.structure import Children
-from vpps.values import as_index
+from vpps.values import as_index, as_shape
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -149,12 +149,11 @@ def declared_state(state: Any) -> tuple[Shape, ...]:
         raise ShapeError(f"graph.map: state={state!r} declares no result of a child; one scalar is state=[()]")
     found = []
     for x in given:
-        shape = tuple(x) if isinstance(x, list | tuple) else (x,)
-        lengths = [as_index(k) for k in shape]
-        if any(k is None or k < 1 for k in lengths) or len(shape) > 2:
+        shape = as_shape(x if isinstance(x, list | tuple) else (x,))
+        if shape is None or len(shape) > 2:
             raise ShapeError(
                 f"graph.map: state={state!r}: expected a length or shape per result of a child, such as (64, 64) for "
                 "two vectors"
             )
-        found.append(tuple(k for k in lengths if k is not None))
+        found.append(shape)
     return tuple(found)

@@ -223,12 +223,7 @@ def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
 
 def has_rows(args: Sequence[Any]) -> bool:
     """Whether a call's arguments hold rows, so that it is one for each of them."""
-    for x in args:
-        if type(x) is Rows:
-            return True
-        if (type(x) is list or type(x) is tuple) and any(type(element) is Rows for element in x):
-            return True
-    return False
+    return any(type(x) is Rows or (type(x) in (list, tuple) and any(type(e) is Rows for e in x)) for x in args)
 
 
 def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
@@ -317,12 +312,6 @@ def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple
     return ends, lengths
 
 
-def record_inputs(graph: Graph, array: ArrayLike, grad: bool, where: str) -> Rows:
-    """Graph inputs from the rows of an array."""
-    data = checked_floats(array, where)
-    return record_floats(graph, data, grad)
-
-
 def checked_floats(array: ArrayLike, where: str) -> Float32:
     """A float32 copy of an array of rows. Raises DtypeError, ShapeError."""
     data = as_float32(array, where)
@@ -337,8 +326,7 @@ def checked_floats(array: ArrayLike, where: str) -> Float32:
 def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
     """Graph inputs from rows that were checked."""
     n, shape = len(data), data.shape[1:]
-    attrs = {"shape": shape, "grad": grad}
-    program = graph.bare_program(("input", *attrs.items()), None, "input", [], attrs)
+    program = graph.input_program(shape, grad)
     levels = np.zeros(n, np.int64)
     nothing = np.zeros((n, 0), np.int64)
     first = record_vertices(graph, program, n, nothing, nothing, [], levels, data.reshape(n, size(shape)))
