@@ -152,9 +152,7 @@ class Optimizer:
 class SGD(Optimizer):
     """w -= lr * (g + weight_decay * w)."""
 
-    name: ClassVar[str] = "sgd"
-    device: ClassVar[str] = "Sgd"
-    flops: ClassVar[int] = 4
+    name, device, flops = "sgd", "Sgd", 4
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         return w - self.rate * (g + self.weight_decay * w), []
@@ -166,10 +164,8 @@ class Momentum(Optimizer):
 
     momentum: float = 0.9
 
-    name: ClassVar[str] = "momentum"
-    moments: ClassVar[tuple[str, ...]] = ("m",)
-    device: ClassVar[str] = "HeavyBall"
-    flops: ClassVar[int] = 6
+    moments = ("m",)
+    name, device, flops = "momentum", "HeavyBall", 6
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta1": self.momentum}
@@ -188,10 +184,8 @@ class Adam(Optimizer):
     beta2: float = 0.999
     eps: float = 1e-8
 
-    name: ClassVar[str] = "adam"
-    moments: ClassVar[tuple[str, ...]] = ("m", "v")
-    device: ClassVar[str] = "Adam"
-    flops: ClassVar[int] = 15
+    moments = ("m", "v")
+    name, device, flops = "adam", "Adam", 15
 
     def _extra(self, step: int) -> dict[str, float]:
         return {
@@ -216,9 +210,7 @@ class Adam(Optimizer):
 class Nesterov(Momentum):
     """g += weight_decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m) (Sutskever et al. 2013)."""
 
-    name: ClassVar[str] = "nesterov"
-    device: ClassVar[str] = "NesterovMomentum"
-    flops: ClassVar[int] = 8
+    name, device, flops = "nesterov", "NesterovMomentum", 8
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
@@ -232,9 +224,7 @@ class AdamW(Adam):
 
     weight_decay: float = 1e-2
 
-    name: ClassVar[str] = "adamw"
-    device: ClassVar[str] = "AdamDecoupled"
-    flops: ClassVar[int] = 15
+    name, device, flops = "adamw", "AdamDecoupled", 15
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         without, moments = Adam.reference(replace(self, weight_decay=0.0), w, g, moments, step)
@@ -248,10 +238,8 @@ class Adagrad(Optimizer):
     lr: float | Schedule = 1e-2
     eps: float = 1e-10
 
-    name: ClassVar[str] = "adagrad"
-    moments: ClassVar[tuple[str, ...]] = ("v",)
-    device: ClassVar[str] = "Adagrad"
-    flops: ClassVar[int] = 9
+    moments = ("v",)
+    name, device, flops = "adagrad", "Adagrad", 9
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"eps": self.eps}
@@ -270,10 +258,8 @@ class RMSprop(Optimizer):
     rho: float = 0.99
     eps: float = 1e-8
 
-    name: ClassVar[str] = "rmsprop"
-    moments: ClassVar[tuple[str, ...]] = ("v",)
-    device: ClassVar[str] = "RmsProp"
-    flops: ClassVar[int] = 11
+    moments = ("v",)
+    name, device, flops = "rmsprop", "RmsProp", 11
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta2": self.rho, "complement2": 1 - self.rho, "eps": self.eps}

@@ -85,15 +85,11 @@ PyObject* method_get(PyObject* self, PyObject* instance, PyObject*)
     return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
 }
 
-PyObject* method_doc(PyObject* self, void*) { return PyObject_GetAttrString(as<Method>(self)->careful, "__doc__"); }
-
-// Name and signature are those of the method in Python, too.
+// Name, documentation and signature are those of the method in Python; inspect.unwrap finds it.
 PyObject* method_attribute(PyObject* self, PyObject* name)
 {
-    PyObject* own = PyObject_GenericGetAttr(self, name);
-    if (own || !PyErr_ExceptionMatches(PyExc_AttributeError)) return own;
-    PyErr_Clear();
-    return PyObject_GetAttr(as<Method>(self)->careful, name);
+    PyObject* careful = as<Method>(self)->careful;
+    return PyUnicode_CompareWithASCIIString(name, "__wrapped__") ? PyObject_GetAttr(careful, name) : Py_NewRef(careful);
 }
 
 // ---- the module
@@ -144,14 +140,6 @@ PyMemberDef tape_members[] = {
     {"levels", T_OBJECT_EX, offsetof(Tape, levels), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
-PyMemberDef method_members[] = {
-    {"__wrapped__", T_OBJECT_EX, offsetof(Method, careful), READONLY, nullptr},
-    {nullptr, 0, 0, 0, nullptr},
-};
-PyGetSetDef method_getset[] = {
-    {"__doc__", method_doc, nullptr, nullptr, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
 PySequenceMethods ints_sequence;
 PyBufferProcs ints_buffer = {ints_view, ints_release};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "vpps_recorder", nullptr, -1, functions, nullptr, nullptr, nullptr,
@@ -186,8 +174,6 @@ PyMODINIT_FUNC PyInit_vpps_recorder()
     method_type.tp_call = PyVectorcall_Call;
     method_type.tp_descr_get = method_get;
     method_type.tp_getattro = method_attribute;
-    method_type.tp_members = method_members;
-    method_type.tp_getset = method_getset;
     if (!ready(ints_type, "vpps_recorder.Ints", sizeof(Ints), PyType_GenericNew, ints_free) ||
         !ready(tape_type, "vpps_recorder.Tape", sizeof(Tape), tape_new, tape_free) ||
         !ready(recorder_type, "vpps_recorder.Recorder", sizeof(Recorder), nullptr, recorder_free) ||
