@@ -19,14 +19,25 @@ from vpps.ops.operand import Expression
 from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import Cut, find_distinct
-from vpps.record.inputs import Column, cells_of, check_inputs, count_vertices, declared_state, read_input
+from vpps.record.inputs import (
+    Children,
+    Column,
+    cells_of,
+    check_children,
+    check_inputs,
+    count_vertices,
+    declared_state,
+    read_children,
+    read_input,
+    read_kinds,
+    trusted_levels,
+)
 from vpps.record.levels import raise_levels
 from vpps.record.map_cells import trace_cells
 from vpps.record.packed import record_packed
 from vpps.record.ranges import Ints, ragged, running_sum
 from vpps.record.rows import Rows
 from vpps.record.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
-from vpps.record.structure import Children, check_children, read_children, read_kinds, trusted_levels
 from vpps.record.trace import TracedCell
 from vpps.record.vertex import Child, Input, Kinds, Source, Vertex
 
@@ -358,13 +369,19 @@ def _levels(
 ) -> Ints:
     """Levels of a map's vertices in the graph, given their heights: levels that count the map alone."""
     floors = [_floor(graph, part, columns) for part in parts]
-    constant = _rise(parts, floors, heights)
-    if constant is not None:
-        return heights + constant if constant else heights
+    numbers = [lowest for lowest in floors if isinstance(lowest, int)]
+    if len(numbers) == len(floors) and len(set(numbers)) < 2:
+        return heights + numbers[0] if any(numbers) else heights
     floor = np.empty(len(heights), np.int64)
     for part, lowest in zip(parts, floors, strict=True):
         floor[slice(None) if part.rows is None else part.rows] = lowest
-    return floor if structure is None else raise_levels(heights, floor, *structure.edges())
+    if structure is None:
+        return floor
+    of_lowest = floor[heights == 0]
+    rise = int(of_lowest[0]) if len(of_lowest) else 0
+    if len(of_lowest) and (of_lowest == rise).all() and (floor <= heights + rise).all():
+        return heights + rise  # what else they read raises all alike
+    return raise_levels(heights, floor, *structure.edges())
 
 
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
@@ -386,33 +403,8 @@ def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | i
     lists = [part.list_of(source, columns) for source in part.vertex.lists if isinstance(source, Input)]
     found.extend(highest_of_lists(graph, xs) for xs in lists)
     for level in found:
-        if isinstance(level, int):
-            lowest = max(lowest, level + 1) if isinstance(lowest, int) else np.maximum(lowest, level + 1)
-            continue
-        low, high = int(level.min()), int(level.max())
-        if low == high and isinstance(lowest, int):
-            lowest = max(lowest, high + 1)
-        else:
-            lowest = np.maximum(lowest, level + 1)
+        if not isinstance(level, int) and int(level.min()) == int(level.max()):
+            level = int(level[0])
+        both = isinstance(lowest, int) and isinstance(level, int)
+        lowest = max(lowest, level + 1) if both else np.maximum(lowest, level + 1)
     return lowest
-
-
-def _rise(parts: Sequence[_Part], floors: Sequence[Ints | int], heights: Ints) -> int | None:
-    """How much higher than its height every vertex is, where that is the same for all and easily seen."""
-    numbers = [floor for floor in floors if isinstance(floor, int)]
-    if len(numbers) < len(floors):
-        return None
-    if not numbers or min(numbers) == max(numbers):
-        return numbers[0] if numbers else 0
-    rise: int | None = None
-    lowest = []
-    for part, floor in zip(parts, numbers, strict=True):
-        height = int(part.of(heights).min())
-        lowest.append(height)
-        if height == 0:
-            if rise is not None and rise != floor:
-                return None
-            rise = floor
-    if rise is None or any(floor > rise + height for floor, height in zip(numbers, lowest, strict=True)):
-        return None
-    return rise
