@@ -7,7 +7,7 @@ arrays of what was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from vpps.ops.philox import LaunchKey, launch_key
 from vpps.ops.structure import list_sum
 from vpps.record.arrays import BlockArrays, Lists
 from vpps.record.rows import Rows, value_ids
-from vpps.record.trace import Int, List, Vector
+from vpps.record.trace import Int, Vector
 
 Array = NDArray[Any]
 
@@ -38,6 +38,14 @@ class ReferenceBatch:
     ints: list[Array]
     lists: list[Lists]
     nodes: list[Array] = field(default_factory=list)
+
+    def read(self) -> Iterator[tuple[int, Shape, Array]]:
+        """Of each argument that is no int: its node, the shape of its values, and their ids."""
+        cell, vectors, lists = self.block.cell, iter(self.args), iter(self.lists)
+        for kind, node in zip(cell.kinds, cell.arguments, strict=True):
+            if not isinstance(kind, Int):
+                assert kind.shape is not None
+                yield node, kind.shape, next(vectors) if isinstance(kind, Vector) else next(lists).elements
 
     def offsets(self, domain: int) -> Array:
         return self.lists[self.block.cell.lists.index(domain)].ends
@@ -88,17 +96,9 @@ class Reference:
 
     def _forward(self, batch: ReferenceBatch) -> None:
         cell = batch.block.cell
-        vectors, ints, lists = iter(batch.args), iter(batch.ints), iter(batch.lists)
-        given: dict[int, Array] = {}
-        for kind, argument in zip(cell.kinds, cell.arguments, strict=True):
-            if isinstance(kind, Vector):
-                given[argument] = self._values[kind.shape][self._slot[next(vectors)]]
-            elif isinstance(kind, Int):
-                given[argument] = next(ints)
-            elif isinstance(kind, List):
-                assert kind.shape is not None
-                ids = next(lists).elements
-                given[argument] = self._values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0, *kind.shape))
+        given = {node: self._rows(self._values, shape, ids) for node, shape, ids in batch.read()}
+        ints = [node for kind, node in zip(cell.kinds, cell.arguments, strict=True) if isinstance(kind, Int)]
+        given |= zip(ints, batch.ints, strict=True)
         for i, node in enumerate(cell.nodes):
             if i in given:
                 value = given[i]
@@ -118,6 +118,10 @@ class Reference:
         for k, o in enumerate(cell.outputs):
             ids = batch.block.values[k][batch.rows]
             self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
+
+    def _rows(self, of: Mapping[Shape, Array], shape: Shape, ids: Array) -> Array:
+        """Values, or their gradients; a list that is empty may have a shape of which there is no value."""
+        return of[shape][self._slot[ids]] if len(ids) else np.zeros((0, *shape))
 
     def _operands(self, batch: ReferenceBatch, i: int) -> list[Array]:
         """Operands of node i as its reference functions take them."""
@@ -155,12 +159,7 @@ class Reference:
             self._d_values[cell.nodes[o].shape][self._slot[ids[batch.rows]]].reshape(len(batch.rows), -1)
             for o, ids in zip(cell.outputs, batch.block.values, strict=True)
         ]
-        vectors, lists, taken = iter(batch.args), iter(batch.lists), []
-        for kind in cell.kinds:
-            if not isinstance(kind, Int):
-                assert kind.shape is not None
-                ids = next(vectors) if isinstance(kind, Vector) else next(lists).elements
-                taken.append(self._d_values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0,)))
+        taken = [self._rows(self._d_values, shape, ids) for _, shape, ids in batch.read()]
         return np.concatenate(given, axis=1), taken
 
     def backward(self, loss: Expression) -> dict[str, Array]:
@@ -223,14 +222,10 @@ class Reference:
                 if node.domain and not cell.nodes[j].domain:
                     g = list_sum({}, g, batch.offsets(node.domain))
                 d[j] = g if d[j] is None else d[j] + g
-        vectors, lists = iter(batch.args), iter(batch.lists)
-        for kind, n in zip(cell.kinds, cell.arguments, strict=True):
-            if isinstance(kind, Int):
-                continue
-            ids = next(vectors) if isinstance(kind, Vector) else next(lists).elements
+        for n, shape, ids in batch.read():
             d_argument = d[n]
             if d_argument is not None and len(ids):
-                np.add.at(self._d_values[cell.nodes[n].shape], self._slot[ids], d_argument)
+                np.add.at(self._d_values[shape], self._slot[ids], d_argument)
 
     def touched_rows(self, table: Parameter) -> Array:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""

@@ -12,9 +12,7 @@ compiled code (`packed.py`, `native/map.h`), in one piece of memory that the pla
 to `bulk.py`, which also says what is wrong.
 
 **Equal ints** (`distinct=True`, `distinct.py`). A map records what follows from a vertex's ints alone once for equal
-ints: of a cell without children the vertex, of a recurrent one its eager part. Rows of equal ints are then one value
-with several readers, whose gradients the reverse lists sum before backward's products: three products less for every
-word that a batch repeats.
+ints, as a cell of its own: values with several readers, whose gradients are summed before backward's products.
 
 Cells may take single children out of CSR lists, by place, beside the list of the others; that is settled while the map
 is recorded. Which cells form recurrences says `topology.py`. Recurrences that do not read each other have one rank,

@@ -98,20 +98,15 @@ class Recurrence:
 
     def gathered(self, block: int) -> list[int]:
         """Which operands of a block are passed values of its own component."""
-        own = self.component[block]
-        found = []
-        for k, read in enumerate(self._operands[block]):
-            if any(self.component[self._outputs[v][0]] == own for v in read):
-                found.append(k)
-        return found
+        own = set(self.members(self.component[block]))
+        reads = enumerate(self._operands[block])
+        return [k for k, read in reads if any(self._outputs[v][0] in own for v in read)]
 
     def scattered(self, block: int) -> set[int]:
         """Which outputs of a block are passed to blocks of its own component."""
-        found = set()
-        for reader in self.members(self.component[block]):
-            for read in self._operands[reader]:
-                found |= {self._outputs[v][1] for v in read if self._outputs[v][0] == block}
-        return found
+        readers = self.members(self.component[block])
+        passed = set().union(*(read for reader in readers for read in self._operands[reader]))
+        return {self._outputs[v][1] for v in passed if self._outputs[v][0] == block}
 
 
 def strongly_connected(reads: list[set[int]]) -> list[int]:
@@ -119,40 +114,26 @@ def strongly_connected(reads: list[set[int]]) -> list[int]:
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
-    on_stack: set[int] = set()
     component = [-1] * len(reads)
-    n_components = 0
     for root in range(len(reads)):
-        if root in index:
-            continue
-        work = [(root, iter(sorted(reads[root])))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
+        work = [(root, iter(sorted(reads[root])))] if root not in index else []
         while work:
             node, sources = work[-1]
-            descend: int | None = None
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
             for s in sources:
                 if s not in index:
-                    descend = s
+                    work.append((s, iter(sorted(reads[s]))))
                     break
-                if s in on_stack:
+                if component[s] < 0:
                     low[node] = min(low[node], index[s])
-            if descend is not None:
-                index[descend] = low[descend] = len(index)
-                stack.append(descend)
-                on_stack.add(descend)
-                work.append((descend, iter(sorted(reads[descend]))))
-                continue
-            work.pop()
-            if work:
-                low[work[-1][0]] = min(low[work[-1][0]], low[node])
-            if low[node] == index[node]:
-                while True:
-                    member = stack.pop()
-                    on_stack.discard(member)
-                    component[member] = n_components
-                    if member == node:
-                        break
-                n_components += 1
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    number = max(component) + 1
+                    while component[node] < 0:
+                        component[stack.pop()] = number
     return component

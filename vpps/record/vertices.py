@@ -136,13 +136,13 @@ class Block:
                     level = levels[ref]
         level += 1
         for k, ids in enumerate(lists):
-            self.lengths[k].append(len(ids))
+            self.lengths[k].extend((len(ids),))
             self.elements[k].extend(ids)
         first = len(levels)
         self.rows.extend((tape.n_calls, first, level, *refs, *ints))
         tape.n_calls += 1
         if self.cell.single and not lists:  # a bare op, as often as not
-            levels.append(level)
+            levels.extend((level,))
             return Expression(graph, first, self.results[0])
         levels.extend([level] * len(self.results))
         if lists and not any(lists) and not self._takes_empty:
@@ -156,9 +156,9 @@ class Block:
         """Append a vertex of a cell with one argument, a list, and one result, that is of this level."""
         tape = self._tape
         first = len(tape.levels)
-        self.lengths[0].append(len(ids))
+        self.lengths[0].extend((len(ids),))
         extend(self.elements[0], np.ascontiguousarray(ids))
         self.rows.extend((tape.n_calls, first, level))
         tape.n_calls += 1
-        tape.levels.append(level)
+        tape.levels.extend((level,))
         return Expression(graph, first, self.results[0])

@@ -127,7 +127,6 @@ PyMethodDef functions[] = {
 };
 PyMethodDef ints_methods[] = {
     {"extend", ints_extend, METH_O, "As of a list."},
-    {"append", ints_append, METH_O, "As of a list."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMethodDef tape_methods[] = {
