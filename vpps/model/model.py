@@ -36,7 +36,6 @@ class WeightSource(Protocol):
 
     def pull_weights(self) -> None:
         """Wait for the launch in flight and copy all weights and training state back into the Model."""
-        ...
 
 
 class Parameter(Operand):

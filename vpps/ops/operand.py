@@ -28,19 +28,15 @@ class Recorder(Protocol):
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record `op` and return its result; operands are Expressions, Parameters and indices."""
-        ...
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
         """`apply` without attributes, quick where an op like this was recorded before; checks who owns the operands."""
-        ...
 
     def describe(self) -> str:
         """What this recorder is, for error messages."""
-        ...
 
     def foreign(self, what: str, x: Any) -> VppsError:
         """The error for `what`, which uses `x` of another recorder."""
-        ...
 
 
 def _with_number(op: str, of_number: str, sign: int = 1) -> Callable[[Any, Any], Expression]:

@@ -124,9 +124,9 @@ def int_table(
     Raises:
         IndexRangeError: an int is out of the range that the program has for it.
     """
+    table = np.empty((n, len(columns)), np.int64)
     if not n:
-        return np.empty((0, len(columns)), np.int64)
-    table = None if len(columns) == 1 and not isinstance(columns[0], int) else np.empty((n, len(columns)), np.int64)
+        return table
     for k, (column, limit) in enumerate(zip(columns, program.int_limits, strict=True)):
         low, high = int_range(limit)
         if isinstance(column, int):
@@ -140,11 +140,7 @@ def int_table(
             value = column if isinstance(column, int) else int(column[row])
             range_ = f"is out of range; {limit[1]}: {high}, so 0 to {high - 1}" if limit else "is no 32-bit int"
             raise IndexRangeError(f"{where}, row {number(row)}: index {value} {range_}")
-        if table is None:
-            alone: Ints = column.astype(np.int64)[:, None]
-            return alone
         table[:, k] = column
-    assert table is not None
     return table
 
 
@@ -229,12 +225,7 @@ def has_rows(args: Sequence[Any]) -> bool:
 def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
     """Record a call of a cell for every row; arguments are as of `graph.map`'s inputs, or lists of rows."""
     where = f"cell {cell.name!r} on rows"
-    n = -1
-    for x in args:
-        if type(x) is Rows:
-            n = common_length(n, x, where)
-    if n < 0:  # lists of rows only
-        n = _length_of_lists(args, where)
+    n = _n_vertices(args, where)
     signature: list[Any] = []
     vectors: list[Rows | Expression] = []
     ints: list[Any] = []
@@ -255,15 +246,15 @@ def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: di
     return record_rowwise(graph, cell.program(tuple(signature), statics), n, vectors, ints, lists, where)
 
 
-def _length_of_lists(args: Sequence[Any], where: str) -> int:
-    """How many vertices a call has none of whose arguments are rows, but lists that hold some."""
+def _n_vertices(args: Sequence[Any], where: str) -> int:
+    """How many vertices a call has, one at least of whose arguments are rows, or lists that hold some."""
+    lists = [x for x in args if isinstance(x, list | tuple)]
+    rows = [x for x in args if type(x) is Rows]
+    if not rows and any(map(is_ragged, lists)):
+        return len(next(filter(is_ragged, lists))[0]) - 1
     n = -1
-    for x in args:
-        if is_ragged(x):
-            return len(x[0]) - 1
-        for element in x if isinstance(x, list | tuple) else ():
-            if type(element) is Rows:
-                n = common_length(n, element, where)
+    for x in rows or [element for xs in lists for element in xs if type(element) is Rows]:
+        n = common_length(n, x, where)
     return n
 
 
