@@ -19,10 +19,7 @@ MOST_STATES = 4
 
 
 def trace_cells(
-    cells: Sequence[Cell[Any]],
-    inputs: Mapping[str, ArgKind],
-    arity: int,
-    declared: Sequence[Shape] | None,
+    cells: Sequence[Cell[Any]], inputs: Mapping[str, ArgKind], arity: int, declared: Sequence[Shape] | None
 ) -> Kinds:
     """The programs of a map's cells, which agree in what children give and in what the map returns.
 

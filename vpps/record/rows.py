@@ -34,12 +34,7 @@ class Rows(Operand):
     __slots__ = ("_highest", "_levels", "ids", "owner", "shape")
 
     def __init__(
-        self,
-        owner: Graph,
-        ids: Ints,
-        shape: tuple[int, ...],
-        levels: Ints | None = None,
-        highest: int | None = None,
+        self, owner: Graph, ids: Ints, shape: tuple[int, ...], levels: Ints | None = None, highest: int | None = None
     ) -> None:
         self.owner = owner
         self.ids = ids

@@ -13,16 +13,7 @@ from typing import Any
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Form, Op, Shape, size
-from vpps.ops.operand import (
-    Expression,
-    Index,
-    ListExpression,
-    common_owner,
-    interned,
-    recorded,
-    result_shape,
-    shown,
-)
+from vpps.ops.operand import Expression, Index, ListExpression, common_owner, interned, recorded, result_shape, shown
 from vpps.values import as_index, as_number
 
 
