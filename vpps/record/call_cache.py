@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 ArgumentKind = IntEnum("ArgumentKind", "VECTOR INT LIST", start=0)
 
-Argument = tuple[ArgumentKind, Shape] | tuple[ArgumentKind, int] | tuple[ArgumentKind, Shape, int, list[int], list[int]]
-"""What an argument must be: (VECTOR, its shape), (INT, its bound), or a list of expressions: (LIST, their shape, the
-number of the list's domain, where its length goes, where the value ids of its elements go)."""
+Argument = tuple[ArgumentKind, Shape | None, int, Sequence[Any]]
+"""What an argument must be: its kind; the shape of a vector, or of a list's elements; an int's bound, or the number of
+a list's domain; and where the length of a list goes and the value ids of its elements."""
 
 Record = Callable[["Graph", Sequence[Any]], Any]
 
@@ -49,10 +49,10 @@ def call_recorder(
         single: the one result is returned without a tuple around it.
         takes_empty: whether calls belong to the block whose list arguments are empty.
     """
-    kinds = tuple((a[0], a[2] if len(a) > 2 else -1) for a in arguments)
+    kinds = tuple((kind, number if kind == ArgumentKind.LIST else -1) for kind, _, number, _ in arguments)
     factory = _factory(kinds, len(results), single, takes_empty)
-    lists = [a[3:] for a in arguments if len(a) > 2]
-    record: Record = factory(tape, rows, [a[1] for a in arguments], results, lists)
+    expected = [number if kind == ArgumentKind.INT else shape for kind, shape, number, _ in arguments]
+    record: Record = factory(tape, rows, expected, results, [into for *_, into in arguments if into])
     return record
 
 

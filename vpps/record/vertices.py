@@ -112,14 +112,14 @@ class Block:
         for kind in self.cell.kinds:
             if isinstance(kind, Int):
                 limit = next(limits)
-                arguments.append((ArgumentKind.INT, _UNBOUNDED if limit is None else limit[0]))
+                arguments.append((ArgumentKind.INT, None, _UNBOUNDED if limit is None else limit[0], ()))
                 continue
             assert kind.shape is not None
             if isinstance(kind, List):
-                domain, lengths, elements = next(lists)
-                arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, lengths, elements))
+                domain, *into = next(lists)
+                arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, into))
             else:
-                arguments.append((ArgumentKind.VECTOR, interned(kind.shape)))
+                arguments.append((ArgumentKind.VECTOR, interned(kind.shape), 0, ()))
         return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
 
     def __len__(self) -> int:
