@@ -18,7 +18,7 @@ from vpps.record.chunks import Lists
 from vpps.record.levels import find_cycle, find_levels
 from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
-from vpps.record.rowwise import checked_floats, checked_offsets, is_ragged
+from vpps.record.rowwise import checked_floats, checked_offsets, is_ragged, list_argument
 from vpps.record.vertex import CSR
 from vpps.values import as_index, as_shape
 
@@ -50,6 +50,9 @@ class Children:
     ends: Ints | None = None
     lengths: Ints | None = None
     some_missing: bool = True
+
+    def __len__(self) -> int:
+        return len(self.table) if self.ends is None else len(self.ends) - 1
 
     def edges(self) -> tuple[Ints, Ints]:
         """Parent and child of every edge, by rising parent."""
@@ -102,7 +105,7 @@ def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]
     if n >= 0:
         return n
     if structure is not None:
-        return len(structure.table) if structure.ends is None else len(structure.ends) - 1
+        return len(structure)
     for value in inputs.values():
         if is_ragged(value):
             return np.size(value[0]) - 1
@@ -131,10 +134,8 @@ def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column
             raise ShapeError(f"{where} has {len(value)} rows, but there are {n} vertices")
         return value.shape, value
     if is_ragged(value):
-        if value[1].owner is not graph:
-            raise graph.foreign(where, value[1])
-        ends, _ = checked_offsets(value[0], n, len(value[1]), where)
-        return (list, value[1].shape), Lists(ends, value[1].ids)
+        lists, shape = list_argument(graph, value, n, where)
+        return (list, shape), lists
     if isinstance(value, list | tuple) and any(isinstance(x, Expression) for x in value):
         return read_input(graph, name, _rows_of(graph, value, where), n)
     number = as_index(value)
@@ -206,10 +207,8 @@ def read_children(given: Any) -> Children | None:
                 f"graph.map: children is a tuple of {len(given)}; expected (offsets, indices), or an array of shape "
                 "(n, arity)"
             )
-        offsets, indices = (
-            np.asarray(given[0]),
-            _of_ints(np.asarray(given[1]), "the indices of children are ints, -1 for none"),
-        )
+        offsets, indices = map(np.asarray, given)
+        indices = _of_ints(indices, "the indices of children are ints, -1 for none")
         if indices.ndim != 1 or offsets.ndim != 1 or not len(offsets):
             raise ShapeError(
                 f"graph.map: children=(offsets, indices) are of shapes (n + 1,) and (edges,), not {offsets.shape} "
@@ -248,9 +247,8 @@ def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
 
 def check_range(children: Children, n: int) -> None:
     """Raise unless children are vertices of the map."""
-    count = len(children.table) if children.ends is None else len(children.ends) - 1
-    if count != n:
-        raise ShapeError(f"graph.map: children of {count} vertices, but there are {n}")
+    if len(children) != n:
+        raise ShapeError(f"graph.map: children of {len(children)} vertices, but there are {n}")
     flat = children.table.reshape(-1)
     lowest = np.minimum.reduce(flat, initial=0)
     children.some_missing = bool(lowest < 0)

@@ -134,14 +134,13 @@ class Kinds:
         forms: of the map (`vpps.record.packed`), None until that was needed; of one with `distinct=True` the second.
     """
 
-    __slots__ = ("forms", "pushed", "vertices", "width")
-
     def __init__(self, vertices: tuple[Vertex, ...]) -> None:
+        first = vertices[0]
         self.vertices = vertices
-        widths = {len(v.program.outputs) for v in vertices}
-        self.width = widths.pop() if len(widths) == 1 else 0
-        pushed = {v.pushed for v in vertices}
-        self.pushed = pushed.pop() if len(pushed) == 1 else None
+        self.width = len(first.program.outputs)
+        if any(len(v.program.outputs) != self.width for v in vertices):
+            self.width = 0
+        self.pushed = first.pushed if all(v.pushed == first.pushed for v in vertices) else None
         self.forms: list[array[int] | None] = [None, None]
 
 
