@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,7 @@ class List:
 ArgKind = Vector | Int | List
 
 
+@dataclass(eq=False, repr=False)
 class TracedCell:
     """The program of a cell for one signature: nodes in topological order, and what goes in and out.
 
@@ -78,19 +79,18 @@ class TracedCell:
         lists: domain of each list argument, in order.
     """
 
-    def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
-        self.name = name
-        self.kinds = kinds
-        self.nodes: list[Node] = []
-        self.arguments: list[int] = []
-        self.argument_names: tuple[str, ...] = ()
-        self.outputs: tuple[int, ...] = ()
-        self.single = True
-        self.n_domains = 0
-        self.list_domains: dict[int, int] = {}
-        self.lists: tuple[int, ...] = ()
-        self.int_limits: tuple[tuple[int, str] | None, ...] = ()
-        self.index_limits: dict[int, tuple[int, str]] = {}
+    name: str
+    kinds: tuple[ArgKind, ...]
+    nodes: list[Node] = field(default_factory=list)
+    arguments: list[int] = field(default_factory=list)
+    argument_names: tuple[str, ...] = ()
+    outputs: tuple[int, ...] = ()
+    single: bool = True
+    n_domains: int = 0
+    list_domains: dict[int, int] = field(default_factory=dict)
+    lists: tuple[int, ...] = ()
+    int_limits: tuple[tuple[int, str] | None, ...] = ()
+    index_limits: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}: {len(self.nodes)} nodes>"

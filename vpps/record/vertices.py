@@ -69,22 +69,6 @@ class Block:
         bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
     """
 
-    __slots__ = (
-        "_record",
-        "_takes_empty",
-        "_tape",
-        "bulk",
-        "cell",
-        "data",
-        "elements",
-        "lengths",
-        "n_args",
-        "n_ints",
-        "results",
-        "rows",
-        "width",
-    )
-
     def __init__(self, cell: TracedCell, tape: Tape) -> None:
         self.cell = cell
         self.n_args, self.n_ints, self.results = cell.layout

@@ -116,53 +116,39 @@ template <class T>
     return !beyond;
 }
 
-// The values of a map's vertices, and their places among its calls: where they follow from the vertices' numbers ...
-struct Counted {
-    static constexpr bool looks_up = false;
-    i64 base, width;
+// In what follows values of vertices follow from the vertices' numbers, unless some were computed once for equal ints:
+// then `first` has the first value of each.
 
-    i64 first(i64 vertex) const { return base + width * vertex; }
-    i64 call(i64 vertex) const { return vertex; }
-};
-
-// ... and where some were computed once for equal ints.
-struct LookedUp {
-    static constexpr bool looks_up = true;
-    i64 base, width;
-    const i64* __restrict firsts;
-
-    i64 first(i64 vertex) const { return firsts[vertex]; }
-    i64 call(i64 vertex) const { return (firsts[vertex] - base) / width; }
-};
-
-template <class Values>
+template <bool looks_up>
 [[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
-                                     i64* __restrict to, i64 step, i64 arity, i64 number, const Values values,
-                                     i64 result, i64 n_all)
+                                     i64* __restrict to, i64 step, i64 arity, i64 number, i64 width, i64 result,
+                                     const i64* __restrict first, i64 n_all)
 {
     bool beyond = false;
     for (i64 i = 0; i < n; i++) {
         const i64 child = children[rows[i] * arity + number];
         beyond |= static_cast<u64>(child) >= static_cast<u64>(n_all);
-        if (Values::looks_up && beyond) return false;
-        to[i * step] = values.first(child) + result;
+        if (looks_up && beyond) return false;
+        to[i * step] = result + (looks_up ? first[child] : width * child);
     }
     return !beyond;
 }
 
-template <class Values>
+template <bool looks_up>
 [[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
-                                     i64* __restrict to, i64 start, i64 rise, const Values values)
+                                     i64* __restrict to, i64 start, i64 base, i64 width, i64 rise,
+                                     const i64* __restrict first)
 {
-    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + values.call(rows[i]);
-    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = values.first(rows[i]);
+    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + (looks_up ? (first[rows[i]] - base) / width : rows[i]);
+    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = looks_up ? first[rows[i]] : base + width * rows[i];
     for (i64 i = 0; i < n; i++) to[LEVEL * n + i] = heights[rows[i]] + rise;
 }
 
 // What all kinds of a map share.
 struct WholeMap {
-    i64 n, arity, start, base, rise;  // start, base: recording index and value of the first vertex
+    i64 n, arity, width, start, base, rise;  // start, base: recording index and value of the first vertex
     const int32_t *heights, *children;
+    i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
     const std::vector<std::unique_ptr<View>>& columns;
 
     // One int of some vertices; whether they are in range.
@@ -183,17 +169,25 @@ i64 n_children(const PartOfMap& part, i64 arity)
     return part.n * std::count(read.begin(), read.end(), true);
 }
 
+[[gnu::noinline]] i64 count_children(const int32_t* __restrict children, i64 n)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < n; i++) found += children[i] != -1;
+    return found;
+}
+
 // Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
-template <class Values> bool fill(const PartOfMap& part, i64* to, const WholeMap& map, const Values values)
+template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
     const i64 n = part.n_own(), n_args = part.n_arguments + part.n_crossing;
     if (!n) return true;
-    fill_vertices(map.heights, part.rows, n, to, map.start, map.rise, values);
+    fill_vertices<looks_up>(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
     i64* args = to + ARGS * n;
     i64* ints = args + n * n_args;
     for (i64 k = 0; k < part.n_arguments; k++) {
         const auto [number, result] = part.arguments[k];
-        if (!fill_argument(map.children, part.rows, n, args + k, n_args, map.arity, number, values, result, map.n))
+        if (!fill_argument<looks_up>(map.children, part.rows, n, args + k, n_args, map.arity, number, map.width,
+                                     looks_up ? result : map.base + result, map.first, map.n))
             return false;
     }
     for (i64 k = 0; k < part.n_crossing; k++)
@@ -374,13 +368,13 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 
     const int32_t* heights = levels.data<int32_t>();
     const i64 first_value = tape->levels->size;
-    WholeMap map{n, arity, tape->n_calls, first_value, rise_of(order, heights), heights,
-                 arity ? children.data<int32_t>() : nullptr, columns};
+    WholeMap map{n, arity, width, tape->n_calls, first_value, rise_of(order, heights), heights,
+                 arity ? children.data<int32_t>() : nullptr, nullptr, columns};
     if (map.rise < 0) Py_RETURN_NONE;
     // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
     i64 n_read = 0;
     for (const PartOfMap& part : parts) n_read += n_children(part, arity);
-    if (n * arity - std::count(map.children, map.children + n * arity, -1) != n_read) Py_RETURN_NONE;
+    if (arity && count_children(map.children, n * arity) != n_read) Py_RETURN_NONE;
     i64 size = 0, n_own = 0;
     bool looks_up = false;
     for (PartOfMap* part : order) {
@@ -407,15 +401,16 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     }
     Ints* memory = as<Ints>(made);
     memory->size = size;
-    i64* firsts = looks_up ? memory->data + at_first : nullptr;
-    if (looks_up) find_first(order, n, map.base, width, firsts);
+    if (looks_up) {
+        map.first = memory->data + at_first;
+        find_first(order, n, map.base, width, map.first);
+    }
     i64 start = tape->n_calls;
     for (const PartOfMap* part : order) {
         if (part->is_cut()) fill_once(*part, memory->data + part->at_once, start, map);
         start += static_cast<i64>(part->firsts.size());
         i64* to = memory->data + part->at;
-        if (!(looks_up ? fill(*part, to, map, LookedUp{map.base, width, firsts})
-                       : fill(*part, to, map, Counted{map.base, width}))) {
+        if (!(looks_up ? fill<true>(*part, to, map) : fill<false>(*part, to, map))) {
             Py_DECREF(made);
             Py_RETURN_NONE;
         }
@@ -441,7 +436,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         fill_levels(heights, n, width, map.rise, to);
     } else {
         for (i64 i = 0; i < n; i++)
-            if (firsts[i] >= map.base) to = std::fill_n(to, width, heights[i] + map.rise);
+            if (map.first[i] >= map.base) to = std::fill_n(to, width, heights[i] + map.rise);
     }
     tape->levels->size += n_values;
     return result;
