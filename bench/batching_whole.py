@@ -21,7 +21,7 @@ from vpps.planner.native.policy_table import ENCODINGS
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn
 from vpps.record.levels import find_levels
-from vpps.record.recurrence import strongly_connected
+from vpps.record.topology import strongly_connected
 
 PHASES = 8
 """Of the encodings that have a phase: eighths of the vertices."""

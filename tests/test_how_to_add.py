@@ -24,7 +24,6 @@ EXAMPLES = {
 --- vpps/ops/elementwise.py
 +unary(
 +    "softsign",
-+    "Softsign",
 +    lambda x: x / (1 + abs(x)),
 +    lambda x, y: (1 - abs(y)) ** 2,
 +    3,

@@ -26,11 +26,9 @@ from vpps.errors import (
     WorkloadError,
 )
 from vpps.graph import functions as _functions
-from vpps.graph import matrices as _matrices
 from vpps.graph import primitives as _primitives
 from vpps.graph.functions import *
 from vpps.graph.graph import Graph
-from vpps.graph.matrices import *
 from vpps.graph.primitives import *
 from vpps.model import optim as _optim
 from vpps.model.model import Lookup, Model, Parameter
@@ -96,6 +94,5 @@ __all__ = [
     "specialize",
 ]
 __all__ += _functions.__all__
-__all__ += _matrices.__all__
 __all__ += _optim.__all__
 __all__ += _primitives.__all__

@@ -7,7 +7,7 @@ arrays of what was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,9 @@ from vpps.ops.dropout import factors
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, launch_key
 from vpps.ops.structure import list_sum
-from vpps.record.arrays import BlockArrays
+from vpps.record.arrays import BlockArrays, Lists
 from vpps.record.rows import Rows, value_ids
-from vpps.record.trace import Int, List, Vector
+from vpps.record.trace import Int, Vector
 
 Array = NDArray[Any]
 
@@ -36,11 +36,19 @@ class ReferenceBatch:
     rows: Array
     args: list[Array]  # per vector argument, value ids
     ints: list[Array]
-    lists: list[tuple[Array, Array]]  # per list argument, (offsets, value ids)
+    lists: list[Lists]
     nodes: list[Array] = field(default_factory=list)
 
+    def read(self) -> Iterator[tuple[int, Shape, Array]]:
+        """Of each argument that is no int: its node, the shape of its values, and their ids."""
+        cell, vectors, lists = self.block.cell, iter(self.args), iter(self.lists)
+        for kind, node in zip(cell.kinds, cell.arguments, strict=True):
+            if not isinstance(kind, Int):
+                assert kind.shape is not None
+                yield node, kind.shape, next(vectors) if isinstance(kind, Vector) else next(lists).elements
+
     def offsets(self, domain: int) -> Array:
-        return self.lists[self.block.cell.lists.index(domain)][0]
+        return self.lists[self.block.cell.lists.index(domain)].ends
 
 
 class Reference:
@@ -81,28 +89,16 @@ class Reference:
         for b, block in enumerate(self._blocks):
             for level in np.unique(block.levels):
                 rows = np.flatnonzero(block.levels == level)
-                lists = []
-                for xs in block.lists:
-                    lengths = np.diff(xs.ends)[rows]
-                    take = [xs.elements[xs.ends[r] : xs.ends[r + 1]] for r in rows]
-                    lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(take)))
+                lists = [xs.of(rows) for xs in block.lists]
                 batch = ReferenceBatch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
                 batches.append((int(level), b, batch))
         return [batch for _, _, batch in sorted(batches, key=lambda t: t[:2])]
 
     def _forward(self, batch: ReferenceBatch) -> None:
         cell = batch.block.cell
-        vectors, ints, lists = iter(batch.args), iter(batch.ints), iter(batch.lists)
-        given: dict[int, Array] = {}
-        for kind, argument in zip(cell.kinds, cell.arguments, strict=True):
-            if isinstance(kind, Vector):
-                given[argument] = self._values[kind.shape][self._slot[next(vectors)]]
-            elif isinstance(kind, Int):
-                given[argument] = next(ints)
-            elif isinstance(kind, List):
-                assert kind.shape is not None
-                ids = next(lists)[1]
-                given[argument] = self._values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0, *kind.shape))
+        given = {node: self._rows(self._values, shape, ids) for node, shape, ids in batch.read()}
+        ints = [node for kind, node in zip(cell.kinds, cell.arguments, strict=True) if isinstance(kind, Int)]
+        given |= zip(ints, batch.ints, strict=True)
         for i, node in enumerate(cell.nodes):
             if i in given:
                 value = given[i]
@@ -122,6 +118,10 @@ class Reference:
         for k, o in enumerate(cell.outputs):
             ids = batch.block.values[k][batch.rows]
             self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
+
+    def _rows(self, of: Mapping[Shape, Array], shape: Shape, ids: Array) -> Array:
+        """Values, or their gradients; a list that is empty may have a shape of which there is no value."""
+        return of[shape][self._slot[ids]] if len(ids) else np.zeros((0, *shape))
 
     def _operands(self, batch: ReferenceBatch, i: int) -> list[Array]:
         """Operands of node i as its reference functions take them."""
@@ -159,12 +159,7 @@ class Reference:
             self._d_values[cell.nodes[o].shape][self._slot[ids[batch.rows]]].reshape(len(batch.rows), -1)
             for o, ids in zip(cell.outputs, batch.block.values, strict=True)
         ]
-        vectors, lists, taken = iter(batch.args), iter(batch.lists), []
-        for kind in cell.kinds:
-            if not isinstance(kind, Int):
-                assert kind.shape is not None
-                ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
-                taken.append(self._d_values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0,)))
+        taken = [self._rows(self._d_values, shape, ids) for _, shape, ids in batch.read()]
         return np.concatenate(given, axis=1), taken
 
     def backward(self, loss: Expression) -> dict[str, Array]:
@@ -187,8 +182,8 @@ class Reference:
                 used |= useful[ids]
             for ids in batch.args:
                 useful[ids[used]] = True
-            for offsets, ids in batch.lists:
-                useful[ids[np.repeat(used, np.diff(offsets))]] = True
+            for xs in batch.lists:
+                useful[xs.of(np.flatnonzero(used)).elements] = True
             for ids in values:
                 useful[ids[used]] = True
         return useful
@@ -227,14 +222,10 @@ class Reference:
                 if node.domain and not cell.nodes[j].domain:
                     g = list_sum({}, g, batch.offsets(node.domain))
                 d[j] = g if d[j] is None else d[j] + g
-        vectors, lists = iter(batch.args), iter(batch.lists)
-        for kind, n in zip(cell.kinds, cell.arguments, strict=True):
-            if isinstance(kind, Int):
-                continue
-            ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
+        for n, shape, ids in batch.read():
             d_argument = d[n]
             if d_argument is not None and len(ids):
-                np.add.at(self._d_values[cell.nodes[n].shape], self._slot[ids], d_argument)
+                np.add.at(self._d_values[shape], self._slot[ids], d_argument)
 
     def touched_rows(self, table: Parameter) -> Array:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
@@ -242,10 +233,7 @@ class Reference:
 
     def _subset(self, batch: ReferenceBatch, used: Array) -> ReferenceBatch:
         """The batch without the vertices that the loss does not depend on."""
-        lists = []
-        for offsets, ids in batch.lists:
-            lengths = np.diff(offsets)
-            lists.append((np.concatenate([[0], np.cumsum(lengths[used])]), ids[np.repeat(used, lengths)]))
+        lists = [xs.of(np.flatnonzero(used)) for xs in batch.lists]
         smaller = ReferenceBatch(
             batch.block, batch.rows[used], [a[used] for a in batch.args], [a[used] for a in batch.ints], lists
         )

@@ -73,6 +73,13 @@ def as_index(value: Any) -> int | None:
         return None
 
 
+def as_shape(value: Any) -> tuple[int, ...] | None:
+    """`value` as a shape if it is a tuple or list of positive ints, else None."""
+    lengths = tuple(map(as_index, value)) if isinstance(value, tuple | list) else (None,)
+    known = tuple(n for n in lengths if n is not None and n > 0)
+    return known if len(known) == len(lengths) else None
+
+
 def as_flag(value: Any, what: str, error: type[VppsError] = DtypeError) -> bool:
     """True or False, Python's or NumPy's; raises `error` for anything else, so that "no" is not taken for True."""
     if value is True or value is False:

@@ -129,7 +129,7 @@ def test_parameters_on_either_side_are_told_apart() -> None:
 
 
 def test_ops_whose_operands_change_kind_are_told_apart() -> None:
-    """An op is recorded the quick way where its operands are like the latest ones; these never are."""
+    """An op is recorded by the call cache where its operands are like the latest ones; these never are."""
     model, table, graph = new()
     p = model.parameter("p", (4,))
     x = graph.lookup(table, 1)

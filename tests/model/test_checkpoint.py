@@ -200,8 +200,7 @@ class TestWriting:
         with pytest.raises((vpps.CheckpointError, KeyboardInterrupt)) as caught:
             model.save(path)
         if isinstance(failure, OSError):
-            assert str(path) in str(caught.value)
-            assert "No space left on device" in str(caught.value)
+            assert all(words in str(caught.value) for words in (str(path), "No space left on device"))
         assert path.read_bytes() == old
         assert list(path.parent.iterdir()) == [path]
 
@@ -321,21 +320,17 @@ class TestReading:
         rewrite(path, lambda tensors, description: description.pop(key))
         self.refused(path)
 
-    def test_a_moment_of_another_shape_is_refused(self, path: Path) -> None:
-        """It would be written over its neighbour in the pool."""
+    @pytest.mark.parametrize("key, shape, dtype", [("moment/m/words", (9, 9), "f4"), ("weight/scale", (), "f8")])
+    def test_other_shapes_and_types_are_refused(self, path: Path, key: str, shape: Any, dtype: str) -> None:
+        """A moment of another shape would be written over its neighbour in the pool."""
         trained().save(path)
-        rewrite(path, lambda tensors, description: tensors.update({"moment/m/words": np.ones((9, 9), np.float32)}))
-        assert "words" in self.refused(path)
+        rewrite(path, lambda tensors, description: tensors.update({key: np.ones(shape, dtype)}))
+        assert key in self.refused(path)
 
     def test_a_later_format_is_named(self, path: Path) -> None:
         small().save(path)
         rewrite(path, lambda tensors, description: description.update(format=99))
         assert "99" in self.refused(path)
-
-    def test_other_dtypes_are_refused(self, path: Path) -> None:
-        small().save(path)
-        rewrite(path, lambda tensors, description: tensors.update({"weight/scale": np.ones((), np.float64)}))
-        self.refused(path)
 
     def test_a_refused_file_leaves_the_model_as_it_was(self, path: Path) -> None:
         small().save(path)
@@ -413,9 +408,7 @@ def test_a_forged_state_is_refused(path: Path, name: str, value: Any) -> None:
     model.save(path)
     vpps.Model.load(path)
     rewrite(path, lambda tensors, description: description.update({name: value}))
-    for take in (vpps.Model.load, small().restore):
-        with pytest.raises(vpps.CheckpointError, match="damaged"):
-            take(path)
+    assert "damaged" in TestReading.refused(path)
 
 
 @pytest.mark.host
@@ -427,9 +420,7 @@ def test_a_forged_state_is_refused(path: Path, name: str, value: Any) -> None:
 def test_a_forged_parameter_is_refused(path: Path, change: dict[str, Any]) -> None:
     small().save(path)
     rewrite(path, lambda tensors, description: description["parameters"][0].update(change))
-    for take in (vpps.Model.load, small().restore):
-        with pytest.raises(vpps.CheckpointError, match="damaged"):
-            take(path)
+    assert "damaged" in TestReading.refused(path)
 
 
 @pytest.mark.host
@@ -461,15 +452,13 @@ def test_tensors_of_types_that_numpy_has_not_are_refused(path: Path, dtype: str,
     entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * width]}
     header = json.dumps({"__metadata__": {"vpps": "{}"}, "weight/W": entry}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2 * width))
-    with pytest.raises(vpps.CheckpointError, match="damaged"):
-        vpps.Model.load(path)
+    assert "damaged" in TestReading.refused(path)
 
 
 @pytest.mark.host
 def test_a_description_that_is_too_deep_is_refused(path: Path) -> None:
     save_file({}, path, {"vpps": "[" * 100_000})
-    with pytest.raises(vpps.CheckpointError, match="damaged"):
-        vpps.Model.load(path)
+    assert "damaged" in TestReading.refused(path)
 
 
 @pytest.mark.host
@@ -480,8 +469,7 @@ class TestOtherModels:
         model.parameter("extra", (2,))
         with pytest.raises(vpps.CheckpointError) as caught:
             model.restore(path)
-        assert "'extra'" in str(caught.value)
-        assert "strict=False" in str(caught.value)
+        assert all(words in str(caught.value) for words in ("'extra'", "strict=False"))
         with pytest.raises(vpps.CheckpointError, match="'words'"):
             vpps.Model().restore(path)
 
@@ -507,6 +495,5 @@ class TestOtherModels:
         before = model.numpy()
         with pytest.raises(vpps.CheckpointError) as caught:
             model.restore(path, strict=strict)
-        for word in ("'words'", "(5, 4)", "(7, 4)"):
-            assert word in str(caught.value)
+        assert all(words in str(caught.value) for words in ("'words'", "(5, 4)", "(7, 4)"))
         assert same_bits(model.numpy(), before)

@@ -7,6 +7,7 @@ a cell, and what autograd differentiates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -71,20 +72,8 @@ class OneByOne:
     """Records a model on a graph call by call."""
 
     def __init__(self, graph: vpps.Graph) -> None:
-        self.graph = graph
-        self.zeros, self.lookup = graph.zeros, graph.lookup
-
-    def call(self, cell: Any, *args: Any) -> Any:
-        """Of a cell."""
-        return self.graph.call(cell, *args)
-
-    def input(self, array: Array) -> Any:
-        """A leaf with a gradient."""
-        return self.graph.input(array, grad=True)
-
-    def total(self, losses: Sequence[Any]) -> Any:
-        """Their sum."""
-        return vpps.sum(losses)
+        self.zeros, self.lookup, self.call, self.total = graph.zeros, graph.lookup, graph.call, vpps.sum
+        self.input = partial(graph.input, grad=True)
 
 
 class TorchFunctions:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.record.test_quick import everything_recorded, node, record_tree
+from tests.record.test_call_cache import everything_recorded, node, record_tree
 from vpps.graph import recorder as library
 from vpps.record import vertices
 from vpps.record.arrays import BlockArrays

@@ -298,15 +298,3 @@ def test_arrays_of_other_layouts_and_types_are_left_to_numpy(nets: Net) -> None:
         map_of(graph, nets.cells, batch, **other)
         assert not is_packed(graph)
         assert everything_of(graph) == expected
-
-
-@pytest.mark.parametrize("recorder", ["compiled"], indirect=True)
-@pytest.mark.parametrize(
-    "form", [[], [2, 3, 0, 1], [2, 3, 0, 1, 1, 0, 2, 0], [2, 3, 0, 1, 0, 1, 0, 0, 5], [0, 1, 0, 2]]
-)
-def test_a_form_that_says_too_little_or_what_cannot_be_is_refused(form: list[int], recorder: str) -> None:
-    """No array, nor child 2 of two, nor column 0 of none, nor two kinds without saying which."""
-    tape = vpps.Graph()._tape
-    levels, children = np.zeros(3, np.int32), np.zeros((3, 2), np.int32)
-    assert tape.map(np.array(form, np.int64), None, children, levels, ()) is None
-    assert tape.n_calls == len(tape.levels) == 0

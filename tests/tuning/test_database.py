@@ -17,7 +17,7 @@ import vpps
 from tests.tuning.models import Chain
 from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
-from vpps.record.digest import digest_of
+from vpps.record.trace import digest_of
 from vpps.tuning.database import Key, Tuned, TuningDatabase, choices_in, key_for
 
 pytestmark = pytest.mark.host

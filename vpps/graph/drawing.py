@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -86,11 +86,16 @@ class Drawing(Report):
         """How many there are."""
         return 1 + max((v.level for v in self.vertices), default=-1)
 
+    def _reads(self) -> dict[int, list[int]]:
+        """The calls that each one reads, if any."""
+        found: dict[int, list[int]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.target, []).append(edge.source)
+        return found
+
     def text(self) -> str:
         """A line for each vertex, by level: its call, its cell, the calls that it reads."""
-        reads: dict[int, list[int]] = {}
-        for edge in self.edges:
-            reads.setdefault(edge.target, []).append(edge.source)
+        reads = self._reads()
         lines = [f"{counted(len(self.vertices), 'vertex', 'vertices')} in {counted(self.levels, 'level')}"]
         level = -1
         for v in sorted(self.vertices, key=lambda v: (v.level, v.call)):
@@ -115,8 +120,7 @@ class Drawing(Report):
             '  edge [color="#555555", arrowsize=0.6];',
         ]
         for v in self.vertices:
-            label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in labels[v.call])
-            tooltip = f"{v.cell}, level {v.level}".replace("\\", "\\\\").replace('"', '\\"')
+            label, tooltip = "\\n".join(map(_quoted, labels[v.call])), _quoted(f"{v.cell}, level {v.level}")
             lines.append(f'  v{v.call} [label="{label}", tooltip="{tooltip}", fillcolor="{colours[v.level]}"];')
         for level in range(self.levels):
             alike = " ".join(f"v{v.call};" for v in self.vertices if v.level == level)
@@ -193,8 +197,7 @@ class Drawing(Report):
         yield "</g>"
         for v in self.vertices:
             box = boxes[v.call]
-            name = quoteattr(f"v{v.call}")
-            yield f'<g class="vertex" id={name}><title>{escape(v.cell)}, level {v.level}</title>'
+            yield f'<g class="vertex" id="v{v.call}"><title>{escape(v.cell)}, level {v.level}</title>'
             yield (
                 f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" '
                 f'fill="{colours[v.level]}" stroke="#333"/>'
@@ -207,16 +210,15 @@ class Drawing(Report):
 
     def _boxes(self, labels: dict[int, list[str]]) -> dict[int, _Box]:
         """From the lowest level: every vertex above the mean of what it reads, or as near to that as there is room."""
-        sources: dict[int, list[int]] = {}
-        for e in self.edges:
-            sources.setdefault(e.target, []).append(e.source)
+        reads = self._reads()
         height = max((len(lines) for lines in labels.values()), default=0) * _LINE + _PADDING
         boxes: dict[int, _Box] = {}
         by_level: list[list[DrawnVertex]] = [[] for _ in range(self.levels)]
         for v in self.vertices:
             by_level[v.level].append(v)
         for level, vertices in enumerate(by_level):
-            wanted = {v.call: _mean([boxes[s].centre for s in sources.get(v.call, ())]) for v in vertices}
+            centres = {v.call: [boxes[source].centre for source in reads.get(v.call, ())] for v in vertices}
+            wanted = {call: sum(xs) / max(len(xs), 1) for call, xs in centres.items()}
             left = float(_MARGIN)
             top = _MARGIN + (self.levels - 1 - level) * (height + _BETWEEN_LEVELS)
             for v in sorted(vertices, key=lambda v: (wanted[v.call], v.call)):
@@ -225,6 +227,11 @@ class Drawing(Report):
                 boxes[v.call] = box
                 left = box.right + _GAP
         return boxes
+
+
+def _quoted(text: str) -> str:
+    """For a string of Graphviz's."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 class _Box(NamedTuple):
@@ -242,17 +249,10 @@ class _Box(NamedTuple):
         return self.left + self.width
 
 
-def _mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers) if numbers else 0.0
-
-
 def level_colours(levels: int) -> list[str]:
     """A light colour for each level, from blue for leaves to red, as "#rrggbb"."""
-    found = []
-    for level in range(levels):
-        hue = 0.6 * (1 - level / max(levels - 1, 1))
-        found.append("#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(hue, 0.82, 0.75)))
-    return found
+    hues = (0.6 * (1 - level / max(levels - 1, 1)) for level in range(levels))
+    return ["#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(hue, 0.82, 0.75)) for hue in hues]
 
 
 def draw(graph: Graph, calls: int | None = None) -> Drawing:

@@ -7,8 +7,9 @@ from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.derive import Value, as_constant
-from vpps.graph.primitives import exp, log, maximum, minimum, stop_gradient
+from vpps.graph.primitives import dot, exp, log, maximum, minimum, stop_gradient
 from vpps.model.model import Lookup, Parameter
+from vpps.ops import size
 from vpps.ops.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
 from vpps.record.cell import Cell
 from vpps.record.rows import Rows
@@ -17,6 +18,7 @@ from vpps.record.trace import CellTrace
 from vpps.values import as_index, as_items, as_number, check_callable
 
 __all__ = [
+    "bilinear",
     "clamp",
     "concat",
     "dropout",
@@ -26,6 +28,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "reshape",
     "softmax",
     "split",
     "sum",
@@ -83,19 +86,27 @@ def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
 def _extremum(
     name: str, pair: Callable[[Value, Value], Expression], x: Value | Sequence[Value] | ListExpression
 ) -> Expression:
-    if isinstance(x, ListExpression):
-        return record(f"list_{name}", [x])
-    if isinstance(x, Rows):
-        return reduce_rows(LIST_CELLS[name], x)
-    if isinstance(x, Operand):
+    if isinstance(x, Operand) and not isinstance(x, Rows):
         return record("max", [x]) if name == "max" else -record("max", [-x])
-    items = as_items(x, name)
-    if not items:
-        raise ShapeError(f"{name}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
+    items = _items_or_result(name, x)
+    if not isinstance(items, list):
+        return items
     result = record("copy", items) if len(items) == 1 else pair(items[0], items[1])
     for item in items[2:]:
         result = pair(result, item)
     return result
+
+
+def _items_or_result(op: str, x: Any) -> list[Any] | Expression:
+    """The items of a Python list, one at least; of a list argument, or of rows, their reduction."""
+    if isinstance(x, ListExpression):
+        return record(f"list_{op}", [x])
+    if isinstance(x, Rows):
+        return reduce_rows(LIST_CELLS[op], x)
+    items = as_items(x, op)
+    if not items:
+        raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
+    return items
 
 
 @overload
@@ -114,16 +125,13 @@ def softmax(x: Any) -> Any:
     Raises:
         ShapeError: a scalar, a matrix, or a list of expressions of several shapes.
     """
-    if isinstance(x, Operand):
-        return record("softmax", [x])
-    if isinstance(x, ListExpression):
-        return _list_of(record("list_softmax", [x]))
-    items = as_items(x, "softmax")
-    if not items:
-        return []
-    terms = [exp(c) for c in _centred(items, "softmax")]
-    total = sum(terms)
-    return [term / total for term in terms]
+
+    def of_items(centred: list[Expression]) -> list[Expression]:
+        terms = [exp(c) for c in centred]
+        total = sum(terms)
+        return [term / total for term in terms]
+
+    return _normalised("softmax", x, of_items)
 
 
 @overload
@@ -134,29 +142,28 @@ def log_softmax(x: ListExpression) -> ListExpression: ...
 def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
 def log_softmax(x: Any) -> Any:
     """Logarithm of the softmax of a vector, or over a list as in `softmax`; stable for large logits."""
+
+    def of_items(centred: list[Expression]) -> list[Expression]:
+        total = log(sum([exp(c) for c in centred]))
+        return [c - total for c in centred]
+
+    return _normalised("log_softmax", x, of_items)
+
+
+def _normalised(op: str, x: Any, of_items: Callable[[list[Expression]], list[Expression]]) -> Any:
+    """A softmax; `of_items` gets items of a Python list less the largest: their exponentials do not overflow."""
     if isinstance(x, Operand):
-        return record("log_softmax", [x])
+        return record(op, [x])
     if isinstance(x, ListExpression):
-        return _list_of(record("list_log_softmax", [x]))
-    items = as_items(x, "log_softmax")
-    if not items:
-        return []
-    centred = _centred(items, "log_softmax")
-    total = log(sum([exp(c) for c in centred]))
-    return [c - total for c in centred]
-
-
-def _list_of(x: Expression) -> ListExpression:
-    """What an op made for every element of a list."""
-    return ListExpression(x.owner, x.ref, x.shape)
-
-
-def _centred(items: list[Any], op: str) -> list[Expression]:
-    """The items of a Python list less the largest, so that their exponentials do not overflow."""
+        y = record(f"list_{op}", [x])
+        return ListExpression(y.owner, y.ref, y.shape)
+    items = as_items(x, op)
     if any(not isinstance(x, Expression | Parameter) or x.shape != items[0].shape for x in items):
         raise ShapeError(f"{op}({items!r}): expects a vector, a list argument, or a list of expressions of one shape")
+    if not items:
+        return []
     top = stop_gradient(max(items))
-    return [x - top for x in items]
+    return of_items([x - top for x in items])
 
 
 def lookup(table: Lookup, row: int | Index) -> Expression:
@@ -199,15 +206,11 @@ def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
 
 
 def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
-    if isinstance(x, ListExpression):
-        return record(f"list_{op}", [x])
-    if isinstance(x, Rows):
-        return reduce_rows(LIST_CELLS[op], x)
-    if isinstance(x, Operand):
+    if isinstance(x, Operand) and not isinstance(x, Rows):
         return record(op, [x])
-    items = as_items(x, op)
-    if not items:
-        raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
+    items = _items_or_result(op, x)
+    if not isinstance(items, list):
+        return items
     if type(items[0]) is Expression and not in_progress:
         recorder = items[0].owner
         if not isinstance(recorder, CellTrace):
@@ -280,3 +283,43 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
             )
     mapped = tuple(ListExpression(owner, v.ref, v.shape) for v in values)
     return mapped if isinstance(result, tuple) else mapped[0]
+
+
+def reshape(x: Value, shape: int | tuple[int, ...]) -> Expression:
+    """The same elements in another shape, row after row; inside a cell it costs nothing.
+
+    Args:
+        shape: of rank 0, 1 or 2; a length of -1 is what the others leave.
+
+    Raises:
+        ShapeError: the shape has another number of elements.
+    """
+    given = shape if isinstance(shape, tuple | list) else (shape,)
+    lengths = [as_index(n) for n in given]
+    if len(lengths) > 2 or any(n is None or (n < 1 and n != -1) for n in lengths) or lengths.count(-1) > 1:
+        raise ShapeError(f"reshape({x!r}, {shape!r}): expects up to two positive ints, one of which may be -1")
+    known = size(tuple(n for n in lengths if n is not None and n != -1))
+    total = size(x.shape) if isinstance(x, Operand) else known
+    return record("reshape", [x], shape=tuple(total // known if n == -1 else n for n in lengths if n is not None))
+
+
+def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Expression:
+    """x^T W y: a scalar, for W of shape (n, m), x of shape (n,) and y of shape (m,).
+
+    Args:
+        W: a parameter or a computed matrix.
+        outputs: number k of such forms, whose matrices W of shape (k n, m) stacks; the result is a vector of k. This is
+            the tensor of neural tensor networks (Socher et al. 2013).
+
+    Raises:
+        ShapeError: the shapes do not fit.
+    """
+    what = f"bilinear({x!r}, {W!r}, {y!r}, outputs={outputs!r})"
+    k = 1 if outputs is None else as_index(outputs)
+    if k is None or k < 1:
+        raise ShapeError(f"{what}: outputs is a positive int, or None for a scalar")
+    if not all(isinstance(operand, Operand) for operand in (x, W, y)):
+        raise DtypeError(f"{what}: takes expressions and parameters; bring data into the graph with graph.input(array)")
+    if len(x.shape) != 1 or len(y.shape) != 1 or W.shape != (k * x.shape[0], y.shape[0]):
+        raise ShapeError(f"{what}: expects vectors x of n and y of m elements, and W of shape (outputs * n, m)")
+    return dot(x, W @ y) if outputs is None else reshape(W @ y, (k, x.shape[0])) @ x

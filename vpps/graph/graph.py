@@ -20,10 +20,10 @@ from vpps.record.bulk import record_map
 from vpps.record.cell import Cell
 from vpps.record.chunks import Chunk
 from vpps.record.rows import Rows
-from vpps.record.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_rows, record_inputs
+from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.record.vertices import Block, extend
-from vpps.values import as_flag, as_float32, as_index, check_callable, float_word
+from vpps.values import Float32, as_flag, as_float32, as_index, check_callable, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -32,8 +32,6 @@ _bare_programs: dict[Any, TracedCell] = {}
 _numbers = itertools.count(1)
 
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
-
-_SCALAR: tuple[Shape, bool] = ((), False)  # inputs that are constants, in `Graph._inputs`
 
 # Ops with a Python constant, and what they are with the constant as an operand.
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
@@ -51,7 +49,7 @@ class Graph:
         # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
         self._tape = vertices.new_tape()
-        self.last_block: Block  # where the latest vertex went that was not recorded the quick way
+        self.last_block: Block  # where the latest vertex went that was not recorded by the call cache
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
@@ -118,16 +116,21 @@ class Graph:
             )
         if grad is not False:
             grad = as_flag(grad, "input(grad)")
-        kind = (data.shape, grad)
-        block = self._inputs.get(kind)
+        return self._input(data.reshape(-1), data.shape, grad)
+
+    def _input(self, data: Float32, shape: Shape, grad: bool) -> Expression:
+        block = self._inputs.get((shape, grad))
         if block is None:
-            result = self.apply("input", [], {"shape": data.shape, "grad": grad})
-            block = self._inputs[kind] = self.last_block
-        else:
-            self.last_block = block
-            result = block.append(self, [], [], [])
-        block.data.append(data.reshape(-1))
+            block = self._inputs[shape, grad] = self.block_of(self.input_program(shape, grad))
+        self.last_block = block
+        block.data.append(data)
+        result: Expression = block.append(self, [], [], [])
         return result
+
+    def input_program(self, shape: Shape, grad: bool) -> TracedCell:
+        """The program of inputs of a shape."""
+        attrs = {"shape": shape, "grad": grad}
+        return self.bare_program(("input", *attrs.items()), None, "input", [], attrs)
 
     def zeros(self, n: int) -> Expression:
         """A vector of n zeros, the same one for every call with that n; it has no gradient."""
@@ -153,7 +156,8 @@ class Graph:
         Raises:
             DtypeError, ShapeError: as `input`.
         """
-        return record_inputs(self, array, as_flag(grad, "rows(grad)"), self._where("rows"))
+        grad = as_flag(grad, "rows(grad)")
+        return record_floats(self, checked_floats(array, self._where("rows")), grad)
 
     def map(
         self,
@@ -286,15 +290,8 @@ class Graph:
         key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
         ref = self._constants.get(key)
         if ref is None:
-            block = self._inputs.get(_SCALAR)
-            if block is None:
-                attrs = {"shape": (), "grad": False}
-                block = self._inputs[_SCALAR] = self.block_of(
-                    self.bare_program(("input", *attrs.items()), None, "input", [], attrs)
-                )
-            self.last_block = block
-            ref = self._constants[key] = block.append(self, [], [], []).ref
-            block.data.append(np.array((key,), np.uint32).view(np.float32))
+            single = np.array((key,), np.uint32).view(np.float32)
+            ref = self._constants[key] = self._input(single, (), False).ref
         return Expression(self, ref, ())
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:

@@ -16,6 +16,7 @@ from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.files import replacing
 from vpps.model.optim import OPTIMIZERS, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages
+from vpps.ops import Shape
 
 if TYPE_CHECKING:
     from vpps.compiler.passes.cell_history import CellHistory
@@ -55,15 +56,14 @@ def save(model: Model, path: Path) -> None:
     accumulated = model.accumulated if not model.is_averaged else None
     averages = model.averages if not model.is_averaged else None
     history = model.cell_history if not model.is_averaged else None
+    groups: dict[str, Mapping[str, NDArray[Any]]] = {}
     if state is not None:
-        for name, arrays in state.moments.items():
-            tensors |= {f"{_MOMENT}{name}/{k}": v for k, v in arrays.items()}
+        groups |= {f"{_MOMENT}{name}/": arrays for name, arrays in state.moments.items()}
     if accumulated is not None:
-        tensors |= {f"{_GRADIENT}{k}": v for k, v in accumulated.gradients.items()}
-        tensors |= {f"{_GRADIENT_ROWS}{k}": v for k, v in accumulated.rows.items()}
+        groups |= {_GRADIENT: accumulated.gradients, _GRADIENT_ROWS: accumulated.rows}
     if averages is not None:
-        tensors |= {f"{_AVERAGE}{k}": v for k, v in averages.values.items()}
-        tensors |= {f"{_AVERAGE_CURRENT}{k}": v for k, v in averages.current.items()}
+        groups |= {_AVERAGE: averages.values, _AVERAGE_CURRENT: averages.current}
+    tensors |= {prefix + name: array for prefix, arrays in groups.items() for name, array in arrays.items()}
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise CheckpointError(f"{path}: not written, because {name} holds NaN or infinity: the training diverged")
@@ -75,20 +75,14 @@ def save(model: Model, path: Path) -> None:
         "since": state.since if state is not None else 0,
         "moments": {name: list(arrays) for name, arrays in state.moments.items()} if state is not None else {},
         "accumulated": {"calls": accumulated.calls, "gradients": list(accumulated.gradients)} if accumulated else None,
-        "averages": {
-            "decay": averages.decay,
-            "updates": averages.updates,
-            "values": list(averages.values),
-            "current": list(averages.current),
-        }
+        "averages": vars(averages) | {"values": list(averages.values), "current": list(averages.current)}
         if averages
         else None,
         "history": history.as_json() if history is not None else None,
         "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
     }
-    metadata = {_DESCRIPTION: json.dumps(description, default=_plain)} | {
-        _USER + k: v for k, v in model.metadata.items()
-    }
+    plain = json.dumps(description, default=lambda number: number.item())  # numbers of NumPy's
+    metadata = {_DESCRIPTION: plain} | {_USER + k: v for k, v in model.metadata.items()}
     try:
         data = serialise(tensors, sealed(tensors, metadata))
     except UnicodeEncodeError as error:
@@ -100,11 +94,6 @@ def save(model: Model, path: Path) -> None:
             scratch.write_bytes(data)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
-
-
-def _plain(number: np.generic) -> Any:
-    """A number of NumPy's, as one of Python's."""
-    return number.item()
 
 
 def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, str]:
@@ -150,7 +139,7 @@ def _read(path: Path) -> _Contents:
             )
         if sealed(tensors, raw) != raw:
             raise CheckpointError(f"{path}: damaged: the checksum differs from that of its contents")
-        weights = {p["name"]: tensors[_WEIGHT + p["name"]] for p in description["parameters"]}
+        weights = {p["name"]: _tensor(tensors, _WEIGHT + p["name"]) for p in description["parameters"]}
         for p in description["parameters"]:
             if p["kind"] not in ("parameter", "lookup") or type(p["trainable"]) is not bool:
                 raise ValueError(p["name"])
@@ -159,7 +148,10 @@ def _read(path: Path) -> _Contents:
         _int(description, "seed", None), _int(description, "step", 0)
         state = None
         if description["optimizer"] is not None:
-            moments = {m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in ns} for m, ns in description["moments"].items()}
+            moments = {
+                moment: {name: _tensor(tensors, f"{_MOMENT}{moment}/{name}", weights[name].shape) for name in names}
+                for moment, names in description["moments"].items()
+            }
             name = description["optimizer"]
             known = {rule.name: set(rule.moments) for rule in OPTIMIZERS}
             if not isinstance(name, str) or set(moments) != known.get(name, set(moments)):
@@ -172,10 +164,6 @@ def _read(path: Path) -> _Contents:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         # The last two: numbers that are infinite, deep JSON.
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
-    for arrays in (weights, *(state.moments.values() if state is not None else ())):
-        for name, x in arrays.items():
-            if x.dtype != np.float32 or not np.isfinite(x).all() or x.shape != weights[name].shape:
-                raise CheckpointError(f"{path}: damaged: {name!r} is not of finite float32, or not of one shape")
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
     return _Contents(description, user, weights, state, accumulated, averages)
 
@@ -188,6 +176,14 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
     return value
 
 
+def _tensor(tensors: Mapping[str, Any], name: str, shape: Shape | None = None, dtype: type = np.float32) -> Any:
+    """A tensor of finite numbers, of that shape and type. Raises KeyError, ValueError."""
+    found = tensors[name]
+    if found.dtype != dtype or shape not in (None, found.shape) or not np.isfinite(found).all():
+        raise ValueError(name)
+    return found
+
+
 def _averages(
     description: Mapping[str, Any] | None, tensors: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
 ) -> Averages | None:
@@ -198,15 +194,12 @@ def _averages(
     if not 0 <= found.decay < 1:
         raise ValueError("decay")
     for name in description["values"]:
-        value = found.values[name] = tensors[_AVERAGE + name]
-        if value.dtype != np.float32 or value.shape != weights[name].shape or not np.isfinite(value).all():
-            raise ValueError(_AVERAGE + name)
+        found.values[name] = _tensor(tensors, _AVERAGE + name, weights[name].shape)
     for name in description["current"]:
-        current = found.current[name] = tensors[_AVERAGE_CURRENT + name]
-        if current.dtype != np.int64 or current.shape != found.values[name].shape[:1]:
-            raise ValueError(_AVERAGE_CURRENT + name)
+        current = _tensor(tensors, _AVERAGE_CURRENT + name, found.values[name].shape[:1], np.int64)
         if not ((current >= 0) & (current <= found.updates)).all():
             raise ValueError(_AVERAGE_CURRENT + name)
+        found.current[name] = current
     return found
 
 
@@ -218,15 +211,13 @@ def _accumulated(
         return None
     found = AccumulatedGradients(_int(description, "calls", 0))
     for name in description["gradients"]:
-        gradient, rows, shape = tensors[_GRADIENT + name], tensors.get(_GRADIENT_ROWS + name), weights[name].shape
-        if rows is not None:
-            in_order = rows.dtype == np.int64 and (np.diff(rows) > 0).all() and (rows[:1] >= 0).all()
-            if rows.ndim != 1 or not in_order or not (rows < shape[0]).all():
+        shape = weights[name].shape
+        if _GRADIENT_ROWS + name in tensors:
+            rows = _tensor(tensors, _GRADIENT_ROWS + name, dtype=np.int64)
+            if rows.ndim != 1 or (np.diff(rows, prepend=-1) <= 0).any() or (rows >= shape[0]).any():
                 raise ValueError(_GRADIENT_ROWS + name)
             found.rows[name], shape = rows, (len(rows), *shape[1:])
-        if gradient.dtype != np.float32 or gradient.shape != shape or not np.isfinite(gradient).all():
-            raise ValueError(_GRADIENT + name)
-        found.gradients[name] = gradient
+        found.gradients[name] = _tensor(tensors, _GRADIENT + name, shape)
     return found
 
 
@@ -235,17 +226,12 @@ def restore(model: Model, path: Path, strict: bool) -> None:
     contents = _read(path)
     names = {p.name for p in model}
     if strict and names != set(contents.weights):
-        missing = sorted(names - set(contents.weights))
-        surplus = sorted(set(contents.weights) - names)
-        raise CheckpointError(
-            f"{path}: belongs to another model: "
-            + "; ".join(
-                f"{what} {', '.join(map(repr, which))}"
-                for what, which in (("the file lacks", missing), ("the model lacks", surplus))
-                if which
-            )
-            + ". Use strict=False to take what both have"
+        lacking = (
+            ("the file lacks", names - set(contents.weights)),
+            ("the model lacks", set(contents.weights) - names),
         )
+        said = "; ".join(f"{whose} {', '.join(map(repr, sorted(which)))}" for whose, which in lacking if which)
+        raise CheckpointError(f"{path}: belongs to another model: {said}. Use strict=False to take what both have")
     shared = [p for p in model if p.name in contents.weights]
     for p in shared:
         if contents.weights[p.name].shape != p.shape:

@@ -19,7 +19,7 @@ from vpps.init import INITIALISERS, Initialiser
 from vpps.model import checkpoint
 from vpps.ops import Shape, size
 from vpps.ops.operand import Operand
-from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path
+from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path, as_shape
 
 if TYPE_CHECKING:
     from vpps.compiler.passes.cell_history import CellHistory
@@ -36,7 +36,6 @@ class WeightSource(Protocol):
 
     def pull_weights(self) -> None:
         """Wait for the launch in flight and copy all weights and training state back into the Model."""
-        ...
 
 
 class Parameter(Operand):
@@ -396,14 +395,13 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _checked_shape(name: str, shape: Any, ranks: tuple[int, ...]) -> Shape:
-    dims = [as_index(d) for d in shape] if isinstance(shape, tuple | list) else [None]
-    if any(d is None or d < 1 for d in dims) or len(dims) not in ranks:
-        raise ShapeError(f"{name!r}: expected a tuple of {' or '.join(map(str, ranks))} positive ints, got {shape!r}")
-    checked = tuple(d for d in dims if d is not None)
-    if size(checked) >= 2**31:
-        raise ShapeError(f"{name!r}: {size(checked)} weights; a parameter may have fewer than 2**31")
-    return checked
+def _checked_shape(name: str, given: Any, ranks: tuple[int, ...]) -> Shape:
+    shape = as_shape(given)
+    if shape is None or len(shape) not in ranks:
+        raise ShapeError(f"{name!r}: expected a tuple of {' or '.join(map(str, ranks))} positive ints, got {given!r}")
+    if size(shape) >= 2**31:
+        raise ShapeError(f"{name!r}: {size(shape)} weights; a parameter may have fewer than 2**31")
+    return shape
 
 
 def _refuse_nonfinite(array: NDArray[Any], what: str) -> None:

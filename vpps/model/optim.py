@@ -20,18 +20,17 @@ Schedule = Callable[[int], float]
 
 # Order of the floats that an update instruction reads; the kernel's struct Hyper is made from it.
 # The complements are 1 - beta, rounded once: in single precision 1 - 0.999 would keep five digits.
-HYPER = (
-    "lr",
-    "weight_decay",
-    "beta1",
-    "complement1",
-    "beta2",
-    "complement2",
-    "eps",
-    "step_size",
-    "inv_sqrt_correction",
-)
+HYPER = tuple("lr weight_decay beta1 complement1 beta2 complement2 eps step_size inv_sqrt_correction".split())
 
+_Range = tuple[str, Callable[[float], bool]]
+_NOT_NEGATIVE: _Range = ("a number >= 0", lambda v: v >= 0)
+_BELOW_ONE: _Range = ("a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
+RANGES: dict[str, _Range] = {
+    **dict.fromkeys(("lr", "weight_decay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _BELOW_ONE),
+    "eps": ("a positive number", lambda v: float(np.float32(v)) > 0),
+}
+"""What each hyper-parameter may be."""
 
 _GROUPS = "hyper-parameters by pattern of names, such as groups={'words': {'lr': 0.01}}"
 
@@ -75,10 +74,9 @@ class Optimizer:
 
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
-        if not callable(self.lr):
-            self._require("lr", "a number >= 0", lambda v: v >= 0)
-        self._require("weight_decay", "a number >= 0", lambda v: v >= 0)
-
+        for name, value in vars(self).items():
+            if name in RANGES and not (name == "lr" and callable(value)):
+                self._require(name)
         if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # in this order: every step asks
             raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
         known = {f.name for f in fields(self)} - {"groups"}
@@ -95,10 +93,8 @@ class Optimizer:
 
     def check_groups(self, parameters: Collection[str]) -> None:
         """Raise ModelError where a group has none of the parameters, whose names are given."""
-        if not self.groups:
-            return
-        idle = self.groups.keys() - {self.group_of(name) for name in parameters}
-        for pattern in (p for p in self.groups if p in idle):
+        used = {self.group_of(name) for name in parameters} if self.groups else {}
+        for pattern in (p for p in self.groups if p not in used):
             found = next((name for name in parameters if fnmatchcase(name, pattern)), None)
             why = (
                 f"no parameter of the model fits it; {said_of(pattern, parameters)}"
@@ -123,7 +119,7 @@ class Optimizer:
         rule = replace(self, groups={}, **(self.groups[group] if group is not None else {}))
         if callable(rule.lr):
             rule = replace(rule, lr=rule.lr(update))
-            rule._require("lr", "a number >= 0", lambda v: v >= 0)
+            rule._require("lr")
         return rule
 
     @property
@@ -132,8 +128,9 @@ class Optimizer:
         assert not callable(self.lr)
         return self.lr
 
-    def _require(self, name: str, expected: str, holds: Callable[[float], bool]) -> None:
+    def _require(self, name: str) -> None:
         value = getattr(self, name)
+        expected, holds = RANGES[name]
         number = as_number(value)
         if number is None or not abs(number) <= MAX_FLOAT32 or not holds(number):
             raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
@@ -155,9 +152,7 @@ class Optimizer:
 class SGD(Optimizer):
     """w -= lr * (g + weight_decay * w)."""
 
-    name: ClassVar[str] = "sgd"
-    device: ClassVar[str] = "Sgd"
-    flops: ClassVar[int] = 4
+    name, device, flops = "sgd", "Sgd", 4
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         return w - self.rate * (g + self.weight_decay * w), []
@@ -169,14 +164,8 @@ class Momentum(Optimizer):
 
     momentum: float = 0.9
 
-    name: ClassVar[str] = "momentum"
-    moments: ClassVar[tuple[str, ...]] = ("m",)
-    device: ClassVar[str] = "HeavyBall"
-    flops: ClassVar[int] = 6
-
-    def check(self) -> None:
-        super().check()
-        self._require("momentum", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
+    moments = ("m",)
+    name, device, flops = "momentum", "HeavyBall", 6
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta1": self.momentum}
@@ -195,16 +184,8 @@ class Adam(Optimizer):
     beta2: float = 0.999
     eps: float = 1e-8
 
-    name: ClassVar[str] = "adam"
-    moments: ClassVar[tuple[str, ...]] = ("m", "v")
-    device: ClassVar[str] = "Adam"
-    flops: ClassVar[int] = 15
-
-    def check(self) -> None:
-        super().check()
-        self._require("beta1", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-        self._require("beta2", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
+    moments = ("m", "v")
+    name, device, flops = "adam", "Adam", 15
 
     def _extra(self, step: int) -> dict[str, float]:
         return {
@@ -229,9 +210,7 @@ class Adam(Optimizer):
 class Nesterov(Momentum):
     """g += weight_decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m) (Sutskever et al. 2013)."""
 
-    name: ClassVar[str] = "nesterov"
-    device: ClassVar[str] = "NesterovMomentum"
-    flops: ClassVar[int] = 8
+    name, device, flops = "nesterov", "NesterovMomentum", 8
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
@@ -245,16 +224,11 @@ class AdamW(Adam):
 
     weight_decay: float = 1e-2
 
-    name: ClassVar[str] = "adamw"
-    device: ClassVar[str] = "AdamDecoupled"
-    flops: ClassVar[int] = 15
+    name, device, flops = "adamw", "AdamDecoupled", 15
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
-        m = self.beta1 * moments[0] + (1 - self.beta1) * g
-        v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
-        m_hat, v_hat = m / (1 - self.beta1**step), v / (1 - self.beta2**step)
-        decayed = w - self.rate * self.weight_decay * w
-        return decayed - self.rate * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
+        without, moments = Adam.reference(replace(self, weight_decay=0.0), w, g, moments, step)
+        return without - self.rate * self.weight_decay * w, moments
 
 
 @dataclass
@@ -264,14 +238,8 @@ class Adagrad(Optimizer):
     lr: float | Schedule = 1e-2
     eps: float = 1e-10
 
-    name: ClassVar[str] = "adagrad"
-    moments: ClassVar[tuple[str, ...]] = ("v",)
-    device: ClassVar[str] = "Adagrad"
-    flops: ClassVar[int] = 9
-
-    def check(self) -> None:
-        super().check()
-        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
+    moments = ("v",)
+    name, device, flops = "adagrad", "Adagrad", 9
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"eps": self.eps}
@@ -290,15 +258,8 @@ class RMSprop(Optimizer):
     rho: float = 0.99
     eps: float = 1e-8
 
-    name: ClassVar[str] = "rmsprop"
-    moments: ClassVar[tuple[str, ...]] = ("v",)
-    device: ClassVar[str] = "RmsProp"
-    flops: ClassVar[int] = 11
-
-    def check(self) -> None:
-        super().check()
-        self._require("rho", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
-        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
+    moments = ("v",)
+    name, device, flops = "rmsprop", "RmsProp", 11
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta2": self.rho, "complement2": 1 - self.rho, "eps": self.eps}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from vpps.ops.philox import LaunchKey, random_words
-from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+from vpps.ops.table import Array, Attrs, Cost, Form, Shape, first_shape, register, size
 
 
 def threshold(rate: float) -> int:
@@ -34,20 +32,14 @@ def _times(x: Array, factor: Array) -> Array:
     return np.where(factor == 0, 0.0, x * factor)
 
 
-def _shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
-    return shapes[0]
-
-
 register(
-    Op(
-        name="dropout",
-        form=Form.DROPOUT,
-        arity=1,
-        shape=_shape,
-        forward=lambda attrs, x, factor: _times(x, factor),
-        backward=lambda attrs, xs, y, dy: (_times(dy, xs[1]), None),
-        cost=lambda shapes, out: Cost(4 * size(out), 2 * size(out)),
-        attrs=("rate", "number"),
-        doc="in training, zero with probability `rate`, else x / (1 - rate); x itself in inference",
-    )
+    name="dropout",
+    form=Form.DROPOUT,
+    arity=1,
+    shape=first_shape,
+    forward=lambda attrs, x, factor: _times(x, factor),
+    backward=lambda attrs, xs, y, dy: (_times(dy, xs[1]), None),
+    cost=lambda shapes, out: Cost(4 * size(out), 2 * size(out)),
+    attrs=("rate", "number"),
+    doc="in training, zero with probability `rate`, else x / (1 - rate); x itself in inference",
 )

@@ -5,22 +5,31 @@ The sums are in `structure.py`: they need no instruction of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from vpps.ops.structure import list_sum
-from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+from vpps.ops.table import Array, Attrs, Cost, Form, first_shape, register, size, struct_of
 
 
-def _element_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
-    return shapes[0]
-
-
-def _cost(flops: int) -> Callable[[Sequence[Shape], Shape], Cost]:
-    """Of one element."""
-    return lambda shapes, out: Cost(flops * size(out), 2 * size(out))
+def _register(
+    name: str, form: Form, forward: Callable[..., Array], backward: Callable[..., Any], flops: int, doc: str
+) -> None:
+    """A row; `flops` are those of an element."""
+    register(
+        name,
+        form,
+        1,
+        first_shape,
+        forward,
+        lambda attrs, xs, y, dy: (backward(*xs, y, dy), None),
+        lambda shapes, out: Cost(flops * size(out), 2 * size(out)),
+        device=struct_of(name),
+        doc=doc,
+    )
 
 
 def _lists(x: Array, offsets: Array) -> Iterator[tuple[int, Array]]:
@@ -35,24 +44,22 @@ def _to_elements(x: Array, offsets: Array) -> Array:
     return np.repeat(x, np.diff(offsets), axis=0)
 
 
-def _extremum(largest: bool) -> Callable[[Attrs, Array, Array], Array]:
+def _extremum(best: Callable[..., Any]) -> Callable[[Attrs, Array, Array], Array]:
     def run(attrs: Attrs, x: Array, offsets: Array) -> Array:
         out = np.zeros((len(offsets) - 1, *x.shape[1:]))
         for i, rows in _lists(x, offsets):
-            out[i] = rows.max(axis=0) if largest else rows.min(axis=0)
+            out[i] = best(rows, axis=0)
         return out
 
     return run
 
 
-def _extremum_back(largest: bool) -> Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array, None]]:
-    def run(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
-        x, offsets = xs
+def _extremum_back(place: Callable[..., Any]) -> Callable[[Array, Array, Array, Array], Array]:
+    def run(x: Array, offsets: Array, y: Array, dy: Array) -> Array:
         d = np.zeros_like(x)
         for i, rows in _lists(x, offsets):
-            best = (rows.argmax(axis=0) if largest else rows.argmin(axis=0))[None]
-            np.put_along_axis(d[offsets[i] : offsets[i + 1]], best, dy[i][None], axis=0)
-        return d, None
+            np.put_along_axis(d[offsets[i] : offsets[i + 1]], place(rows, axis=0)[None], dy[i][None], axis=0)
+        return d
 
     return run
 
@@ -61,73 +68,33 @@ def _softmax(attrs: Attrs, x: Array, offsets: Array) -> Array:
     return np.exp(_log_softmax(attrs, x, offsets))
 
 
-def _softmax_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
+def _softmax_back(x: Array, offsets: Array, y: Array, dy: Array) -> Any:
     d = dy.copy()  # less that of the largest y, which keeps the digits where one y is nearly 1
-    for i, rows in _lists(y, xs[1]):
-        mine = d[xs[1][i] : xs[1][i + 1]]
+    for i, rows in _lists(y, offsets):
+        mine = d[offsets[i] : offsets[i + 1]]
         mine -= np.take_along_axis(mine, rows.argmax(axis=0)[None], axis=0)
-    return y * (d - _to_elements(list_sum({}, y * d, xs[1]), xs[1])), None
+    return y * (d - _to_elements(list_sum({}, y * d, offsets), offsets))
 
 
 def _log_softmax(attrs: Attrs, x: Array, offsets: Array) -> Array:
-    centred = x - _to_elements(_extremum(True)({}, x, offsets), offsets)
+    centred = x - _to_elements(_extremum(np.max)({}, x, offsets), offsets)
     y: Array = centred - np.log(_to_elements(list_sum({}, np.exp(centred), offsets), offsets))
     return y
 
 
-def _log_softmax_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
-    return dy - np.exp(y) * _to_elements(list_sum({}, dy, xs[1]), xs[1]), None
+def _log_softmax_back(x: Array, offsets: Array, y: Array, dy: Array) -> Any:
+    return dy - np.exp(y) * _to_elements(list_sum({}, dy, offsets), offsets)
 
 
-register(
-    Op(
-        "list_max",
-        Form.LIST_REDUCE,
-        1,
-        _element_shape,
-        _extremum(True),
-        _extremum_back(True),
-        _cost(1),
-        "ListMax",
-        doc="largest over a list argument; the first of equal ones gets the gradient, an empty list gives zeros",
-    )
-)
-register(
-    Op(
-        "list_min",
-        Form.LIST_REDUCE,
-        1,
-        _element_shape,
-        _extremum(False),
-        _extremum_back(False),
-        _cost(1),
-        "ListMin",
-        doc="smallest over a list argument; the first of equal ones gets the gradient, an empty list gives zeros",
-    )
-)
-register(
-    Op(
-        "list_softmax",
-        Form.LIST_MAP,
-        1,
-        _element_shape,
-        _softmax,
-        _softmax_back,
-        _cost(12),
-        "ListSoftmax",
-        doc="exp(x) over its sum over a list argument, stable for large elements",
-    )
-)
-register(
-    Op(
-        "list_log_softmax",
-        Form.LIST_MAP,
-        1,
-        _element_shape,
-        _log_softmax,
-        _log_softmax_back,
-        _cost(12),
-        "ListLogSoftmax",
-        doc="logarithm of the softmax over a list argument, stable for large elements",
-    )
-)
+for _name, _which, _best, _place in (
+    ("list_max", "largest", np.max, np.argmax),
+    ("list_min", "smallest", np.min, np.argmin),
+):
+    _doc = f"{_which} over a list argument; the first of equal ones gets the gradient, an empty list gives zeros"
+    _register(_name, Form.LIST_REDUCE, _extremum(_best), _extremum_back(_place), 1, _doc)
+
+for _name, _what, _forward, _backward in (
+    ("list_softmax", "exp(x) over its sum", _softmax, _softmax_back),
+    ("list_log_softmax", "logarithm of the softmax", _log_softmax, _log_softmax_back),
+):
+    _register(_name, Form.LIST_MAP, _forward, _backward, 12, f"{_what} over a list argument, stable for large elements")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+from vpps.ops.table import Array, Attrs, Cost, Form, Shape, register, size
 
 
 def _reshape_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -85,67 +85,57 @@ def _columns_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tup
 
 
 register(
-    Op(
-        "reshape",
-        Form.RESHAPE,
-        1,
-        _reshape_shape,
-        lambda attrs, x: x.reshape(len(x), *attrs["shape"]),
-        lambda attrs, xs, y, dy: (dy.reshape(xs[0].shape),),
-        lambda shapes, out: Cost(0, 0),
-        attrs=("shape",),
-        doc="the same elements in another shape; a view",
-    )
+    "reshape",
+    Form.RESHAPE,
+    1,
+    _reshape_shape,
+    lambda attrs, x: x.reshape(len(x), *attrs["shape"]),
+    lambda attrs, xs, y, dy: (dy.reshape(xs[0].shape),),
+    lambda shapes, out: Cost(0, 0),
+    attrs=("shape",),
+    doc="the same elements in another shape; a view",
 )
 register(
-    Op(
-        "transpose",
-        Form.TRANSPOSE,
-        1,
-        _transpose_shape,
-        lambda attrs, x: x.swapaxes(1, 2).copy(),
-        lambda attrs, xs, y, dy: (dy.swapaxes(1, 2),),
-        lambda shapes, out: Cost(0, 2 * size(out)),
-        doc="rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it",
-        signature="m",
-    )
+    "transpose",
+    Form.TRANSPOSE,
+    1,
+    _transpose_shape,
+    lambda attrs, x: x.swapaxes(1, 2).copy(),
+    lambda attrs, xs, y, dy: (dy.swapaxes(1, 2),),
+    lambda shapes, out: Cost(0, 2 * size(out)),
+    doc="rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it",
+    signature="m",
 )
 register(
-    Op(
-        "matmul",
-        Form.MATMUL,
-        2,
-        _matmul_shape,
-        _matmul,
-        _matmul_back,
-        _matmul_cost,
-        attrs=("transposed_a", "transposed_b"),
-        samples={"transposed_a": False, "transposed_b": False},
-        doc="computed matrix times computed matrix or vector",
-    )
+    "matmul",
+    Form.MATMUL,
+    2,
+    _matmul_shape,
+    _matmul,
+    _matmul_back,
+    _matmul_cost,
+    attrs=("transposed_a", "transposed_b"),
+    samples={"transposed_a": False, "transposed_b": False},
+    doc="computed matrix times computed matrix or vector",
 )
 register(
-    Op(
-        "outer",
-        Form.MATMUL,
-        2,
-        _outer_shape,
-        lambda attrs, a, b: a[:, :, None] * b[:, None, :],
-        lambda attrs, xs, y, dy: ((dy @ xs[1][:, :, None])[..., 0], (dy.swapaxes(1, 2) @ xs[0][:, :, None])[..., 0]),
-        lambda shapes, out: Cost(size(out), sum(map(size, shapes)) + size(out)),
-        doc="outer product of two vectors: the matrix of shape (length of a, length of b) with elements a[i] b[j]",
-        signature="a, b",
-    )
+    "outer",
+    Form.MATMUL,
+    2,
+    _outer_shape,
+    lambda attrs, a, b: a[:, :, None] * b[:, None, :],
+    lambda attrs, xs, y, dy: ((dy @ xs[1][:, :, None])[..., 0], (dy.swapaxes(1, 2) @ xs[0][:, :, None])[..., 0]),
+    lambda shapes, out: Cost(size(out), sum(map(size, shapes)) + size(out)),
+    doc="outer product of two vectors: the matrix of shape (length of a, length of b) with elements a[i] b[j]",
+    signature="a, b",
 )
 register(
-    Op(
-        "affine_columns",
-        Form.PACKED_MATMUL,
-        None,
-        _columns_shape,
-        lambda attrs, w, x: w @ x,
-        _columns_back,
-        lambda shapes, out: Cost(2 * size(out) * shapes[0][1], sum(map(size, shapes)) + size(out)),
-        doc="W @ M: parameter matrix times computed matrix",
-    )
+    "affine_columns",
+    Form.PACKED_MATMUL,
+    None,
+    _columns_shape,
+    lambda attrs, w, x: w @ x,
+    _columns_back,
+    lambda shapes, out: Cost(2 * size(out) * shapes[0][1], sum(map(size, shapes)) + size(out)),
+    doc="W @ M: parameter matrix times computed matrix",
 )

@@ -28,19 +28,25 @@ class Recorder(Protocol):
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record `op` and return its result; operands are Expressions, Parameters and indices."""
-        ...
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
         """`apply` without attributes, quick where an op like this was recorded before; checks who owns the operands."""
-        ...
 
     def describe(self) -> str:
         """What this recorder is, for error messages."""
-        ...
 
     def foreign(self, what: str, x: Any) -> VppsError:
         """The error for `what`, which uses `x` of another recorder."""
-        ...
+
+
+def _with_number(op: str, of_number: str, sign: int = 1) -> Callable[[Any, Any], Expression]:
+    """An operator, which with a number is an op with a constant."""
+
+    def operator(self: Operand, other: Any) -> Expression:
+        number = None if isinstance(other, Operand) else as_number(other)
+        return record(op, [self, other]) if number is None else record(of_number, [self], value=sign * number)
+
+    return operator
 
 
 class Operand:
@@ -52,31 +58,14 @@ class Operand:
     # NumPy arrays must not take over `array * expression` element by element.
     __array_ufunc__ = None
 
-    def __add__(self, other: Any) -> Expression:
-        if isinstance(other, Operand):
-            return record("add", [self, other])
-        number = as_number(other)
-        return record("shift", [self], value=number) if number is not None else record("add", [self, other])
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Expression:
-        if isinstance(other, Operand):
-            return record("sub", [self, other])
-        number = as_number(other)
-        return record("shift", [self], value=-number) if number is not None else record("sub", [self, other])
+    __add__ = __radd__ = _with_number("add", "shift")
+    __sub__ = _with_number("sub", "shift", sign=-1)
 
     def __rsub__(self, other: Any) -> Expression:
         difference: Expression = -self + other
         return difference
 
-    def __mul__(self, other: Any) -> Expression:
-        if isinstance(other, Operand):
-            return record("mul", [self, other])
-        number = as_number(other)
-        return record("scale", [self], value=number) if number is not None else record("mul", [self, other])
-
-    __rmul__ = __mul__
+    __mul__ = __rmul__ = _with_number("mul", "scale")
 
     def __truediv__(self, other: Any) -> Expression:
         number = as_number(other)

@@ -1,13 +1,20 @@
-"""Ops that look at the whole row of a vertex: reductions, softmax and losses. Form ROWWISE."""
+"""Ops that look at the whole row of a vertex: reductions, softmax and losses. Form ROWWISE.
+
+A row of the table is the reference function of an op, decorated: name, operands and words are the function's.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+from vpps.ops.elementwise import logistic
+from vpps.ops.table import Array, Attrs, Cost, Form, Shape, ShapeRule, register, size, struct_of
+
+COSINE_EPS = 1e-8  # least product of norms, as in other libraries
 
 
 def _vector(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -32,30 +39,63 @@ def _pair_to_scalar(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def rowwise(
-    name: str,
-    arity: int,
-    shape: Callable[[Sequence[Shape], Attrs], Shape],
-    forward: Callable[..., Array],
-    backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]],
-    flops: int,
-    device: str,
-    **rest: Any,
-) -> Op:
-    """Register a row of this form; `flops` are those of an element of the first operand, all else is as in `Op`."""
+    shape: ShapeRule, flops: int, backward: Callable[..., Any], signature: str = "", device: str = "", **rest: Any
+) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Register `function(*operands, *constants)` as the reference of an op of this form.
 
-    def cost(shapes: Sequence[Shape], out: Shape) -> Cost:
-        return Cost(flops * size(shapes[0]), sum(map(size, shapes)) + size(out))
+    Args:
+        flops: of an element of the first operand.
+        backward: `backward(*operands, y, dy, *constants)`: the gradient of the one float operand, or a tuple of them.
+            Where results are scalars, y and dy broadcast over the operands.
+        device: where the struct is not called like the op.
+        rest: as in `Op`, like `signature`.
+    """
+    constants, indices = rest.get("attrs", ()), rest.get("indices", 0)
 
-    return register(Op(name, Form.ROWWISE, arity, shape, forward, backward, cost, device, **rest))
+    def row(function: Callable[..., Array]) -> Callable[..., Array]:
+        def forward(attrs: Attrs, *operands: Array) -> Array:
+            return function(*operands, *(attrs[a] for a in constants))
+
+        def back(attrs: Attrs, operands: Sequence[Array], y: Array, dy: Array) -> tuple[Array | None, ...]:
+            if y.ndim == 1:
+                y, dy = _column(y, operands[0]), _column(dy, operands[0])
+            found = backward(*operands, y, dy, *(attrs[a] for a in constants))
+            return found if isinstance(found, tuple) else (found,)
+
+        def cost(shapes: Sequence[Shape], out: Shape) -> Cost:
+            return Cost(flops * size(shapes[0]), sum(map(size, shapes)) + size(out))
+
+        name = function.__name__.strip("_")
+        arity = len(inspect.signature(function).parameters) - indices - len(constants)
+        doc = function.__doc__ or name  # python -OO leaves no docstrings
+        struct = device or struct_of(name)
+        register(
+            name, Form.ROWWISE, arity, shape, forward, back, cost, device=struct, doc=doc, signature=signature, **rest
+        )
+        return function
+
+    return row
 
 
 def _flat(x: Array) -> Array:
     return x.reshape(len(x), size(x.shape[1:]))
 
 
-def _column(dy: Array, x: Array) -> Array:
-    """The gradients `(n,)` of scalar results, shaped to broadcast over operands `(n, ...)`."""
-    return dy.reshape((len(x),) + (1,) * (x.ndim - 1))
+def _total(x: Array) -> Array:
+    total: Array = _flat(x).sum(axis=1)
+    return total
+
+
+def _column(of_vertices: Array, x: Array) -> Array:
+    """A number per vertex `(n,)`, shaped to broadcast over an operand `(n, ...)`."""
+    return of_vertices.reshape((len(x),) + (1,) * (x.ndim - 1))
+
+
+def _at(x: Array, positions: Array, dy: Array) -> Array:
+    """The gradient of an operand of which one element is the result."""
+    d = np.zeros_like(x)
+    d[np.arange(len(d)), positions] = dy[:, 0]
+    return d
 
 
 def _logsumexp(x: Array) -> Array:
@@ -64,310 +104,163 @@ def _logsumexp(x: Array) -> Array:
     return total
 
 
-def _softmax(x: Array) -> Array:
-    p: Array = np.exp(x - _logsumexp(x))
-    return p
+@rowwise(_any_to_scalar, 1, lambda x, y, dy: dy * np.ones_like(x))
+def sum_(x: Array) -> Any:
+    """sum of all elements"""
+    return _total(x)
 
 
-def _softmax_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
-    d = dy - np.take_along_axis(dy, y.argmax(axis=1, keepdims=True), axis=1)  # keeps the digits where one y is nearly 1
-    return (y * (d - (y * d).sum(axis=1, keepdims=True)),)
+@rowwise(_any_to_scalar, 1, lambda x, y, dy: dy * np.full_like(x, 1 / size(x.shape[1:])))
+def mean(x: Array) -> Any:
+    """mean of all elements"""
+    return _flat(x).mean(axis=1)
 
 
-def _cross_entropy(attrs: Attrs, x: Array, label: Array) -> Array:
-    return _logsumexp(x)[:, 0] - x[np.arange(len(x)), label]
+@rowwise(_pair_to_scalar, 2, lambda a, b, y, dy: (dy * b, dy * a), "a, b")
+def dot(a: Array, b: Array) -> Any:
+    """inner product of two operands of one shape; a scalar"""
+    return _total(a * b)
 
 
-def _cross_entropy_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
-    x, label = xs
-    d = _softmax(x)
-    d[np.arange(len(x)), label] -= 1
-    return d * dy[:, None], None
-
-
-rowwise(
-    "sum",
-    1,
-    _any_to_scalar,
-    lambda attrs, x: _flat(x).sum(axis=1),
-    lambda attrs, xs, y, dy: (_column(dy, xs[0]) * np.ones_like(xs[0]),),
-    1,
-    "Sum",
-    doc="sum of all elements",
-)
-rowwise(
-    "mean",
-    1,
-    _any_to_scalar,
-    lambda attrs, x: _flat(x).mean(axis=1),
-    lambda attrs, xs, y, dy: (_column(dy, xs[0]) * np.full_like(xs[0], 1 / size(xs[0].shape[1:])),),
-    1,
-    "Mean",
-    doc="mean of all elements",
-)
-rowwise(
-    "dot",
-    2,
-    _pair_to_scalar,
-    lambda attrs, a, b: _flat(a * b).sum(axis=1),
-    lambda attrs, xs, y, dy: (_column(dy, xs[0]) * xs[1], _column(dy, xs[0]) * xs[0]),
-    2,
-    "Dot",
-    doc="inner product of two operands of one shape; a scalar",
-    signature="a, b",
-)
-rowwise(
-    "mse",
-    2,
-    _pair_to_scalar,
-    lambda attrs, a, b: _flat((a - b) ** 2).mean(axis=1),
-    lambda attrs, xs, y, dy: (
-        _column(dy, xs[0]) * 2 * (xs[0] - xs[1]) / size(xs[0].shape[1:]),
-        _column(dy, xs[0]) * 2 * (xs[1] - xs[0]) / size(xs[0].shape[1:]),
-    ),
-    3,
-    "MeanSquaredError",
-    doc="mean of the squared differences of two operands of one shape; a scalar",
-    signature="a, b",
-)
-rowwise(
-    "softmax",
-    1,
-    _vector,
-    lambda attrs, x: _softmax(x),
-    _softmax_back,
-    12,
-    "Softmax",
-    doc="exp(x) over its sum, stable for large logits",
-)
-rowwise(
-    "log_softmax",
-    1,
-    _vector,
-    lambda attrs, x: x - _logsumexp(x),
-    lambda attrs, xs, y, dy: (dy - np.exp(y) * dy.sum(axis=1, keepdims=True),),
-    12,
-    "LogSoftmax",
-    doc="logarithm of the softmax, stable for large logits",
-)
-rowwise(
-    "cross_entropy",
-    1,
-    _vector_to_scalar,
-    _cross_entropy,
-    _cross_entropy_back,
-    12,
-    "CrossEntropy",
-    indices=1,
-    doc="minus the log-softmax of the labelled class, stable for large logits; a scalar",
-    signature="logits, label",
-)
-
-
-def _squared_distance_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
-    d = _column(dy, xs[0]) * 2 * (xs[0] - xs[1])
+def _mse_back(a: Array, b: Array, y: Array, dy: Array) -> tuple[Array, Array]:
+    d = dy * 2 * (a - b) / size(a.shape[1:])
     return d, -d
 
 
-def _norms(a: Array, b: Array) -> tuple[Array, Array]:
-    return np.sqrt(_flat(a * a).sum(axis=1)), np.sqrt(_flat(b * b).sum(axis=1))
+@rowwise(_pair_to_scalar, 3, _mse_back, "a, b", "MeanSquaredError")
+def mse(a: Array, b: Array) -> Any:
+    """mean of the squared differences of two operands of one shape; a scalar"""
+    return mean((a - b) ** 2)
 
 
-def _cosine(attrs: Attrs, a: Array, b: Array) -> Array:
-    na, nb = _norms(a, b)
-    cosine: Array = _flat(a * b).sum(axis=1) / np.maximum(na * nb, COSINE_EPS)
-    return cosine
+def _softmax_back(x: Array, y: Array, dy: Array) -> Any:
+    d = dy - np.take_along_axis(dy, y.argmax(axis=1, keepdims=True), axis=1)  # keeps the digits where one y is nearly 1
+    return y * (d - (y * d).sum(axis=1, keepdims=True))
 
 
-def _cosine_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
-    a, b = xs
-    na, nb = _norms(a, b)
-    scale = _column(dy / np.maximum(na * nb, COSINE_EPS), a)
-    free = na * nb > COSINE_EPS  # else the denominator is a constant
-    along_a = _column(dy * np.where(free, y / np.maximum(na, 1e-150) ** 2, 0), a)
-    along_b = _column(dy * np.where(free, y / np.maximum(nb, 1e-150) ** 2, 0), a)
-    return scale * b - along_a * a, scale * a - along_b * b
+@rowwise(_vector, 12, _softmax_back)
+def softmax(x: Array) -> Any:
+    """exp(x) over its sum, stable for large logits"""
+    return np.exp(x - _logsumexp(x))
 
 
-COSINE_EPS = 1e-8  # least product of norms, as in other libraries
+@rowwise(_vector, 12, lambda x, y, dy: dy - np.exp(y) * dy.sum(axis=1, keepdims=True))
+def log_softmax(x: Array) -> Any:
+    """logarithm of the softmax, stable for large logits"""
+    return x - _logsumexp(x)
 
 
-def _max_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
-    d = np.zeros_like(xs[0])
-    d[np.arange(len(d)), xs[0].argmax(axis=1)] = dy
-    return (d,)
+def _cross_entropy_back(x: Array, label: Array, y: Array, dy: Array) -> Array:
+    d = softmax(x)
+    d[np.arange(len(x)), label] -= 1
+    return d * dy
 
 
-def _pick_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
-    d = np.zeros_like(xs[0])
-    d[np.arange(len(d)), xs[1]] = dy
-    return d, None
+@rowwise(_vector_to_scalar, 12, _cross_entropy_back, "logits, label", indices=1)
+def cross_entropy(x: Array, label: Array) -> Any:
+    """minus the log-softmax of the labelled class, stable for large logits; a scalar"""
+    return _logsumexp(x)[:, 0] - x[np.arange(len(x)), label]
 
 
-def _hinge_margins(attrs: Attrs, x: Array, label: Array) -> Array:
-    margins: Array = x - x[np.arange(len(x)), label][:, None] + attrs["value"]
+@rowwise(_pair_to_scalar, 3, lambda a, b, y, dy: (dy * 2 * (a - b), dy * 2 * (b - a)), "a, b")
+def squared_distance(a: Array, b: Array) -> Any:
+    """sum of the squared differences of two operands of one shape; a scalar"""
+    return _total((a - b) ** 2)
+
+
+def _norm(x: Array) -> Array:
+    return np.sqrt(_total(x * x))
+
+
+def _cosine_back(a: Array, b: Array, y: Array, dy: Array) -> tuple[Array, Array]:
+    na, nb = _column(_norm(a), a), _column(_norm(b), b)
+    scale = dy / np.maximum(na * nb, COSINE_EPS)
+    along = np.where(na * nb > COSINE_EPS, dy * y, 0)  # else the denominator is a constant
+    return scale * b - along / np.maximum(na, 1e-150) ** 2 * a, scale * a - along / np.maximum(nb, 1e-150) ** 2 * b
+
+
+@rowwise(_pair_to_scalar, 6, _cosine_back, "a, b")
+def cosine(a: Array, b: Array) -> Any:
+    """cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes"""
+    return _total(a * b) / np.maximum(_norm(a) * _norm(b), COSINE_EPS)
+
+
+@rowwise(_vector_to_scalar, 12, lambda x, y, dy: softmax(x) * dy, "x", "LogSumExp")
+def logsumexp(x: Array) -> Any:
+    """logarithm of the sum of exponentials of a vector; a scalar, stable for large elements"""
+    return _logsumexp(x)[:, 0]
+
+
+@rowwise(_vector_to_scalar, 1, lambda x, y, dy: _at(x, x.argmax(axis=1), dy))
+def max_(x: Array) -> Any:
+    """largest element; the first of equal ones gets the gradient"""
+    return x.max(axis=1)
+
+
+@rowwise(_vector_to_scalar, 1, lambda x, position, y, dy: _at(x, position, dy), "x, i", indices=1)
+def pick(x: Array, position: Array) -> Any:
+    """element of a vector at a per-vertex position; `x[i]` is the one at a fixed position"""
+    return x[np.arange(len(x)), position]
+
+
+def _margins(x: Array, label: Array, margin: float) -> Array:
+    margins: Array = x - x[np.arange(len(x)), label][:, None] + margin
     margins[np.arange(len(x)), label] = 0
     return margins
 
 
-def _hinge_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
-    d = (_hinge_margins(attrs, *xs) > 0) * dy[:, None]
-    d[np.arange(len(d)), xs[1]] = -d.sum(axis=1)
-    return d, None
+def _hinge_back(x: Array, label: Array, y: Array, dy: Array, margin: float) -> Array:
+    d = (_margins(x, label, margin) > 0) * dy
+    d[np.arange(len(d)), label] = -d.sum(axis=1)
+    return d
 
 
-def _bce(attrs: Attrs, x: Array, t: Array) -> Array:
-    loss: Array = _flat(np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))).mean(axis=1)
-    return loss
+@rowwise(
+    _vector_to_scalar, 3, _hinge_back, "logits, label, margin=1.0", indices=1, attrs=("value",), samples={"value": 0.8}
+)
+def hinge(x: Array, label: Array, margin: float) -> Any:
+    """sum over the other classes of max(0, margin + logits[class] - logits[label])"""
+    return _total(np.maximum(_margins(x, label, margin), 0))
 
 
-def _bce_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
-    x, t = xs
-    scale = _column(dy, x) / size(x.shape[1:])
-    sigmoid = np.where(x >= 0, 1.0, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x)))
-    return scale * (sigmoid - t), -scale * x
+def _bce_back(x: Array, t: Array, y: Array, dy: Array) -> tuple[Array, Array]:
+    scale = dy / size(x.shape[1:])
+    return scale * (logistic(x) - t), -scale * x
 
 
-def _layer_norm(attrs: Attrs, x: Array) -> Array:
-    centred = x - x.mean(axis=1, keepdims=True)
-    normed: Array = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + attrs["value"])
-    return normed
+@rowwise(_pair_to_scalar, 25, _bce_back, "logits, targets", "BinaryCrossEntropy")
+def binary_cross_entropy_with_logits(x: Array, t: Array) -> Any:
+    """mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits"""
+    return mean(np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x))))
 
 
-def _layer_norm_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
-    x = xs[0]
-    deviation = np.sqrt(((x - x.mean(axis=1, keepdims=True)) ** 2).mean(axis=1, keepdims=True) + attrs["value"])
+def _deviation(centred: Array, eps: float) -> Any:
+    return np.sqrt((centred**2).mean(axis=1, keepdims=True) + eps)
+
+
+def _layer_norm_back(x: Array, y: Array, dy: Array, eps: float) -> Any:
     mean, along = dy.mean(axis=1, keepdims=True), (dy * y).mean(axis=1, keepdims=True)
-    return ((dy - mean - y * along) / deviation,)
+    return (dy - mean - y * along) / _deviation(x - x.mean(axis=1, keepdims=True), eps)
 
 
-rowwise(
-    "squared_distance",
-    2,
-    _pair_to_scalar,
-    lambda attrs, a, b: _flat((a - b) ** 2).sum(axis=1),
-    _squared_distance_back,
-    3,
-    "SquaredDistance",
-    doc="sum of the squared differences of two operands of one shape; a scalar",
-    signature="a, b",
-)
-rowwise(
-    "cosine",
-    2,
-    _pair_to_scalar,
-    _cosine,
-    _cosine_back,
-    6,
-    "Cosine",
-    doc="cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes",
-    signature="a, b",
-)
-rowwise(
-    "logsumexp",
-    1,
-    _vector_to_scalar,
-    lambda attrs, x: _logsumexp(x)[:, 0],
-    lambda attrs, xs, y, dy: (_softmax(xs[0]) * dy[:, None],),
-    12,
-    "LogSumExp",
-    doc="logarithm of the sum of exponentials of a vector; a scalar, stable for large elements",
-    signature="x",
-)
-rowwise(
-    "max",
-    1,
-    _vector_to_scalar,
-    lambda attrs, x: x.max(axis=1),
-    _max_back,
-    1,
-    "Max",
-    doc="largest element; the first of equal ones gets the gradient",
-)
-rowwise(
-    "pick",
-    1,
-    _vector_to_scalar,
-    lambda attrs, x, label: x[np.arange(len(x)), label],
-    _pick_back,
-    1,
-    "Pick",
-    indices=1,
-    doc="element of a vector at a per-vertex position; `x[i]` is the one at a fixed position",
-    signature="x, i",
-)
-rowwise(
-    "hinge",
-    1,
-    _vector_to_scalar,
-    lambda attrs, x, label: np.maximum(_hinge_margins(attrs, x, label), 0).sum(axis=1),
-    _hinge_back,
-    3,
-    "Hinge",
-    indices=1,
-    attrs=("value",),
-    samples={"value": 0.8},
-    doc="sum over the other classes of max(0, margin + logits[class] - logits[label])",
-    signature="logits, label, margin=1.0",
-)
-rowwise(
-    "binary_cross_entropy_with_logits",
-    2,
-    _pair_to_scalar,
-    _bce,
-    _bce_back,
-    25,
-    "BinaryCrossEntropy",
-    doc="mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits",
-    signature="logits, targets",
-)
-rowwise(
-    "layer_norm",
-    1,
-    _vector,
-    _layer_norm,
-    _layer_norm_back,
-    8,
-    "LayerNorm",
-    attrs=("value",),
-    samples={"value": 1e-5},
-    doc="(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need",
-    signature="x, eps=1e-5",
-)
+@rowwise(_vector, 8, _layer_norm_back, "x, eps=1e-5", attrs=("value",), samples={"value": 1e-5})
+def layer_norm(x: Array, eps: float) -> Any:
+    """(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need"""
+    centred = x - x.mean(axis=1, keepdims=True)
+    return centred / _deviation(centred, eps)
 
 
-def _kl_div(attrs: Attrs, log_q: Array, p: Array) -> Array:
-    divergence: Array = _flat(np.where(p > 0, p * (np.log(np.where(p > 0, p, 1)) - log_q), 0)).sum(axis=1)
-    return divergence
+def _kl_div_back(log_q: Array, p: Array, y: Array, dy: Array) -> tuple[Array, Array]:
+    return -dy * p, dy * np.where(p > 0, np.log(np.where(p > 0, p, 1)) + 1 - log_q, 0)
 
 
-def _kl_div_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
-    log_q, p = xs
-    d_p = np.where(p > 0, np.log(np.where(p > 0, p, 1)) + 1 - log_q, 0)
-    return -_column(dy, p) * p, _column(dy, p) * d_p
+@rowwise(_pair_to_scalar, 14, _kl_div_back, "log_q, p", "KlDivergence", samples={"low": 0.1, "high": 1.0})
+def kl_div(log_q: Array, p: Array) -> Any:
+    """divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar"""
+    return _total(np.where(p > 0, p * (np.log(np.where(p > 0, p, 1)) - log_q), 0))
 
 
-rowwise(
-    "kl_div",
-    2,
-    _pair_to_scalar,
-    _kl_div,
-    _kl_div_back,
-    14,
-    "KlDivergence",
-    doc="divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar",
-    signature="log_q, p",
-    samples={"low": 0.1, "high": 1.0},
-)
-rowwise(
-    "argmax",
-    1,
-    _vector_to_scalar,
-    lambda attrs, x: x.argmax(axis=1).astype(np.float64),
-    lambda attrs, xs, y, dy: (None,),
-    1,
-    "ArgMax",
-    differentiable=False,
-    doc="position of the largest element (the first of equal ones) as a scalar float; it has no gradient",
-    signature="x",
-)
+@rowwise(_vector_to_scalar, 1, lambda x, y, dy: None, "x", "ArgMax", differentiable=False)
+def argmax(x: Array) -> Any:
+    """position of the largest element (the first of equal ones) as a scalar float; it has no gradient"""
+    return x.argmax(axis=1).astype(np.float64)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+from vpps.ops.table import Array, Attrs, Cost, Form, Shape, first_shape, register, size
 
 
 def _free(shapes: Sequence[Shape], out: Shape) -> Cost:
@@ -82,10 +82,6 @@ def _slice_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple
     return (d,)
 
 
-def _element_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
-    return shapes[0]
-
-
 def list_sum(attrs: Attrs, x: Array, offsets: Array) -> Array:
     """Rows `offsets[i]:offsets[i + 1]` of x summed into row i; an empty list gives zeros."""
     out = np.zeros((len(offsets) - 1, *x.shape[1:]))
@@ -130,65 +126,46 @@ def _source(attrs: Attrs, *xs: Array) -> Array:
 
 
 register(
-    Op("affine", Form.MATVEC, None, _affine_shape, _affine, _affine_back, _affine_cost, doc="W @ x, or W @ x + b fused")
+    "affine", Form.MATVEC, None, _affine_shape, _affine, _affine_back, _affine_cost, doc="W @ x, or W @ x + b fused"
 )
 register(
-    Op(
-        "concat",
-        Form.CONCAT,
-        None,
-        _concat_shape,
-        _concat,
-        _concat_back,
-        _move,
-        doc="vectors joined end to end, or rows of matrices",
-    )
+    "concat",
+    Form.CONCAT,
+    None,
+    _concat_shape,
+    _concat,
+    _concat_back,
+    _move,
+    doc="vectors joined end to end, or rows of matrices",
 )
 register(
-    Op(
-        "slice",
-        Form.SLICE,
-        1,
-        _slice_shape,
-        _slice,
-        _slice_back,
-        _free,
-        attrs=("start", "stop", "scalar"),
-        doc="elements start to stop of a vector, or such rows of a matrix; a view",
-    )
+    "slice",
+    Form.SLICE,
+    1,
+    _slice_shape,
+    _slice,
+    _slice_back,
+    _free,
+    attrs=("start", "stop", "scalar"),
+    doc="elements start to stop of a vector, or such rows of a matrix; a view",
+)
+register("list_sum", Form.LIST_REDUCE, 1, first_shape, list_sum, _list_sum_back, _move, doc="sum over a list argument")
+register(
+    "list_mean", Form.LIST_REDUCE, 1, first_shape, _list_mean, _list_mean_back, _move, doc="mean over a list argument"
 )
 register(
-    Op("list_sum", Form.LIST_REDUCE, 1, _element_shape, list_sum, _list_sum_back, _move, doc="sum over a list argument")
+    "lookup",
+    Form.LOOKUP,
+    1,
+    _lookup_shape,
+    lambda attrs, table, row: table[row],
+    _lookup_back,
+    _move,
+    indices=1,
+    doc="row of an embedding table; its gradient is sparse",
 )
-register(
-    Op(
-        "list_mean",
-        Form.LIST_REDUCE,
-        1,
-        _element_shape,
-        _list_mean,
-        _list_mean_back,
-        _move,
-        doc="mean over a list argument",
-    )
-)
-register(
-    Op(
-        "lookup",
-        Form.LOOKUP,
-        1,
-        _lookup_shape,
-        lambda attrs, table, row: table[row],
-        _lookup_back,
-        _move,
-        indices=1,
-        doc="row of an embedding table; its gradient is sparse",
-    )
-)
-register(
-    Op("input", Form.INPUT, 0, _given_shape, _source, _no_gradient, _move, attrs=("shape", "grad"), doc="given data")
-)
-register(Op("zeros", Form.ZEROS, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="a zero vector"))
-register(Op("parameter", Form.PARAMETER, 1, _element_shape, _source, _no_gradient, _free, doc="a parameter vector"))
-register(Op("argument", Form.ARGUMENT, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="argument"))
-register(Op("index", Form.INDEX, 0, lambda s, a: (), _source, _no_gradient, _free, doc="an int of the vertex"))
+register("input", Form.INPUT, 0, _given_shape, _source, _no_gradient, _move, attrs=("shape", "grad"), doc="given data")
+register("zeros", Form.ZEROS, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="a zero vector")
+register("parameter", Form.PARAMETER, 1, first_shape, _source, _no_gradient, _free, doc="a parameter vector")
+register("argument", Form.ARGUMENT, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="argument")
+register("index", Form.INDEX, 0, lambda s, a: (), _source, _no_gradient, _free, doc="an int of the vertex")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Shape = tuple[int, ...]
 Array = NDArray[Any]
 Attrs = Mapping[str, Any]
+ShapeRule = Callable[[Sequence[Shape], Attrs], Shape]
 
 
 class Form(Enum):
@@ -82,7 +83,7 @@ class Op:
     name: str
     form: Form
     arity: int | None
-    shape: Callable[[Sequence[Shape], Attrs], Shape]
+    shape: ShapeRule
     forward: Callable[..., Array]
     backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]]
     cost: Callable[[Sequence[Shape], Shape], Cost]
@@ -101,12 +102,30 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def register(op: Op) -> Op:
-    """Add a row. Raises ValueError if the name is taken."""
-    if op.name in OPS:
-        raise ValueError(f"op {op.name!r} is already in the table")
-    OPS[op.name] = op
-    return op
+def register(
+    name: str,
+    form: Form,
+    arity: int | None,
+    shape: ShapeRule,
+    forward: Callable[..., Array],
+    backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]],
+    cost: Callable[[Sequence[Shape], Shape], Cost],
+    **rest: Any,
+) -> None:
+    """Add a row, made of the fields of `Op`. Raises ValueError if the name is taken."""
+    if name in OPS:
+        raise ValueError(f"op {name!r} is already in the table")
+    OPS[name] = Op(name, form, arity, shape, forward, backward, cost, **rest)
+
+
+def struct_of(name: str) -> str:
+    """The struct in templates/ops of an op, unless it is called otherwise: AtLeast of at_least."""
+    return name.title().replace("_", "")
+
+
+def first_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    """The shape rule of ops whose result is like their first operand."""
+    return shapes[0]
 
 
 def size(shape: Shape) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists, merged
+from vpps.record.chunks import NO_DATA, Chunk, Lists, merged
+from vpps.record.ranges import Ints, running_sum
 from vpps.record.trace import List, TracedCell, Vector
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL, Block
 
@@ -19,13 +20,6 @@ def _array(ints: list[int]) -> Ints:
     return np.fromiter(ints, np.int64, len(ints)) if type(ints) is list else np.array(ints, np.int64)
 
 
-def _lists(lengths: list[int], elements: list[int]) -> Lists:
-    """A list argument of vertices recorded one by one."""
-    ends = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(_array(lengths), out=ends[1:])
-    return Lists(ends, _array(elements))
-
-
 def _one_by_one(block: Block) -> Chunk:
     """The vertices of a block that were recorded one by one."""
     rows = _array(block.rows).reshape(-1, block.width)  # its columns are copied so that each lies in one piece
@@ -35,27 +29,21 @@ def _one_by_one(block: Block) -> Chunk:
         rows[:, LEVEL].copy(),
         rows[:, ARGS : ARGS + block.n_args].copy(),
         rows[:, ARGS + block.n_args :].copy(),
-        [_lists(n, e) for n, e in zip(block.lengths, block.elements, strict=True)],
+        [Lists(running_sum(_array(n)), _array(e)) for n, e in zip(block.lengths, block.elements, strict=True)],
         np.concatenate(block.data).reshape(len(rows), -1) if block.data else NO_DATA,
     )
 
 
 class BlockArrays:
-    """The vertices of one cell as arrays (user's order).
+    """The vertices of one cell as arrays (user's order): those of a `Chunk`, and `values`, the value ids by output.
 
-    Attributes:
-        calls: recording index of each vertex (design: policy, layout and schedule do not change it).
-        values: per output, the value id of each vertex's.
-        levels: longest distance of each vertex from a leaf.
-        args: value ids of the vector arguments, a row per vertex.
-        ints: the int arguments, a row per vertex.
-        lists: the list arguments.
-        data: the floats of graph inputs, a row per vertex.
+    Args:
+        n_calls: of the graph, only the first so many vertices.
     """
 
     __slots__ = ("args", "block", "calls", "cell", "data", "ints", "levels", "lists", "values")
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, n_calls: int | None = None) -> None:
         self.block = block
         self.cell: TracedCell = block.cell
         if len(block.bulk) == 1 and not len(block.rows):
@@ -64,6 +52,8 @@ class BlockArrays:
             vertices = _one_by_one(block)
             if block.bulk:
                 vertices = merged(vertices, block.bulk)
+        if n_calls is not None:
+            vertices = vertices.between(0, int(vertices.calls.searchsorted(n_calls)))
         first = vertices.first
         self.calls = vertices.calls
         self.values: list[Ints] = [first + k if k else first for k in range(len(block.cell.outputs))]
@@ -72,13 +62,6 @@ class BlockArrays:
         self.ints = vertices.ints
         self.lists = vertices.lists
         self.data = vertices.data
-
-    def keep(self, n: int) -> None:
-        """Drop all vertices but the first n."""
-        self.calls, self.levels, self.args, self.ints = self.calls[:n], self.levels[:n], self.args[:n], self.ints[:n]
-        self.values = [ids[:n] for ids in self.values]
-        self.lists = [Lists(xs.ends[: n + 1], xs.elements[: xs.ends[n]]) for xs in self.lists]
-        self.data = self.data[:n]
 
     @property
     def positions(self) -> list[int]:

@@ -8,6 +8,7 @@ rather than brackets, `astype` rather than `dtype=`, and no look at an array tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,24 +16,30 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.ops.operand import Expression
-from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.record.cell import kind_of
+from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import Cut, find_distinct
 from vpps.record.inputs import (
+    Children,
     Column,
-    argument_kind,
     cells_of,
+    check_children,
     check_inputs,
     count_vertices,
     declared_state,
+    read_children,
     read_input,
+    read_kinds,
+    trusted_levels,
 )
 from vpps.record.levels import raise_levels
+from vpps.record.map_cells import trace_cells
 from vpps.record.packed import record_packed
+from vpps.record.ranges import Ints, ragged, running_sum
 from vpps.record.rows import Rows
 from vpps.record.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
-from vpps.record.structure import Children, check_children, read_children, read_kinds, trusted_levels
 from vpps.record.trace import TracedCell
-from vpps.record.vertex import Child, Input, Kinds, Source, Vertex, trace_cells
+from vpps.record.vertex import Child, Input, Kinds, Source, Vertex
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -49,13 +56,13 @@ def record_map(
     distinct: bool,
 ) -> Any:
     """See `Graph.map`."""
-    if levels is not None and state is None:
+    trusted = levels is not None
+    if trusted and state is None:
         found = record_packed(graph, cells, kind, children, inputs, levels, bool(distinct))
         if found is not None:
             return found
     made = cells_of(cells)
     rows, n = read_kinds(kind, len(made))
-    trusted = levels is not None
     structure = read_children(children)
     inputs = check_inputs(inputs)
     n = count_vertices(n, structure, inputs)
@@ -69,7 +76,7 @@ def record_map(
     key = (made, arity, tuple(signature), declared)
     kinds: Kinds | None = made[0].maps.get(key)
     if kinds is None:
-        kinds = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
+        kinds = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
         made[0].maps[key] = kinds
     if trusted:
         heights = trusted_levels(levels, structure, n)
@@ -88,10 +95,11 @@ def record_map(
             if distinct:
                 part.cut = part.vertex.cut
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
-        parts.sort(key=_Part.first_vertex)
+        parts.sort(key=lambda part: part.number(0))
     return _record(graph, kinds, parts, structure, columns, heights, n)
 
 
+@dataclass(slots=True)
 class _Part:
     """The vertices of one kind.
 
@@ -106,19 +114,16 @@ class _Part:
         once: then, of each vertex, the value id of what was computed from its ints: of the first result.
     """
 
-    __slots__ = ("after", "children", "cut", "ends", "ints", "n", "once", "reads_zeros", "rows", "vertex")
-
-    def __init__(self, vertex: Vertex, rows: Ints | None, n: int) -> None:
-        self.vertex = vertex
-        self.rows = rows
-        self.n = n
-        self.children: NDArray[Any] | None = None
-        self.ends: Ints | None = None
-        self.after: dict[int, tuple[Ints, Ints]] = {}
-        self.reads_zeros = False
-        self.ints: Ints
-        self.cut: Cut | None = None
-        self.once: Ints
+    vertex: Vertex
+    rows: Ints | None
+    n: int
+    children: NDArray[Any] | None = None
+    ends: Ints | None = None
+    after: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    reads_zeros: bool = False
+    ints: Ints = field(init=False)
+    cut: Cut | None = None
+    once: Ints = field(init=False)
 
     @property
     def program(self) -> TracedCell | None:
@@ -132,10 +137,6 @@ class _Part:
     def number(self, row: int) -> int:
         """Which of the map's vertices their row is."""
         return row if self.rows is None else int(self.rows[row])
-
-    def first_vertex(self) -> int:
-        """The number of the first one."""
-        return self.number(0)
 
     def take_children(self, structure: Children) -> None:
         """Find what of the children is theirs. Raises GraphError where they have more than their cell gathers."""
@@ -180,14 +181,8 @@ class _Part:
     def take_data(self, columns: Mapping[str, Column]) -> None:
         """Find their ints. Raises where one is out of range, or lists that are mapped together differ in length."""
         vertex = self.vertex
-        if vertex.ints:
-            own: list[Any] = []
-            for name in vertex.ints:
-                column = columns[name]
-                own.append(column if isinstance(column, int) else self.of(column))
-            self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
-        else:
-            self.ints = np.empty((self.n, 0), np.int64)
+        own = [x if isinstance(x, int) else self.of(x) for x in map(columns.__getitem__, vertex.ints)]
+        self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
         if len(vertex.lists) > 1:
             lists = [self.list_of(source, columns) for source in vertex.lists]
             check_lengths(vertex.program, lists, vertex.where, self.number)
@@ -253,11 +248,8 @@ class _Part:
         found = self.after.get(start)
         if found is None:
             lengths = np.maximum(self.ends[1:] - self.ends[:-1] - start, 0)
-            ends = np.zeros(len(lengths) + 1, np.int64)
-            lengths.cumsum(out=ends[1:])
-            places = (self.ends[1:] - ends[1:]).repeat(lengths)
-            places += np.arange(len(places))
-            found = self.after[start] = ends, places
+            ends = running_sum(lengths)
+            found = self.after[start] = ends, ragged(self.ends[1:] - lengths, lengths, ends)
         return Lists(found[0], of_children.take(found[1]))
 
     def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:
@@ -377,13 +369,19 @@ def _levels(
 ) -> Ints:
     """Levels of a map's vertices in the graph, given their heights: levels that count the map alone."""
     floors = [_floor(graph, part, columns) for part in parts]
-    constant = _rise(parts, floors, heights)
-    if constant is not None:
-        return heights + constant if constant else heights
+    numbers = [lowest for lowest in floors if isinstance(lowest, int)]
+    if len(numbers) == len(floors) and len(set(numbers)) < 2:
+        return heights + numbers[0] if any(numbers) else heights
     floor = np.empty(len(heights), np.int64)
     for part, lowest in zip(parts, floors, strict=True):
         floor[slice(None) if part.rows is None else part.rows] = lowest
-    return floor if structure is None else raise_levels(heights, floor, *structure.edges())
+    if structure is None:
+        return floor
+    of_lowest = floor[heights == 0]
+    rise = int(of_lowest[0]) if len(of_lowest) else 0
+    if len(of_lowest) and (of_lowest == rise).all() and (floor <= heights + rise).all():
+        return heights + rise  # what else they read raises all alike
+    return raise_levels(heights, floor, *structure.edges())
 
 
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
@@ -405,33 +403,8 @@ def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | i
     lists = [part.list_of(source, columns) for source in part.vertex.lists if isinstance(source, Input)]
     found.extend(highest_of_lists(graph, xs) for xs in lists)
     for level in found:
-        if isinstance(level, int):
-            lowest = max(lowest, level + 1) if isinstance(lowest, int) else np.maximum(lowest, level + 1)
-            continue
-        low, high = int(level.min()), int(level.max())
-        if low == high and isinstance(lowest, int):
-            lowest = max(lowest, high + 1)
-        else:
-            lowest = np.maximum(lowest, level + 1)
+        if not isinstance(level, int) and int(level.min()) == int(level.max()):
+            level = int(level[0])
+        both = isinstance(lowest, int) and isinstance(level, int)
+        lowest = max(lowest, level + 1) if both else np.maximum(lowest, level + 1)
     return lowest
-
-
-def _rise(parts: Sequence[_Part], floors: Sequence[Ints | int], heights: Ints) -> int | None:
-    """How much higher than its height every vertex is, where that is the same for all and easily seen."""
-    numbers = [floor for floor in floors if isinstance(floor, int)]
-    if len(numbers) < len(floors):
-        return None
-    if not numbers or min(numbers) == max(numbers):
-        return numbers[0] if numbers else 0
-    rise: int | None = None
-    lowest = []
-    for part, floor in zip(parts, numbers, strict=True):
-        height = int(part.of(heights).min())
-        lowest.append(height)
-        if height == 0:
-            if rise is not None and rise != floor:
-                return None
-            rise = floor
-    if rise is None or any(floor > rise + height for floor, height in zip(numbers, lowest, strict=True)):
-        return None
-    return rise

@@ -13,7 +13,7 @@ from vpps.errors import TraceError
 from vpps.ops import Shape
 from vpps.ops.operand import ListExpression, Operand, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
-from vpps.values import as_index, as_mapping
+from vpps.values import as_mapping, as_shape
 
 R = TypeVar("R")
 
@@ -162,7 +162,7 @@ class Cell(Generic[R]):
             for name, s in zip_longest(names[: len(signature)], signature)
         )
         try:
-            program = trace(self.name, self.bound, tuple(map(_kind, signature)), statics)
+            program = trace(self.name, self.bound, tuple(map(kind_of, signature)), statics)
         except TraceError:
             # An empty list that tells nothing of its elements: any program that fits otherwise will do.
             fits = [p for p in self._programs.values() if _fits(p.kinds, signature)] if not statics else []
@@ -170,19 +170,19 @@ class Cell(Generic[R]):
                 raise
             program = fits[0]
         program.argument_names = tuple(names[: len(signature)])
-        resolved = tuple(map(_signature, program.kinds))
+        resolved = tuple(map(signature_of, program.kinds))
         full_key = (resolved, key[1]) if statics else resolved
         program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
         self._programs[key] = program
         return program
 
 
-def _element(name: str, shape: Any) -> Shape:
+def _element(name: str, given: Any) -> Shape:
     """A declared shape of a list's elements, checked."""
-    lengths = tuple(map(as_index, shape)) if isinstance(shape, tuple | list) else (None,)
-    if len(lengths) > 2 or any(n is None or n < 1 for n in lengths):
-        raise TraceError(f"elements={{{name!r}: {shape!r}}}: expected a shape, such as (64,)")
-    return tuple(n for n in lengths if n is not None)
+    shape = as_shape(given)
+    if shape is None or len(shape) > 2:
+        raise TraceError(f"elements={{{name!r}: {given!r}}}: expected a shape, such as (64,)")
+    return shape
 
 
 def _reference_to(instance: Any) -> Callable[[], Any]:
@@ -193,13 +193,15 @@ def _reference_to(instance: Any) -> Callable[[], Any]:
         return lambda: instance
 
 
-def _kind(signature: Any) -> ArgKind:
+def kind_of(signature: Any) -> ArgKind:
+    """The kind of an argument: of `int`, a shape, or `(list, element shape or None)`."""
     if signature is int:
         return Int()
     return List(signature[1]) if signature[:1] == (list,) else Vector(signature)
 
 
-def _signature(kind: ArgKind) -> Any:
+def signature_of(kind: ArgKind) -> Any:
+    """The inverse of `kind_of`."""
     if isinstance(kind, Int):
         return int
     return (list, kind.shape) if isinstance(kind, List) else kind.shape
@@ -207,7 +209,7 @@ def _signature(kind: ArgKind) -> Any:
 
 def _fits(kinds: tuple[ArgKind, ...], signature: tuple[Any, ...]) -> bool:
     """Whether a call whose empty lists have unknown elements can be a vertex of a program of these kinds."""
-    mine = tuple(map(_signature, kinds))
+    mine = tuple(map(signature_of, kinds))
     return len(mine) == len(signature) and all(
         m == s or (s == (list, None) and isinstance(m, tuple) and m[:1] == (list,))
         for m, s in zip(mine, signature, strict=True)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpps.record.ranges import Ints, ragged, running_sum
 from vpps.values import Float32
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -25,12 +23,8 @@ class Lists:
         starts = self.ends.take(rows)
         if lengths is None:
             lengths = self.ends.take(rows + 1) - starts
-        ends = np.zeros(len(rows) + 1, np.int64)
-        lengths.cumsum(out=ends[1:])
-        starts -= ends[:-1]
-        places = starts.repeat(lengths)
-        places += np.arange(len(places))
-        return Lists(ends, self.elements.take(places))
+        ends = running_sum(lengths)
+        return Lists(ends, self.elements.take(ragged(starts, lengths, ends)))
 
 
 @dataclass(slots=True)
@@ -61,10 +55,10 @@ class Chunk:
     def between(self, start: int, stop: int) -> Chunk:
         """The vertices from one to before another."""
         rows = slice(start, stop)
-        lists = []
-        for xs in self.lists:
-            ends = xs.ends[start : stop + 1]
-            lists.append(Lists(ends - ends[0], xs.elements[ends[0] : ends[-1]]))
+        lists = [
+            Lists(xs.ends[start : stop + 1] - xs.ends[start], xs.elements[xs.ends[start] : xs.ends[stop]])
+            for xs in self.lists
+        ]
         data = self.data[rows] if self.data.shape[1] else NO_DATA
         return Chunk(
             self.calls[rows], self.first[rows], self.levels[rows], self.args[rows], self.ints[rows], lists, data
@@ -79,12 +73,10 @@ def merged(singles: Chunk, bulk: Sequence[tuple[int, Chunk]]) -> Chunk:
     parts = []
     at = 0
     for place, chunk in bulk:
-        if place > at:
-            parts.append(singles.between(at, place))
-            at = place
-        parts.append(chunk)
-    if at < len(singles):
-        parts.append(singles.between(at, len(singles)))
+        parts += [singles.between(at, place), chunk]
+        at = place
+    parts.append(singles.between(at, len(singles)))
+    parts = [part for part in parts if len(part)]
     return Chunk(
         np.concatenate([p.calls for p in parts]),
         np.concatenate([p.first for p in parts]),
@@ -97,9 +89,5 @@ def merged(singles: Chunk, bulk: Sequence[tuple[int, Chunk]]) -> Chunk:
 
 
 def _joined(parts: Sequence[Lists]) -> Lists:
-    ends = [np.zeros(1, np.int64)]
-    total = 0
-    for xs in parts:
-        ends.append(xs.ends[1:] + total)
-        total += len(xs.elements)
-    return Lists(np.concatenate(ends), np.concatenate([xs.elements for xs in parts]))
+    lengths = np.concatenate([np.diff(xs.ends) for xs in parts])
+    return Lists(running_sum(lengths), np.concatenate([xs.elements for xs in parts]))

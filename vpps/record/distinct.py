@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vpps.ops import OPS, Form
-from vpps.record.chunks import Ints
+from vpps.record.ranges import Ints
 from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector
 
 PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL, Form.MATMUL)
@@ -61,18 +61,12 @@ def cut(cell: TracedCell) -> Cut | None:
     all_ints = tuple(range(sum(isinstance(k, Int) for k in cell.kinds)))
     if all_ints and len(all_ints) == len(cell.kinds) and all(alone[o] and varies[o] for o in cell.outputs):
         return Cut(cell, all_ints, None, ())
-    crossing: dict[int, None] = {}
-    for i in _reached(nodes, cell.outputs, ()):
-        for j in () if worth[i] else nodes[i].inputs:
-            if worth[j]:
-                crossing[_base(nodes, j)] = None
-    for o in cell.outputs:
-        if worth[o]:
-            crossing[_base(nodes, o)] = None
+    read = [j for i in _reached(nodes, cell.outputs, ()) if not worth[i] for j in nodes[i].inputs]
+    crossing = list(dict.fromkeys(_base(nodes, j) for j in (*read, *cell.outputs) if worth[j]))
     if not crossing:
         return None
-    first, first_ints = _part(cell, f"{cell.name}.distinct", list(crossing), ())
-    rest, rest_ints = _part(cell, cell.name, cell.outputs, list(crossing))
+    first, first_ints = _part(cell, f"{cell.name}.distinct", crossing, ())
+    rest, rest_ints = _part(cell, cell.name, cell.outputs, crossing)
     return Cut(first, first_ints, rest, rest_ints)
 
 

@@ -1,29 +1,68 @@
-"""What users give a `graph.map`: cells, and inputs as arrays, rows and lists. Read, checked, nothing recorded yet."""
+"""What users give a `graph.map`: cells; which vertex is of which kind, and who its children are; inputs as arrays, rows
+and lists. Read, checked, nothing recorded yet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import DtypeError, GraphError, ShapeError, TraceError
+from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError, TraceError
 from vpps.ops import Shape
 from vpps.ops.operand import Expression
 from vpps.record.cell import Cell
 from vpps.record.chunks import Lists
+from vpps.record.levels import find_cycle, find_levels
+from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
-from vpps.record.rowwise import checked_floats, checked_offsets, is_ragged
-from vpps.record.structure import Children
-from vpps.record.trace import ArgKind, Int, List, Vector
-from vpps.values import as_index
+from vpps.record.rowwise import checked_floats, checked_offsets, is_ragged, list_argument
+from vpps.record.vertex import CSR
+from vpps.values import as_index, as_shape
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
 
 Column = NDArray[Any] | int | Rows | Expression | Lists
 """An input of all vertices: ints, floats, values, or lists of values; an int or expression is one for all."""
+
+
+SHOWN = 8
+"""Vertices of a cycle that an error names."""
+
+
+@dataclass(slots=True)
+class Children:
+    """Children of n vertices.
+
+    Attributes:
+        arity: columns of `table`, or CSR.
+        table: (n, arity), -1 for none; CSR: (edges,).
+        ends: of CSR, where each vertex's children begin, and the end.
+        lengths: of CSR, how many each vertex has.
+        some_missing: whether there is a -1; `check_range` finds out.
+    """
+
+    arity: int
+    table: NDArray[Any]
+    ends: Ints | None = None
+    lengths: Ints | None = None
+    some_missing: bool = True
+
+    def __len__(self) -> int:
+        return len(self.table) if self.ends is None else len(self.ends) - 1
+
+    def edges(self) -> tuple[Ints, Ints]:
+        """Parent and child of every edge, by rising parent."""
+        if self.lengths is None:
+            parents = np.arange(len(self.table)).repeat(self.arity)
+        else:
+            parents = np.arange(len(self.lengths)).repeat(self.lengths)
+        children = self.table.reshape(-1).astype(np.int64)
+        present = children >= 0
+        return (parents, children) if present.all() else (parents[present], children[present])
 
 
 def cells_of(cells: Any) -> tuple[Cell[Any], ...]:
@@ -66,7 +105,7 @@ def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]
     if n >= 0:
         return n
     if structure is not None:
-        return len(structure.table) if structure.ends is None else len(structure.ends) - 1
+        return len(structure)
     for value in inputs.values():
         if is_ragged(value):
             return np.size(value[0]) - 1
@@ -95,10 +134,8 @@ def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column
             raise ShapeError(f"{where} has {len(value)} rows, but there are {n} vertices")
         return value.shape, value
     if is_ragged(value):
-        if value[1].owner is not graph:
-            raise graph.foreign(where, value[1])
-        ends, _ = checked_offsets(value[0], n, len(value[1]), where)
-        return (list, value[1].shape), Lists(ends, value[1].ids)
+        lists, shape = list_argument(graph, value, n, where)
+        return (list, shape), lists
     if isinstance(value, list | tuple) and any(isinstance(x, Expression) for x in value):
         return read_input(graph, name, _rows_of(graph, value, where), n)
     number = as_index(value)
@@ -150,18 +187,114 @@ def declared_state(state: Any) -> tuple[Shape, ...]:
         raise ShapeError(f"graph.map: state={state!r} declares no result of a child; one scalar is state=[()]")
     found = []
     for x in given:
-        shape = tuple(x) if isinstance(x, list | tuple) else (x,)
-        lengths = [as_index(k) for k in shape]
-        if any(k is None or k < 1 for k in lengths) or len(shape) > 2:
+        shape = as_shape(x if isinstance(x, list | tuple) else (x,))
+        if shape is None or len(shape) > 2:
             raise ShapeError(
                 f"graph.map: state={state!r}: expected a length or shape per result of a child, such as (64, 64) for "
                 "two vectors"
             )
-        found.append(tuple(k for k in lengths if k is not None))
+        found.append(shape)
     return tuple(found)
 
 
-def argument_kind(what: Any) -> ArgKind:
-    if what is int:
-        return Int()
-    return List(what[1]) if what[:1] == (list,) else Vector(what)
+def read_children(given: Any) -> Children | None:
+    """The children as the user gave them. Raises DtypeError, ShapeError."""
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise ShapeError(
+                f"graph.map: children is a tuple of {len(given)}; expected (offsets, indices), or an array of shape "
+                "(n, arity)"
+            )
+        offsets, indices = map(np.asarray, given)
+        indices = _of_ints(indices, "the indices of children are ints, -1 for none")
+        if indices.ndim != 1 or offsets.ndim != 1 or not len(offsets):
+            raise ShapeError(
+                f"graph.map: children=(offsets, indices) are of shapes (n + 1,) and (edges,), not {offsets.shape} "
+                f"and {indices.shape}"
+            )
+        ends, lengths = checked_offsets(offsets, len(offsets) - 1, len(indices), "graph.map: children")
+        return Children(CSR, indices, ends, lengths)
+    table = _of_ints(np.asarray(given), "children are ints, -1 for none")
+    if table.ndim not in (1, 2) or (table.ndim == 2 and not table.shape[1]):
+        raise ShapeError(
+            f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) where the "
+            "number of children varies; leave it out where nobody has any"
+        )
+    if table.ndim == 1:
+        table = table[:, None]
+    return Children(table.shape[1], table)
+
+
+def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
+    """Levels as given, for which the caller vouches; children are checked as without, but for cycles."""
+    found: Ints = _of_ints(np.asarray(levels), "levels are ints").astype(np.int64)
+    if found.shape != (n,):
+        raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
+    if children is not None:
+        check_range(children, n)
+    return found
+
+
+def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
+    if array.size == 0 and array.dtype.kind == "f":  # an empty list
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise DtypeError(f"graph.map: {what}, not of dtype {array.dtype}; convert them to int32")
+    return array
+
+
+def check_range(children: Children, n: int) -> None:
+    """Raise unless children are vertices of the map."""
+    if len(children) != n:
+        raise ShapeError(f"graph.map: children of {len(children)} vertices, but there are {n}")
+    flat = children.table.reshape(-1)
+    lowest = np.minimum.reduce(flat, initial=0)
+    children.some_missing = bool(lowest < 0)
+    if lowest < -1 or (n and np.maximum.reduce(flat, initial=0) >= n):
+        wrong = int(np.argmax((flat < -1) | (flat >= n)))
+        ends = children.ends
+        vertex = wrong // children.arity if ends is None else int(np.searchsorted(ends, wrong, "right")) - 1
+        raise IndexRangeError(
+            f"graph.map: vertex {vertex} has child {int(flat[wrong])}; children are vertices of the map, "
+            f"0 to {n - 1}, or -1 for none"
+        )
+
+
+def check_children(children: Children, n: int) -> Ints:
+    """Raise unless children are vertices of the map and nobody its own descendant; returns the levels."""
+    check_range(children, n)
+    parents, below = children.edges()
+    levels = find_levels(n, parents, below)
+    if n and int(levels.min()) < 0:
+        cycle = find_cycle(levels, parents, below)
+        shown = ", ".join(map(str, cycle[:SHOWN])) + (", ..." if len(cycle) > SHOWN else "")
+        raise GraphError(
+            f"graph.map: the children form a cycle of {len(cycle)} vertices, each the parent of the next: {shown}; "
+            "take an edge out of it, or unroll it in time"
+        )
+    return levels
+
+
+def read_kinds(kind: Any, n_cells: int) -> tuple[list[Ints | None], int]:
+    """The vertices of each kind, None for all; and how many vertices that tells, -1 for not."""
+    if kind is None:
+        if n_cells > 1:
+            raise GraphError(f"graph.map: {n_cells} cells and no kind=: say which of them each vertex is, (n,) ints")
+        return [None], -1
+    kinds = np.asarray(kind)
+    if kinds.size == 0 and kinds.dtype.kind == "f":
+        kinds = kinds.astype(np.int8)
+    if kinds.dtype.kind not in "iu":
+        raise DtypeError(f"graph.map: kind is of ints, not of dtype {kinds.dtype}; convert it to int8")
+    if kinds.ndim != 1:
+        raise ShapeError(f"graph.map: kind of shape {kinds.shape}; expected (n,), an int per vertex")
+    rows: list[Ints | None] = [(kinds == k).nonzero()[0] for k in range(n_cells)]
+    if sum(map(len, rows)) < len(kinds):  # type: ignore[arg-type]
+        vertex = int(np.argmax((kinds < 0) | (kinds >= n_cells)))
+        raise IndexRangeError(
+            f"graph.map: vertex {vertex} is of kind {int(kinds[vertex])}, but there are {n_cells} cells, "
+            f"0 to {n_cells - 1}"
+        )
+    return (rows if n_cells > 1 else [None]), len(kinds)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.record.chunks import Ints
+from vpps.record.chunks import Lists
+from vpps.record.ranges import Ints, running_sum
 
 NARROW = 32
 """Below so many ready vertices a plain loop is faster than a few calls of NumPy per level."""
@@ -27,27 +28,24 @@ def find_levels(n: int, parents: Ints, children: Ints) -> Ints:
         (n,) levels, -1 for vertices on a cycle and for those that depend on one.
     """
     pending = np.bincount(parents, minlength=n)  # children whose level is not known yet
-    fan_out = np.bincount(children, minlength=n)
-    offsets = np.zeros(n + 1, np.int64)
-    np.cumsum(fan_out, out=offsets[1:])
-    readers = parents[np.argsort(children, kind="stable")]  # those of vertex v from offsets[v] on
+    readers = Lists(running_sum(np.bincount(children, minlength=n)), parents[np.argsort(children, kind="stable")])
     levels = np.full(n, -1, np.int64)
     ready = np.flatnonzero(pending == 0)
     level = 0
     while len(ready) >= NARROW:
         levels[ready] = level
         level += 1
-        above = readers[ragged(offsets, ready)]
+        above = readers.of(ready).elements
         np.subtract.at(pending, above, 1)
         ready = np.unique(above[pending[above] == 0])
     if len(ready):
-        _climb(ready.tolist(), level, pending, readers, offsets, levels)
+        _climb(ready.tolist(), level, pending, readers, levels)
     return levels
 
 
-def _climb(ready: list[int], level: int, pending: Ints, readers: Ints, offsets: Ints, levels: Ints) -> None:
+def _climb(ready: list[int], level: int, pending: Ints, readers: Lists, levels: Ints) -> None:
     """What `find_levels` does, vertex by vertex from `ready` on."""
-    waits_for, reader, begin = pending.tolist(), readers.tolist(), offsets.tolist()
+    waits_for, reader, begin = pending.tolist(), readers.elements.tolist(), readers.ends.tolist()
     done: list[int] = []
     sizes: list[int] = []
     while ready:
@@ -85,16 +83,14 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints) -> 
     """
     n = len(floor)
     levels = floor.copy()
-    ends = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(parents, minlength=n), out=ends[1:])
+    below = Lists(running_sum(np.bincount(parents, minlength=n)), children)
     order = np.argsort(order_by, kind="stable")
     starts = np.flatnonzero(np.diff(order_by[order], prepend=-1))
     if n < NARROW * len(starts):
-        return _raise_one_by_one(order.tolist(), levels.tolist(), ends.tolist(), children.tolist())
+        return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist())
     for vertices in np.split(order, starts[1:])[1:]:  # those of the first level have no children
-        below = levels[children[ragged(ends, vertices)]]
-        sizes = ends[vertices + 1] - ends[vertices]
-        highest = np.maximum.reduceat(below, np.cumsum(sizes) - sizes) + 1
+        own = below.of(vertices)
+        highest = np.maximum.reduceat(levels[own.elements], own.ends[:-1]) + 1
         levels[vertices] = np.maximum(levels[vertices], highest)
     return levels
 
@@ -107,11 +103,3 @@ def _raise_one_by_one(order: Sequence[int], levels: list[int], ends: Sequence[in
                 level = levels[child] + 1
         levels[vertex] = level
     return np.array(levels, np.int64)
-
-
-def ragged(ends: Ints, rows: Ints) -> Ints:
-    """Positions of the elements of the given rows of a CSR structure, row after row."""
-    starts = ends[rows]
-    lengths = ends[rows + 1] - starts
-    begin = np.cumsum(lengths) - lengths
-    return np.repeat(starts - begin, lengths) + np.arange(int(lengths.sum()))

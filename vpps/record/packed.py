@@ -128,7 +128,7 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
     if arity == CSR or not kinds.width or kinds.pushed is None:
         return nothing
     columns = list(inputs)
-    found = numbers(MapForm(arity, kinds.width, n_columns=len(columns), n_kinds=len(kinds.vertices)))
+    found = numbers(MapForm(arity, kinds.width, n_kinds=len(kinds.vertices)))
     for vertex in kinds.vertices:
         if vertex.lists or len(vertex.ints) != len(vertex.program.int_limits):
             return nothing

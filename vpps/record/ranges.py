@@ -1,4 +1,4 @@
-"""Ranges of an array's rows one after the other: what joins the graphs of a mini-batch."""
+"""Ranges of an array's rows, one after the other: CSR structures, and what joins the graphs of a mini-batch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+
 compiled: Callable[[Any, Any, Any, Any, bool], bool] | None = None
 """Does it without a list of rows, where it can; `vpps.record.native` sets it."""
 
 
-def join(
-    source: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.int64], total: int, shift: bool = False
-) -> NDArray[Any] | None:
+def running_sum(sizes: Ints) -> Ints:
+    """0, sizes[0], sizes[0] + sizes[1], ..."""
+    offsets = np.empty(len(sizes) + 1, np.int64)
+    offsets[0] = 0
+    sizes.cumsum(0, None, offsets[1:])
+    return offsets
+
+
+def ragged(starts: Ints, sizes: Ints, offsets: Ints) -> Ints:
+    """The ranges `starts[k]:starts[k] + sizes[k]` one after the other.
+
+    Args:
+        offsets: (k + 1,) where each range begins in the result: 0 and the running sum of `sizes`.
+    """
+    rows = (starts - offsets[:-1]).repeat(sizes)
+    rows += np.arange(len(rows))
+    return rows
+
+
+def join(source: NDArray[Any], starts: Ints, sizes: Ints, total: int, shift: bool = False) -> NDArray[Any] | None:
     """The rows `starts[k]:starts[k] + sizes[k]` of an array, one range after the other; None where NumPy must do it.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
-from vpps.record.chunks import Ints
+from vpps.record.ranges import Ints
 from vpps.values import as_index
 
 if TYPE_CHECKING:
@@ -34,12 +34,7 @@ class Rows(Operand):
     __slots__ = ("_highest", "_levels", "ids", "owner", "shape")
 
     def __init__(
-        self,
-        owner: Graph,
-        ids: Ints,
-        shape: tuple[int, ...],
-        levels: Ints | None = None,
-        highest: int | None = None,
+        self, owner: Graph, ids: Ints, shape: tuple[int, ...], levels: Ints | None = None, highest: int | None = None
     ) -> None:
         self.owner = owner
         self.ids = ids

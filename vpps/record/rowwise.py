@@ -12,7 +12,8 @@ from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape, size
 from vpps.ops.operand import Expression, shown
-from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.record.chunks import NO_DATA, Chunk, Lists
+from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
 from vpps.record.trace import List, TracedCell, check_operand
 from vpps.values import Float32, as_float32, as_index
@@ -123,9 +124,9 @@ def int_table(
     Raises:
         IndexRangeError: an int is out of the range that the program has for it.
     """
+    table = np.empty((n, len(columns)), np.int64)
     if not n:
-        return np.empty((0, len(columns)), np.int64)
-    table = None if len(columns) == 1 and not isinstance(columns[0], int) else np.empty((n, len(columns)), np.int64)
+        return table
     for k, (column, limit) in enumerate(zip(columns, program.int_limits, strict=True)):
         low, high = int_range(limit)
         if isinstance(column, int):
@@ -139,11 +140,7 @@ def int_table(
             value = column if isinstance(column, int) else int(column[row])
             range_ = f"is out of range; {limit[1]}: {high}, so 0 to {high - 1}" if limit else "is no 32-bit int"
             raise IndexRangeError(f"{where}, row {number(row)}: index {value} {range_}")
-        if table is None:
-            alone: Ints = column.astype(np.int64)[:, None]
-            return alone
         table[:, k] = column
-    assert table is not None
     return table
 
 
@@ -222,23 +219,13 @@ def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
 
 def has_rows(args: Sequence[Any]) -> bool:
     """Whether a call's arguments hold rows, so that it is one for each of them."""
-    for x in args:
-        if type(x) is Rows:
-            return True
-        if (type(x) is list or type(x) is tuple) and any(type(element) is Rows for element in x):
-            return True
-    return False
+    return any(type(x) is Rows or (type(x) in (list, tuple) and any(type(e) is Rows for e in x)) for x in args)
 
 
 def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
     """Record a call of a cell for every row; arguments are as of `graph.map`'s inputs, or lists of rows."""
     where = f"cell {cell.name!r} on rows"
-    n = -1
-    for x in args:
-        if type(x) is Rows:
-            n = common_length(n, x, where)
-    if n < 0:  # lists of rows only
-        n = _length_of_lists(args, where)
+    n = _n_vertices(args, where)
     signature: list[Any] = []
     vectors: list[Rows | Expression] = []
     ints: list[Any] = []
@@ -259,15 +246,15 @@ def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: di
     return record_rowwise(graph, cell.program(tuple(signature), statics), n, vectors, ints, lists, where)
 
 
-def _length_of_lists(args: Sequence[Any], where: str) -> int:
-    """How many vertices a call has none of whose arguments are rows, but lists that hold some."""
+def _n_vertices(args: Sequence[Any], where: str) -> int:
+    """How many vertices a call has, one at least of whose arguments are rows, or lists that hold some."""
+    lists = [x for x in args if isinstance(x, list | tuple)]
+    rows = [x for x in args if type(x) is Rows]
+    if not rows and any(map(is_ragged, lists)):
+        return len(next(filter(is_ragged, lists))[0]) - 1
     n = -1
-    for x in args:
-        if is_ragged(x):
-            return len(x[0]) - 1
-        for element in x if isinstance(x, list | tuple) else ():
-            if type(element) is Rows:
-                n = common_length(n, element, where)
+    for x in rows or [element for xs in lists for element in xs if type(element) is Rows]:
+        n = common_length(n, x, where)
     return n
 
 
@@ -316,12 +303,6 @@ def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple
     return ends, lengths
 
 
-def record_inputs(graph: Graph, array: ArrayLike, grad: bool, where: str) -> Rows:
-    """Graph inputs from the rows of an array."""
-    data = checked_floats(array, where)
-    return record_floats(graph, data, grad)
-
-
 def checked_floats(array: ArrayLike, where: str) -> Float32:
     """A float32 copy of an array of rows. Raises DtypeError, ShapeError."""
     data = as_float32(array, where)
@@ -336,8 +317,7 @@ def checked_floats(array: ArrayLike, where: str) -> Float32:
 def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
     """Graph inputs from rows that were checked."""
     n, shape = len(data), data.shape[1:]
-    attrs = {"shape": shape, "grad": grad}
-    program = graph.bare_program(("input", *attrs.items()), None, "input", [], attrs)
+    program = graph.input_program(shape, grad)
     levels = np.zeros(n, np.int64)
     nothing = np.zeros((n, 0), np.int64)
     first = record_vertices(graph, program, n, nothing, nothing, [], levels, data.reshape(n, size(shape)))

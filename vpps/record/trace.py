@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Form, Op, Shape, size
-from vpps.ops.operand import (
-    Expression,
-    Index,
-    ListExpression,
-    common_owner,
-    interned,
-    recorded,
-    result_shape,
-    shown,
-)
+from vpps.ops.operand import Expression, Index, ListExpression, common_owner, interned, recorded, result_shape, shown
 from vpps.values import as_index, as_number
 
 
@@ -68,6 +60,7 @@ class List:
 ArgKind = Vector | Int | List
 
 
+@dataclass(eq=False, repr=False)
 class TracedCell:
     """The program of a cell for one signature: nodes in topological order, and what goes in and out.
 
@@ -86,19 +79,18 @@ class TracedCell:
         lists: domain of each list argument, in order.
     """
 
-    def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
-        self.name = name
-        self.kinds = kinds
-        self.nodes: list[Node] = []
-        self.arguments: list[int] = []
-        self.argument_names: tuple[str, ...] = ()
-        self.outputs: tuple[int, ...] = ()
-        self.single = True
-        self.n_domains = 0
-        self.list_domains: dict[int, int] = {}
-        self.lists: tuple[int, ...] = ()
-        self.int_limits: tuple[tuple[int, str] | None, ...] = ()
-        self.index_limits: dict[int, tuple[int, str]] = {}
+    name: str
+    kinds: tuple[ArgKind, ...]
+    nodes: list[Node] = field(default_factory=list)
+    arguments: list[int] = field(default_factory=list)
+    argument_names: tuple[str, ...] = ()
+    outputs: tuple[int, ...] = ()
+    single: bool = True
+    n_domains: int = 0
+    list_domains: dict[int, int] = field(default_factory=dict)
+    lists: tuple[int, ...] = ()
+    int_limits: tuple[tuple[int, str] | None, ...] = ()
+    index_limits: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}: {len(self.nodes)} nodes>"
@@ -122,6 +114,17 @@ class TracedCell:
         return made
 
 
+def digest_of(cell: TracedCell) -> str:
+    """What a program computes, in a few letters: operations, wiring, shapes, attributes, parameters. The same in all
+    processes."""
+    digest = hashlib.sha256(repr((cell.kinds, cell.outputs, cell.single)).encode())
+    for node in cell.nodes:
+        attributes = sorted(node.attrs.items())
+        parameter = node.parameter.name if isinstance(node.parameter, Parameter) else None
+        digest.update(repr((node.op.name, node.inputs, attributes, node.shape, node.domain, parameter)).encode())
+    return digest.hexdigest()[:16]
+
+
 class ElementShapeFound(Exception):
     """A use of a list argument whose element shape was unknown has shown what it must be; the trace starts again."""
 
@@ -143,9 +146,7 @@ class CellTrace:
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
         self.cell = TracedCell(name, kinds)
         self.recorders: dict[Any, Any] = {}  # (Recorder)
-        self._unknown: dict[
-            int, int
-        ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
+        self._unknown: dict[int, int] = {}  # node of shape UNKNOWN -> the list argument whose elements have its shape
         # Concatenation with such nodes -> (argument, other floats, how many of its elements).
         self._incomplete: dict[int, tuple[int, int, int]] = {}
         self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
@@ -252,7 +253,7 @@ class CellTrace:
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record one op (Recorder)."""
-        return APPLY.get(op, CellTrace._plain)(self, op, operands, attrs)
+        return APPLY.get(OPS[op].form, CellTrace._plain)(self, op, operands, attrs)
 
     def _result(
         self, op: str, nodes: list[int], shape: Shape, parameter: Parameter | None, attrs: dict[str, Any]
@@ -298,15 +299,24 @@ class CellTrace:
         if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
             return self._untold(position, op, nodes, attrs)
         if known:
-            if first in self._incomplete:
-                raise ElementShapeFound(position, (self._missing(first, size(known[0])),))
-            raise ElementShapeFound(position, known[0])
+            raise self._found(first, known[0])
         result = self._result(op, nodes, UNKNOWN, None, attrs)
-        if first in self._incomplete:
-            self._incomplete[result.ref] = self._incomplete[first]
-        else:
-            self._unknown[result.ref] = position
+        self._inherit(result.ref, first)
         return result
+
+    def _inherit(self, node: int, of: int) -> None:
+        """The shape of a node is as unknown as that of another one."""
+        if of in self._unknown:
+            self._unknown[node] = self._unknown[of]
+        elif of in self._incomplete:
+            self._incomplete[node] = self._incomplete[of]
+
+    def _found(self, node: int, shape: Shape) -> ElementShapeFound:
+        """What follows where a node of unknown shape turns out to have this one."""
+        if node in self._unknown:
+            return ElementShapeFound(self._unknown[node], shape)
+        position, others, parts = self._incomplete[node]
+        return ElementShapeFound(position, (max(size(shape) - others, 0) // parts,))
 
     def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
         """An op on elements of unknown shape that does not tell it."""
@@ -319,21 +329,14 @@ class CellTrace:
             "elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
         )
 
-    def _missing(self, concatenation: int, floats: int) -> int:
-        """Floats of each unknown part of a concatenation that must have so many."""
-        _, others, parts = self._incomplete[concatenation]
-        return max(floats - others, 0) // parts
-
     def _affine(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         matrix, x = operands
         if not isinstance(matrix, Parameter) or isinstance(matrix, Lookup):
             check_operand(matrix, "@", self.describe())
             raise ShapeError(f"{self.describe()}: @ expects a matrix on its left, got {matrix!r}")
         node = self.node_of(x, "@")
-        if node in self._incomplete and len(matrix.shape) == 2:
-            raise ElementShapeFound(self._incomplete[node][0], (self._missing(node, matrix.shape[1]),))
-        if node in self._unknown and len(matrix.shape) == 2:
-            raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
+        if self._is_unknown(node) and len(matrix.shape) == 2:
+            raise self._found(node, (matrix.shape[1],))
         shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
         return self._result(op if len(shape) == 1 else "affine_columns", [node], shape, matrix, attrs)
 
@@ -348,19 +351,12 @@ class CellTrace:
         node = self.index_of(row, op, table.shape[0], f"rows of {table.name!r}")
         return self._result(op, [node], table.shape[1:], table, attrs)
 
-    def _list_reduce(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+    def _list_op(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         (xs,) = operands
-        node = self.add(op, [xs.ref], xs.shape)
-        if xs.ref in self._unknown:
-            self._unknown[node] = self._unknown[xs.ref]
+        domain = self.domain(xs.ref) if OPS[op].form is Form.LIST_MAP else 0
+        node = self.add(op, [xs.ref], xs.shape, domain, attrs=attrs)
+        self._inherit(node, xs.ref)
         return Expression(self, node, xs.shape)
-
-    def _list_map(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
-        (xs,) = operands
-        result = self._result(op, [xs.ref], xs.shape, None, attrs)
-        if xs.ref in self._unknown:
-            self._unknown[result.ref] = self._unknown[xs.ref]
-        return result
 
     def _source(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         shape = attrs["shape"]
@@ -396,9 +392,7 @@ class CellTrace:
         roots = sorted({self.domain(i) for i, n in enumerate(cell.nodes) if n.domain})
         number = {0: 0} | {d: k + 1 for k, d in enumerate(roots)}
         finals = [number[self.domain(i)] for i in range(len(cell.nodes))]
-        cell.nodes = [
-            Node(n.op, n.inputs, n.attrs, n.shape, d, n.parameter) for n, d in zip(cell.nodes, finals, strict=True)
-        ]
+        cell.nodes = [replace(n, domain=d) for n, d in zip(cell.nodes, finals, strict=True)]
         cell.n_domains = len(roots)
         cell.list_domains = {p: cell.nodes[cell.arguments[p]].domain for p in cell.list_domains}
         cell.lists = tuple(cell.list_domains.values())
@@ -406,18 +400,14 @@ class CellTrace:
         return cell
 
 
-APPLY: dict[str, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expression]] = {
-    "affine": CellTrace._affine,
-    "dropout": CellTrace._dropout,
-    "lookup": CellTrace._lookup,
-    "list_sum": CellTrace._list_reduce,
-    "list_mean": CellTrace._list_reduce,
-    "list_max": CellTrace._list_reduce,
-    "list_min": CellTrace._list_reduce,
-    "list_softmax": CellTrace._list_map,
-    "list_log_softmax": CellTrace._list_map,
-    "input": CellTrace._source,
-    "zeros": CellTrace._source,
+APPLY: dict[Form, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expression]] = {
+    Form.MATVEC: CellTrace._affine,
+    Form.DROPOUT: CellTrace._dropout,
+    Form.LOOKUP: CellTrace._lookup,
+    Form.LIST_REDUCE: CellTrace._list_op,
+    Form.LIST_MAP: CellTrace._list_op,
+    Form.INPUT: CellTrace._source,
+    Form.ZEROS: CellTrace._source,
 }
 
 

@@ -6,7 +6,6 @@ it scatters and pushes, so nothing below the graph knows of maps.
 
 from __future__ import annotations
 
-import re
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -14,31 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from vpps.errors import GraphError, ShapeError, TraceError, VppsError
+from vpps.errors import GraphError, TraceError
 from vpps.model.model import Parameter
 from vpps.ops import OPS, Shape
-from vpps.ops.operand import Expression, recorded, result_shape, running
-from vpps.record.cell import LISTS, Cell
+from vpps.ops.operand import Expression, result_shape, running
 from vpps.record.distinct import Cut, cut
-from vpps.record.trace import (
-    LONG,
-    UNKNOWN,
-    ArgKind,
-    CellTrace,
-    ElementShapeFound,
-    Int,
-    List,
-    TracedCell,
-    Vector,
-    endless,
-)
+from vpps.record.trace import UNKNOWN, ArgKind, CellTrace, Int, List, TracedCell, Vector
 from vpps.values import as_index
 
 CSR = -1
 """In place of an arity: every vertex has a list of children."""
-
-MOST_STATES = 4
-"""As many results of children as are tried where nothing but the cell itself tells how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +134,13 @@ class Kinds:
         forms: of the map (`vpps.record.packed`), None until that was needed; of one with `distinct=True` the second.
     """
 
-    __slots__ = ("forms", "pushed", "vertices", "width")
-
     def __init__(self, vertices: tuple[Vertex, ...]) -> None:
+        first = vertices[0]
         self.vertices = vertices
-        widths = {len(v.program.outputs) for v in vertices}
-        self.width = widths.pop() if len(widths) == 1 else 0
-        pushed = {v.pushed for v in vertices}
-        self.pushed = pushed.pop() if len(pushed) == 1 else None
+        self.width = len(first.program.outputs)
+        if any(len(v.program.outputs) != self.width for v in vertices):
+            self.width = 0
+        self.pushed = first.pushed if all(v.pushed == first.pushed for v in vertices) else None
         self.forms: list[array[int] | None] = [None, None]
 
 
@@ -359,295 +342,3 @@ def push(*values: Expression) -> None:
     """
     trace = _running("push")
     trace.give("push", values, trace.pushed)
-
-
-# ---- from cells to programs
-
-
-def trace_cells(
-    cells: Sequence[Cell[Any]],
-    inputs: Mapping[str, ArgKind],
-    arity: int,
-    declared: Sequence[Shape] | None,
-) -> Kinds:
-    """The programs of a map's cells, which agree in what children give and in what the map returns.
-
-    Args:
-        inputs: kinds of the inputs, by name.
-        arity: children of a vertex, or CSR.
-        declared: shapes of what children give, where the user says so.
-
-    Raises:
-        GraphError, ShapeError, TraceError: see `Graph.map`.
-    """
-    found: list[Vertex | None] = [None] * len(cells)
-    state = declared
-    if state is None:  # what leaves return, inner vertices gather
-        for i, cell in enumerate(cells):
-            try:
-                found[i] = _trace_cell(cell, inputs, arity, None)
-            except StateNeeded:
-                continue
-            state = state if state is not None else found[i].state  # type: ignore[union-attr]
-    failed: dict[int, VppsError] = {}
-    if state is None:  # the first cell that tells it by itself
-        for i, cell in enumerate(cells):
-            try:
-                found[i] = vertex = _infer_state(cell, inputs, arity)
-            except VppsError as error:
-                failed[i] = error
-            else:
-                state = vertex.state
-                break
-        else:
-            raise failed[0]
-    for i, cell in enumerate(cells):
-        if found[i] is None:
-            try:
-                found[i] = _trace_cell(cell, inputs, arity, state)
-            except VppsError:
-                if i in failed:
-                    raise failed[i] from None
-                raise
-    vertices = tuple(v for v in found if v is not None)
-    _check_agreement(vertices, declared)
-    _check_use(vertices, inputs, arity)
-    return Kinds(vertices)
-
-
-def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> Vertex:
-    """Trace a cell that gathers its own results, whose number and shapes nothing else tells."""
-    free = len(_parameters(cell, inputs)[1])
-    tries: Sequence[int]
-    if not free:  # the cell gathers by calls
-        tries = range(1, MOST_STATES + 1)
-    elif arity == CSR:
-        tries = [free]
-    else:
-        tries = [free // used for used in range(arity, 0, -1) if free % used == 0]
-    first: Exception | None = None
-    for n in tries:
-        try:
-            vertex = _trace_cell(cell, inputs, arity, [None] * n)
-            if len(vertex.state) == n:
-                return vertex
-        except VppsError as error:
-            first = error if not isinstance(first, VppsError) else first
-        except Exception as error:  # of the cell itself, which may only mean that there are not n results
-            first = first or error
-    if first is not None and not isinstance(first, VppsError):
-        raise first
-    if first is not None and len(tries) == 1:
-        taken = ", ".join(_parameters(cell, inputs)[1])
-        raise type(first)(
-            f"{_readable(first)} ({taken}: no inputs of the map, so taken for what children give; if the cell does not "
-            f"tell their shapes, declare them: graph.map(..., state={_example(tries[0])}))"
-        ) from first
-    raise TraceError(
-        f"cell {cell.name!r}: what children give does not follow from the cell"
-        + (f" ({_readable(first)})" if first is not None else "")
-        + "; declare it: graph.map(..., state=(64, 64)) for two vectors of 64 each"
-    )
-
-
-def _readable(error: VppsError) -> str:
-    """A message in which unknown lengths are marked as such."""
-    return re.sub(r"-?\d+", lambda number: "?" if abs(int(number[0])) >= LONG // 2 else number[0], str(error))
-
-
-def _example(results: int) -> str:
-    """What a user could give as `state`."""
-    return "64" if results == 1 else f"[{', '.join(['(64,)'] * results)}]"
-
-
-def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:
-    """Names of the positional parameters to be bound, of those among them that are no inputs, and whether `*args` take
-    any number of results of children."""
-    bound: list[str] = []
-    skipped = ""
-    takes_all = False
-    for p in cell.signature.parameters.values():
-        if p.kind is p.VAR_POSITIONAL:
-            takes_all = True
-        elif p.kind is p.KEYWORD_ONLY:
-            if p.default is p.empty:
-                raise TraceError(
-                    f"cell {cell.name!r}: graph.map cannot give the static argument {p.name}; wrap the call in a cell "
-                    f"that does, or give {p.name} a default"
-                )
-            if p.name in inputs:
-                raise TraceError(
-                    f"cell {cell.name!r}: {p.name} is keyword-only, so static, but an input of the map; make it "
-                    "positional"
-                )
-        elif p.name in inputs or p.default is p.empty:
-            if skipped:
-                raise TraceError(
-                    f"cell {cell.name!r}: {skipped} has a default and is no input of the map, but {p.name} after it "
-                    f"is; make {skipped} keyword-only"
-                )
-            bound.append(p.name)
-        else:
-            skipped = p.name
-    return bound, [name for name in bound if name not in inputs], takes_all
-
-
-def _trace_cell(
-    cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int, state: Sequence[Shape | None] | None
-) -> Vertex:
-    """Trace a cell; raises StateNeeded where it gathers and `state` is None."""
-    bound, free, takes_all = _parameters(cell, inputs)
-    if free and not arity:
-        raise GraphError(
-            f"cell {cell.name!r}: nothing gives {', '.join(free)}: no input of the map has that name"
-            f"{' (they are ' + ', '.join(inputs) + ')' if inputs else ''}, and it has no children="
-        )
-    if state is None and (free or (takes_all and arity)):
-        raise StateNeeded
-    children = _children_of(cell, free, takes_all, arity, state)
-    shapes = None if state is None else list(state)
-    guessed = [] if shapes is None else [o for o, shape in enumerate(shapes) if shape is None]
-    for name, (number, output) in zip(free, children, strict=False):
-        if number == CSR and output in guessed:
-            assert shapes is not None
-            shapes[output] = cell.elements.get(name)
-    former: Vertex | None = None  # which returned what its guesses had not been
-    while True:
-        trace = VertexTrace(cell.name, inputs, arity, shapes)
-        given = iter(children)
-        try:
-            arguments = [trace.input(name) if name in inputs else trace.child(*next(given)) for name in bound]
-            cell.check_lists(isinstance(x, LISTS) for x in arguments)
-            arguments += [trace.child(*c) for c in given]
-            result = recorded(trace, cell.bound, *arguments)
-            scattered, pushed = list(trace.scattered), list(trace.pushed)
-            program = trace.finish(result)
-        except RecursionError:
-            raise TraceError(endless(trace)) from None
-        except ElementShapeFound as found:
-            source = trace.sources[found.position]
-            assert isinstance(source, Child)
-            assert shapes is not None
-            shapes[source.output] = found.shape
-            continue
-        except VppsError:
-            if former is not None:
-                return former
-            raise
-        known = shapes is None or None not in shapes
-        vertex = _vertex(cell, trace, program, scattered, pushed, known)
-        if shapes is None or len(vertex.state) != len(shapes):
-            return vertex
-        if not known:
-            # What nothing showed the shape of is what the cell returns in its place.
-            shapes = [own if known is None else known for known, own in zip(shapes, vertex.state, strict=True)]
-            if any(k >= LONG // 2 for shape in shapes for k in shape or ()):
-                raise TraceError(
-                    f"cell {cell.name!r}: what it returns is as long as what children give, which nothing tells"
-                )
-            continue
-        if former is not None or all(vertex.state[o] == shapes[o] for o in guessed):
-            return vertex if former is None or vertex.state == tuple(shapes) else former
-        # What a use shows need not be so: a scalar times a vector looks like a vector times a vector.
-        former = vertex
-        for o in guessed:
-            shapes[o] = vertex.state[o]
-
-
-def _children_of(
-    cell: Cell[Any], free: Sequence[str], takes_all: bool, arity: int, state: Sequence[Shape | None] | None
-) -> list[tuple[int, int]]:
-    """(child, result) of the parameters that are no inputs, one after the other."""
-    if state is None or not (free or takes_all):
-        return []
-    n = len(state)
-    if arity == CSR:
-        if takes_all or len(free) == n:
-            return [(CSR, o) for o in range(n)]
-        raise GraphError(
-            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are lists of what children give, "
-            f"one per result: take {n} such arguments, or child k by vpps.gather(k). For an argument per child make "
-            "children a table: vpps-data convert --fixed, or lists=False of a reader"
-        )
-    used, rest = (arity, 0) if takes_all else divmod(len(free), n) if n else (0, 1)
-    if rest or used > arity:
-        raise GraphError(
-            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are what children give: {n} "
-            f"results of each of up to {arity} children, child after child, and not {len(free)} arguments"
-        )
-    return [(k, o) for k in range(used) for o in range(n)]
-
-
-def _vertex(
-    cell: Cell[Any],
-    trace: VertexTrace,
-    program: TracedCell,
-    scattered: list[Expression],
-    pushed: list[Expression],
-    known: bool,
-) -> Vertex:
-    """The vertex of a trace; where shapes of arguments are not `known`, one that only tells what children give."""
-    outputs = {o: k for k, o in reversed(list(enumerate(program.outputs)))}
-    if scattered or pushed:
-        n_state = len(scattered)
-        out = [outputs[v.ref] for v in pushed or scattered]
-        single = len(out) == 1
-    else:
-        n_state, single = len(program.outputs), program.single
-        out = list(range(n_state))
-        if known and not trace.uses_calls:  # the program of its ordinary calls
-            program = cell.program(tuple(map(_signature_of, trace.kinds)), {})
-    state = tuple(program.nodes[o].shape for o in program.outputs[:n_state])
-    return Vertex(cell.name, program, tuple(trace.sources), state, tuple(out), single)
-
-
-def _signature_of(kind: ArgKind) -> Any:
-    if isinstance(kind, Int):
-        return int
-    return (list, kind.shape) if isinstance(kind, List) else kind.shape
-
-
-def _check_agreement(vertices: Sequence[Vertex], declared: Sequence[Shape] | None) -> None:
-    """What parents gather and what the map returns is the same for all kinds."""
-    gathering = [v for v in vertices if any(isinstance(s, Child) for s in v.sources)]
-    if gathering:
-        expected = tuple(declared) if declared is not None else vertices[0].state
-        whose = "state=" if declared is not None else f"cell {vertices[0].name!r}"
-        for v in vertices:
-            if v.state != expected:
-                raise ShapeError(
-                    f"graph.map: cell {v.name!r} gives its parents {_shapes(v.state)}, {whose} {_shapes(expected)}; "
-                    "parents gather the same from children of every kind"
-                )
-            for source, kind in zip(v.sources, v.program.kinds, strict=True):
-                if isinstance(source, Child) and not isinstance(kind, Int) and kind.shape != expected[source.output]:
-                    # The cell told by what it does with them, such as a product with a parameter.
-                    raise ShapeError(
-                        f"graph.map: what cell {v.name!r} does with its children's results takes {kind.shape}, and "
-                        f"children give {expected[source.output]}; is a parameter of another size than they call for?"
-                    )
-    for v in vertices[1:]:
-        if v.results != vertices[0].results:
-            raise ShapeError(
-                f"graph.map: cell {v.name!r} returns {_shapes(v.results)}, cell {vertices[0].name!r} "
-                f"{_shapes(vertices[0].results)}; all cells of a map return the same"
-            )
-
-
-def _shapes(shapes: Sequence[Shape]) -> str:
-    return " and ".join(map(str, shapes)) or "nothing"
-
-
-def _check_use(vertices: Sequence[Vertex], inputs: Mapping[str, ArgKind], arity: int) -> None:
-    """Somebody uses every input, and the children."""
-    used = {s.name for v in vertices for s in v.sources if isinstance(s, Input)}
-    for name in inputs:
-        if name not in used:
-            raise GraphError(
-                f"graph.map: no cell has a parameter {name!r} or pulls it; leave the input out, or name it as the "
-                "cell does"
-            )
-    if arity and not any(isinstance(s, Child) for v in vertices for s in v.sources):
-        raise GraphError(
-            "graph.map: no cell takes anything of its children; leave children= out, or give a cell arguments for them"
-        )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.ops import Shape
 from vpps.ops.operand import Expression, interned
+from vpps.record.call_cache import Argument, ArgumentKind, Record, call_recorder
 from vpps.record.chunks import Chunk
-from vpps.record.quick import Argument, ArgumentKind, quick_record
 from vpps.record.trace import Int, List, TracedCell
 from vpps.values import Float32
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from vpps.graph.graph import Graph
 
 CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; the vector arguments follow, then the ints
-
-
-Record = Callable[["Graph", Sequence[Any]], Any]
 
 
 class Tape:
@@ -40,24 +36,7 @@ class Tape:
         self.n_calls = 0
         self.levels: list[int] = []
 
-    def recorder(
-        self,
-        rows: list[int],
-        arguments: tuple[Argument, ...],
-        results: tuple[Shape, ...],
-        single: bool,
-        takes_empty: bool,
-    ) -> Record:
-        """What records calls into one block, see `vpps.record.quick`.
-
-        Args:
-            rows: of the block.
-            arguments: what a call's arguments must be, and where list arguments go.
-            results: shapes.
-            single: the one result is returned without a tuple around it.
-            takes_empty: whether calls belong to the block whose list arguments are empty.
-        """
-        return quick_record(self, rows, arguments, results, single, takes_empty)
+    recorder = call_recorder
 
     def map(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
         """None: the compiled one makes values and arrays of a map's vertices, see `vpps.record.packed`."""
@@ -90,22 +69,6 @@ class Block:
         bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
     """
 
-    __slots__ = (
-        "_record",
-        "_takes_empty",
-        "_tape",
-        "bulk",
-        "cell",
-        "data",
-        "elements",
-        "lengths",
-        "n_args",
-        "n_ints",
-        "results",
-        "rows",
-        "width",
-    )
-
     def __init__(self, cell: TracedCell, tape: Tape) -> None:
         self.cell = cell
         self.n_args, self.n_ints, self.results = cell.layout
@@ -122,7 +85,7 @@ class Block:
 
     @property
     def record(self) -> Record:
-        """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.quick`)."""
+        """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.call_cache`)."""
         if self._record is None:  # made when first needed: blocks of maps need none
             self._record = self._recorder()
         return self._record
@@ -133,14 +96,14 @@ class Block:
         for kind in self.cell.kinds:
             if isinstance(kind, Int):
                 limit = next(limits)
-                arguments.append((ArgumentKind.INT, _UNBOUNDED if limit is None else limit[0]))
+                arguments.append((ArgumentKind.INT, None, _UNBOUNDED if limit is None else limit[0], ()))
                 continue
             assert kind.shape is not None
             if isinstance(kind, List):
-                domain, lengths, elements = next(lists)
-                arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, lengths, elements))
+                domain, *into = next(lists)
+                arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, into))
             else:
-                arguments.append((ArgumentKind.VECTOR, interned(kind.shape)))
+                arguments.append((ArgumentKind.VECTOR, interned(kind.shape), 0, ()))
         return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
 
     def __len__(self) -> int:
@@ -157,13 +120,13 @@ class Block:
                     level = levels[ref]
         level += 1
         for k, ids in enumerate(lists):
-            self.lengths[k].append(len(ids))
+            self.lengths[k].extend((len(ids),))
             self.elements[k].extend(ids)
         first = len(levels)
         self.rows.extend((tape.n_calls, first, level, *refs, *ints))
         tape.n_calls += 1
         if self.cell.single and not lists:  # a bare op, as often as not
-            levels.append(level)
+            levels.extend((level,))
             return Expression(graph, first, self.results[0])
         levels.extend([level] * len(self.results))
         if lists and not any(lists) and not self._takes_empty:
@@ -177,9 +140,9 @@ class Block:
         """Append a vertex of a cell with one argument, a list, and one result, that is of this level."""
         tape = self._tape
         first = len(tape.levels)
-        self.lengths[0].append(len(ids))
+        self.lengths[0].extend((len(ids),))
         extend(self.elements[0], np.ascontiguousarray(ids))
         self.rows.extend((tape.n_calls, first, level))
         tape.n_calls += 1
-        tape.levels.append(level)
+        tape.levels.extend((level,))
         return Expression(graph, first, self.results[0])

@@ -25,8 +25,7 @@ from vpps.model.model import Model
 from vpps.placement.onchip import Device
 from vpps.planner.policies import POLICIES
 from vpps.planner.row_order import LAYOUTS
-from vpps.record.digest import digest_of
-from vpps.record.trace import TracedCell
+from vpps.record.trace import TracedCell, digest_of
 from vpps.runtime.machine import Machine
 from vpps.tuning.files import is_switched_on, listed, read, store, tuning_folder
 from vpps.tuning.online import Progress

@@ -30,7 +30,7 @@ from vpps.planner.native.policy_table import ENCODINGS, POLICIES
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound
 from vpps.record.arrays import Ints
-from vpps.record.recurrence import strongly_connected
+from vpps.record.topology import strongly_connected
 
 pytestmark = pytest.mark.host
 

@@ -1,4 +1,4 @@
-// Which blocks of a graph form recurrences (vpps/record/recurrence.py).
+// Which blocks of a graph form recurrences (vpps/record/topology.py).
 #pragma once
 
 #include <algorithm>

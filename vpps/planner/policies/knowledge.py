@@ -12,9 +12,8 @@ from vpps.planner.native import typed_graphs as compiled
 from vpps.planner.native.automaton import Automaton
 from vpps.planner.native.learning import Learn, Learned, LearningSettings
 from vpps.planner.native.typed_graph import TypedGraph
-from vpps.record.digest import digest_of
 from vpps.record.topology import Topology
-from vpps.record.trace import TracedCell
+from vpps.record.trace import TracedCell, digest_of
 from vpps.targets import CPU
 
 _log = logging.getLogger(__name__)

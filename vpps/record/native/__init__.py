@@ -1,1 +1,1 @@
-"""The compiled recorder, optional: C++ that does what `vpps.record.quick` does."""
+"""The compiled recorder, optional: C++ that does what `vpps.record.call_cache` does."""

@@ -11,11 +11,11 @@ from ctypes import Structure
 
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
-from vpps.record.quick import ArgumentKind
+from vpps.record.call_cache import ArgumentKind
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
 
 
-@fields(ints="arity width n_columns n_kinds")
+@fields(ints="arity width n_kinds")
 class MapForm(Structure):
     """`width`: outputs of a vertex."""
 

@@ -83,15 +83,6 @@ PyObject* ints_extend(PyObject* self, PyObject* items)
     Py_RETURN_NONE;
 }
 
-PyObject* ints_append(PyObject* self, PyObject* item)
-{
-    Ints* x = as<Ints>(self);
-    const i64 value = PyLong_AsLongLong(item);
-    if ((value == -1 && PyErr_Occurred()) || !x->reserve(1)) return nullptr;
-    x->data[x->size++] = value;
-    Py_RETURN_NONE;
-}
-
 Py_ssize_t ints_length(PyObject* self) { return as<Ints>(self)->size; }
 
 PyObject* ints_item(PyObject* self, Py_ssize_t k)

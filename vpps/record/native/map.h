@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -48,16 +47,13 @@ struct View {
 
 // ---- vertices
 
-// What is left of the form of a map (vpps/record/native/interface.py).
+// What is left of the form of a map (vpps/record/native/interface.py), which vpps/record/packed.py has made.
 struct Form {
-    const i64 *at, *end;
+    const i64* at;
 
-    // The next things of a kind, or null.
     template <class T> const T* take(i64 n = 1)
     {
-        const i64 length = n * static_cast<i64>(sizeof(T) / sizeof(i64));
-        if (end - at < length) return nullptr;
-        return reinterpret_cast<const T*>(std::exchange(at, at + length));
+        return reinterpret_cast<const T*>(std::exchange(at, at + n * static_cast<i64>(sizeof(T) / sizeof(i64))));
     }
 };
 
@@ -66,13 +62,10 @@ struct Chosen {
     const i64* at;
     i64 n;
 
-    bool read(Form& from, i64 n_ints)
+    void read(Form& from)
     {
-        const i64* length = from.take<i64>();
-        if (!length || *length < 0 || *length > n_ints) return false;
-        n = *length;
+        n = *from.take<i64>();
         at = from.take<i64>(n);
-        return at && std::all_of(at, at + n, [=](i64 k) { return k >= 0 && k < n_ints; });
     }
 };
 
@@ -90,26 +83,21 @@ struct PartOfMap {
 
     bool is_cut() const { return n_crossing > 0; }
     i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
-};
 
-bool read_part(Form& from, i64 arity, i64 n_columns, PartOfMap& part)
-{
-    const auto* kind = from.take<KindForm>();
-    if (!kind) return false;
-    part.n_arguments = kind->n_arguments;
-    part.n_ints = kind->n_ints;
-    part.arguments = from.take<ArgumentForm>(part.n_arguments);
-    part.ints = part.arguments ? from.take<IntForm>(part.n_ints) : nullptr;
-    const auto* cut = part.ints ? from.take<CutForm>() : nullptr;
-    if (!cut) return false;
-    for (i64 k = 0; k < part.n_arguments; k++)
-        if (part.arguments[k].child < 0 || part.arguments[k].child >= arity) return false;
-    for (i64 k = 0; k < part.n_ints; k++)
-        if (part.ints[k].column < 0 || part.ints[k].column >= n_columns) return false;
-    part.n_crossing = cut->n_crossing;
-    part.whole = cut->whole;
-    return part.n_crossing >= 0 && part.once.read(from, part.n_ints) && part.rest.read(from, part.n_ints);
-}
+    void read(Form& from)
+    {
+        const auto* of_kind = from.take<KindForm>();
+        n_arguments = of_kind->n_arguments;
+        n_ints = of_kind->n_ints;
+        arguments = from.take<ArgumentForm>(n_arguments);
+        ints = from.take<IntForm>(n_ints);
+        const auto* cut = from.take<CutForm>();
+        n_crossing = cut->n_crossing;
+        whole = cut->whole;
+        once.read(from);
+        rest.read(from);
+    }
+};
 
 // What follows reads from one array and writes to another. Numbers are copied out of structures first, which the
 // compiler could not do for fear of overlap, and each loop has the registers for itself.
@@ -128,56 +116,39 @@ template <class T>
     return !beyond;
 }
 
+// In what follows values of vertices follow from the vertices' numbers, unless some were computed once for equal ints:
+// then `first` has the first value of each.
+
+template <bool looks_up>
 [[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
                                      i64* __restrict to, i64 step, i64 arity, i64 number, i64 width, i64 result,
-                                     i64 n_all)
+                                     const i64* __restrict first, i64 n_all)
 {
     bool beyond = false;
     for (i64 i = 0; i < n; i++) {
         const i64 child = children[rows[i] * arity + number];
         beyond |= static_cast<u64>(child) >= static_cast<u64>(n_all);
-        to[i * step] = result + width * child;
+        if (looks_up && beyond) return false;
+        to[i * step] = result + (looks_up ? first[child] : width * child);
     }
     return !beyond;
 }
 
-// The same where values do not follow from the numbers of vertices.
-[[gnu::noinline]] bool look_up_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
-                                        i64* __restrict to, i64 step, i64 arity, i64 number, const i64* __restrict first,
-                                        i64 result, i64 n_all)
-{
-    for (i64 i = 0; i < n; i++) {
-        const i64 child = children[rows[i] * arity + number];
-        if (static_cast<u64>(child) >= static_cast<u64>(n_all)) return false;
-        to[i * step] = first[child] + result;
-    }
-    return true;
-}
-
+template <bool looks_up>
 [[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
-                                     i64* __restrict to, i64 start, i64 base, i64 width, i64 rise)
+                                     i64* __restrict to, i64 start, i64 base, i64 width, i64 rise,
+                                     const i64* __restrict first)
 {
-    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + rows[i];
-    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = base + width * rows[i];
+    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + (looks_up ? (first[rows[i]] - base) / width : rows[i]);
+    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = looks_up ? first[rows[i]] : base + width * rows[i];
     for (i64 i = 0; i < n; i++) to[LEVEL * n + i] = heights[rows[i]] + rise;
-}
-
-[[gnu::noinline]] void look_up_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
-                                        i64* __restrict to, i64 start, i64 base, i64 width, i64 rise,
-                                        const i64* __restrict first)
-{
-    for (i64 i = 0; i < n; i++) {
-        to[CALL * n + i] = start + (first[rows[i]] - base) / width;
-        to[FIRST * n + i] = first[rows[i]];
-        to[LEVEL * n + i] = heights[rows[i]] + rise;
-    }
 }
 
 // What all kinds of a map share.
 struct WholeMap {
     i64 n, arity, width, start, base, rise;  // start, base: recording index and value of the first vertex
     const int32_t *heights, *children;
-    const i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
+    i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
     const std::vector<std::unique_ptr<View>>& columns;
 
     // One int of some vertices; whether they are in range.
@@ -193,14 +164,9 @@ struct WholeMap {
 // How many children a kind's vertices have if they have those that it reads, and no others.
 i64 n_children(const PartOfMap& part, i64 arity)
 {
-    i64 columns = 0;
-    for (i64 column = 0; column < arity; column++)
-        for (i64 k = 0; k < part.n_arguments; k++)
-            if (part.arguments[k].child == column) {
-                columns++;
-                break;
-            }
-    return part.n * columns;
+    std::vector<bool> read(static_cast<std::size_t>(arity));
+    for (i64 k = 0; k < part.n_arguments; k++) read[static_cast<std::size_t>(part.arguments[k].child)] = true;
+    return part.n * std::count(read.begin(), read.end(), true);
 }
 
 [[gnu::noinline]] i64 count_children(const int32_t* __restrict children, i64 n)
@@ -211,23 +177,18 @@ i64 n_children(const PartOfMap& part, i64 arity)
 }
 
 // Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
-bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
+template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
     const i64 n = part.n_own(), n_args = part.n_arguments + part.n_crossing;
     if (!n) return true;
-    if (map.first)
-        look_up_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
-    else
-        fill_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise);
+    fill_vertices<looks_up>(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
     i64* args = to + ARGS * n;
     i64* ints = args + n * n_args;
     for (i64 k = 0; k < part.n_arguments; k++) {
         const auto [number, result] = part.arguments[k];
-        const bool fits = map.first ? look_up_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
-                                                       map.first, result, map.n)
-                                    : fill_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
-                                                    map.width, map.base + result, map.n);
-        if (!fits) return false;
+        if (!fill_argument<looks_up>(map.children, part.rows, n, args + k, n_args, map.arity, number, map.width,
+                                     looks_up ? result : map.base + result, map.first, map.n))
+            return false;
     }
     for (i64 k = 0; k < part.n_crossing; k++)
         for (i64 i = 0; i < n; i++)
@@ -283,8 +244,10 @@ bool find_distinct(PartOfMap& part, const WholeMap& map)
     return true;
 }
 
+using Parts = std::vector<PartOfMap*>;
+
 // How much higher than its height each vertex is, for what is computed before; -1 where they differ in that.
-i64 rise_of(const std::vector<const PartOfMap*>& parts, const int32_t* heights)
+i64 rise_of(const Parts& parts, const int32_t* heights)
 {
     i64 rise = -1;
     std::vector<i64> lowest;
@@ -321,7 +284,7 @@ i64 rise_of(const std::vector<const PartOfMap*>& parts, const int32_t* heights)
 }
 
 // The first value of each vertex, where those of some kinds are computed once for equal ints.
-void find_first(const std::vector<const PartOfMap*>& order, i64 n, i64 base, i64 width, i64* first)
+void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
 {
     std::fill_n(first, n, i64{-1});
     for (const PartOfMap* part : order)
@@ -334,25 +297,29 @@ void find_first(const std::vector<const PartOfMap*>& order, i64 n, i64 base, i64
         }
 }
 
-PyObject* describe(const std::vector<const PartOfMap*>& order)
+bool add(PyObject* parts, const PartOfMap* part, i64 n, i64 at, i64 once)
 {
-    std::vector<std::array<i64, 4>> found;  // kind, vertices, place in the memory, whether computed once
+    PyObject* described = Py_BuildValue("LLLL", part->kind, n, at, once);
+    const bool added = described && !PyList_Append(parts, described);
+    Py_XDECREF(described);
+    return added;
+}
+
+// Kind, number of vertices, place in the memory and whether they are computed once, of each chunk.
+PyObject* describe(const Parts& order)
+{
+    PyObject* parts = PyList_New(0);
+    bool ok = parts;
     for (const PartOfMap* part : order)
-        if (part->is_cut()) found.push_back({part->kind, static_cast<i64>(part->firsts.size()), part->at_once, 1});
-    for (const PartOfMap* part : order)
-        if (part->n_own()) found.push_back({part->kind, part->n, part->at, 0});
-    PyObject* parts = PyTuple_New(static_cast<Py_ssize_t>(found.size()));
-    for (std::size_t k = 0; parts && k < found.size(); k++) {
-        PyObject* part = Py_BuildValue("LLLL", found[k][0], found[k][1], found[k][2], found[k][3]);
-        if (part) PyTuple_SET_ITEM(parts, static_cast<Py_ssize_t>(k), part);
-        else Py_CLEAR(parts);
-    }
+        ok = ok && (!part->is_cut() || add(parts, part, static_cast<i64>(part->firsts.size()), part->at_once, 1));
+    for (const PartOfMap* part : order) ok = ok && (!part->n_own() || add(parts, part, part->n, part->at, 0));
+    if (!ok) Py_CLEAR(parts);
     return parts;
 }
 
 // map(form, kind, children, levels, columns): makes the values of n vertices and, in one memory, the arrays of each
 // chunk. Returns (memory, its address, first value, where the first values of all vertices are in the memory, -1 where
-// they follow from that one, highest level, ((kind, vertices, place in the memory, whether computed once), ...)); first
+// they follow from that one, highest level, [(kind, vertices, place in the memory, whether computed once), ...]); first
 // what is computed once, then the rest, each in the order of the first vertices.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
@@ -361,10 +328,8 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     const View form(args[0], 1), levels(args[3], 1);
     const i64 n = levels.holds_ints(4) ? levels.length() : 0;
     if (!n || n > INT32_MAX || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
-    Form from{form.data<i64>(), form.data<i64>() + form.length()};
-    const auto* head = from.take<MapForm>();
-    if (!head) Py_RETURN_NONE;
-    const auto [arity, width, n_columns, n_kinds] = *head;
+    Form from{form.data<i64>()};
+    const auto [arity, width, n_kinds] = *from.take<MapForm>();
     const View children(args[2], 2);
     if (arity && !(children.holds_ints(4) && children.length() == n && children.view.shape[1] == arity))
         Py_RETURN_NONE;
@@ -374,12 +339,10 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         const View& column = *columns.back();
         if (!(column.holds_ints(4) || column.holds_ints(8)) || column.length() != n) Py_RETURN_NONE;
     }
-    if (static_cast<i64>(columns.size()) != n_columns || width < 1 || n_kinds < 1 || n_kinds > form.length())
-        Py_RETURN_NONE;
     std::vector<PartOfMap> parts(static_cast<std::size_t>(n_kinds));
     for (PartOfMap& part : parts) {
         part.kind = &part - parts.data();
-        if (!read_part(from, arity, n_columns, part)) Py_RETURN_NONE;
+        part.read(from);
     }
     const std::unique_ptr<int32_t[]> rows(new int32_t[static_cast<std::size_t>(n + 1)]);  // one more for find_rows
     if (args[1] == Py_None) {
@@ -398,12 +361,10 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         }
         if (all != n) Py_RETURN_NONE;  // some are of no kind
     }
-    std::vector<const PartOfMap*> order;
-    std::vector<PartOfMap*> present;
+    Parts order;
     for (PartOfMap& part : parts)
-        if (part.n) present.push_back(&part);
-    std::sort(present.begin(), present.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
-    order.assign(present.begin(), present.end());
+        if (part.n) order.push_back(&part);
+    std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
 
     const int32_t* heights = levels.data<int32_t>();
     const i64 first_value = tape->levels->size;
@@ -416,7 +377,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     if (arity && count_children(map.children, n * arity) != n_read) Py_RETURN_NONE;
     i64 size = 0, n_own = 0;
     bool looks_up = false;
-    for (PartOfMap* part : present) {
+    for (PartOfMap* part : order) {
         if (part->is_cut()) {
             if (!find_distinct(*part, map)) Py_RETURN_NONE;
             const i64 n_once = static_cast<i64>(part->firsts.size());
@@ -441,14 +402,15 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     Ints* memory = as<Ints>(made);
     memory->size = size;
     if (looks_up) {
-        find_first(order, n, map.base, width, memory->data + at_first);
         map.first = memory->data + at_first;
+        find_first(order, n, map.base, width, map.first);
     }
     i64 start = tape->n_calls;
     for (const PartOfMap* part : order) {
         if (part->is_cut()) fill_once(*part, memory->data + part->at_once, start, map);
         start += static_cast<i64>(part->firsts.size());
-        if (!fill(*part, memory->data + part->at, map)) {
+        i64* to = memory->data + part->at;
+        if (!(looks_up ? fill<true>(*part, to, map) : fill<false>(*part, to, map))) {
             Py_DECREF(made);
             Py_RETURN_NONE;
         }

@@ -1,4 +1,4 @@
-// Recorder: appends the vertices of one block, as the functions of vpps/record/quick.py do.
+// Recorder: appends the vertices of one block, as the functions of vpps/record/call_cache.py do.
 #pragma once
 
 #include <vector>
@@ -21,9 +21,10 @@ PyObject*& slot(PyObject* x, Py_ssize_t offset)
 struct Argument {
     ArgumentKind kind;
     PyObject* shape = nullptr;  // of the vector, or of the list's elements
-    i64 bound = 0;              // of the int
-    Py_ssize_t domain = 0;      // number of the list's domain, from 0
+    i64 number = 0;             // bound of the int, or number of the list's domain, from 0
     Ints *lengths = nullptr, *elements = nullptr;
+
+    std::size_t domain() const { return static_cast<std::size_t>(number); }
 };
 
 struct Tape {
@@ -108,11 +109,11 @@ bool Recorder::read(PyObject* graph, PyObject* const* args, i64* row, i64& level
             int overflow;
             if (!PyLong_CheckExact(x)) return false;
             const i64 value = PyLong_AsLongLongAndOverflow(x, &overflow);
-            if (overflow || value < 0 || value >= a.bound) return false;
+            if (overflow || value < 0 || value >= a.number) return false;
             *ints++ = value;
         } else {
             const Py_ssize_t n = read_list(a, x, graph, level);
-            Py_ssize_t& length = (*lengths)[a.domain];
+            Py_ssize_t& length = (*lengths)[a.domain()];
             if (n < 0 || (length >= 0 && length != n)) return false;
             length = n;
             (n ? some_filled : some_empty) = true;
@@ -158,7 +159,7 @@ PyObject* Recorder::record(PyObject* graph, PyObject* const* args, Py_ssize_t n)
     for (Py_ssize_t k = 0; k < n_results; k++) levels->data[levels->size++] = level;
     for (const Argument& a : *arguments) {
         if (a.kind != ArgumentKind::LIST) continue;
-        const Py_ssize_t length = (*lengths)[a.domain];
+        const Py_ssize_t length = (*lengths)[a.domain()];
         a.lengths->data[a.lengths->size++] = length;
         a.elements->size += length;
     }
@@ -195,26 +196,18 @@ void recorder_free(PyObject* self)
     Py_TYPE(self)->tp_free(self);
 }
 
-// One of (VECTOR, shape), (INT, bound), (LIST, shape, domain, lengths, elements).
+// One of vpps/record/call_cache.py's `Argument`.
 bool parse(PyObject* description, Argument& a)
 {
-    const bool is_one = PyTuple_Check(description) && PyTuple_GET_SIZE(description) > 1;
-    long kind = is_one ? PyLong_AsLong(PyTuple_GET_ITEM(description, 0)) : -1;
-    if (PyErr_Occurred()) return false;
+    long kind;
+    PyObject *shape, *into;
+    if (!PyArg_ParseTuple(description, "lOLO", &kind, &shape, &a.number, &into)) return false;
     a.kind = static_cast<ArgumentKind>(kind);
-    if (a.kind == ArgumentKind::INT) return PyArg_ParseTuple(description, "lL", &kind, &a.bound);
-    if (a.kind == ArgumentKind::VECTOR) {
-        if (!PyArg_ParseTuple(description, "lO!", &kind, &PyTuple_Type, &a.shape)) return false;
-    } else {
-        PyObject *lengths, *elements;
-        if (!PyArg_ParseTuple(description, "lO!nO!O!", &kind, &PyTuple_Type, &a.shape, &a.domain, &ints_type, &lengths,
-                              &ints_type, &elements))
-            return false;
-        a.lengths = as<Ints>(Py_NewRef(lengths));
-        a.elements = as<Ints>(Py_NewRef(elements));
-    }
-    Py_INCREF(a.shape);
-    return true;
+    a.shape = Py_NewRef(shape);
+    if (a.kind != ArgumentKind::LIST) return true;
+    a.lengths = as<Ints>(PySequence_GetItem(into, 0));
+    a.elements = as<Ints>(PySequence_GetItem(into, 1));
+    return a.lengths && a.elements;
 }
 
 // ---- Tape: what the blocks of a graph share (vpps/record/vertices.py)
@@ -254,16 +247,14 @@ PyObject* tape_recorder(PyObject* self, PyObject* args)
     x->arguments = new std::vector<Argument>;
     x->lengths = new std::vector<Py_ssize_t>;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(arguments); k++) {
-        Argument a;
+        Argument& a = x->arguments->emplace_back();
         if (!parse(PyTuple_GET_ITEM(arguments, k), a)) {
             Py_DECREF(made);
             return nullptr;
         }
         x->width += a.kind != ArgumentKind::LIST;
         x->n_vectors += a.kind == ArgumentKind::VECTOR;
-        if (a.kind == ArgumentKind::LIST && a.domain >= static_cast<Py_ssize_t>(x->lengths->size()))
-            x->lengths->resize(static_cast<std::size_t>(a.domain) + 1);
-        x->arguments->push_back(a);
+        if (a.kind == ArgumentKind::LIST && a.domain() >= x->lengths->size()) x->lengths->resize(a.domain() + 1);
     }
     return made;
 }

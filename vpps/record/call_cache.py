@@ -1,4 +1,4 @@
-"""Functions that record a call of a cell like earlier ones: generated, since this is what recording costs.
+"""The call cache: functions that record a call of a cell like earlier ones, the hot path, as generated source.
 
 Nearly every call of a batch fits the block of the call before it: expressions of one graph, shaped as theirs, and ints
 in range. `Block.record(graph, args)` checks just that, appends the vertex and returns its results; where anything
@@ -22,27 +22,37 @@ if TYPE_CHECKING:
 
 ArgumentKind = IntEnum("ArgumentKind", "VECTOR INT LIST", start=0)
 
-Argument = tuple[ArgumentKind, Shape] | tuple[ArgumentKind, int] | tuple[ArgumentKind, Shape, int, list[int], list[int]]
-"""What an argument must be: (VECTOR, its shape), (INT, its bound), or a list of expressions: (LIST, their shape, the
-number of the list's domain, where its length goes, where the value ids of its elements go)."""
+Argument = tuple[ArgumentKind, Shape | None, int, Sequence[Any]]
+"""What an argument must be: its kind; the shape of a vector, or of a list's elements; an int's bound, or the number of
+a list's domain; and where the length of a list goes and the value ids of its elements."""
+
+Record = Callable[["Graph", Sequence[Any]], Any]
 
 Kind = tuple[ArgumentKind, int]
 """What the source of a recorder depends on: the kind of an argument, and the domain of a list."""
 
 
-def quick_record(
+def call_recorder(
     tape: Tape,
     rows: list[int],
-    arguments: Sequence[Argument],
+    arguments: tuple[Argument, ...],
     results: tuple[Shape, ...],
     single: bool,
     takes_empty: bool,
-) -> Callable[[Graph, Sequence[Any]], Any]:
-    """The function for one block of a graph; see `Tape.recorder`."""
-    kinds = tuple((a[0], a[2] if len(a) > 2 else -1) for a in arguments)
+) -> Record:
+    """What records calls into one block of a graph.
+
+    Args:
+        rows: of the block.
+        arguments: what a call's arguments must be, and where list arguments go.
+        results: shapes.
+        single: the one result is returned without a tuple around it.
+        takes_empty: whether calls belong to the block whose list arguments are empty.
+    """
+    kinds = tuple((kind, number if kind == ArgumentKind.LIST else -1) for kind, _, number, _ in arguments)
     factory = _factory(kinds, len(results), single, takes_empty)
-    lists = [a[3:] for a in arguments if len(a) > 2]
-    record: Callable[[Graph, Sequence[Any]], Any] = factory(tape, rows, [a[1] for a in arguments], results, lists)
+    expected = [number if kind == ArgumentKind.INT else shape for kind, shape, number, _ in arguments]
+    record: Record = factory(tape, rows, expected, results, [into for *_, into in arguments if into])
     return record
 
 

@@ -1,4 +1,4 @@
-"""What is recorded the quick way is what the careful way records."""
+"""What the call cache records is what the careful way records."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def record_tree(graph: vpps.Graph) -> E:
     return vpps.sum(losses) + vpps.mean(losses)
 
 
-def test_quick_and_careful_recording_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = vpps.Graph()
-    record_tree(quick)
+def test_cached_and_careful_recording_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = vpps.Graph()
+    record_tree(cached)
     monkeypatch.setattr(vertices.Block, "_recorder", lambda _: lambda graph, args: None)
     careful = vpps.Graph()
     record_tree(careful)
-    assert everything_recorded(quick) == everything_recorded(careful)
+    assert everything_recorded(cached) == everything_recorded(careful)
 
 
 def test_calls_like_earlier_ones_do_not_ask_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
