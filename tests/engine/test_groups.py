@@ -18,6 +18,7 @@ from vpps.placement.onchip import ChipOptions
 from vpps.planner.grouping import Grouping
 from vpps.reference import Reference, weights_of
 from vpps.runtime.choice import make_machine
+from vpps.runtime.machine import Wanted
 from vpps.runtime.simt import SimtMachine
 
 WIDTH, CLASSES, WORDS = 8, 3, 6
@@ -323,7 +324,7 @@ def test_impossible_groups_are_refused(arguments: dict[str, object], message: st
 @pytest.mark.host
 def test_a_machine_without_a_gpu_has_one_group() -> None:
     with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):
-        make_machine("cpu", 2, ChipOptions(groups=2), train=True, timeline=False)
+        make_machine("cpu", Wanted(2, ChipOptions(groups=2), train=True, timeline=False))
 
 
 @pytest.mark.host

@@ -39,7 +39,7 @@ from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
 from vpps.record.trace import TracedCell
 from vpps.runtime.choice import make_machine
-from vpps.runtime.growth import grow
+from vpps.runtime.machine import Wanted
 from vpps.script.instructions import HEAD_WORDS
 
 _log = logging.getLogger(__name__)
@@ -118,9 +118,8 @@ class Engine:
         self._verify = verify
         self._listeners = listeners
         onchip, passes = configuration.onchip, configuration.passes
-        self.machine = make_machine(
-            target, configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile
-        )
+        wanted = Wanted(configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile)
+        self.machine = make_machine(target, wanted)
         costs = costs_on(self.machine.target, self.machine.vps)
         of_target = Knowledge(costs) if knowledge is None else replace(knowledge, costs=costs)
         self.batching = policy_named(configuration.policy, of_target)
@@ -247,7 +246,7 @@ class Engine:
         self.kernel_for(lambda planner: example_plan(planner, graph, loss, update))
 
     def _reserve(self, floats: int, keep: int) -> None:
-        grow(self.machine, floats, keep, self._pool_limit)
+        self.machine.grow(floats, keep, self._pool_limit)
 
     # ---- launches
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.cache import load_library
 from vpps.ops.element import FLOAT32
+from vpps.runtime.results import LaunchParameters
 
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
@@ -46,27 +47,11 @@ class Finding(NamedTuple):
     positions: tuple[int, ...]
 
 
-class _Launch(ctypes.Structure):
-    _fields_ = [
-        ("pool", ctypes.c_void_p),
-        ("script", ctypes.c_void_p),
-        ("counters", ctypes.c_void_p),
-        ("cleared", ctypes.c_void_p),
-        ("report", ctypes.c_void_p),
-        ("patience", ctypes.c_ulonglong),
-        ("stopped", ctypes.c_void_p),
-        ("losses", ctypes.c_void_p),
-        ("recording", ctypes.c_void_p),
-        ("room", ctypes.c_uint),
-        ("run", ctypes.c_uint),
-    ]
-
-
 class _Request(ctypes.Structure):
     """SimtRequest of templates/simt/machine.h."""
 
     _fields_ = [
-        ("launch", _Launch),
+        ("launch", LaunchParameters),
         ("words", ctypes.c_uint64 * 8),
         ("seed", ctypes.c_uint64),
         ("nanoseconds_per_switch", ctypes.c_uint64),
@@ -94,28 +79,13 @@ def _library(path: Path) -> _Library:
     with _loading:
         library = _libraries.get(path)
         if library is None:
-            library = _libraries[path] = _Library(_load(path))
+            lib = load_library(path)
+            lib.vpps_simt_run.argtypes = [ctypes.POINTER(_Request)]
+            lib.vpps_simt_finding.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 3]
+            lib.vpps_simt_switches.restype = ctypes.c_uint64
+            lib.vpps_simt_release.restype = None
+            library = _libraries[path] = _Library(lib)
         return library
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    lib = load_library(path)
-    lib.vpps_simt_sees_races.restype = ctypes.c_int
-    lib.vpps_simt_sees_races.argtypes = []
-    lib.vpps_simt_run.restype = ctypes.c_int
-    lib.vpps_simt_run.argtypes = [ctypes.POINTER(_Request)]
-    lib.vpps_simt_finding.restype = ctypes.c_int
-    lib.vpps_simt_finding.argtypes = [
-        ctypes.c_int,
-        ctypes.POINTER(ctypes.c_char_p),
-        ctypes.POINTER(ctypes.c_char_p),
-        ctypes.POINTER(ctypes.c_uint32),
-    ]
-    lib.vpps_simt_switches.restype = ctypes.c_uint64
-    lib.vpps_simt_switches.argtypes = []
-    lib.vpps_simt_release.restype = None
-    lib.vpps_simt_release.argtypes = []
-    return lib
 
 
 class Emulator:
@@ -214,7 +184,7 @@ class Emulator:
 
         *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
         request = _Request(
-            _Launch(*pointers, patience, flag, told, recorded, room, run),
+            LaunchParameters(*pointers, patience, flag, told, recorded, room, run),
             (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values())),
             seed,
             nanoseconds_per_switch,
