@@ -47,6 +47,7 @@ class Configurator:
 
     def __init__(self, model: Model, options: Options, losses: Losses) -> None:
         self.optimizer = options.rule
+        self.optimizer.check()
         self.listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
         self._model = model
         self._options = options
@@ -70,10 +71,9 @@ class Configurator:
 
     def make_engine(self, configuration: Configuration, records: bool) -> Engine:
         """An engine in a configuration, which leaves timelines or not."""
-        options = self._options
         return Engine(
-            self._model, self.optimizer if options.train else None, configuration, self._target, options.ema,
-            options.pool_limit, bool(options.verify), records, self._losses, self.listeners, self._knowledge,
+            self._model, self._options, configuration, self._target, records, self._losses, self.listeners,
+            self._knowledge,
         )  # fmt: skip
 
     def release(self) -> None:
