@@ -185,6 +185,13 @@ def test_results_are_those_of_the_reference(trained: Trained, recipe: Recipe) ->
 
 
 @pytest.mark.simt
+def test_the_blocks_of_all_groups_are_explained(trained: Trained) -> None:
+    text = trained.handle.explain()
+    assert "one per step; 4 blocks of 256 threads" in text
+    assert f"{4 // trained.groups} blocks on 4 multiprocessors" in text
+
+
+@pytest.mark.simt
 @pytest.mark.parametrize("recipe", [trees, shared_start])
 def test_any_order_of_threads_gives_the_same_bits_without_a_race(trained: Trained, recipe: Recipe) -> None:
     graph = vpps.Graph()
