@@ -17,7 +17,7 @@ from vpps.model.optim import Optimizer, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages, factors
 from vpps.ops.philox import StepKey
 from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients, InSlots
-from vpps.placement.stacks import NO_STACKS, Stacks, members
+from vpps.placement.stacks import Stacks, members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.plan import Plan
 from vpps.runtime.machine import Machine
@@ -34,12 +34,7 @@ class ParameterStore:
     """
 
     def __init__(
-        self,
-        model: Model,
-        machine: Machine,
-        kind: type[Optimizer] | None,
-        ema: float | None = None,
-        groups: int = 1,
+        self, model: Model, machine: Machine, kind: type[Optimizer] | None, ema: float | None, groups: int
     ) -> None:
         self.model = model
         self.groups = groups
@@ -83,8 +78,8 @@ class ParameterStore:
         self,
         reserve: Callable[[int], None],
         accumulate: bool,
-        slots: Mapping[Parameter, InSlots] | None = None,
-        stacks: Stacks = NO_STACKS,
+        slots: Mapping[Parameter, InSlots] | None,
+        stacks: Stacks,
     ) -> Distribution:
         """Place all parameters as the model has them now; what the pool held is lost.
 
@@ -100,21 +95,14 @@ class ParameterStore:
         self._distribution = None
         layout = self.model.layout_version
         n_moments = len(self.kind.moments) if self.kind is not None else 0
+        machine, trains, averages = self.machine, self.kind is not None, self.ema is not None
         distribution = Distribution(
-            self.model,
-            self.machine.vps // self.groups,
-            self.machine.panel,
-            n_moments,
-            self.kind is not None,
-            accumulates,
-            averages=self.ema is not None,
-            slots=slots,
-            groups=self.groups,
-            stacks=stacks,
-        )
+            self.model, machine.vps // self.groups, machine.panel, n_moments, trains, accumulates, averages, slots,
+            self.groups, stacks,
+        )  # fmt: skip
         reserve(distribution.end)
-        self.machine.pool[: distribution.end] = 0
-        self.machine.pool[ONE] = 1
+        machine.pool[: distribution.end] = 0
+        machine.pool[ONE] = 1
         self._versions.clear()
         self._moments_are_current = False
         self._distribution, self._layout = distribution, layout
