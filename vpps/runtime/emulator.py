@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.cache import load_library
-from vpps.ops.element import FLOAT32
 from vpps.runtime.results import LaunchParameters
 
 MAX_BLOCKS = 256
@@ -25,6 +24,7 @@ MAX_SHARED_BYTES = 256 << 10
 MAX_WORDS = 1 << 26  # of one array: what a shadow's index holds
 MAX_SEED = 2**64 - 1
 WARP = 32
+_NANOSECONDS = 1  # that pass when a thread gives way to another
 _POSITIONS = 32
 _NOWHERE = 0xFFFFFFFF
 
@@ -121,7 +121,6 @@ class Emulator:
         shared_bytes: int = 0,
         seed: int = 0,
         races: bool = True,
-        nanoseconds_per_switch: int = 1,
         stopped: WordArray | None = None,
         losses: FloatArray | None = None,
         recording: WordArray | None = None,
@@ -130,10 +129,9 @@ class Emulator:
     ) -> list[Finding]:
         """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
 
-        The clock that the kernel sees is virtual, and goes on from launch to launch. It advances by
-        `nanoseconds_per_switch` whenever another thread gets its turn; and where all threads wait, by a quarter of
-        `patience` at a time, so that a kernel with a clock limit stops a standstill by itself. With patience 0 that is
-        found as a deadlock.
+        The clock that the kernel sees is virtual, and goes on from launch to launch. It advances by a nanosecond
+        whenever another thread gets its turn; and where all threads wait, by a quarter of `patience` at a time, so that
+        a kernel with a clock limit stops a standstill by itself. With patience 0 that is found as a deadlock.
 
         Args:
             pool, script, counters, cleared, report: what `struct Launch` points to; accesses outside them are found.
@@ -143,7 +141,6 @@ class Emulator:
             shared_bytes: shared memory of a block; its words are NaN at first.
             seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
             races: whether to look for races, which needs a library compiled for that.
-            nanoseconds_per_switch: see above.
             stopped, losses: of a rendered kernel, likewise.
             recording, room, run: of a kernel that records a timeline, what its `struct Launch` has besides.
 
@@ -154,16 +151,17 @@ class Emulator:
             HandleError: an argument is not as described.
             CapacityError: the system has no memory for the threads' stacks or the shadows of the arrays.
         """
-        arrays = {"pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report}
-        arrays["stopped"] = np.zeros(0, np.uint32) if stopped is None else stopped
-        arrays["losses"] = np.zeros(0, FLOAT32.dtype) if losses is None else losses
-        arrays["recording"] = np.zeros(0, np.uint32) if recording is None else recording
-        for name, array in arrays.items():
-            wanted = FLOAT32.dtype if name in ("pool", "losses") else np.uint32
+        arrays: dict[str, Any] = {
+            "pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report,
+            "stopped": stopped, "losses": losses, "recording": recording,
+        }  # fmt: skip
+        for name, given in arrays.items():
+            wanted = np.dtype(np.float32 if name in ("pool", "losses") else np.uint32)
+            array = arrays[name] = np.zeros(0, wanted) if given is None else given
             if array.dtype != wanted or not array.flags.c_contiguous or array.size >= MAX_WORDS:
                 raise HandleError(
-                    f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {np.dtype(wanted).name}, "
-                    f"got {array.size} {array.dtype}"
+                    f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {wanted.name}, got {array.size} "
+                    f"{array.dtype}"
                 )
             if name != "script" and not array.flags.writeable:
                 raise HandleError(f"{name} is read-only, and a launch writes to it: pass a copy")
@@ -173,7 +171,6 @@ class Emulator:
             ("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES),
             ("seed", seed, 0, MAX_SEED),
             ("patience", patience, 0, 2**62),
-            ("nanoseconds_per_switch", nanoseconds_per_switch, 0, 2**32),
         ):
             if not least <= value <= most:
                 raise HandleError(f"{name}={value}: expected a number from {least} to {most}")
@@ -183,16 +180,9 @@ class Emulator:
             raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
 
         *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
-        request = _Request(
-            LaunchParameters(*pointers, patience, flag, told, recorded, room, run),
-            (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values())),
-            seed,
-            nanoseconds_per_switch,
-            blocks,
-            threads,
-            shared_bytes,
-            int(races),
-        )
+        parameters = LaunchParameters(*pointers, patience, flag, told, recorded, room, run)
+        words = (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values()))
+        request = _Request(parameters, words, seed, _NANOSECONDS, blocks, threads, shared_bytes, races)
         lib = self._library.lib
         with self._library.lock:
             count = lib.vpps_simt_run(ctypes.byref(request))
