@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import CapacityError, HandleError
+from vpps.errors import HandleError
 from vpps.kernel.cache import load_library
 from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.spec import KernelSpec, check_numbers
-from vpps.ops.element import FLOAT32
 from vpps.runtime.cores import default_vps, usable_cores
-from vpps.runtime.machine import Failure, Machine, Wanted
+from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
 from vpps.runtime.recording import HostRecording
 from vpps.script.products import Continuation
 from vpps.script.tails import Tail
@@ -26,7 +25,6 @@ from vpps.targets import CPU
 from vpps.values import as_index
 
 MAX_VPS = 1024
-_ALIGN_BYTES = 64
 _POLL_MS = 100  # how long Python waits at a time, so that Ctrl-C is seen
 
 
@@ -53,19 +51,6 @@ def _library(path: Path) -> ctypes.CDLL:
             function = getattr(lib, name)
             function.restype, function.argtypes = returned, taken
     return lib
-
-
-def _aligned_zeros(floats: int) -> NDArray[np.float32]:
-    """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
-    try:
-        raw = np.zeros(floats + _ALIGN_BYTES // FLOAT32.bytes, FLOAT32.dtype)
-    except MemoryError:
-        raise CapacityError(
-            f"the system has no {floats * FLOAT32.bytes / 2**20:.0f} MiB left for the pool; "
-            "use smaller batches, or fewer other programs"
-        ) from None
-    shift = -raw.ctypes.data % _ALIGN_BYTES // FLOAT32.bytes
-    return raw[shift : shift + floats]
 
 
 class _TailEntry(ctypes.Structure):
@@ -131,7 +116,7 @@ class CpuMachine(Machine):
         self.panel = built.panel
         self.arch = built.isa
         self.vps = count
-        self.pool: NDArray[np.float32] = _aligned_zeros(0)
+        self.pool: NDArray[np.float32] = aligned_zeros(0)
         lib = _library(path)
         handle = lib.vpps_open(count, cores)
         if not handle:
@@ -147,12 +132,6 @@ class CpuMachine(Machine):
     def for_handle(cls, w: Wanted) -> CpuMachine:
         """Threads of this machine."""
         return cls(w.vps, w.train, w.timeline, w.tile)
-
-    def reserve(self, floats: int, keep: int) -> None:
-        if floats > len(self.pool):
-            larger = _aligned_zeros(floats)
-            larger[:keep] = self.pool[:keep]
-            self.pool = larger
 
     def record(self, capacity: int) -> HostRecording:
         self._recording = HostRecording(self.vps, capacity)
@@ -206,12 +185,4 @@ class CpuMachine(Machine):
 
     def close(self) -> None:
         self._finalizer()
-        self.pool = _aligned_zeros(0)
-
-    def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """One of the kernel's elementary functions (exp, log, tanh, sigmoid) over an array."""
-        x = np.ascontiguousarray(x, np.float32)
-        y = np.empty_like(x)
-        code = ("exp", "log", "tanh", "sigmoid").index(function)
-        self._state.lib.vpps_apply(code, x.ctypes.data, y.ctypes.data, x.size)
-        return y
+        self.pool = aligned_zeros(0)

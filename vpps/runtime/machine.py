@@ -12,14 +12,28 @@ from numpy.typing import NDArray
 from vpps.errors import CapacityError
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
-from vpps.ops.element import WORD_BYTES
+from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import Pool
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
 from vpps.script.products import Continuation
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
+_ALIGN_BYTES = 64  # a cache line
 _GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
+
+
+def aligned_zeros(floats: int) -> NDArray[np.float32]:
+    """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
+    try:
+        raw = np.zeros(floats + _ALIGN_BYTES // FLOAT32.bytes, FLOAT32.dtype)
+    except MemoryError:
+        raise CapacityError(
+            f"the system has no {floats * FLOAT32.bytes / 2**20:.0f} MiB left for the pool; "
+            "use smaller batches, or fewer other programs"
+        ) from None
+    shift = -raw.ctypes.data % _ALIGN_BYTES // FLOAT32.bytes
+    return raw[shift : shift + floats]
 
 
 class Wanted(NamedTuple):
@@ -138,9 +152,12 @@ class Machine(ABC):
             )
         self.reserve(min(max(floats, int(len(self.pool) * _GROWTH)), limit), keep)
 
-    @abstractmethod
     def reserve(self, floats: int, keep: int) -> None:
         """As `grow`, but to this size and without a limit."""
+        if floats > len(self.pool):
+            larger = aligned_zeros(floats)
+            larger[:keep] = self.pool[:keep]
+            self.pool = larger
 
     @abstractmethod
     def record(self, capacity: int) -> Recording:

@@ -19,7 +19,7 @@ from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
-from vpps.runtime.machine import Failure, Machine, Wanted
+from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.script.products import Continuation, entered_at, multiply
@@ -65,19 +65,14 @@ class SimtMachine(Machine):
     target = SIMT.name
 
     def __init__(
-        self,
-        vps: int | None = None,
-        *,
-        races: bool | None = None,
-        seed: int | None = None,
-        timeline: bool = False,
+        self, vps: int | None = None, *, races: bool | None = None, seed: int | None = None, timeline: bool = False
     ) -> None:
         count = as_index(DEFAULT_VPS if vps is None else vps)
         if count is None or not 1 <= count <= MAX_BLOCKS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_BLOCKS}")
         self.vps = count
         self.seed = _number(SIMT_SEED, MAX_SEED) if seed is None else seed
-        self.pool: NDArray[np.float32] = np.zeros(0, FLOAT32.dtype)
+        self.pool: NDArray[np.float32] = aligned_zeros(0)
         self.races = _races_by_environment() if races is None else races
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
@@ -107,12 +102,6 @@ class SimtMachine(Machine):
         source = render_cuda(spec.recording(self._timeline))
         self._emulator = Emulator(build_simt(source, self.races))
         self.spec, self.source = spec, source
-
-    def reserve(self, floats: int, keep: int) -> None:
-        if floats > len(self.pool):
-            larger = np.zeros(floats, FLOAT32.dtype)
-            larger[:keep] = self.pool[:keep]
-            self.pool = larger
 
     def record(self, capacity: int) -> StampedRecording:
         self._recording = StampedRecording(self.vps, capacity)
@@ -182,7 +171,7 @@ class SimtMachine(Machine):
 
     def close(self) -> None:
         self._open = False
-        self.pool = np.zeros(0, FLOAT32.dtype)
+        self.pool = aligned_zeros(0)
 
 
 def _number(variable: Variable, most: int) -> int:
