@@ -208,7 +208,6 @@ class CudaMachine(Machine):
             for what VPPS_PATIENCE says.
         timeline: whether kernels record what every virtual processor does when.
         build: makes the kernel for a spec and an architecture.
-        driver: of that device.
 
     Raises:
         HandleError: there is no GPU that can be used, `vps` is no number of virtual processors, or VPPS_PATIENCE is no
@@ -229,10 +228,9 @@ class CudaMachine(Machine):
         patience: int | None = None,
         timeline: bool = False,
         build: Callable[[KernelSpec, str], Kernel] = compiled,
-        driver: Driver | None = None,
     ) -> None:
         patience = patience_ns() if patience is None else patience
-        self._driver = Driver(device) if driver is None else driver
+        self._driver = Driver(device)
         gpu = self._driver.gpu
         default = gpu.sms * blocks_per_sm // groups * groups
         count = as_index(default if vps is None else vps)
@@ -426,7 +424,7 @@ class CudaMachine(Machine):
             if sequel is not None:
                 cublas = self._cublas = self._cublas or Cublas(driver, stream)
                 following = self._following(cublas, sequel, buffer.address, running, run + 1)
-                context.enter_context(cublas.current())
+                context.enter_context(cublas.current)
                 refused = (cublas.error,)
             ending = driver.recording(state.events[number & 1], stream)
             recorded.asked = time.perf_counter_ns()

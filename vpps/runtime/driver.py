@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -291,9 +290,7 @@ class Driver:
         self._api.cuCtxPushCurrent(self._context)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._api.cuCtxPopCurrent()
 
     def _error(self, status: Any, index: int = 0) -> DriverError:
