@@ -174,9 +174,7 @@ class Engine:
         self.pull()
         self.plan = self.planner = None
         self._bound = self._stacking.stacks, self.arrangement
-        distribution = self.store.bind(
-            lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
-        )
+        distribution = self.store.bind(*self._bound, self._pool_limit, accumulate)
         its = self.configuration
         self.planner = Planner(distribution, self.batching, its.schedule, its.passes, its.layout)
 
@@ -208,7 +206,7 @@ class Engine:
             self.model.cell_history = CellHistory()
         return self.model.cell_history
 
-    def kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+    def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:
         """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
         while True:
             assert self.planner is not None
@@ -225,10 +223,7 @@ class Engine:
             except SpillError:
                 self.arrangement = next(self._arrangements)
                 self.stepped_down += 1
-                self._bind(accumulate)
-
-    def _reserve(self, floats: int, keep: int) -> None:
-        self.machine.grow(floats, keep, self._pool_limit)
+                self._bind(accumulate=False)  # it stays as it is
 
     # ---- launches
 
@@ -261,7 +256,7 @@ class Engine:
             loss: of that step.
         """
         waited = time.perf_counter_ns()
-        self._reserve(plan.pool_floats, keep=self.store.distribution.end)
+        self.machine.grow(plan.pool_floats, self.store.distribution.end, self._pool_limit)
         if not self._trains:
             self.model.pull_weights()
         self.store.upload()

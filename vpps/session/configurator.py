@@ -174,11 +174,11 @@ class Configurator:
     ) -> Plan:
         """A plan, and a kernel that can run it. `prepare` has seen the graph."""
         try:
-            return self.engine.kernel_for(make, accumulate)
+            return self.engine.kernel_for(make)
         except (CapacityError, CompileError) as error:
             self._give_up(error)
             self._exchanged(graph, trains, accumulate)
-            return self.engine.kernel_for(make, accumulate)
+            return self.engine.kernel_for(make)
 
     def _give_up(self, error: VppsError) -> None:
         """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error
