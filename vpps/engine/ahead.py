@@ -136,9 +136,10 @@ def specialize(
     groups = as_count(groups, "groups", HandleError)
     chip_options = _options(groups, options)
     moments = len(rule.moments) if train else 0
-    gpu, panel = None, 1
+    gpu, panel, made_for = None, 1, ""
     if row.is_gpu:
-        gpu, arch = gpu_for(target, device, arch, sms)
+        gpu, compiled_for = gpu_for(target, device, arch, sms)
+        made_for = compiled_for if row.has_archs else ""
         vps = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
     else:
         chip_options = ChipOptions()
@@ -146,7 +147,7 @@ def specialize(
     found = specs(model, (graph, loss), gpu, vps, update, moments, chip_options, schedule, passes, panel)
     for stepped_down, planned in enumerate(found):
         try:
-            made = compile_planned(target, arch if arch is not None and row.has_archs else "", *planned)
+            made = compile_planned(target, made_for, *planned)
         except SpillError:
             continue
         return replace(made, stepped_down=stepped_down)
