@@ -1,30 +1,12 @@
 """vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
 
 from vpps import config, init
+from vpps import errors as _errors
 from vpps._version import __version__ as __version__
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import Specialized, specialize
 from vpps.engine.timeline import Timeline
-from vpps.errors import (
-    CapacityError,
-    CheckpointError,
-    CompileError,
-    DataError,
-    DivisionError,
-    DtypeError,
-    GraphError,
-    HandleError,
-    IndexRangeError,
-    KernelError,
-    ModelError,
-    NonFiniteError,
-    ScriptError,
-    ShapeError,
-    SpillError,
-    TraceError,
-    VppsError,
-    WorkloadError,
-)
+from vpps.errors import *
 from vpps.graph import functions as _functions
 from vpps.graph import primitives as _primitives
 from vpps.graph.functions import *
@@ -55,36 +37,18 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "CapacityError",
     "Cell",
-    "CheckpointError",
     "ChipOptions",
-    "CompileError",
-    "DataError",
-    "DivisionError",
-    "DtypeError",
     "Expression",
     "Graph",
-    "GraphError",
     "Handle",
-    "HandleError",
-    "IndexRangeError",
-    "KernelError",
     "Lookup",
     "Model",
-    "ModelError",
-    "NonFiniteError",
     "Parameter",
     "Passes",
     "Rows",
-    "ScriptError",
-    "ShapeError",
     "Specialized",
-    "SpillError",
     "Timeline",
-    "TraceError",
-    "VppsError",
-    "WorkloadError",
     "cell",
     "gather",
     "init",
@@ -93,6 +57,7 @@ __all__ = [
     "scatter",
     "specialize",
 ]
+__all__ += _errors.__all__
 __all__ += _functions.__all__
 __all__ += _optim.__all__
 __all__ += _primitives.__all__

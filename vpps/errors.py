@@ -5,6 +5,27 @@ A message names the user's expression (cell, op, shapes, call number), says what
 
 from __future__ import annotations
 
+__all__ = [
+    "CapacityError",
+    "CheckpointError",
+    "CompileError",
+    "DataError",
+    "DivisionError",
+    "DtypeError",
+    "GraphError",
+    "HandleError",
+    "IndexRangeError",
+    "KernelError",
+    "ModelError",
+    "NonFiniteError",
+    "ScriptError",
+    "ShapeError",
+    "SpillError",
+    "TraceError",
+    "VppsError",
+    "WorkloadError",
+]
+
 
 class VppsError(Exception):
     """Base class of all errors raised by vpps."""

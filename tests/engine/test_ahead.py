@@ -115,8 +115,6 @@ class TestErrors:
 
     def test_of_a_handles_options_come_before_anything_is_made(self) -> None:
         model, (graph, _) = small()
-        with pytest.raises(vpps.HandleError, match=r"onchip=\{\}: expected vpps.ChipOptions"):
-            vpps.Handle(model, target="simt", onchip={})  # type: ignore[arg-type]
         with pytest.raises(vpps.HandleError, match=r"expected \(graph, loss\)"):
             vpps.Handle(model, target="simt", example=graph)  # type: ignore[arg-type]
         assert model.trainer is None

@@ -12,6 +12,7 @@ import pytest
 
 import vpps
 from tests.comparison import GRADIENT_TOLERANCE, relative_error
+from tests.engine.test_parameter_store import interrupt_next_launch
 from tests.fuzz import graphs
 from vpps.errors import ScriptError
 from vpps.placement.onchip import ChipOptions, Device
@@ -302,23 +303,10 @@ class TestErrors:
         with pytest.raises(vpps.HandleError, match="target 'cpu' keeps weights and their gradients in memory"):
             vpps.Handle(Net().model, target="cpu", onchip=GEMM)
 
-    def test_no_options(self) -> None:
-        with pytest.raises(vpps.HandleError, match=r"expected vpps\.ChipOptions"):
-            vpps.Handle(Net().model, target="simt", onchip="gemm")  # type: ignore[arg-type]
-
-    def test_an_interrupted_step_is_taken_back(self) -> None:
+    def test_an_interrupted_step_is_taken_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         net, witness = Net(), Net()
         with vpps.Handle(net.model, target="simt", vps=3, onchip=GEMM) as handle:
-            machine = handle._engine.machine
-            assert isinstance(machine, SimtMachine)
-            launch = machine.launch
-
-            def interrupted(*args: Any) -> None:
-                machine.launch = launch  # type: ignore[method-assign]
-                raise KeyboardInterrupt
-
-            machine.launch = interrupted  # type: ignore[method-assign]
-            with pytest.raises(KeyboardInterrupt):
+            with interrupt_next_launch(handle, monkeypatch):
                 handle.fb(*net.batch("all"))
             assert net.model.step == 0
             handle.fb(*net.batch("all"))

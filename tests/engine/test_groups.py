@@ -18,6 +18,7 @@ from vpps.placement.onchip import ChipOptions
 from vpps.planner.grouping import Grouping
 from vpps.reference import Reference, weights_of
 from vpps.runtime.choice import make_machine
+from vpps.runtime.machine import Wanted
 from vpps.runtime.simt import SimtMachine
 
 WIDTH, CLASSES, WORDS = 8, 3, 6
@@ -184,6 +185,13 @@ def test_results_are_those_of_the_reference(trained: Trained, recipe: Recipe) ->
 
 
 @pytest.mark.simt
+def test_the_blocks_of_all_groups_are_explained(trained: Trained) -> None:
+    text = trained.handle.explain()
+    assert "one per step; 4 blocks of 256 threads" in text
+    assert f"{4 // trained.groups} blocks on 4 multiprocessors" in text
+
+
+@pytest.mark.simt
 @pytest.mark.parametrize("recipe", [trees, shared_start])
 def test_any_order_of_threads_gives_the_same_bits_without_a_race(trained: Trained, recipe: Recipe) -> None:
     graph = vpps.Graph()
@@ -323,7 +331,7 @@ def test_impossible_groups_are_refused(arguments: dict[str, object], message: st
 @pytest.mark.host
 def test_a_machine_without_a_gpu_has_one_group() -> None:
     with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):
-        make_machine("cpu", 2, ChipOptions(groups=2), train=True, timeline=False)
+        make_machine("cpu", Wanted(2, ChipOptions(groups=2), train=True, timeline=False))
 
 
 @pytest.mark.host

@@ -28,9 +28,19 @@ FUNCTIONS: dict[str, tuple[Function, float, float, float]] = {
 }
 
 
+class Functions(CpuMachine):
+    """A machine of whose kernel the elementary functions are called by themselves."""
+
+    def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        x, y = np.ascontiguousarray(x, np.float32), np.empty(x.shape, np.float32)
+        code = ("exp", "log", "tanh", "sigmoid").index(function)
+        self._state.lib.vpps_apply(code, x.ctypes.data, y.ctypes.data, x.size)
+        return y
+
+
 @pytest.fixture(scope="module")
-def machine() -> Iterator[CpuMachine]:
-    machine = CpuMachine(1)
+def machine() -> Iterator[Functions]:
+    machine = Functions(1)
     yield machine
     machine.close()
 
@@ -42,7 +52,7 @@ def ulps(got: NDArray[np.float32], expected: NDArray[np.float64]) -> NDArray[np.
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_error_bound(machine: CpuMachine, name: str) -> None:
+def test_error_bound(machine: Functions, name: str) -> None:
     function, low, high, bound = FUNCTIONS[name]
     rng = np.random.default_rng(0)
     x = rng.uniform(low, high, 400_003)
@@ -64,19 +74,19 @@ SPECIAL = {
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_special_values(machine: CpuMachine, name: str) -> None:
+def test_special_values(machine: Functions, name: str) -> None:
     x = np.array([a for a, _ in SPECIAL[name]], np.float32)
     expected = np.array([b for _, b in SPECIAL[name]], np.float32)
     np.testing.assert_array_equal(machine.apply(name, x), expected)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_nan_stays_nan(machine: CpuMachine, name: str) -> None:
+def test_nan_stays_nan(machine: Functions, name: str) -> None:
     assert np.isnan(machine.apply(name, np.full(40, np.nan, np.float32))).all()
 
 
 @pytest.mark.parametrize("name", ["exp", "log"])
-def test_denormals(machine: CpuMachine, name: str) -> None:
+def test_denormals(machine: Functions, name: str) -> None:
     x = np.linspace(-103.0, -87.5, 999) if name == "exp" else np.linspace(1e-44, 1e-38, 999)
     x = x.astype(np.float32)
     expected = FUNCTIONS[name][0](x.astype(np.float64))
@@ -84,7 +94,7 @@ def test_denormals(machine: CpuMachine, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_vector_and_scalar_loops_give_the_same_bits(machine: CpuMachine, name: str) -> None:
+def test_vector_and_scalar_loops_give_the_same_bits(machine: Functions, name: str) -> None:
     x = np.random.default_rng(1).uniform(0.1, 5, 61).astype(np.float32)
     whole = machine.apply(name, x)
     one_by_one = np.concatenate([machine.apply(name, x[i : i + 1]) for i in range(len(x))])

@@ -34,6 +34,7 @@ from vpps.kernel.simt_compiler import build_simt
 from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime import cuda, driver
 from vpps.runtime.emulator import Emulator, Finding
+from vpps.runtime.results import LaunchParameters
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS
 
 VERSION = 13000
@@ -291,7 +292,7 @@ class FakeCuda:
         if result[0] == OK:
             pointer = ctypes.c_void_p.from_address(parameters).value
             assert pointer is not None
-            copied = cuda._Launch.from_buffer_copy(ctypes.string_at(pointer, ctypes.sizeof(cuda._Launch)))
+            copied = LaunchParameters.from_buffer_copy(ctypes.string_at(pointer, ctypes.sizeof(LaunchParameters)))
             kernel = Emulator(Path(f)) if f.endswith(".so") else None
             self._put(stream, lambda: self.emulate(kernel, copied, x, shared) if kernel else self.interpret(copied, x))
         return result

@@ -93,15 +93,9 @@ def test_a_gpu_that_cannot_be_used_is_left_alone(monkeypatch: pytest.MonkeyPatch
         vpps.Handle(vpps.Model(), target="cuda")
 
 
-def test_a_gpu_that_can_be_used_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("timeline", [False, True])
+def test_a_gpu_that_can_be_used_is(monkeypatch: pytest.MonkeyPatch, timeline: bool) -> None:
     fake_cuda.install(monkeypatch)
     monkeypatch.delenv("VPPS_TARGET", raising=False)
-    with vpps.Handle(vpps.Model(), train=False) as handle:
-        assert repr(handle) == "<vpps.Handle: cuda, 4 virtual processors>"
-
-
-def test_timelines_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_cuda.install(monkeypatch)
-    monkeypatch.delenv("VPPS_TARGET", raising=False)
-    with vpps.Handle(vpps.Model(), train=False, timeline=True) as handle:
+    with vpps.Handle(vpps.Model(), train=False, timeline=timeline) as handle:
         assert repr(handle) == "<vpps.Handle: cuda, 4 virtual processors>"

@@ -24,7 +24,6 @@ from vpps.script.instructions import MAGIC
 
 pytestmark = pytest.mark.cpu
 
-CORES = usable_cores()
 TASKS = Path("/proc/self/task")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 
@@ -297,13 +296,6 @@ class TestThreads:
             before = time.process_time()
             time.sleep(0.5)
             assert time.process_time() - before < 0.1  # one spinning thread would use 0.5
-
-    @pytest.mark.parametrize("vps", [CORES + 1, 4 * CORES + 1])
-    def test_may_outnumber_the_cores(self, vps: int) -> None:
-        net, witness = new(), new()
-        with vpps.Handle(net.model, vps=vps) as handle, vpps.Handle(witness.model, vps=1) as other:
-            assert net.train(handle, range(3)) == witness.train(other, range(3))
-        assert same_bits(net.model.numpy(), witness.model.numpy())
 
     def test_default_to_what_suits_the_cores(self) -> None:
         model = vpps.Model()

@@ -445,18 +445,18 @@ class TestPatience:
         self, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("VPPS_PATIENCE", raising=False)
-        assert make(1)._patience == 10_000_000_000
+        assert make(1)._parameters[0].patience == 10_000_000_000
         monkeypatch.setenv("VPPS_PATIENCE", "0.5")
-        assert make(1)._patience == 500_000_000
-        assert make(1, patience=7)._patience == 7
+        assert make(1)._parameters[0].patience == 500_000_000
+        assert make(1, patience=7)._parameters[0].patience == 7
 
     @pytest.mark.parametrize("variable", ["NV_SANITIZER_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"])
     def test_is_longer_under_a_sanitizer(self, make: Make, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
         monkeypatch.delenv("VPPS_PATIENCE", raising=False)
         monkeypatch.setenv(variable, "1111")
-        assert make(1)._patience == 600_000_000_000
+        assert make(1)._parameters[0].patience == 600_000_000_000
         monkeypatch.setenv("VPPS_PATIENCE", "0.5")
-        assert make(1)._patience == 500_000_000
+        assert make(1)._parameters[0].patience == 500_000_000
 
     @pytest.mark.parametrize("text", ["long", "-1", "nan", "1e12"])
     def test_is_a_number_of_seconds(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, text: str) -> None:

@@ -6,7 +6,6 @@ What only the time that a GPU takes can show is in tests/gpu.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +16,10 @@ import vpps
 from tests.classifier import HIDDEN, Classifier, new, same_bits
 from tests.comparison import relative_error
 from tests.processes import run
-from tests.runtime import fake_cuda
+from tests.runtime import fake_cuda, test_cublas
 from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
 from tests.runtime.fake_cuda import COUNTER_WORDS, CUresult, FakeCuda
 from tests.runtime.test_cpu import stop_next_launch
-from tests.runtime.test_cublas import FakeCublas
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
@@ -634,9 +632,7 @@ class TestGemm:
 
     @pytest.fixture(autouse=True)
     def cublas(self, fake: FakeCuda) -> None:
-        cuda = sys.modules["cupy"].cuda
-        cuda.cublas = FakeCublas(fake)
-        cuda.ExternalStream = cuda.cublas.ExternalStream
+        test_cublas.install(fake)
 
     def test_training_is_that_of_the_emulator(self, fake: FakeCuda) -> None:
         net, witness = new(), new()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.classifier import Classifier, new, same_bits
+from tests.classifier import new, same_bits
 from tests.comparison import relative_error
 from vpps.reference import Reference, weights_of
 
@@ -80,17 +80,6 @@ class TestLoss:
         with vpps.Handle(net.model, vpps.SGD(lr=1.0)) as handle:
             handle.fb(graph, loss)
             assert handle.sync_get_latest_loss() == pytest.approx(expected, rel=1e-6)
-
-    def test_of_the_same_graph_falls(self) -> None:
-        net = new()
-        graph, loss = net.batch(1)
-        with vpps.Handle(net.model, vpps.SGD(lr=0.05)) as handle:
-            losses = []
-            for _ in range(20):
-                handle.fb(graph, loss)
-                losses.append(handle.sync_get_latest_loss())
-        assert losses == sorted(losses, reverse=True)
-        assert losses[-1] < 0.8 * losses[0]
 
     @pytest.mark.parametrize("kind", ["slice", "bare", "lookup", "argument"])
     def test_may_be_any_scalar(self, kind: str) -> None:
@@ -476,17 +465,6 @@ class TestLife:
         gc.collect()
         assert freed() is None
 
-    def test_the_model_outlives_its_handles(self) -> None:
-        net = new()
-        vpps.Handle(net.model).close()
-        assert net.model["U"].numpy().shape == (20, 20)
-        assert Classifier(net.model).batch(1)
-
-    def test_repr_says_what_runs_where(self) -> None:
-        with vpps.Handle(vpps.Model(), vps=3) as handle:
-            assert repr(handle) == "<vpps.Handle: cpu, 3 virtual processors>"
-            assert handle.vps == 3
-
     def test_source_is_there_before_and_after(self) -> None:
         with vpps.Handle(vpps.Model()) as handle:
             source = handle.source()
@@ -557,26 +535,3 @@ def test_an_interrupted_launch_is_waited_for_before_parameters_move(monkeypatch:
         monkeypatch.setattr(handle._engine.machine, "wait", wait)
         model.parameter("later", (3,))
         np.testing.assert_array_equal(handle.forward(graph, [y])[0], expected)
-
-
-def test_an_update_that_was_interrupted_before_its_launch_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = vpps.Model(seed=1)
-    W = model.parameter("W", (8, 8))
-    graph = vpps.Graph()
-    loss = vpps.sum(W @ graph.input(np.ones(8)))
-    with vpps.Handle(model, vps=2) as handle:
-        handle.fb(graph, loss)
-        before = handle.sync_get_latest_loss()
-
-        def interrupted(script: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(handle._engine.machine, "launch", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                handle.fb(graph, loss)
-        assert handle.sync_get_latest_loss() == before
-        assert model.step == 1
-        handle.fb(graph, loss)
-        assert handle.sync_get_latest_loss() < before
-        assert model.step == 2

@@ -12,6 +12,7 @@ from tests.tuning.models import Chain
 from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
 from vpps.runtime.choice import make_machine
+from vpps.runtime.machine import Wanted
 from vpps.tuning.database import Tuned, TuningDatabase, device_name, key_for
 
 pytestmark = pytest.mark.cpu
@@ -29,7 +30,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningDatabase:
 def store(database: TuningDatabase, configuration: Configuration, train: bool = True) -> None:
     chain = Chain()
     graph, _ = chain.batch()
-    machine = make_machine("cpu", None, vpps.ChipOptions(), train, False)
+    machine = make_machine("cpu", Wanted(None, vpps.ChipOptions(), train, False))
     key = key_for(chain.model, graph.blocks, device_name(machine), train)
     machine.close()
     database.store(key, Tuned(configuration, 0.001, 1.25, len(graph), "2026-11-22T12:00:00+00:00", "vpps-profile"))

@@ -326,9 +326,10 @@ def _tune(request: _Request, plan: MeasuringPlan, store: bool | None) -> None:
 def _machine(request: _Request) -> tuple[str, Device | None, str]:
     """The device of this machine as the database calls it, for planning, and the architecture."""
     from vpps.runtime.choice import make_machine
+    from vpps.runtime.machine import Wanted
 
     base = request.base
-    machine = make_machine(request.target, base.vps, base.onchip, request.train, False)
+    machine = make_machine(request.target, Wanted(base.vps, base.onchip, request.train, False))
     try:
         return device_name(machine), machine.device, machine.arch
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vpps.compiler.instr import Instr
 from vpps.ops import Form
@@ -54,22 +55,17 @@ class Activity:
 
 def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
     """What some instructions of a plan are for."""
-    names = _Names.of(plan)
+    cells = {block.arrays.cell for block in plan.blocks}
+    parameters = {p.name for cell in cells for p in cell.parameters}
+    names = _Names(_shortened({cell.name for cell in cells}, "."), _shortened(parameters, "/"))
     return [_activity(plan, place, names) for place in placed]
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(NamedTuple):
     """Cells and parameters by their names, as short as they stay apart in a plan."""
 
     cells: dict[str, str]
     parameters: dict[str, str]
-
-    @classmethod
-    def of(cls, plan: Plan) -> _Names:
-        cells = {block.arrays.cell.name for block in plan.blocks}
-        parameters = {p.name for block in plan.blocks for p in block.arrays.cell.parameters}
-        return cls(_shortened(cells, "."), _shortened(parameters, "/"))
 
     def parameter(self, name: str) -> str:
         return self.parameters.get(name, name)
@@ -145,15 +141,12 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
     elif node is None:
         what = "outputs"
     elif form in PRODUCTS:
-        what = _product(program, node, backward, names)
-        return f"{cell}: {what}"
+        return f"{cell}: {_product(program, node, backward, names)}"
     elif backward and instr.name in ("gather_sum", "sum", "column_sum", "zero"):
         return f"{cell}: gradients of results" if instr.name == "gather_sum" else f"{cell}: sum of gradients"
     else:
         what = _op_name(node)
-    if not backward:
-        return cell if _is_bare(program) else f"{cell}: {what}"
-    return f"{cell} backward" if _is_bare(program) else f"{cell}: {what} backward"
+    return (cell if _is_bare(program) else f"{cell}: {what}") + (" backward" if backward else "")
 
 
 def _product(cell: TracedCell, node: Node, backward: bool, names: _Names) -> str:

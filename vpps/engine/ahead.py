@@ -15,12 +15,12 @@ from vpps.compiler.arrangement import NO_CHIP, Arrangement, arrangements, matric
 from vpps.compiler.passes import Passes
 from vpps.compiler.passes.stacking import Stacking
 from vpps.compiler.schedule import SCHEDULES
-from vpps.engine.explanation import KernelFacts, explain
+from vpps.engine.explanation import explain
 from vpps.engine.options import Example, check_example, check_option
 from vpps.errors import HandleError, SpillError
 from vpps.graph import functions
 from vpps.graph.graph import Graph
-from vpps.kernel.resources import Kernel, Resources
+from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Model
 from vpps.model.optim import SGD, Optimizer
@@ -31,7 +31,7 @@ from vpps.placement.stacks import Stacks
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.targets import CPU, CUDA, TARGETS, Target, target_named
+from vpps.targets import CUDA, TARGETS, target_named
 from vpps.values import as_count, as_flag, as_number
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
@@ -70,8 +70,7 @@ class Specialized:
 
     def explain(self) -> str:
         """Where the weights live and why, and what the kernel takes: plain text of 110 columns."""
-        facts = KernelFacts(self.target, self.arch, self.vps, self.spec, self.resources, self.stepped_down)
-        return explain(self.parameters, self.arrangement.onchip, facts)
+        return explain(self.parameters, self.arrangement.onchip, self, self.stepped_down)
 
 
 def specialize(
@@ -137,46 +136,50 @@ def specialize(
     groups = as_count(groups, "groups", HandleError)
     chip_options = _options(groups, options)
     moments = len(rule.moments) if train else 0
-    if not row.is_gpu:
-        return _for_cpu(model, graph, loss, update, vps, moments, schedule, passes)
-    gpu, arch = gpu_for(target, device, arch, sms)
-    blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
-    made_for = arch if row.has_archs else ""
-    found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule, passes)
-    for stepped_down, (spec, arrangement, parameters) in enumerate(found):
+    gpu, panel, made_for = None, 1, ""
+    if row.is_gpu:
+        gpu, compiled_for = gpu_for(target, device, arch, sms)
+        made_for = compiled_for if row.has_archs else ""
+        vps = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
+    else:
+        chip_options = ChipOptions()
+        vps, panel = _threads(vps, train)
+    found = specs(model, (graph, loss), gpu, vps, update, moments, chip_options, schedule, passes, panel)
+    for stepped_down, planned in enumerate(found):
         try:
-            kernel = _compile(row, spec, arch, blocks * groups)
+            made = compile_planned(target, made_for, *planned)
         except SpillError:
             continue
-        return Specialized(
-            target, made_for, blocks, kernel.source, kernel.binary, kernel.resources, spec, arrangement, parameters,
-            stepped_down,
-        )  # fmt: skip
+        return replace(made, stepped_down=stepped_down)
     raise AssertionError("arrangements end with an error")
 
 
 def specs(
     model: Model,
     example: Example,
-    gpu: Device,
+    gpu: Device | None,
     vps: int,
     update: Update | None,
     moments: int,
     options: ChipOptions,
     schedule: str = "vector",
     passes: Passes | None = None,
+    panel: int = 1,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
 
-    Raises as `vpps.compiler.arrangement.arrangements`.
+    Without a GPU nothing is held, and there is one. Raises as `vpps.compiler.arrangement.arrangements`.
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
-    stacks = stacks_of(model, graph, update, passes, 1, options.tiers)
-    matrices = matrices_of(graph.blocks, passes, stacks)
-    for arrangement in arrangements(matrices, gpu, vps, options, update is not None):
-        groups, slots = options.groups, arrangement.slots
-        parameters = Distribution(model, vps, 1, moments, update is not None, slots=slots, groups=groups, stacks=stacks)
+    groups, trains = options.groups, update is not None
+    stacks = stacks_of(model, graph, update, passes, panel, options.tiers)
+    found = iter([NO_CHIP])
+    if gpu is not None:
+        found = arrangements(matrices_of(graph.blocks, passes, stacks), gpu, vps, options, trains)
+    for arrangement in found:
+        slots = arrangement.slots
+        parameters = Distribution(model, vps, panel, moments, trains, slots=slots, groups=groups, stacks=stacks)
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
 
@@ -252,12 +255,6 @@ def _of_generation(sm: int) -> Device:
     return replace(alike[-1], sm=sm, name=f"sm_{sm} like {alike[-1].name}")
 
 
-def _compile(target: Target, spec: KernelSpec, arch: str, vps: int) -> Kernel:
-    """The kernel for a number of virtual processors of all groups. Raises SpillError, CompileError."""
-    kernel: Kernel = target.compile(spec.made_for(target.name, vps), arch)
-    return kernel
-
-
 def compile_planned(
     target: str,
     arch: str,
@@ -269,21 +266,22 @@ def compile_planned(
     """The kernel for what is planned already.
 
     Args:
+        arch: to compile for, where there are several; "" elsewhere.
         tile_name: of the tile of products, on cpu; None for the processor's usual one.
 
     Raises:
         CompileError: a compiler is missing or cannot do it; SpillError: such an arrangement does not fit.
     """
-    row = TARGETS[target]
+    row, vps = TARGETS[target], parameters.n_vps
     if row.is_gpu:
-        source, binary, _, resources = _compile(row, spec, arch, parameters.all_vps)
-        return Specialized(target, arch, parameters.n_vps, source, binary, resources, spec, arrangement, parameters)
+        source, binary, _, resources = row.compile(spec.made_for(target, parameters.all_vps), arch)
+        return Specialized(target, arch, vps, source, binary, resources, spec, arrangement, parameters)
     from vpps.kernel.host_compiler import build_cpu, build_tails
 
     binary, source, tile = build_cpu(tile_name=tile_name)
     if spec.tails:
-        build_tails(tuple(spec.tails), tile_name=tile_name)
-    return Specialized(target, tile.isa, parameters.n_vps, source, binary, None, spec, arrangement, parameters)
+        build_tails(tuple(spec.tails), tile_name=tile_name)  # into the cache, where handles find them
+    return Specialized(target, tile.isa, vps, source, binary, None, spec, arrangement, parameters)
 
 
 def stacks_of(
@@ -295,28 +293,11 @@ def stacks_of(
     return stacking.stacks
 
 
-def _for_cpu(
-    model: Model,
-    graph: Graph,
-    loss: Expression,
-    update: Update | None,
-    vps: int | None,
-    moments: int,
-    schedule: str,
-    passes: Passes | None,
-) -> Specialized:
-    from vpps.kernel.host_compiler import build_cpu, build_tails
+def _threads(vps: int | None, train: bool) -> tuple[int, int]:
+    """Virtual processors on this machine, all that suit it by default, and the rows of their panels."""
+    from vpps.kernel.host_compiler import build_cpu
     from vpps.runtime.cores import default_vps, usable_cores
     from vpps.runtime.cpu import MAX_VPS
 
-    count = default_vps(usable_cores(), update is not None) if vps is None else vps
-    as_count(count, "vps", HandleError, most=MAX_VPS)
-    binary, source, tile = build_cpu()
-    passes = Passes.from_environment() if passes is None else passes
-    stacks = stacks_of(model, graph, update, passes, tile.panel)
-    parameters = Distribution(model, count, tile.panel, moments, update is not None, stacks=stacks)
-    plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
-    spec = KernelSpec(plan.instructions, tails=plan.tails)
-    if plan.tails:
-        build_tails(tuple(plan.tails))  # into the cache, where a handle with the same example finds them
-    return Specialized(CPU.name, tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)
+    count = default_vps(usable_cores(), train) if vps is None else vps
+    return as_count(count, "vps", HandleError, most=MAX_VPS), build_cpu()[2].panel

@@ -16,11 +16,11 @@ from vpps.compiler.arrangement import NO_CHIP, Arrangement, arrangements, matric
 from vpps.compiler.cost import costs_on
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.compiler.passes.stacking import Stacking
-from vpps.engine.ahead import example_plan
 from vpps.engine.configuration import Configuration
 from vpps.engine.losses import Losses
 from vpps.engine.memory import MemoryUse, memory_use
 from vpps.engine.nonfinite import where_it_began
+from vpps.engine.options import Options
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.timeline import HostSpan, Timeline
 from vpps.errors import KernelError, SpillError
@@ -33,13 +33,12 @@ from vpps.ops.operand import Expression
 from vpps.ops.philox import launch_key
 from vpps.placement.distribution import LEFT_OUT, NOTHING_HELD
 from vpps.placement.stacks import NO_STACKS, Stacks
-from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
 from vpps.record.trace import TracedCell
 from vpps.runtime.choice import make_machine
-from vpps.runtime.growth import grow
+from vpps.runtime.machine import Wanted
 from vpps.script.instructions import HEAD_WORDS
 
 _log = logging.getLogger(__name__)
@@ -70,16 +69,13 @@ class Engine:
 
     Args:
         model: what is run.
-        optimizer: of training; None for an engine that only evaluates.
+        options: of the handle; whether and by what it trains, and how much memory it may take.
         configuration: how.
         target: what runs kernels.
-        ema: decay of the weights' moving averages, or None.
-        pool_limit: bytes that the pool may grow to; None for what the machine suggests.
-        verify: check every script before it runs.
         records: whether every launch leaves a timeline.
         losses: is told of every step of training that has ended.
         listeners: are given the timeline of every launch that has ended; whose list it is may change it.
-        knowledge: what batching policies have learned with other engines; default: nothing.
+        knowledge: what batching policies have learned with other engines.
 
     Attributes:
         machine: virtual processors and the pool.
@@ -99,40 +95,35 @@ class Engine:
     def __init__(
         self,
         model: Model,
-        optimizer: Optimizer | None,
+        options: Options,
         configuration: Configuration,
         target: str,
-        ema: float | None = None,
-        pool_limit: int | None = None,
-        verify: bool = False,
-        records: bool = False,
-        losses: Losses | None = None,
-        listeners: Sequence[Callable[[Timeline], None]] = (),
-        knowledge: Knowledge | None = None,
+        records: bool,
+        losses: Losses,
+        listeners: Sequence[Callable[[Timeline], None]],
+        knowledge: Knowledge,
     ) -> None:
         self.model = model
         self.configuration = configuration
         self.records = records
-        self._trains = optimizer is not None
-        self._losses = Losses("warn") if losses is None else losses
-        self._verify = verify
+        self._options = options
+        self._trains = options.train
+        self._losses = losses
         self._listeners = listeners
         onchip, passes = configuration.onchip, configuration.passes
-        self.machine = make_machine(
-            target, configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile
-        )
+        wanted = Wanted(configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile)
+        self.machine = make_machine(target, wanted)
         costs = costs_on(self.machine.target, self.machine.vps)
-        of_target = Knowledge(costs) if knowledge is None else replace(knowledge, costs=costs)
-        self.batching = policy_named(configuration.policy, of_target)
+        self.batching = policy_named(configuration.policy, replace(knowledge, costs=costs))
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] = (), NO_STACKS
         self._bound = NO_STACKS, NO_CHIP
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
-        kind = type(optimizer) if optimizer is not None else None
-        self.store = ParameterStore(model, self.machine, kind, ema, onchip.groups)
-        self._pool_limit = self.machine.default_pool_limit if pool_limit is None else pool_limit
+        kind = type(options.rule) if options.train else None
+        self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups)
+        self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
         self.planner: Planner | None = None
         self.timelines: dict[int, Timeline] = {}
@@ -183,17 +174,9 @@ class Engine:
         self.pull()
         self.plan = self.planner = None
         self._bound = self._stacking.stacks, self.arrangement
-        configuration = self.configuration
-        distribution = self.store.bind(
-            lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
-        )
-        self.planner = Planner(
-            distribution,
-            self.batching,
-            configuration.schedule,
-            configuration.passes,
-            configuration.layout,
-        )
+        distribution = self.store.bind(*self._bound, self._pool_limit, accumulate)
+        its = self.configuration
+        self.planner = Planner(distribution, self.batching, its.schedule, its.passes, its.layout)
 
     def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
         """Decide which parameters are stacked, and what the chip holds."""
@@ -223,7 +206,7 @@ class Engine:
             self.model.cell_history = CellHistory()
         return self.model.cell_history
 
-    def kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+    def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:
         """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
         while True:
             assert self.planner is not None
@@ -240,14 +223,7 @@ class Engine:
             except SpillError:
                 self.arrangement = next(self._arrangements)
                 self.stepped_down += 1
-                self._bind(accumulate)
-
-    def compile_ahead(self, graph: Graph, loss: Expression, update: Update | None) -> None:
-        """Have a kernel for graphs like this one, which `prepare` has seen."""
-        self.kernel_for(lambda planner: example_plan(planner, graph, loss, update))
-
-    def _reserve(self, floats: int, keep: int) -> None:
-        grow(self.machine, floats, keep, self._pool_limit)
+                self._bind(accumulate=False)  # it stays as it is
 
     # ---- launches
 
@@ -280,13 +256,13 @@ class Engine:
             loss: of that step.
         """
         waited = time.perf_counter_ns()
-        self._reserve(plan.pool_floats, keep=self.store.distribution.end)
+        self.machine.grow(plan.pool_floats, self.store.distribution.end, self._pool_limit)
         if not self._trains:
             self.model.pull_weights()
         self.store.upload()
         if step:
             self.store.upload_gradients()
-        if self._verify:
+        if self._options.verify:
             from vpps.script.verify import verify
 
             verify(plan.script, plan.layout, plan.origin, plan.sequel)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from vpps.engine.memory import MemoryUse
 from vpps.kernel.chip import THREADS
-from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Parameter
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import OnChip
 from vpps.placement.onchip.report import explain as explain_onchip
+from vpps.runtime.machine import Machine
 from vpps.targets import TARGETS
 from vpps.text import WIDTH, columns, note
 from vpps.text import in_bytes as shown
+
+if TYPE_CHECKING:
+    from vpps.engine.ahead import Specialized
 
 _PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
 _LEFT = 3  # columns of text; numbers follow
@@ -26,73 +28,39 @@ _NOT_YET = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFacts:
-    """What is known of a kernel.
-
-    Attributes:
-        target: its name.
-        arch: "sm_90"; of cpu the instruction set; "" of simt.
-        vps: virtual processors.
-        spec: what it can do; None if there is none yet, or (cpu) one that serves all models.
-        resources: as the compiler reports them; None of targets whose compiler says nothing.
-        stepped_down: larger arrangements of weights that spilled.
-        driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
-    """
-
-    target: str
-    arch: str
-    vps: int
-    spec: KernelSpec | None
-    resources: Resources | None = None
-    stepped_down: int = 0
-    driver: str = ""
-
-
 def explain(
     parameters: Distribution,
     onchip: OnChip | None,
-    kernel: KernelFacts,
+    kernel: Machine | Specialized,
+    stepped_down: int,
+    driver: str = "",
     cells: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
-    memory: MemoryUse | None = None,
-    tuned: str = "",
-    batching: Sequence[str] = (),
-    order: str = "",
+    said: Iterable[tuple[str, str]] = (),
 ) -> str:
     """Plain text of 110 columns.
 
     Args:
         parameters: where they are in memory.
         onchip: what the chip holds; None where there is no such choice.
-        kernel: what runs on it.
+        kernel: what runs on it. A machine may have none yet, or (cpu) one that serves all models.
+        stepped_down: larger arrangements of weights that spilled.
+        driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
         cells: what the cell compiler did to each: its name, then (pass, sentence).
-        memory: of the latest call; None before the first.
-        tuned: the configuration that the tuning database gave, and who measured it; "" where it gave none.
-        batching: what the batching policy has learned or decided.
-        order: barriers of the latest call, and what it finds through index lists; "" where that is not known.
+        said: what is said of the latest calls: of what, and a sentence, left out where it is "".
     """
     if onchip is None:
         text = _explain_memory(parameters, kernel)
     else:
         moments = max((len(place.moments) for place in parameters.places.values()), default=0)
-        text = explain_onchip(onchip, moments, [*_compiled(kernel), *_launches(onchip, kernel), *_memory(parameters)])
-    peak = ""
-    if memory is not None:
-        latest = f"{shown(memory.batch)} for its batch, {shown(memory.script)} of script"
-        peak = f"{shown(memory.peak)} of the pool at most so far; the latest call: {latest}"
-    said = [
-        ("peak", peak),
-        ("tuned", tuned),
-        *(("batching", sentence) for sentence in batching),
-        ("latest call", order),
-    ]
+        compiled = _compiled(kernel, stepped_down, driver)
+        text = explain_onchip(onchip, moments, [*compiled, *_launches(onchip, kernel.spec), *_memory(parameters)])
     text += "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in said if sentence)
     for name, lines in cells:
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
     return text
 
 
-def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:
+def _compiled(kernel: Machine | Specialized, stepped_down: int, driver: str) -> list[tuple[str, str]]:
     found = kernel.resources
     if kernel.spec is None:
         lines = [("compiled", _NOT_YET)]
@@ -110,21 +78,21 @@ def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:
                 f"{len(kernel.spec.instructions)} instructions",
             )
         ]
-    if kernel.stepped_down:
-        larger = "a larger arrangement" if kernel.stepped_down == 1 else f"{kernel.stepped_down} larger arrangements"
+    if stepped_down:
+        larger = "a larger arrangement" if stepped_down == 1 else f"{stepped_down} larger arrangements"
         lines.append(("stepped down", f"from {larger}, which did not fit into registers"))
-    if kernel.driver:
-        lines.append(("driver", kernel.driver))
+    if driver:
+        lines.append(("driver", driver))
     return lines
 
 
-def _launches(onchip: OnChip, kernel: KernelFacts) -> list[tuple[str, str]]:
+def _launches(onchip: OnChip, spec: KernelSpec | None) -> list[tuple[str, str]]:
     by_gemm = [held.name for held in onchip.held if held.gradient == "gemm"]
     times = (
         f"two per step, and between them a product by cuBLAS for {', '.join(by_gemm)}" if by_gemm else "one per step"
     )
-    blocks = kernel.vps * onchip.options.groups
-    shared = "" if kernel.spec is None else f", {shown(kernel.spec.chip.shared_bytes)} of shared memory each"
+    blocks = onchip.vps * onchip.options.groups
+    shared = "" if spec is None else f", {shown(spec.chip.shared_bytes)} of shared memory each"
     return [("launches", f"{times}; {blocks} blocks of {THREADS} threads{shared}")]
 
 
@@ -145,7 +113,7 @@ def _kind(p: Parameter) -> str:
     return {1: "vector", 2: "matrix"}.get(len(p.shape), "array")
 
 
-def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
+def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> str:
     if TARGETS[kernel.target].is_gpu:
         lines = [
             ("target", f"{kernel.target}: {kernel.vps} virtual processors (thread blocks)"),

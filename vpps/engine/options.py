@@ -204,10 +204,8 @@ class Options:
 
     @property
     def rule(self) -> Optimizer:
-        """The optimizer, or the default one. Raises ModelError: it says what cannot be."""
-        optimizer = self.optimizer if self.optimizer is not None else SGD(lr=0.1)
-        optimizer.check()
-        return optimizer
+        """The optimizer, or the default one."""
+        return self.optimizer if self.optimizer is not None else SGD(lr=0.1)
 
     @property
     def chosen(self) -> dict[str, Any]:

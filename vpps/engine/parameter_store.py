@@ -7,17 +7,18 @@ only what plans the next one may be called: `adopt`, `next_key`, `next_update`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.compiler.arrangement import Arrangement
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages, factors
 from vpps.ops.philox import StepKey
-from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients, InSlots
-from vpps.placement.stacks import NO_STACKS, Stacks, members
+from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients
+from vpps.placement.stacks import Stacks, members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.plan import Plan
 from vpps.runtime.machine import Machine
@@ -34,12 +35,7 @@ class ParameterStore:
     """
 
     def __init__(
-        self,
-        model: Model,
-        machine: Machine,
-        kind: type[Optimizer] | None,
-        ema: float | None = None,
-        groups: int = 1,
+        self, model: Model, machine: Machine, kind: type[Optimizer] | None, ema: float | None, groups: int
     ) -> None:
         self.model = model
         self.groups = groups
@@ -79,20 +75,17 @@ class ParameterStore:
         restored = self.model.accumulated
         return self.kind is not None and (accumulate or (restored is not None and bool(restored.rows)))
 
-    def bind(
-        self,
-        reserve: Callable[[int], None],
-        accumulate: bool,
-        slots: Mapping[Parameter, InSlots] | None = None,
-        stacks: Stacks = NO_STACKS,
-    ) -> Distribution:
+    def bind(self, stacks: Stacks, arrangement: Arrangement, pool_limit: int, accumulate: bool) -> Distribution:
         """Place all parameters as the model has them now; what the pool held is lost.
 
         Args:
-            reserve: makes the pool large enough, or raises.
-            accumulate: provide for gradients of tables that outlive a batch.
-            slots: matrices that are on the chip during a launch.
             stacks: parameters that are one to the kernel.
+            arrangement: what is on the chip during a launch.
+            pool_limit: bytes that the pool may grow to.
+            accumulate: provide for gradients of tables that outlive a batch; where that was done it remains so.
+
+        Raises:
+            CapacityError: the pool cannot grow so far.
         """
         accumulates = self._needs_accumulation(
             accumulate or (self._distribution is not None and self._distribution.accumulates)
@@ -100,21 +93,14 @@ class ParameterStore:
         self._distribution = None
         layout = self.model.layout_version
         n_moments = len(self.kind.moments) if self.kind is not None else 0
+        machine, trains, averages = self.machine, self.kind is not None, self.ema is not None
         distribution = Distribution(
-            self.model,
-            self.machine.vps // self.groups,
-            self.machine.panel,
-            n_moments,
-            self.kind is not None,
-            accumulates,
-            averages=self.ema is not None,
-            slots=slots,
-            groups=self.groups,
-            stacks=stacks,
-        )
-        reserve(distribution.end)
-        self.machine.pool[: distribution.end] = 0
-        self.machine.pool[ONE] = 1
+            self.model, machine.vps // self.groups, machine.panel, n_moments, trains, accumulates, averages,
+            arrangement.slots, self.groups, stacks,
+        )  # fmt: skip
+        machine.grow(distribution.end, 0, pool_limit)
+        machine.pool[: distribution.end] = 0
+        machine.pool[ONE] = 1
         self._versions.clear()
         self._moments_are_current = False
         self._distribution, self._layout = distribution, layout

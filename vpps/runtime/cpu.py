@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import CapacityError, HandleError
+from vpps.errors import HandleError
 from vpps.kernel.cache import load_library
 from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.spec import KernelSpec, check_numbers
-from vpps.ops.element import FLOAT32
 from vpps.runtime.cores import default_vps, usable_cores
-from vpps.runtime.growth import half_of_memory
-from vpps.runtime.machine import Failure, Wanted
+from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
 from vpps.runtime.recording import HostRecording
 from vpps.script.products import Continuation
 from vpps.script.tails import Tail
@@ -27,44 +25,32 @@ from vpps.targets import CPU
 from vpps.values import as_index
 
 MAX_VPS = 1024
-_ALIGN_BYTES = 64
 _POLL_MS = 100  # how long Python waits at a time, so that Ctrl-C is seen
+
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+
+# What the functions of templates/host/machine.h return, and take.
+_FUNCTIONS = {
+    "vpps_open": (_POINTER, [_INT, _INT]),
+    "vpps_close": (None, [_POINTER]),
+    "vpps_launches": (ctypes.c_uint, [_POINTER]),
+    "vpps_launch": (_INT, [_POINTER, _POINTER, _POINTER]),
+    "vpps_wait": (ctypes.c_long, [_POINTER, _INT]),
+    "vpps_set_tails": (None, [_POINTER, _POINTER]),
+    "vpps_apply": (None, [_INT, _POINTER, _POINTER, ctypes.c_long]),
+    "vpps_timeline": (None, [_POINTER, _POINTER]),  # if compiled to record one
+}
 
 
 @lru_cache(maxsize=8)
 def _library(path: Path) -> ctypes.CDLL:
     lib = load_library(path)
-    lib.vpps_open.restype = ctypes.c_void_p
-    lib.vpps_open.argtypes = [ctypes.c_int, ctypes.c_int]
-    lib.vpps_close.restype = None
-    lib.vpps_close.argtypes = [ctypes.c_void_p]
-    lib.vpps_launches.restype = ctypes.c_uint
-    lib.vpps_launches.argtypes = [ctypes.c_void_p]
-    lib.vpps_launch.restype = ctypes.c_int
-    lib.vpps_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    lib.vpps_wait.restype = ctypes.c_long
-    lib.vpps_wait.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    lib.vpps_set_tails.restype = None
-    lib.vpps_set_tails.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    lib.vpps_apply.restype = None
-    lib.vpps_apply.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
-    if hasattr(lib, "vpps_timeline"):  # compiled to record one
-        lib.vpps_timeline.restype = None
-        lib.vpps_timeline.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    for name, (returned, taken) in _FUNCTIONS.items():
+        if hasattr(lib, name):
+            function = getattr(lib, name)
+            function.restype, function.argtypes = returned, taken
     return lib
-
-
-def _aligned_zeros(floats: int) -> NDArray[np.float32]:
-    """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
-    try:
-        raw = np.zeros(floats + _ALIGN_BYTES // FLOAT32.bytes, FLOAT32.dtype)
-    except MemoryError:
-        raise CapacityError(
-            f"the system has no {floats * FLOAT32.bytes / 2**20:.0f} MiB left for the pool; "
-            "use smaller batches, or fewer other programs"
-        ) from None
-    shift = -raw.ctypes.data % _ALIGN_BYTES // FLOAT32.bytes
-    return raw[shift : shift + floats]
 
 
 class _TailEntry(ctypes.Structure):
@@ -102,24 +88,18 @@ class _State:
         self.alive.clear()
 
 
-class CpuMachine:
-    """Virtual processors and the pool they work on.
+class CpuMachine(Machine):
+    """Virtual processors and the pool they work on; see `Machine` in vpps/runtime/machine.py. One kernel serves every
+    model, but for tails of cells.
 
     Args:
         vps: number of virtual processors; None for what suits the cores that this process may use.
         overlapped: whether the host thread will work during launches.
         timeline: whether the kernel records what every virtual processor does when.
         tile: name of the tile of products (`vpps.kernel.render.Tile`); None for the processor's usual one.
-
-    Attributes:
-        pool: the pool, float32; grows by `reserve`.
-        panel: rows of a packed panel.
-        arch: the instruction set, such as "avx512".
-        source: the kernel's source.
     """
 
     target = CPU.name
-    queues = False
 
     def __init__(
         self, vps: int | None = None, overlapped: bool = False, timeline: bool = False, tile: str | None = None
@@ -136,7 +116,7 @@ class CpuMachine:
         self.panel = built.panel
         self.arch = built.isa
         self.vps = count
-        self.pool: NDArray[np.float32] = _aligned_zeros(0)
+        self.pool: NDArray[np.float32] = aligned_zeros(0)
         lib = _library(path)
         handle = lib.vpps_open(count, cores)
         if not handle:
@@ -146,40 +126,19 @@ class CpuMachine:
             )
         self._state = _State(lib, handle)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
-        self._recording: HostRecording | None = None
-        if timeline:
-            self.record(0)
+        self._recording = self.record(0) if timeline else None
 
     @classmethod
     def for_handle(cls, w: Wanted) -> CpuMachine:
         """Threads of this machine."""
         return cls(w.vps, w.train, w.timeline, w.tile)
 
-    def reserve(self, floats: int, keep: int) -> None:
-        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
-        if floats > len(self.pool):
-            larger = _aligned_zeros(floats)
-            larger[:keep] = self.pool[:keep]
-            self.pool = larger
-
     def record(self, capacity: int) -> HostRecording:
-        """Memory for what the next launches record; only for a machine made with `timeline`. No launch may be running.
-
-        Args:
-            capacity: records of each virtual processor that there is to be room for.
-        """
-        recording = self._recording = HostRecording(self.vps, capacity)
-        self._state.lib.vpps_timeline(self._state.handle, recording.address)
-        return recording
-
-    def stage(self, script: NDArray[np.uint32]) -> None:
-        """Nothing to do: scripts are read where they are."""
+        self._recording = HostRecording(self.vps, capacity)
+        self._state.lib.vpps_timeline(self._state.handle, self._recording.address)
+        return self._recording
 
     def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
-        """Begin to execute a script; returns at once. The previous launch must have ended.
-
-        Raises HandleError: something is to follow the script; on this target weights need no second launch.
-        """
         if sequel is not None:
             raise HandleError("target 'cpu' makes all gradients in the launch itself, so nothing can follow it")
         self._state.alive[:] = [self.pool, script, self._recording]
@@ -188,40 +147,14 @@ class CpuMachine:
 
     @property
     def launches(self) -> int:
-        """Launches begun so far."""
         return int(self._state.lib.vpps_launches(self._state.handle))
 
-    @property
-    def device(self) -> None:
-        """Weights stay in memory, and in caches."""
-
-    @property
-    def default_pool_limit(self) -> int:
-        """Bytes."""
-        return half_of_memory()
-
-    @property
-    def spec(self) -> None:
-        """Its kernel can do everything."""
-
-    @property
-    def resources(self) -> None:
-        """Nobody reports any."""
-
-    @property
-    def driver(self) -> str:
-        """There is none."""
-        return ""
-
     def can_run(self, spec: KernelSpec) -> bool:
-        """One kernel serves every model, but for tails of cells."""
         return self._tails.keys() >= spec.tails
 
-    def specialise(self, spec: KernelSpec) -> None:
-        """Have code for the tails that `spec` names. No launch may be running. Raises CompileError."""
+    def _specialise(self, spec: KernelSpec) -> None:
+        """Have code for the tails that `spec` names."""
         new = [tail for tail in spec.tails if tail not in self._tails]
-        if not new:
-            return
         check_numbers(spec.tails | self._tails.keys())
         entries = [*self._entries, *_entries(build_tails(new, self._timeline, self._tile))]
         table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
@@ -236,7 +169,6 @@ class CpuMachine:
         self._tails.update(dict.fromkeys(new))
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """Wait for the launch to end. None if all went well."""
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
             pass  # back in Python: pending signals are handled here
         if not result:
@@ -245,23 +177,12 @@ class CpuMachine:
         return Failure(f"the kernel stopped at word {position} of its script: {{0}}", (position,))
 
     def loss(self, slot: int) -> float:
-        """The float at that place of the pool."""
         return float(self.pool[slot])
 
     @property
     def is_open(self) -> bool:
-        """Whether its threads are there: neither closed nor ended because Python exits."""
         return self._finalizer.alive
 
     def close(self) -> None:
-        """End the threads and free the pool; may be called twice."""
         self._finalizer()
-        self.pool = _aligned_zeros(0)
-
-    def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """One of the kernel's elementary functions (exp, log, tanh, sigmoid) over an array."""
-        x = np.ascontiguousarray(x, np.float32)
-        y = np.empty_like(x)
-        code = ("exp", "log", "tanh", "sigmoid").index(function)
-        self._state.lib.vpps_apply(code, x.ctypes.data, y.ctypes.data, x.size)
-        return y
+        self.pool = aligned_zeros(0)

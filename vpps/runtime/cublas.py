@@ -23,6 +23,10 @@ class Cublas:
     Args:
         stream: of the launches.
 
+    Attributes:
+        error: what a call raises that cuBLAS refuses.
+        current: a context inside which CuPy's calls go to the stream.
+
     Raises:
         HandleError: cuBLAS cannot be used.
     """
@@ -47,22 +51,12 @@ class Cublas:
         self._api.setMathMode(self._handle, self._api.CUBLAS_DEFAULT_MATH)
         self._driver = driver
         self._stream = stream
-        self._cupy_stream = cupy.cuda.ExternalStream(int(stream))
+        self.current: AbstractContextManager[Any] = cupy.cuda.ExternalStream(int(stream))
+        self.error: type[Exception] = self._api.CUBLASError
         self._factors = np.array([0, 1], FLOAT32.dtype)  # read when a call is made
 
-    @property
-    def error(self) -> type[Exception]:
-        """What a call raises that cuBLAS refuses."""
-        refused: type[Exception] = self._api.CUBLASError
-        return refused
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Inside it, CuPy's calls go to the stream."""
-        stream: AbstractContextManager[Any] = self._cupy_stream
-        return stream
-
     def multiplying(self, pool: int, products: Sequence[Product]) -> list[Call]:
-        """Calls for `Driver.run`, to be made inside `current()`; they return at once.
+        """Calls for `Driver.run`, to be made inside `current`; they return at once.
 
         Args:
             pool: address of its first float.

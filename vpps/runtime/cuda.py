@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +31,16 @@ from vpps.config import PATIENCE, is_watched
 from vpps.errors import HandleError, SpillError
 from vpps.kernel.fitting import expects_spills
 from vpps.kernel.render import render_cuda
-from vpps.kernel.resources import Kernel, Resources, check_resources
+from vpps.kernel.resources import Kernel, check_resources
 from vpps.kernel.spec import KernelSpec
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device
 from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
-from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
-from vpps.runtime.growth import MAX_POOL_FLOATS
-from vpps.runtime.machine import Failure, Wanted
-from vpps.runtime.results import Results
+from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory
+from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted
+from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.script.products import Continuation
@@ -97,63 +96,33 @@ def compiled(spec: KernelSpec, arch: str) -> Kernel:
     return Kernel(source, cubin.path, spec.chip.shared_bytes, cubin.resources)
 
 
-class _Launch(ctypes.Structure):
-    """The kernel's parameter."""
-
-    _fields_ = (
-        ("pool", ctypes.c_void_p),
-        ("script", ctypes.c_void_p),
-        ("counters", ctypes.c_void_p),
-        ("cleared", ctypes.c_void_p),
-        ("report", ctypes.c_void_p),
-        ("patience", ctypes.c_ulonglong),
-        ("stopped", ctypes.c_void_p),
-        ("losses", ctypes.c_void_p),
-        ("recording", ctypes.c_void_p),  # from here on for kernels that record a timeline; others know nothing of it
-        ("room", ctypes.c_uint),
-        ("run", ctypes.c_uint),
-    )
-
-
-class _Work(NamedTuple):
-    """What the runs of the kernel that make a launch have in common: addresses on the GPU, and the kernel."""
-
-    script: int
-    report: int
-    recording: int  # 0: none
-    kernel: LoadedKernel
-    shared_bytes: int
-
-
 class _ScriptBuffer:
     """One of the two places that scripts go through: page-locked memory of the host, and memory of the GPU."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._pinned: PinnedMemory | None = None
-        self._memory: DeviceMemory | None = None
+        self._memory = NO_MEMORY
         self.copied = driver.event()
 
     @property
     def address(self) -> int:
         """Of the script on the GPU."""
-        assert self._memory is not None
         return self._memory.address
 
     def load(self, script: NDArray[np.uint32], stream: Any) -> None:
         """Begin to copy a script. The launch that used the one before must have ended."""
-        driver = self._driver
+        driver, nbytes = self._driver, WORD_BYTES * len(script)
         if not driver.has_passed(self.copied):  # two launches ago: rarely, after an interrupted one
-            driver.run(driver.synchronising(stream))
-        if self._pinned is None or len(self._pinned.words) < len(script):
-            words = max(_SMALLEST_BUFFER, len(script) + len(script) // 2)
-            self._pinned = self._memory = None
-            memory = driver.allocate(WORD_BYTES * words, "a script")
-            self._pinned, self._memory = driver.pinned(WORD_BYTES * words, "a script"), memory
-        assert self._pinned is not None
+            driver.finish(stream)
+        if self._pinned is None or self._memory.nbytes < nbytes:
+            room = WORD_BYTES * max(_SMALLEST_BUFFER, len(script) + len(script) // 2)
+            self._pinned, self._memory = None, NO_MEMORY
+            memory = driver.allocate(room, "a script")
+            self._pinned, self._memory = driver.pinned(room, "a script"), memory
         self._pinned.words[: len(script)] = script
         driver.run(
-            driver.copying_in(self.address, self._pinned.address, WORD_BYTES * len(script), stream),
+            driver.copying_in(self.address, self._pinned.address, nbytes, stream),
             driver.recording(self.copied, stream),
         )
 
@@ -163,19 +132,15 @@ class _RecordBuffer:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._memory = DeviceMemory(0, 0, None)
+        self._memory = NO_MEMORY
         self.recording: StampedRecording | None = None  # of the launch that writes there
         self.asked = 0  # when the host began it
 
     def ready(self, recording: StampedRecording, stream: Any) -> int:
-        """Have room for what a launch will record. The launch that was here before must have ended.
-
-        Returns:
-            The address.
-        """
+        """Have room for what a launch will record: its address. The launch that was here before must have ended."""
         driver, nbytes = self._driver, WORD_BYTES * recording.words
         if self._memory.nbytes < nbytes:
-            self._memory = DeviceMemory(0, 0, None)
+            self._memory = NO_MEMORY
             self._memory = driver.allocate(nbytes + nbytes // 2, "a timeline")
         self.recording = recording
         driver.run(driver.filling(self._memory.address, 0, recording.track_bytes // WORD_BYTES, stream))
@@ -201,10 +166,8 @@ class _RecordBuffer:
     def _copied(self, nbytes: int, stream: Any) -> NDArray[np.uint32]:
         """The beginning of it."""
         words = np.empty(nbytes // WORD_BYTES, np.uint32)
-        driver = self._driver
-        driver.run(
-            driver.copying_out(words.ctypes.data, self._memory.address, nbytes, stream), driver.synchronising(stream)
-        )
+        copying = self._driver.copying_out(words.ctypes.data, self._memory.address, nbytes, stream)
+        self._driver.finish(stream, copying)
         return words
 
 
@@ -233,7 +196,7 @@ class _State:
             call()
 
 
-class CudaMachine:
+class CudaMachine(Machine):
     """Virtual processors on a GPU and the pool they work on; see `Machine` in vpps/runtime/machine.py.
 
     Args:
@@ -245,7 +208,6 @@ class CudaMachine:
             for what VPPS_PATIENCE says.
         timeline: whether kernels record what every virtual processor does when.
         build: makes the kernel for a spec and an architecture.
-        driver: of that device.
 
     Raises:
         HandleError: there is no GPU that can be used, `vps` is no number of virtual processors, or VPPS_PATIENCE is no
@@ -253,8 +215,8 @@ class CudaMachine:
     """
 
     target = CUDA.name
-    panel = 1
     queues = True
+    pool: DevicePool
 
     def __init__(
         self,
@@ -266,10 +228,9 @@ class CudaMachine:
         patience: int | None = None,
         timeline: bool = False,
         build: Callable[[KernelSpec, str], Kernel] = compiled,
-        driver: Driver | None = None,
     ) -> None:
         patience = patience_ns() if patience is None else patience
-        self._driver = Driver(device) if driver is None else driver
+        self._driver = Driver(device)
         gpu = self._driver.gpu
         default = gpu.sms * blocks_per_sm // groups * groups
         count = as_index(default if vps is None else vps)
@@ -277,15 +238,9 @@ class CudaMachine:
             raise HandleError(f"vps={vps!r}: expected a positive int; the {gpu.name} has {default} by default")
         self.vps = count
         self.arch = gpu.arch
-        self.source = ""
         self._build = build
-        self._patience = patience
-        self._spec: KernelSpec | None = None
-        self._kernel: Kernel | None = None
         self._staged: NDArray[np.uint32] | None = None  # what `stage` copies for the next launch
         self._cublas: Cublas | None = None
-        self._parameters = _Launch(patience=patience), _Launch(patience=patience)  # for runs of even and of odd number
-        self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
         self._timeline = timeline
         self._clock = SharedClock()
         self._state = _State(self._driver)
@@ -298,11 +253,23 @@ class CudaMachine:
             self._counters = driver.allocate(_COUNTER_BYTES + _LINE_BYTES, "counters")  # then whether one was stopped
             self.pool = self._new_pool(0)
             self._clear(self._counters.nbytes)
+        counters = [self._counters.address + k * COUNTERS * _LINE_BYTES for k in (0, 1)]
+        self._parameters = [  # for runs of even and of odd number; one clears the counters of the other
+            LaunchParameters(
+                counters=counters[k],
+                cleared=counters[k ^ 1],
+                patience=patience,
+                stopped=self._counters.address + _COUNTER_BYTES,
+                losses=self._results.losses_address,
+            )
+            for k in (0, 1)
+        ]
+        self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
 
     @classmethod
     def for_handle(cls, w: Wanted) -> CudaMachine:
         """The machine of this computer."""
-        return cls(w.vps, blocks_per_sm=w.onchip.blocks_per_sm or 1, groups=w.groups, timeline=w.timeline)
+        return cls(w.vps, blocks_per_sm=w.onchip.blocks_per_sm or 1, groups=w.onchip.groups, timeline=w.timeline)
 
     # ---- memory
 
@@ -311,11 +278,9 @@ class CudaMachine:
         nbytes = WORD_BYTES * max(floats, FIRST_FREE)
         memory = self._driver.allocate(nbytes, f"a pool of {floats * WORD_BYTES / 2**20:.1f} MiB")
         stream = self._state.compute
-        self._driver.run(
-            self._driver.filling(memory.address, 0, nbytes // WORD_BYTES, stream),
-            self._driver.synchronising(stream),  # nothing is on its way to the former pool, which may go
-        )
-        return DevicePool(self._driver, self._state.compute, memory, floats)
+        filling = self._driver.filling(memory.address, 0, nbytes // WORD_BYTES, stream)
+        self._driver.finish(stream, filling)  # nothing is on its way to the former pool, which may go
+        return DevicePool(self._driver, stream, memory, floats)
 
     def _clear(self, nbytes: int) -> None:
         """Counters, or the mark of a launch that was stopped as well."""
@@ -323,79 +288,46 @@ class CudaMachine:
 
     @property
     def default_pool_limit(self) -> int:
-        """Half of the GPU's memory, in bytes, and no more than addresses reach."""
         with self._driver as driver:
             return min(driver.memory()[1] // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running.
-
-        Raises CapacityError; then the pool is as it was if anything had to be kept, else empty.
-        """
+        """Where there is no memory the pool is as it was if anything had to be kept, else empty."""
         if floats <= len(self.pool):
             return
         with self._driver as driver:
             if not keep and len(self.pool):
                 self.pool = self._new_pool(0)  # two large ones may not fit
-            before = self.pool
             larger = self._new_pool(floats)
             if keep:
                 stream = self._state.compute
-                driver.run(
-                    driver.copying(larger.address, before.address, WORD_BYTES * keep, stream),
-                    driver.synchronising(stream),  # then the old one may go
-                )
+                copying = driver.copying(larger.address, self.pool.address, WORD_BYTES * keep, stream)
+                driver.finish(stream, copying)  # then the old one may go
             self.pool = larger
 
     # ---- kernels
 
     @property
     def device(self) -> Device:
-        """The GPU, for whoever decides what it holds."""
         return self._driver.gpu.device
 
     @property
-    def spec(self) -> KernelSpec | None:
-        """What its kernel can do; None if there is none yet."""
-        return self._spec
-
-    @property
-    def resources(self) -> Resources | None:
-        """What the compiler reports of its kernel."""
-        return None if self._kernel is None else self._kernel.resources
-
-    @property
     def driver(self) -> str:
-        """What the driver says of itself, such as "580.65.06, CUDA 13.0"."""
         return self._driver.gpu.driver
 
-    def can_run(self, spec: KernelSpec) -> bool:
-        """Whether its kernel can do what `spec` says."""
-        return self._spec is not None and self._spec.covers(spec)
-
-    def specialise(self, spec: KernelSpec) -> None:
-        """Have a kernel that can do what `spec` says. No launch may be running.
-
-        Raises:
-            CompileError: it does not compile, or not load.
-            HandleError: the GPU does not run that many virtual processors at the same time.
-        """
-        if self._spec is not None:
-            if self._spec.covers(spec):
-                return
-            spec = self._spec.joined(spec)
+    def _specialise(self, spec: KernelSpec) -> None:
         gpu, state = self._driver.gpu, self._state
         kernel = self._build(spec.of(self.vps).recording(self._timeline), gpu.arch)
         with self._driver as driver:
             loaded = driver.load(kernel.binary, KERNEL, kernel.shared_bytes)
-            each = driver.blocks_per_sm(loaded, THREADS, kernel.shared_bytes)
+            each = driver.blocks_per_sm(loaded, THREADS)
             if each * gpu.sms < self.vps:
-                driver.run(driver.unloading(loaded))
+                driver.unload(loaded)
                 raise HandleError(self._too_many(each))
             former, state.kernel = state.kernel, loaded
-            self._spec, self._kernel, self.source = spec, kernel, kernel.source
+            self.spec, self.resources, self.source = spec, kernel.resources, kernel.source
             if former is not None:
-                driver.run(driver.unloading(former))
+                driver.unload(former)
 
     def _too_many(self, each: int) -> str:
         gpu = self._driver.gpu
@@ -409,11 +341,7 @@ class CudaMachine:
         )
 
     def record(self, capacity: int) -> StampedRecording:
-        """Memory for what the next launch records; only for a machine made with `timeline`.
-
-        Args:
-            capacity: records of each virtual processor that there is to be room for, if they fit into 256 MiB.
-        """
+        """No more records than fit into 256 MiB."""
         most = _MOST_RECORDED // (self.vps * STAMP.itemsize)
         self._recording = StampedRecording(self.vps, min(capacity, most))
         return self._recording
@@ -422,12 +350,10 @@ class CudaMachine:
 
     @property
     def launches(self) -> int:
-        """Launches begun so far."""
         return self._state.launches
 
     @property
     def is_open(self) -> bool:
-        """Whether it can launch: neither closed nor ended because Python exits, and the GPU is not lost."""
         return self._finalizer.alive and not self._driver.lost
 
     def stage(self, script: NDArray[np.uint32]) -> None:
@@ -443,45 +369,43 @@ class CudaMachine:
             state.scripts[(state.launches + 1) & 1].load(script, state.copy)
         self._staged = script
 
-    def _running(self, number: int, work: _Work, second: bool = False) -> Call:
+    def _running(
+        self, kernel: LoadedKernel, script: int, report: int, recording: int, number: int, second: bool = False
+    ) -> Call:
         """A run of the kernel, with the counters that the run before has cleared.
 
         Args:
+            script, report, recording: their addresses on the GPU; 0 for no recording.
             number: of the run.
             second: whether it is the second one of a script.
         """
-        p, k = self._parameters[number & 1], number & 1
-        p.pool, p.script, p.report = self.pool.address, work.script, work.report
-        p.stopped, p.losses = self._counters.address + _COUNTER_BYTES, self._results.losses_address
-        p.counters = self._counters.address + k * COUNTERS * _LINE_BYTES
-        p.cleared = self._counters.address + (k ^ 1) * COUNTERS * _LINE_BYTES
-        p.recording, p.room, p.run = work.recording, self._recording.room, int(second)
+        k = number & 1
+        p = self._parameters[k]
+        p.pool, p.script, p.report, p.recording = self.pool.address, script, report, recording
+        p.room, p.run = self._recording.room, int(second)
         parameters = ctypes.addressof(self._parameter_lists[k])
-        return self._driver.launching(
-            work.kernel, self.vps, THREADS, work.shared_bytes, self._state.compute, parameters
-        )
+        return self._driver.launching(kernel, self.vps, THREADS, self._state.compute, parameters)
 
-    def _following(self, cublas: Cublas, sequel: Continuation, number: int, work: _Work) -> list[Call]:
+    def _following(
+        self, cublas: Cublas, sequel: Continuation, script: int, running: Callable[..., Call], number: int
+    ) -> list[Call]:
         """What follows the first launch of a script: products, and a second launch, for which other entry points are
         copied into the script's head."""
         state, driver = self._state, self._driver
         calls = cublas.multiplying(self.pool.address, sequel.products)
         if sequel.entries:
-            head, entries = work.script + WORD_BYTES * HEADER_WORDS, work.script + WORD_BYTES * sequel.entries
+            head, entries = script + WORD_BYTES * HEADER_WORDS, script + WORD_BYTES * sequel.entries
             calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
             calls.append(driver.copying(head, entries, WORD_BYTES * self.vps, state.compute))
-            calls.append(self._running(number, work, second=True))
+            calls.append(running(number, second=True))
         return calls
 
     def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
-        """Begin to execute a script, and what follows it, when the launch before has ended; returns at once.
-
-        Two at most may be in flight.
-        """
-        state, kernel = self._state, self._kernel
+        """Two at most may be in flight."""
+        state = self._state
         if state.launches - state.ended > 1:
             raise HandleError("a launch was begun while two others are in flight; call wait first")
-        if kernel is None or state.kernel is None:
+        if state.kernel is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
         number = state.launches + 1
         self.stage(script)
@@ -493,14 +417,14 @@ class CudaMachine:
             recorded = self._recorded[number & 1]
             recording = recorded.ready(self._recording, stream) if self._timeline else 0
             report = self._results.report_address(number)
-            work = _Work(buffer.address, report, recording, state.kernel, kernel.shared_bytes)
-            running = self._running(run, work)
+            running = partial(self._running, state.kernel, buffer.address, report, recording)
+            first = running(run)
             following: list[Call] = []
             refused: tuple[type[Exception], ...] = ()
             if sequel is not None:
                 cublas = self._cublas = self._cublas or Cublas(driver, stream)
-                following = self._following(cublas, sequel, run + 1, work)
-                context.enter_context(cublas.current())
+                following = self._following(cublas, sequel, buffer.address, running, run + 1)
+                context.enter_context(cublas.current)
                 refused = (cublas.error,)
             ending = driver.recording(state.events[number & 1], stream)
             recorded.asked = time.perf_counter_ns()
@@ -508,7 +432,7 @@ class CudaMachine:
                 # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
                 driver.run(
                     driver.awaiting(buffer.copied, stream),
-                    running,
+                    first,
                     partial(setattr, state, "launches", number),
                     *following,
                     ending,
@@ -530,14 +454,8 @@ class CudaMachine:
                 raise
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """Wait for a launch to end: the one of that number, or the oldest one in flight. None if all went well.
-
-        Ctrl-C leaves it running, to be waited for again. If it was stopped, the launch behind it, which did nothing, is
-        taken back: it never began.
-
-        Raises:
-            DriverError: the GPU gave up.
-        """
+        """Ctrl-C leaves it running, to be waited for again. If it was stopped, the launch behind it, which did nothing,
+        is taken back: it never began. Raises DriverError: the GPU gave up."""
         state = self._state
         oldest = state.ended + 1
         if oldest > state.launches or (number is not None and number < oldest):
@@ -564,16 +482,14 @@ class CudaMachine:
                 time.sleep(min(waited // 32, _LONGEST_SLEEP_NS) * 1e-9)
 
     def loss(self, slot: int) -> float:
-        """What the latest launch that has ended and wrote there left at that place among the first of the pool."""
         return float(self._results.losses[slot])
 
     def close(self) -> None:
-        """Wait for the launches in flight and free everything; may be called twice."""
         self._cublas = None  # while its stream is still there
         self._finalizer()
         self._state.ended = self._state.launches
-        self._state.kernel = self._kernel = self._spec = self._staged = None
+        self._state.kernel = self.spec = self.resources = self._staged = None
         self._state.scripts = ()
-        self.pool = DevicePool(self._driver, None, DeviceMemory(0, 0, None), 0)
-        self._counters = self.pool.memory
+        self.pool = DevicePool(self._driver, None, NO_MEMORY, 0)
+        self._counters = NO_MEMORY
         self._recorded = ()

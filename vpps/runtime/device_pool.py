@@ -61,10 +61,8 @@ class DevicePool:
         if len(found):
             source = self.address + FLOAT32.bytes * start
             with self._driver as driver:
-                driver.run(
-                    driver.copying_out(found.ctypes.data, source, found.nbytes, self._stream),
-                    driver.synchronising(self._stream),
-                )
+                copying = driver.copying_out(found.ctypes.data, source, found.nbytes, self._stream)
+                driver.finish(self._stream, copying)
         return found if isinstance(place, slice) else found[0]
 
     def __setitem__(self, place: Any, values: Any) -> None:
@@ -80,10 +78,8 @@ class DevicePool:
             source = np.ascontiguousarray(values, FLOAT32.dtype).reshape(-1)
             if len(source) != stop - start:
                 raise ValueError(f"{len(source)} floats do not fill the {stop - start} from {start} to {stop}")
-            driver.run(
-                driver.copying_in(target, source.ctypes.data, source.nbytes, self._stream),
-                driver.synchronising(self._stream),  # then `source` may go
-            )
+            copying = driver.copying_in(target, source.ctypes.data, source.nbytes, self._stream)
+            driver.finish(self._stream, copying)  # then `source` may go
 
     def view(self, address: int, shape: tuple[int, ...]) -> Any:
         """A CuPy array over the floats from `address` on, without a copy.
@@ -98,5 +94,5 @@ class DevicePool:
         if not 0 <= address <= address + floats <= self._floats:
             raise IndexError(f"{floats} floats from {address} on are not in a pool of {self._floats}")
         with self._driver as driver:
-            driver.run(driver.synchronising(self._stream))
+            driver.finish(self._stream)
             return driver.array(self.memory, FLOAT32.bytes * address, shape)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -247,6 +246,9 @@ class DeviceMemory(NamedTuple):
     owner: Any
 
 
+NO_MEMORY = DeviceMemory(0, 0, None)
+
+
 class PinnedMemory(NamedTuple):
     """Memory of the host that the system keeps in place, so that copies need no help of the processor; goes back to
     CuPy's allocator with the last reference to it."""
@@ -257,10 +259,11 @@ class PinnedMemory(NamedTuple):
 
 
 class LoadedKernel(NamedTuple):
-    """A kernel on the GPU."""
+    """A kernel on the GPU, and the dynamic shared memory of a block, in bytes."""
 
     module: Any
     function: Any
+    shared_bytes: int
 
 
 class Driver:
@@ -287,9 +290,7 @@ class Driver:
         self._api.cuCtxPushCurrent(self._context)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._api.cuCtxPopCurrent()
 
     def _error(self, status: Any, index: int = 0) -> DriverError:
@@ -314,6 +315,10 @@ class Driver:
         for index, result in enumerate(results):
             if result is not None and int(result[0]):
                 raise self._error(result[0], index)
+
+    def finish(self, stream: Any, *calls: Call) -> None:
+        """Make calls, then wait until the stream has got here."""
+        self.run(*calls, partial(self._api.cuStreamSynchronize, stream))
 
     # ---- memory
 
@@ -399,10 +404,6 @@ class Driver:
         """Let the stream go on when the event has passed."""
         return partial(self._api.cuStreamWaitEvent, stream, event, 0)
 
-    def synchronising(self, stream: Any) -> Call:
-        """Wait until the stream has got here."""
-        return partial(self._api.cuStreamSynchronize, stream)
-
     def has_passed(self, event: Any) -> bool:
         """Whether the event has. Raises DriverError for whatever went wrong on the GPU before it."""
         (status,) = self._api.cuEventQuery(event)
@@ -454,20 +455,18 @@ class Driver:
             ) from error
         attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self.run(partial(api.cuFuncSetAttribute, function, attribute, shared_bytes))
-        return LoadedKernel(module, function)
+        return LoadedKernel(module, function, shared_bytes)
 
-    def unloading(self, kernel: LoadedKernel) -> Call:
+    def unload(self, kernel: LoadedKernel) -> None:
         """Forget a kernel."""
-        return partial(self._api.cuModuleUnload, kernel.module)
+        self.run(partial(self._api.cuModuleUnload, kernel.module))
 
-    def blocks_per_sm(self, kernel: LoadedKernel, threads: int, shared_bytes: int) -> int:
+    def blocks_per_sm(self, kernel: LoadedKernel, threads: int) -> int:
         """How many blocks of the kernel a multiprocessor runs at the same time."""
-        result = self._api.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.function, threads, shared_bytes)
-        return int(self._value(result))
+        occupancy = self._api.cuOccupancyMaxActiveBlocksPerMultiprocessor
+        return int(self._value(occupancy(kernel.function, threads, kernel.shared_bytes)))
 
-    def launching(
-        self, kernel: LoadedKernel, blocks: int, threads: int, shared_bytes: int, stream: Any, parameters: int
-    ) -> Call:
+    def launching(self, kernel: LoadedKernel, blocks: int, threads: int, stream: Any, parameters: int) -> Call:
         """A cooperative launch: all blocks run at the same time, or it is refused.
 
         Args:
@@ -475,5 +474,5 @@ class Driver:
         """
         return partial(
             self._api.cuLaunchCooperativeKernel,
-            kernel.function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters,
+            kernel.function, blocks, 1, 1, threads, 1, 1, kernel.shared_bytes, stream, parameters,
         )  # fmt: skip

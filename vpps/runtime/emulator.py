@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.cache import load_library
-from vpps.ops.element import FLOAT32
+from vpps.runtime.results import LaunchParameters
 
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
@@ -24,6 +24,7 @@ MAX_SHARED_BYTES = 256 << 10
 MAX_WORDS = 1 << 26  # of one array: what a shadow's index holds
 MAX_SEED = 2**64 - 1
 WARP = 32
+_NANOSECONDS = 1  # that pass when a thread gives way to another
 _POSITIONS = 32
 _NOWHERE = 0xFFFFFFFF
 
@@ -46,27 +47,11 @@ class Finding(NamedTuple):
     positions: tuple[int, ...]
 
 
-class _Launch(ctypes.Structure):
-    _fields_ = [
-        ("pool", ctypes.c_void_p),
-        ("script", ctypes.c_void_p),
-        ("counters", ctypes.c_void_p),
-        ("cleared", ctypes.c_void_p),
-        ("report", ctypes.c_void_p),
-        ("patience", ctypes.c_ulonglong),
-        ("stopped", ctypes.c_void_p),
-        ("losses", ctypes.c_void_p),
-        ("recording", ctypes.c_void_p),
-        ("room", ctypes.c_uint),
-        ("run", ctypes.c_uint),
-    ]
-
-
 class _Request(ctypes.Structure):
     """SimtRequest of templates/simt/machine.h."""
 
     _fields_ = [
-        ("launch", _Launch),
+        ("launch", LaunchParameters),
         ("words", ctypes.c_uint64 * 8),
         ("seed", ctypes.c_uint64),
         ("nanoseconds_per_switch", ctypes.c_uint64),
@@ -94,28 +79,13 @@ def _library(path: Path) -> _Library:
     with _loading:
         library = _libraries.get(path)
         if library is None:
-            library = _libraries[path] = _Library(_load(path))
+            lib = load_library(path)
+            lib.vpps_simt_run.argtypes = [ctypes.POINTER(_Request)]
+            lib.vpps_simt_finding.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 3]
+            lib.vpps_simt_switches.restype = ctypes.c_uint64
+            lib.vpps_simt_release.restype = None
+            library = _libraries[path] = _Library(lib)
         return library
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    lib = load_library(path)
-    lib.vpps_simt_sees_races.restype = ctypes.c_int
-    lib.vpps_simt_sees_races.argtypes = []
-    lib.vpps_simt_run.restype = ctypes.c_int
-    lib.vpps_simt_run.argtypes = [ctypes.POINTER(_Request)]
-    lib.vpps_simt_finding.restype = ctypes.c_int
-    lib.vpps_simt_finding.argtypes = [
-        ctypes.c_int,
-        ctypes.POINTER(ctypes.c_char_p),
-        ctypes.POINTER(ctypes.c_char_p),
-        ctypes.POINTER(ctypes.c_uint32),
-    ]
-    lib.vpps_simt_switches.restype = ctypes.c_uint64
-    lib.vpps_simt_switches.argtypes = []
-    lib.vpps_simt_release.restype = None
-    lib.vpps_simt_release.argtypes = []
-    return lib
 
 
 class Emulator:
@@ -151,7 +121,6 @@ class Emulator:
         shared_bytes: int = 0,
         seed: int = 0,
         races: bool = True,
-        nanoseconds_per_switch: int = 1,
         stopped: WordArray | None = None,
         losses: FloatArray | None = None,
         recording: WordArray | None = None,
@@ -160,10 +129,9 @@ class Emulator:
     ) -> list[Finding]:
         """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
 
-        The clock that the kernel sees is virtual, and goes on from launch to launch. It advances by
-        `nanoseconds_per_switch` whenever another thread gets its turn; and where all threads wait, by a quarter of
-        `patience` at a time, so that a kernel with a clock limit stops a standstill by itself. With patience 0 that is
-        found as a deadlock.
+        The clock that the kernel sees is virtual, and goes on from launch to launch. It advances by a nanosecond
+        whenever another thread gets its turn; and where all threads wait, by a quarter of `patience` at a time, so that
+        a kernel with a clock limit stops a standstill by itself. With patience 0 that is found as a deadlock.
 
         Args:
             pool, script, counters, cleared, report: what `struct Launch` points to; accesses outside them are found.
@@ -173,7 +141,6 @@ class Emulator:
             shared_bytes: shared memory of a block; its words are NaN at first.
             seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
             races: whether to look for races, which needs a library compiled for that.
-            nanoseconds_per_switch: see above.
             stopped, losses: of a rendered kernel, likewise.
             recording, room, run: of a kernel that records a timeline, what its `struct Launch` has besides.
 
@@ -184,16 +151,17 @@ class Emulator:
             HandleError: an argument is not as described.
             CapacityError: the system has no memory for the threads' stacks or the shadows of the arrays.
         """
-        arrays = {"pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report}
-        arrays["stopped"] = np.zeros(0, np.uint32) if stopped is None else stopped
-        arrays["losses"] = np.zeros(0, FLOAT32.dtype) if losses is None else losses
-        arrays["recording"] = np.zeros(0, np.uint32) if recording is None else recording
-        for name, array in arrays.items():
-            wanted = FLOAT32.dtype if name in ("pool", "losses") else np.uint32
+        arrays: dict[str, Any] = {
+            "pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report,
+            "stopped": stopped, "losses": losses, "recording": recording,
+        }  # fmt: skip
+        for name, given in arrays.items():
+            wanted = np.dtype(np.float32 if name in ("pool", "losses") else np.uint32)
+            array = arrays[name] = np.zeros(0, wanted) if given is None else given
             if array.dtype != wanted or not array.flags.c_contiguous or array.size >= MAX_WORDS:
                 raise HandleError(
-                    f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {np.dtype(wanted).name}, "
-                    f"got {array.size} {array.dtype}"
+                    f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {wanted.name}, got {array.size} "
+                    f"{array.dtype}"
                 )
             if name != "script" and not array.flags.writeable:
                 raise HandleError(f"{name} is read-only, and a launch writes to it: pass a copy")
@@ -203,7 +171,6 @@ class Emulator:
             ("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES),
             ("seed", seed, 0, MAX_SEED),
             ("patience", patience, 0, 2**62),
-            ("nanoseconds_per_switch", nanoseconds_per_switch, 0, 2**32),
         ):
             if not least <= value <= most:
                 raise HandleError(f"{name}={value}: expected a number from {least} to {most}")
@@ -213,16 +180,9 @@ class Emulator:
             raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
 
         *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
-        request = _Request(
-            _Launch(*pointers, patience, flag, told, recorded, room, run),
-            (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values())),
-            seed,
-            nanoseconds_per_switch,
-            blocks,
-            threads,
-            shared_bytes,
-            int(races),
-        )
+        parameters = LaunchParameters(*pointers, patience, flag, told, recorded, room, run)
+        words = (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values()))
+        request = _Request(parameters, words, seed, _NANOSECONDS, blocks, threads, shared_bytes, races)
         lib = self._library.lib
         with self._library.lock:
             count = lib.vpps_simt_run(ctypes.byref(request))

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import os
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.errors import CapacityError
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
+from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import Pool
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
 from vpps.script.products import Continuation
+
+MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
+_ALIGN_BYTES = 64  # a cache line
+_GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
+
+
+def aligned_zeros(floats: int) -> NDArray[np.float32]:
+    """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
+    try:
+        raw = np.zeros(floats + _ALIGN_BYTES // FLOAT32.bytes, FLOAT32.dtype)
+    except MemoryError:
+        raise CapacityError(
+            f"the system has no {floats * FLOAT32.bytes / 2**20:.0f} MiB left for the pool; "
+            "use smaller batches, or fewer other programs"
+        ) from None
+    shift = -raw.ctypes.data % _ALIGN_BYTES // FLOAT32.bytes
+    return raw[shift : shift + floats]
 
 
 class Wanted(NamedTuple):
@@ -20,19 +41,19 @@ class Wanted(NamedTuple):
 
     Attributes:
         vps: virtual processors; None for what suits the machine.
-        groups: of them.
-        onchip: what is forced of the distribution of weights over the chip.
+        onchip: what is forced of the distribution of weights over the chip, and how many groups there are.
         train: whether the host will work during launches.
         timeline: whether kernels record what every virtual processor does when.
+        schedule: name of the schedule.
         tile: name of the tile of products, on a target that has them; None for the processor's usual one.
     """
 
     vps: int | None
-    groups: int
     onchip: ChipOptions
     train: bool
     timeline: bool
-    tile: str | None
+    schedule: str = "vector"
+    tile: str | None = None
 
 
 class Failure(NamedTuple):
@@ -47,106 +68,135 @@ class Failure(NamedTuple):
     positions: tuple[int, ...]
 
 
-class Machine(Protocol):
+class Machine(ABC):
     """Virtual processors and the pool they work on.
 
     Attributes:
         target: name of the row in `vpps.targets`.
         vps: number of virtual processors.
+        pool: grows by `reserve`.
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
         arch: what kernels are compiled for: "sm_90", "avx512", or "" for the emulator.
         source: the kernel's source; "" before `specialise`, where kernels are specialised to models.
         queues: whether a launch may be begun while another one runs, to follow it. If that one is stopped, the one that
             was to follow it has never begun.
+        spec: what its kernel can do; None before `specialise`, and where one kernel serves every model.
+        resources: what the compiler reports of its kernel; None if nothing.
     """
 
     target: str
     vps: int
-    panel: int
-    arch: str
-    source: str
-    queues: bool
-
-    @property
-    def pool(self) -> Pool:
-        """The pool; grows by `reserve`."""
-        ...
+    pool: Pool
+    panel = 1
+    arch = ""
+    source = ""
+    queues = False
+    spec: KernelSpec | None = None
+    resources: Resources | None = None
 
     @property
     def device(self) -> Device | None:
         """The chip on which weights can be held; None where they stay in memory."""
-        ...
-
-    @property
-    def default_pool_limit(self) -> int:
-        """Bytes that the pool may grow to, unless the user says otherwise."""
-        ...
-
-    @property
-    def spec(self) -> KernelSpec | None:
-        """What its kernel can do; None before `specialise`, and where one kernel serves every model."""
-        ...
-
-    @property
-    def resources(self) -> Resources | None:
-        """What the compiler reports of its kernel; None if nothing."""
-        ...
+        return None
 
     @property
     def driver(self) -> str:
-        """What the GPU's driver says of itself; "" where there is none."""
-        ...
+        """What the GPU's driver says of itself, such as "580.65.06, CUDA 13.0"; "" where there is none."""
+        return ""
+
+    @property
+    def default_pool_limit(self) -> int:
+        """Bytes that the pool may grow to, unless the user says otherwise: half of the memory, and no more than
+        addresses reach."""
+        try:
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            memory = 8 * 2**30
+        return min(memory // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def can_run(self, spec: KernelSpec) -> bool:
         """Whether its kernel can do what `spec` says."""
-        ...
+        return self.spec is not None and self.spec.covers(spec)
 
     def specialise(self, spec: KernelSpec) -> None:
-        """Have a kernel that can do what `spec` says. No launch may be running. Raises CompileError."""
-        ...
+        """Have a kernel that can do what `spec` says, and what its kernel can do. No launch may be running.
+
+        Raises:
+            CompileError: it does not compile, or not load.
+            HandleError: the GPU does not run that many virtual processors at the same time.
+        """
+        if not self.can_run(spec):
+            self._specialise(spec if self.spec is None else self.spec.joined(spec))
+
+    @abstractmethod
+    def _specialise(self, spec: KernelSpec) -> None:
+        """Have a kernel for `spec` in place of the one that there is."""
+
+    def grow(self, floats: int, keep: int, pool_limit: int) -> None:
+        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running.
+
+        Args:
+            pool_limit: bytes that it may grow to.
+
+        Raises:
+            CapacityError: that is not enough, or the memory is not there.
+        """
+        if floats <= len(self.pool):
+            return
+        limit = min(pool_limit // WORD_BYTES, MAX_POOL_FLOATS)
+        if floats > limit:
+            reach = " (addresses reach no further)" if limit == MAX_POOL_FLOATS else "; raise pool_limit="
+            raise CapacityError(
+                f"the graph needs a pool of {floats * WORD_BYTES / 2**20:.1f} MiB and it may grow to "
+                f"{limit * WORD_BYTES / 2**20:.1f} MiB{reach}, or use smaller batches"
+            )
+        self.reserve(min(max(floats, int(len(self.pool) * _GROWTH)), limit), keep)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
-        ...
+        """As `grow`, but to this size and without a limit."""
+        if floats > len(self.pool):
+            larger = aligned_zeros(floats)
+            larger[:keep] = self.pool[:keep]
+            self.pool = larger
 
+    @abstractmethod
     def record(self, capacity: int) -> Recording:
-        """Memory for what the next launch records; only for a machine made with `timeline`.
+        """Memory for what the next launch records; only for a machine made with `timeline`. No launch may be running,
+        but where they queue.
 
         Args:
             capacity: records of each virtual processor that there is to be room for; a machine may limit it.
         """
-        ...
 
-    def stage(self, script: NDArray[np.uint32]) -> None:
+    def stage(self, script: NDArray[np.uint32]) -> None:  # noqa: B027 - most have nothing to do
         """Begin to bring the script of the next launch to where it will be read, which may take a while."""
-        ...
 
+    @abstractmethod
     def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
         """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended, or the
         one before it where launches queue.
 
         Products, and a second launch of the script, count as part of the launch.
         """
-        ...
 
     @property
+    @abstractmethod
     def launches(self) -> int:
         """Launches begun so far."""
-        ...
 
+    @abstractmethod
     def wait(self, number: int | None = None) -> Failure | None:
         """Wait for a launch to end: the one of that number, or the oldest one that runs. None if all went well."""
-        ...
 
+    @abstractmethod
     def loss(self, slot: int) -> float:
         """What the latest launch that has ended and wrote there left at that place among the first of the pool."""
-        ...
 
     @property
+    @abstractmethod
     def is_open(self) -> bool:
-        """Whether it can launch: neither closed nor ended because Python exits."""
-        ...
+        """Whether it can launch: neither closed nor ended because Python exits, and no GPU of it is lost."""
 
+    @abstractmethod
     def close(self) -> None:
         """Wait for the launch in flight and free everything; may be called twice."""
-        ...

@@ -13,13 +13,7 @@ RECORD = np.dtype([("start", "i8"), ("end", "i8"), ("bytes", "u8"), ("position",
 
 # Where one virtual processor puts its records, in cache lines of its own.
 _LINE = 128
-_LOG = np.dtype(
-    {
-        "names": ["records", "capacity", "executed", "bytes"],
-        "formats": ["u8", "u8", "u8", "u8"],
-        "itemsize": _LINE,
-    }
-)
+_LOG = np.dtype({"names": ["records", "capacity", "executed", "bytes"], "formats": ["u8"] * 4, "itemsize": _LINE})
 
 Records = NDArray[Any]  # of RECORD
 
@@ -37,8 +31,8 @@ class Recording(Protocol):
         ...
 
 
-class HostRecording:
-    """The records of one launch of the cpu target; see `Recording`.
+class HostRecording(Recording):
+    """The records of one launch of the cpu target.
 
     Args:
         n_vps: virtual processors.
@@ -61,10 +55,8 @@ class HostRecording:
 
     @property
     def lost(self) -> list[int]:
-        """For each virtual processor, the instructions for whose records there was no room."""
         return [max(0, int(n) - self.capacity) for n in self._logs["executed"]]
 
     def records(self) -> Records:
-        """All records, by virtual processor, each in the order of execution."""
         kept = np.minimum(self._logs["executed"], self.capacity)
         return np.concatenate([row[:n] for row, n in zip(self._records, kept.tolist(), strict=True)])

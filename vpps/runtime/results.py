@@ -1,10 +1,13 @@
-"""What the kernel of the cuda target tells the host of a launch: its loss, or why and where it was stopped.
+"""What the CUDA kernel is given for a launch, and what it tells the host of it: its loss, or why and where it was
+stopped.
 
 Kernels write that to page-locked memory of the host, so that nothing has to be copied between two launches. The host
 reads it when a launch has ended, which makes visible what it wrote.
 """
 
 from __future__ import annotations
+
+import ctypes
 
 import numpy as np
 
@@ -19,6 +22,20 @@ from vpps.runtime.machine import Failure
 _REPORT_WORDS = 2
 _UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
 _PLACES_NAMED = 6  # a message names so many at most
+
+
+class LaunchParameters(ctypes.Structure):
+    """The kernel's parameter: `struct Launch` in templates/cuda/prelude.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("pool", "script", "counters", "cleared", "report")),
+        ("patience", ctypes.c_ulonglong),
+        ("stopped", ctypes.c_void_p),
+        ("losses", ctypes.c_void_p),
+        ("recording", ctypes.c_void_p),  # from here on for kernels that record a timeline; others know nothing of it
+        ("room", ctypes.c_uint),
+        ("run", ctypes.c_uint),
+    )
 
 
 class Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,7 @@ from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
-from vpps.runtime.growth import half_of_memory
-from vpps.runtime.machine import Failure, Wanted
+from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.script.products import Continuation, entered_at, multiply
@@ -46,7 +46,7 @@ def compiled(spec: KernelSpec, _arch: str) -> Kernel:
     return Kernel(source, build_simt(source, _races_by_environment()), spec.chip.shared_bytes)
 
 
-class SimtMachine:
+class SimtMachine(Machine):
     """Emulated thread blocks and the pool they work on; see `Machine` in vpps/runtime/machine.py.
 
     A launch has ended when `launch` returns.
@@ -63,27 +63,17 @@ class SimtMachine:
     """
 
     target = SIMT.name
-    panel = 1
-    arch = ""
-    queues = False
 
     def __init__(
-        self,
-        vps: int | None = None,
-        *,
-        races: bool | None = None,
-        seed: int | None = None,
-        timeline: bool = False,
+        self, vps: int | None = None, *, races: bool | None = None, seed: int | None = None, timeline: bool = False
     ) -> None:
         count = as_index(DEFAULT_VPS if vps is None else vps)
         if count is None or not 1 <= count <= MAX_BLOCKS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_BLOCKS}")
         self.vps = count
-        self.source = ""
         self.seed = _number(SIMT_SEED, MAX_SEED) if seed is None else seed
-        self.pool: NDArray[np.float32] = np.zeros(0, FLOAT32.dtype)
+        self.pool: NDArray[np.float32] = aligned_zeros(0)
         self.races = _races_by_environment() if races is None else races
-        self._spec: KernelSpec | None = None
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
         self._losses = np.zeros(FIRST_FREE, FLOAT32.dtype)
@@ -97,95 +87,50 @@ class SimtMachine:
     @classmethod
     def for_handle(cls, w: Wanted) -> SimtMachine:
         """As many blocks as are wanted, or a few that groups share evenly."""
-        vps = max(DEFAULT_VPS, w.groups) // w.groups * w.groups if w.vps is None else w.vps
-        return cls(vps, timeline=w.timeline)
+        groups = w.onchip.groups
+        return cls(max(DEFAULT_VPS, groups) // groups * groups if w.vps is None else w.vps, timeline=w.timeline)
 
     @property
     def device(self) -> Device:
-        """What it emulates."""
         return emulated_gpu(self.vps)
 
     @property
     def default_pool_limit(self) -> int:
-        """Bytes."""
-        return min(half_of_memory(), WORD_BYTES * (MAX_WORDS - 1))
+        return min(super().default_pool_limit, WORD_BYTES * (MAX_WORDS - 1))
 
-    @property
-    def spec(self) -> KernelSpec | None:
-        """What its kernel can do; None if there is none yet."""
-        return self._spec
-
-    @property
-    def resources(self) -> None:
-        """Nobody reports any."""
-
-    @property
-    def driver(self) -> str:
-        """There is none."""
-        return ""
-
-    def can_run(self, spec: KernelSpec) -> bool:
-        """Whether its kernel can do what `spec` says."""
-        return self._spec is not None and self._spec.covers(spec)
-
-    def specialise(self, spec: KernelSpec) -> None:
-        """Have a kernel that can do what `spec` says. Raises CompileError."""
-        if self._spec is not None:
-            if self._spec.covers(spec):
-                return
-            spec = self._spec.joined(spec)
+    def _specialise(self, spec: KernelSpec) -> None:
         source = render_cuda(spec.recording(self._timeline))
-        self._emulator = Emulator(build_simt(source, races=self.races))
-        self._spec, self.source = spec, source
-
-    def reserve(self, floats: int, keep: int) -> None:
-        """Make the pool at least `floats` long, keeping its first `keep` floats."""
-        if floats > len(self.pool):
-            larger = np.zeros(floats, FLOAT32.dtype)
-            larger[:keep] = self.pool[:keep]
-            self.pool = larger
+        self._emulator = Emulator(build_simt(source, self.races))
+        self.spec, self.source = spec, source
 
     def record(self, capacity: int) -> StampedRecording:
-        """Memory for what the next launches record; only for a machine made with `timeline`.
-
-        Args:
-            capacity: records of each virtual processor that there is to be room for.
-        """
         self._recording = StampedRecording(self.vps, capacity)
         return self._recording
 
-    def stage(self, script: NDArray[np.uint32]) -> None:
-        """Nothing to do: scripts are read where they are."""
-
     def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
-        """Execute a script, and what follows it."""
-        if self._spec is None or self._emulator is None:
+        if self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
+        run = partial(self._run, self._emulator)
         self._launches += 1
         recording = self._recording if self._timeline else None
         memory = np.zeros(recording.words if recording is not None else 0, np.uint32)
         begun = time.perf_counter_ns()
-        self._failure = self._run(self._emulator, self._spec, script, memory, 0)
+        self._failure = run(script, memory)
         if sequel is not None and self._failure is None:
             for product in sequel.products:
                 multiply(self.pool, product)
             if sequel.entries:
-                entered = entered_at(script, sequel.entries)
-                self._failure = self._run(self._emulator, self._spec, entered, memory, 1)
+                self._failure = run(entered_at(script, sequel.entries), memory, second=True)
         if recording is not None:
             recording.fill(memory)
             if recording.span is not None:
                 recording.align(begun - recording.span[0])
 
     def _run(
-        self, emulator: Emulator, spec: KernelSpec, script: NDArray[np.uint32], recorded: NDArray[np.uint32], run: int
+        self, emulator: Emulator, script: NDArray[np.uint32], recorded: NDArray[np.uint32], second: bool = False
     ) -> Failure | None:
-        """One launch of the kernel.
-
-        Args:
-            recorded: where its times go.
-            run: 1 for the second launch of a script.
-        """
+        """The first or second run of the kernel for a script; its times go to `recorded`."""
+        assert self.spec is not None
         self._runs += 1
         report = np.zeros(2 + self.vps, np.uint32)
         findings = emulator.run(
@@ -195,14 +140,14 @@ class SimtMachine:
             self._counters[~self._runs & 1],
             report,
             blocks=self.vps,
-            shared_bytes=spec.chip.shared_bytes,
+            shared_bytes=self.spec.chip.shared_bytes,
             seed=self.seed,
             races=self.races,
             stopped=np.zeros(1, np.uint32),
             losses=self._losses,
             recording=recorded,
             room=self._recording.room,
-            run=run,
+            run=int(second),
         )
         failure = _failure(findings, report)
         if failure is not None:
@@ -211,27 +156,22 @@ class SimtMachine:
 
     @property
     def launches(self) -> int:
-        """Launches begun so far."""
         return self._launches
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """What went wrong with the launch, if anything did."""
         failure, self._failure = self._failure, None
         return failure
 
     def loss(self, slot: int) -> float:
-        """What the latest launch that wrote there left at that place among the first of the pool."""
         return float(self._losses[slot])
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been closed."""
         return self._open
 
     def close(self) -> None:
-        """Free the pool; may be called twice."""
         self._open = False
-        self.pool = np.zeros(0, FLOAT32.dtype)
+        self.pool = aligned_zeros(0)
 
 
 def _number(variable: Variable, most: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.ops.element import WORD_BYTES
-from vpps.runtime.recording import RECORD, Records
+from vpps.runtime.recording import RECORD, Recording, Records
 
 RUNS = 2  # of the kernel, that a launch may have
 
@@ -28,8 +28,8 @@ TRACK = np.dtype({"names": ["runs"], "formats": [(_RUN, RUNS)], "itemsize": 128}
 Words = NDArray[np.uint32]
 
 
-class StampedRecording:
-    """The records of one launch, made of stamps; see `Recording` in vpps/runtime/recording.py.
+class StampedRecording(Recording):
+    """The records of one launch, made of stamps.
 
     Args:
         n_vps: virtual processors.
@@ -80,13 +80,11 @@ class StampedRecording:
 
     @cached_property
     def lost(self) -> list[int]:
-        """For each virtual processor, the instructions for whose records there was no room."""
         stamps = self._tracks["runs"]["stamps"]
         executed = stamps.max(axis=1) - (stamps > 0).sum(axis=1)
         return [max(0, n - self.capacity) for n in executed.tolist()]
 
     def records(self) -> Records:
-        """All records, by virtual processor, each in the order of execution."""
         return np.concatenate([self._of(vp)[: self.capacity] for vp in range(self.n_vps)])
 
     def _of(self, vp: int) -> Records:

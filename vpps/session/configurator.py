@@ -47,6 +47,7 @@ class Configurator:
 
     def __init__(self, model: Model, options: Options, losses: Losses) -> None:
         self.optimizer = options.rule
+        self.optimizer.check()
         self.listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
         self._model = model
         self._options = options
@@ -70,10 +71,9 @@ class Configurator:
 
     def make_engine(self, configuration: Configuration, records: bool) -> Engine:
         """An engine in a configuration, which leaves timelines or not."""
-        options = self._options
         return Engine(
-            self._model, self.optimizer if options.train else None, configuration, self._target, options.ema,
-            options.pool_limit, bool(options.verify), records, self._losses, self.listeners, self._knowledge,
+            self._model, self._options, configuration, self._target, records, self._losses, self.listeners,
+            self._knowledge,
         )  # fmt: skip
 
     def release(self) -> None:
@@ -174,11 +174,11 @@ class Configurator:
     ) -> Plan:
         """A plan, and a kernel that can run it. `prepare` has seen the graph."""
         try:
-            return self.engine.kernel_for(make, accumulate)
+            return self.engine.kernel_for(make)
         except (CapacityError, CompileError) as error:
             self._give_up(error)
             self._exchanged(graph, trains, accumulate)
-            return self.engine.kernel_for(make, accumulate)
+            return self.engine.kernel_for(make)
 
     def _give_up(self, error: VppsError) -> None:
         """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from vpps.engine.engine import Engine
-from vpps.engine.explanation import KernelFacts, explain
+from vpps.engine.explanation import explain
 from vpps.placement.distribution import Distribution
 from vpps.planner.plan import Plan
 from vpps.planner.policies.comparison import compared
 from vpps.record.topology import Topology
+from vpps.text import in_bytes
 
 COMPARED = 20_000
 """Of larger graphs nothing is said of what other policies would make: that would take seconds."""
@@ -26,18 +27,20 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
     machine, store, planner, plan = engine.machine, engine.store, engine.planner, engine.plan
     averages = store.ema is not None
     parameters = Distribution(engine.model, machine.vps, machine.panel, moments, trains, averages=averages)
-    facts = KernelFacts(
-        machine.target, machine.arch, machine.vps, machine.spec, machine.resources, engine.stepped_down, machine.driver
-    )
     cells = planner.cells.explain() if planner is not None else ()
-    memory = engine.memory if plan is not None else None
-    batching, order = engine.batching.describe(), ""
+    batching, peak, order = engine.batching.describe(), "", ""
+    if plan is not None:
+        memory = engine.memory
+        latest = f"{in_bytes(memory.batch)} for its batch, {in_bytes(memory.script)} of script"
+        peak = f"{in_bytes(memory.peak)} of the pool at most so far; the latest call: {latest}"
     if planner is not None and plan is not None and len(plan.graph) <= COMPARED:
         topology = Topology(plan.graph)
-        said = compared(topology, engine.batching, partial(planner.cells.load_of, topology))
-        batching = [f"batches of the latest call {said}", *batching]
+        others = compared(topology, engine.batching, partial(planner.cells.load_of, topology))
+        batching = [f"batches of the latest call {others}", *batching]
         order = _gathered(plan, engine.configuration.layout)
-    return explain(parameters, engine.arrangement.onchip, facts, cells, memory, tuned, batching, order)
+    said = [("peak", peak), ("tuned", tuned), *(("batching", s) for s in batching), ("latest call", order)]
+    onchip = engine.arrangement.onchip
+    return explain(parameters, onchip, machine, engine.stepped_down, machine.driver, cells, said)
 
 
 def _gathered(plan: Plan, layout: str) -> str:

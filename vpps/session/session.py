@@ -6,9 +6,9 @@ import os
 import threading
 import warnings
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
+from vpps.engine.ahead import example_plan
 from vpps.engine.engine import Engine
 from vpps.engine.losses import Losses
 from vpps.engine.memory import MemoryUse
@@ -71,7 +71,7 @@ class Session:
             self._configurator.prepare(graph)
             store = self._engine.store
             update = store.next_update(self.optimizer, self.clip_norm) if self._train else None
-            self._engine.compile_ahead(graph, loss, update)
+            self._engine.kernel_for(lambda planner: example_plan(planner, graph, loss, update))
         except BaseException:
             self._release()
             raise
@@ -81,9 +81,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.close()
         except NonFiniteError:

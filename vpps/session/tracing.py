@@ -15,18 +15,6 @@ from vpps.report.trace import Trace, checked
 from vpps.session.configurator import Configurator
 
 
-class TraceBlock:
-    """A block `with handle.trace()`.
-
-    Attributes:
-        open: whether it has not been left.
-        recorded_before: whether the handle records without it.
-    """
-
-    open = True
-    recorded_before = False
-
-
 class Tracing:
     """Has a handle record what is launched within a block, one block at a time.
 
@@ -39,22 +27,25 @@ class Tracing:
         self.pid = os.getpid()
         self._configurator = configurator
         self._lock = lock
-        self._block: TraceBlock | None = None
+        self._trace: Trace | None = None  # of the block that has begun and not ended
+        self._open = False  # whether it has not been left
+        self._recorded_before = False  # whether the handle records without it
 
     @contextmanager
     def block(self, path: str | os.PathLike[str] | None, check_usable: Callable[[], None]) -> Iterator[Trace]:
         """`Handle.trace`; `check_usable` raises where the handle cannot be used."""
         where = None if path is None else checked(path)
-        trace, block = Trace(self._configurator.engine.machine.target), TraceBlock()
+        trace = Trace(self._configurator.engine.machine.target)
         try:
             try:
-                self.begin(trace, block, check_usable)
+                self.begin(trace, check_usable)
                 yield trace
             finally:
-                block.open = False
+                if self._trace is trace:
+                    self._open = False
                 if os.getpid() != self.pid:  # a forked child that leaves the block, too: the file is its parent's
                     where = None
-                self.end(block)
+                self.end(trace)
         except BaseException as error:
             if where is not None and trace.timelines:
                 try:
@@ -69,29 +60,29 @@ class Tracing:
             trace.write(where)
 
     @serialised
-    def begin(self, trace: Trace, block: TraceBlock, check_usable: Callable[[], None]) -> None:
+    def begin(self, trace: Trace, check_usable: Callable[[], None]) -> None:
         """Have every launch from now on leave its timeline with the trace."""
         check_usable()
-        if self._block is not None:
+        if self._trace is not None:
             raise HandleError("trace: the handle records one already; leave that block first")
         self._configurator.engine.wait()  # for launches that are not in the block
-        block.recorded_before, self._block = self._configurator.records, block
+        self._recorded_before, self._open, self._trace = self._configurator.records, True, trace
         self._configurator.configure(records=True)
         self._configurator.exchange()
         self._configurator.listeners.append(trace.timelines.append)
 
     @serialised
-    def end(self, block: TraceBlock) -> None:
+    def end(self, trace: Trace) -> None:
         """End what a block began, if it did; may be called again where that was interrupted."""
-        if self._block is not block:
+        if self._trace is not trace:
             return
         try:
             if self._configurator.engine.machine.is_open and os.getpid() == self.pid:
                 self._configurator.engine.wait()
         finally:
             self._configurator.listeners.clear()
-            self._configurator.configure(records=block.recorded_before)
-            self._block = None
+            self._configurator.configure(records=self._recorded_before)
+            self._trace = None
 
     def timeline(self, wait: bool) -> Timeline:
         """`Handle.timeline`."""
@@ -108,5 +99,5 @@ class Tracing:
 
     def recover(self) -> None:
         """End a block that was left, but not ended, as Ctrl-C came meanwhile."""
-        if self._block is not None and not self._block.open:
-            self.end(self._block)
+        if self._trace is not None and not self._open:
+            self.end(self._trace)
