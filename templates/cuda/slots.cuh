@@ -133,7 +133,7 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
 // The weights of a slot, row after row, and their gradients.
 template <class S> struct Values {
     using Weights = Held<S, S::AT, S::IN_REGISTERS>;
-    using Gradient = Held<S, S::GRADIENT, S::GRADIENT_IN_REGISTERS>;
+    using Gradient = Held<S, S::GRADIENT, S::IN_REGISTERS>;
     float of[S::R * S::C];
 
     VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }

@@ -58,15 +58,15 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     live = sass.live_registers(code, cubin.name)
     found, onchip = cubin.resources, kernel.arrangement.onchip
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
-    assert found.cached_registers == onchip.registers > 0
-    assert onchip.registers <= live <= found.registers <= 255
+    assert found.cached_registers == onchip.chip.registers > 0
+    assert onchip.chip.registers <= live <= found.registers <= 255
     # The kernel asks for no load past the coherent caches, and the compiler made none of its own.
     assert sass.noncoherent(code) == []
     assert cubin.warnings == ()
     assert found.shared_bytes + kernel.spec.chip.shared_bytes <= onchip.device.shared_per_block
     reached = (
-        f"tile {onchip.tile}, gradients {onchip.gradients}, stepped down {kernel.stepped_down} times, "
-        f"{onchip.registers} of {live} live of {found.registers} registers, "
+        f"tile {onchip.chip.tile}, gradients {onchip.gradients}, stepped down {kernel.stepped_down} times, "
+        f"{onchip.chip.registers} of {live} live of {found.registers} registers, "
         f"{found.code_bytes // 1024} KiB of code; not in registers: "
         + (", ".join(f"{held.name} {held.tier}" for held in onchip.held if held.tier != "registers") or "nothing")
     )

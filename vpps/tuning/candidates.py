@@ -14,8 +14,8 @@ from typing import Any
 
 from vpps.engine.configuration import Configuration
 from vpps.errors import CapacityError, HandleError
+from vpps.kernel.chip import WARPS
 from vpps.placement.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchip
-from vpps.placement.onchip.device import WARPS
 from vpps.placement.onchip.holding import TIERS, TILES
 from vpps.placement.onchip.slots import valid_rpw
 from vpps.planner.policies import WORTH_TRYING
