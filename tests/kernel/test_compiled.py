@@ -12,7 +12,7 @@ import pytest
 import vpps
 from tests.kernel.cache.builders import suffixes
 from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
-from tests.nvrtc import COMPILE_ALL, needs_nvrtc
+from tests.nvrtc import COMPILE_ALL, needs_nvrtc, noncoherent_loads
 from vpps.engine.options import Example
 from vpps.kernel import nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, compiler_version
@@ -61,7 +61,7 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     assert found.cached_registers == onchip.chip.registers > 0
     assert onchip.chip.registers <= live <= found.registers <= 255
     # The kernel asks for no load past the coherent caches, and the compiler made none of its own.
-    assert sass.noncoherent(code) == []
+    assert noncoherent_loads(code) == []
     assert cubin.warnings == ()
     assert found.shared_bytes + kernel.spec.chip.shared_bytes <= onchip.device.shared_per_block
     reached = (
