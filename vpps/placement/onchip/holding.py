@@ -135,24 +135,12 @@ class MatrixUse:
 class MatrixRole:
     """A matrix as its rows are dealt: W itself, or W^T."""
 
-    matrix: MatrixSpec
+    name: str
+    rows: int
+    columns: int
+    parts: int
     transposed: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.matrix.name}^T" if self.transposed else self.matrix.name
-
-    @property
-    def rows(self) -> int:
-        return self.matrix.columns if self.transposed else self.matrix.rows
-
-    @property
-    def columns(self) -> int:
-        return self.matrix.rows if self.transposed else self.matrix.columns
-
-    @property
-    def parts(self) -> int:
-        return self.matrix.role_t_parts if self.transposed else self.matrix.parts
+    matrix: MatrixSpec
 
     @property
     def floats(self) -> int:
@@ -279,9 +267,12 @@ def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
 
 def roles_of(matrices: Sequence[MatrixSpec]) -> list[MatrixRole]:
     """W, and W^T where it is needed, of each matrix."""
-    return [
-        MatrixRole(m, transposed) for m in matrices for transposed in (False, True) if m.role_t_parts or not transposed
-    ]
+    roles = []
+    for m in matrices:
+        roles.append(MatrixRole(m.name, m.rows, m.columns, m.parts, False, m))
+        if m.role_t_parts:
+            roles.append(MatrixRole(f"{m.name}^T", m.columns, m.rows, m.role_t_parts, True, m))
+    return roles
 
 
 def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions) -> None:
