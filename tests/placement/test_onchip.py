@@ -305,6 +305,9 @@ def test_frozen_matrices_have_no_gradient() -> None:
     plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132)
     assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
     assert {plan.chip.slots[s].gradient for s in plan.of("A").slots} == {-1}
+    apart = plan_onchip(plan.matrices, H200, 132, Options(gradients="registers"))
+    assert min(apart.chip.slots[s].gradient for s in apart.of("B").slots) == apart.weights_in("registers")
+    assert apart.chip.registers == apart.weights_in("registers") + apart.of("B").shape.registers
 
 
 def test_only_large_matrices_off_the_chip_go_to_cublas() -> None:
@@ -313,7 +316,7 @@ def test_only_large_matrices_off_the_chip_go_to_cublas() -> None:
     assert [plan.of(name).gradient for name in "ABC"] == ["gemm", "passes", "overlay"]
     assert plan.gradients == "overlay"
     forced = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="gemm"))
-    assert {held.gradient for held in forced.held if held.role == "W"} == {"gemm"}
+    assert {held.gradient for held in forced.held if not held.transposed} == {"gemm"}
 
 
 def test_groups_gather_gradients_in_passes() -> None:

@@ -198,7 +198,7 @@ def _slots(chip: TunedChip, base: ChipOptions) -> Iterator[Change]:
     largest = sorted(planned.held, key=lambda held: -held.rows * held.columns)[:_ROLES]
     for held in largest:
         for tier in TIERS:
-            if tier != held.tier and (tier != "atomic" or held.role == "W^T"):
+            if tier != held.tier and (tier != "atomic" or held.transposed):
                 yield {"onchip": {"tiers": {**base.tiers, held.name: tier}}}
 
 

@@ -133,7 +133,14 @@ class MatrixUse:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRole:
-    """A matrix as its rows are dealt: W itself, or W^T."""
+    """A matrix as its rows are dealt: W itself, or W^T.
+
+    Attributes:
+        name: the parameter's, with ^T for the transpose.
+        rows, columns, parts: as it is dealt.
+        transposed: whether it is W^T.
+        matrix: W.
+    """
 
     name: str
     rows: int
@@ -156,12 +163,10 @@ class MatrixRole:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMatrix:
+class HeldMatrix(MatrixRole):
     """Where one role lives.
 
     Attributes:
-        role: "W" or "W^T".
-        matrix: name of the parameter.
         tier: where its weights are during a launch.
         number: of it among those that have slots, from 1; 0 of others.
         slots: numbers of its slots.
@@ -169,14 +174,10 @@ class HeldMatrix:
         rows_owned: rows of the block that owns most.
         reason: why this tier, for the user.
         gradient: where its gradient is gathered; "" for a transpose and for a matrix that is not trained.
-        rows, columns, parts: the role as it is dealt.
         shape: of its slots, None where it has none.
         ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
-        element: of the weights.
     """
 
-    role: Literal["W", "W^T"]
-    matrix: str
     tier: Tier
     number: int
     slots: range
@@ -184,18 +185,9 @@ class HeldMatrix:
     rows_owned: int
     reason: str
     gradient: Gradients | Literal[""]
-    rows: int
-    columns: int
-    parts: int
     shape: SlotShape | None
     ownership: Ownership
     first_vp: int
-    element: ElementType = FLOAT32
-
-    @property
-    def name(self) -> str:
-        """The parameter's name, with ^T for the transpose."""
-        return f"{self.matrix}^T" if self.role == "W^T" else self.matrix
 
     @property
     def warps_busy(self) -> int:

@@ -108,7 +108,7 @@ def _number_slots(
                     )
                 )  # fmt: skip
                 at += slots[-1].size
-                free += slots[-1].size
+                free += slots[-1].size if way == "registers" else 0
             ranges[role.name] = range(len(slots) - shape.slots, len(slots))
     return tuple(slots), ranges
 
@@ -129,8 +129,7 @@ def _holders(
             rows_owned = attempt.rows_owned(role)
         holders.append(
             HeldMatrix(
-                role="W^T" if role.transposed else "W",
-                matrix=role.matrix.name,
+                *(role.name, role.rows, role.columns, role.parts, role.transposed, role.matrix),
                 tier=where.tier,
                 number=next(numbers) if slots else 0,
                 slots=slots,
@@ -138,13 +137,9 @@ def _holders(
                 rows_owned=rows_owned,
                 reason=where.reason,
                 gradient=of_matrix.get(role.name, ""),
-                rows=role.rows,
-                columns=role.columns,
-                parts=role.parts,
                 shape=where.shape,
                 ownership=request.options.ownership,
                 first_vp=next_piece % request.vps if n_pieces else 0,
-                element=role.matrix.element,
             )
         )
         next_piece += n_pieces
@@ -208,9 +203,8 @@ def _without(last: OnChip, held: HeldMatrix) -> OnChip | None:
 
 
 def _fewer_slots(last: OnChip) -> Iterator[OnChip]:
-    uses = {m.name: m.uses for m in last.matrices}
     in_registers = [h for h in last.held if h.tier == "registers" and h.name not in last.options.tiers]
-    for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.rows * h.columns, h.role == "W")):
+    for held in sorted(in_registers, key=lambda h: (h.matrix.uses, h.floats, not h.transposed)):
         plan = _without(last, held)
         if plan is not None and 0 < plan.chip.registers < last.chip.registers:
             last = plan
@@ -250,7 +244,7 @@ def nothing_left(onchip: OnChip) -> str:
     holding = f"{onchip.chip.registers} registers of each thread for slots and {onchip.chip.tile} vertices per tile"
     if not named:
         return f"the kernel spills with {holding}, and nothing is left to give up: please report this"
-    least = min((h for h in onchip.held if h.tier == "registers"), key=lambda h: h.rows * h.columns, default=None)
+    least = min((h for h in onchip.held if h.tier == "registers"), key=lambda h: h.floats, default=None)
     advice = f"leave {'one of them' if len(named) > 1 else 'it'} to the planner"
     if least is not None and least.name in options.tiers:
         advice += f", or give tiers={{{least.name!r}: 'shared'}}"

@@ -58,8 +58,8 @@ def _table(onchip: OnChip, moments: int) -> str:
         has_moments = moments and held.gradient
         rows.append(
             (
-                held.matrix,
-                held.role,
+                held.matrix.name,
+                "W^T" if held.transposed else "W",
                 f"{held.rows}x{held.columns}",
                 held.tier,
                 str(held.copies),
@@ -91,9 +91,9 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     blocks, slots = chip.blocks_per_sm, onchip.weights_in("shared")
     staging = FLOAT32.bytes * chip.tile * chip.stage
     gradients = chip.shared_units - slots
-    all_weights = sum(h.rows * h.columns for h in onchip.held)
-    on_chip = sum(h.rows * h.columns for h in onchip.held if h.tier in ON_CHIP)
-    off = sum(h.element.bytes * h.rows * h.columns for h in onchip.held if h.tier == "L2")
+    all_weights = sum(h.floats for h in onchip.held)
+    on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
+    off = sum(h.bytes for h in onchip.held if h.tier == "L2")
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
     buffers = "two staging buffers" if chip.buffers == 2 else "a staging buffer"
     share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared(blocks) // KIB} KiB per block"
@@ -212,7 +212,7 @@ def _next(onchip: OnChip) -> list[str]:
 
 def _wanted_on_chip(onchip: OnChip, held: HeldMatrix) -> bool:
     """Whether only lack of room keeps it off the chip: neither its shape, nor the user, nor an earlier spill."""
-    by_force = held.name in onchip.options.tiers or (held.role == "W^T" and onchip.options.transposed == "atomic")
+    by_force = held.name in onchip.options.tiers or (held.transposed and onchip.options.transposed == "atomic")
     by_shape = held.reason in (ROW_SLICED, NARROW_ROWS)
     return not by_force and not by_shape and held.name not in onchip.limits.evicted
 
@@ -221,8 +221,8 @@ def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
     """The smallest slots that would hold a role."""
     if held.ownership == "round-robin":
         rpw = max((slot.rows for slot in onchip.chip.slots), default=1)
-        return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.element)
-    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits), held.element)
+        return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.matrix.element)
+    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits), held.matrix.element)
     return min(found, key=lambda s: (s.registers, s.width))
 
 
@@ -249,7 +249,7 @@ def _shortage(onchip: OnChip, held: HeldMatrix, sizes: Sizes) -> str:
         short = f"{registers} registers or {shared} KiB of shared memory short"
     else:
         short = f"{shared - least.registers} KiB short in the staging buffer for its rows"
-    matrix = next(m for m in onchip.matrices if m.name == held.matrix)
+    matrix = held.matrix
     unit = matrix.rows // matrix.parts
     fits = sizes.fewer(unit, held.name)
     if fits:
