@@ -8,7 +8,7 @@ struct Row {
     bool accumulate;
     bool mine;           // else another one computes it, and this one only keeps in step
 
-    // The result of a unit; of all units; of a row that has a single one.
+    // The result of a unit; of all units; the sum of f over units; the result of a row that has a single one.
     VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
     template <class F> VP_DEVICE void fill(F f) const
     {
@@ -23,6 +23,7 @@ struct Row {
         else if (add) for_lanes(width, [=](int u) VP_INLINE { to[u] += f(u); });
         else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
     }
+    template <class F> VP_DEVICE float sum(F f) const { return reduce_sum(width, f); }
     VP_DEVICE void give(float v) const
     {
         if (mine && first_lane()) put(0, v);
