@@ -64,16 +64,6 @@ template <int C> VP_DEVICE int place_of(int k)
     return (k - c + first) * THREADS + n * thread() + c - first;
 }
 
-// Calls f for the numbers below N, which are known when compiling: registers have no addresses.
-template <int K> struct Number { enum { VALUE = K }; };
-template <int N, int K = 0, class F> VP_DEVICE void for_numbers(F f)
-{
-    if constexpr (K < N) {
-        f(Number<K>());
-        for_numbers<N, K + 1>(f);
-    }
-}
-
 // What a thread holds of a slot S, from AT on in registers or in shared memory.
 template <class S, int AT, bool IN_REGISTERS> struct Held {
     enum { N = S::R * S::C };

@@ -45,10 +45,7 @@ void simt_fill(void* to, int value, size_t bytes);
 namespace simt {
 
 struct Index {
-    unsigned x, y = 0, z = 0;
-};
-struct Extent {
-    unsigned x, y = 1, z = 1;
+    unsigned x;
 };
 
 template <class T> inline T shuffle(unsigned line, unsigned mask, T value, int source)
@@ -79,8 +76,8 @@ inline void warp_barrier(unsigned line, unsigned mask = 0xffffffffu) { simt_warp
 
 #define threadIdx (simt::Index{simt_thread()})
 #define blockIdx (simt::Index{simt_block()})
-#define blockDim (simt::Extent{simt_threads()})
-#define gridDim (simt::Extent{simt_blocks()})
+#define blockDim (simt::Index{simt_threads()})
+#define gridDim (simt::Index{simt_blocks()})
 #define __syncthreads() simt_block_barrier(__LINE__)
 #define __syncwarp(...) simt::warp_barrier(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __shfl_sync(...) simt::shuffle_from(__LINE__, __VA_ARGS__)

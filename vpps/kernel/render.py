@@ -89,8 +89,8 @@ CUDA_TIMELINE = ("cuda/timeline.cuh",)
 TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 
 ROUTINES = (  # of both
-    *("elementwise.cuh", "random.cuh", "rowwise.cuh", "lists.cuh"),
-    *("ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "guard.cuh", "optimizers.cuh"),
+    *("elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh"),
+    "optimizers.cuh",
 )
 HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_ROUTINES = (

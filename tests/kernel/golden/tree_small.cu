@@ -615,12 +615,10 @@ struct End {
 
 #include "cuda/sync.cuh"
 #include "elementwise.cuh"
-#include "random.cuh"
-#include "rowwise.cuh"
-#include "lists.cuh"
 #include "ops/elementwise.cuh"
 #include "ops/rowwise.cuh"
 #include "ops/lists.cuh"
+#include "random.cuh"
 #include "guard.cuh"
 #include "optimizers.cuh"
 #include "cuda/dropout.cuh"
