@@ -224,10 +224,7 @@ class OnChip:
         Raises:
             KeyError: there is none.
         """
-        for held in self.held:
-            if held.name == name:
-                return held
-        raise KeyError(name)
+        return {held.name: held for held in self.held}[name]
 
     def weights_in(self, tier: Tier) -> int:
         """Registers or KiB that weights take in a tier."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from vpps.errors import VppsError
 from vpps.kernel.chip import KERNEL_SHARED, WARPS
@@ -135,13 +136,11 @@ class Sizes:
 
     def __init__(self, onchip: OnChip) -> None:
         self.onchip = onchip
-        self._plans: dict[tuple[int, int], OnChip | None] = {}
+        self._plan = cache(self._scaled)
 
     def keeps(self, unit: int, units: int, names: Sequence[str], tiers: Sequence[Tier]) -> bool:
         """Whether roles would be in one of the tiers, were a model of `unit` units one of `units`."""
-        if (unit, units) not in self._plans:
-            self._plans[unit, units] = self._scaled(unit, units)
-        plan = self._plans[unit, units]
+        plan = self._plan(unit, units)
         return plan is not None and all(plan.of(name).tier in tiers for name in names)
 
     def most(self, unit: int, names: Sequence[str], tiers: Sequence[Tier]) -> int:
