@@ -24,16 +24,7 @@ VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
 #endif
 }
 
-VP_DEVICE Lanes all_lanes(float x)
-{
-#if VP_LANES == 16
-    return Lanes{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-#elif VP_LANES == 8
-    return Lanes{x, x, x, x, x, x, x, x};
-#else
-    return Lanes{x, x, x, x};
-#endif
-}
+VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // nothing is subtracted: of all values that leaves the bits
 
 // NV vectors times NP panels, one pass over the columns.
 template <int NP, int NV>
