@@ -43,6 +43,12 @@ VP_ROUTINE void watch(const Vp& vp, const Watch& i)
     });
 }
 
+// VP 0 keeps the loss of this launch where the next launch does not overwrite it.
+VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
+{
+    if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
+}
+
 // Whether the launch goes on; says so to the host, and to the second launch of the script: a loss that is 0 or not finite.
 VP_DEVICE bool goes_on(const Vp& vp, Word left_out, bool fine, Word why)
 {

@@ -117,6 +117,9 @@ template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Ar
     if (at.average) for_run(vp, n, [&](int k) { average(at, k, i.complement); });
 }
 
+// Floats that the step of one weight reads and writes: itself and its moments twice, its gradient once.
+template <class Rule> VP_DEVICE constexpr int updated_floats(bool has_gradient) { return 2 + has_gradient + 2 * Rule::MOMENTS; }
+
 template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);

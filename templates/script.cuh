@@ -1,4 +1,10 @@
 // ---- the script: heads, operands, slices. Mirrors vpps/script/instructions.py and vpps/script/slices.py.
+enum {
+    COUNTER_WORDS = 32,  // of a counter's line
+    COUNTERS = VP_COUNTERS,
+    STOPPED = 1u << 30,       // added to all counters by whoever stops the launch: all waits end
+    UNKNOWN_INSTRUCTION = 1,  // why it is stopped
+};
 VP_DEVICE int opcode_of(const Word* ip) { return ip[0] & 0xffff; }
 VP_DEVICE int size_of(const Word* ip) { return ip[1]; }
 VP_DEVICE Word entry_point(const Vp& vp) { return vp.script[VP_HEADER_WORDS + vp.id]; }

@@ -1,14 +1,5 @@
 // ---- tails: runs of elementwise instructions that generated programs compute (vpps/script/tails.py)
 
-// View k of a tail.
-VP_DEVICE Operand view(const Vp& vp, const Segments& views, int k, Word* use)
-{
-    int word;
-    const Operand found = segment(vp, views, k, &word);
-    *use = (Word)word;
-    return found;
-}
-
 // sum[u] = sum (or mean) over the rows that CSR offsets list for row r, of units [from, from + width): in the order of
 // gather_sum, which makes the same sums where they stand alone.
 VP_DEVICE void list_sum(const Vp& vp, const Word* offsets, int r, size_t from, bool mean, int width, float* sum)

@@ -19,26 +19,26 @@ struct Coming {
 };
 
 // What a thread holds of slot `s` arrives so many floats behind its places in slot_memory().
-template <int S = 0> VP_DEVICE void find_arrival(int s, int* wave, int* floats)
+VP_DEVICE void find_arrival(int s, int* wave, int* floats)
 {
-    if constexpr (S < VP_SLOTS) {
+    for_numbers<VP_SLOTS>([&](auto number) {
+        enum { S = number.VALUE };
         if (s == S) {
             *wave = Arrival<S>::WAVE;
             *floats = Slot<S>::IN_REGISTERS ? Arrival<S>::UNIT * THREADS
                                               : (int)(shared_weights() - slot_memory()) + Slot<S>::AT * THREADS;
         }
-        find_arrival<S + 1>(s, wave, floats);
-    }
+    });
 }
-template <int S = 0> VP_DEVICE void take(Vp& vp, const Coming& coming)
+VP_DEVICE void take(Vp& vp, const Coming& coming)
 {
-    if constexpr (S < VP_SLOTS) {
+    for_numbers<VP_SLOTS>([&](auto number) {
+        enum { S = number.VALUE };
         if constexpr (Slot<S>::IN_REGISTERS) {
             if (Arrival<S>::WAVE == coming.wave && coming.slots >> S % 32 & 1)
                 Values<Slot<S>>::Weights::fill(vp.store, slot_memory() + Arrival<S>::UNIT * THREADS);
         }
-        take<S + 1>(vp, coming);
-    }
+    });
 }
 
 // Begin to copy the owned rows of a matrix; the copies of all loads that follow each other are in flight together. What is

@@ -28,25 +28,21 @@ VP_DEVICE int lane() { return thread() % WARP; }
 VP_DEVICE int warp() { return thread() / WARP; }
 VP_DEVICE int rank() { return (int)blockIdx.x; }  // of the virtual processor among those of all groups
 
-#ifdef VP_SIMT
-VP_DEVICE float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
-VP_DEVICE float reciprocal_(float x) { return 1.f / x; }
-VP_DEVICE float as_float(Word w) { float f; __builtin_memcpy(&f, &w, 4); return f; }
-VP_DEVICE Word as_word(float f) { Word w; __builtin_memcpy(&w, &f, 4); return w; }
-#else
 VP_DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 VP_DEVICE float sqrt_(float x) { return __fsqrt_rn(x); }
+VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
+VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
 // 1 / x for x between 2^-126 and 2^126, as rounded as a division is: what the compiler makes of that, but for the case
 // distinction (MUFU.RCP and one step of Newton's; that it is right depends on what MUFU.RCP gives, not on its bound alone).
 VP_DEVICE float reciprocal_(float x)
 {
+#ifdef VP_SIMT
+    return 1.f / x;
+#else
     const float about = reciprocal_about(x);
     return fma_(about, fma_(-x, about, 1.f), about);
-}
-VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
-VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
 #endif
+}
 // Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
 VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }

@@ -1,4 +1,14 @@
 // ---- what CUDA C++ has no word for: memory order, copies to shared memory that do not wait, clocks (PTX ISA 8.x)
+// Calls f for the numbers below N, which are known when compiling: registers have no addresses.
+template <int K> struct Number { enum { VALUE = K }; };
+template <int N, int K = 0, class F> __device__ __forceinline__ void for_numbers(F f)
+{
+    if constexpr (K < N) {
+        f(Number<K>());
+        for_numbers<N, K + 1>(f);
+    }
+}
+
 #ifndef VP_SIMT  // the emulator has its own (simt/words.h)
 __device__ __forceinline__ float* shared_memory()
 {
@@ -80,17 +90,10 @@ template <int K> __device__ __forceinline__ void write_register(Store&, float v)
 
 // They begin with zeros: what is not defined on every way to where it is read may share a register with what is defined
 // under another condition (seen of NVRTC 13.0 and 13.5: the load of one matrix overwrote another one).
-template <int K> __device__ __forceinline__ void clear_registers(Store& store)
-{
-    if constexpr (K < VP_CACHED) {
-        write_register<K>(store, 0.f);
-        clear_registers<K + 1>(store);
-    }
-}
 __device__ __forceinline__ void declare_registers(Store& store)
 {
     asm volatile(".reg .f32 cached<%0>;" ::"n"(VP_CACHED + 1));
-    clear_registers<0>(store);
+    for_numbers<VP_CACHED>([&](auto k) { write_register<k.VALUE>(store, 0.f); });
 }
 
 // A value that the compiler does not know to be the same in every turn of a loop: else it makes a copy of the loop for

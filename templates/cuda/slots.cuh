@@ -56,21 +56,6 @@ template <class S, int K = 0, class F> VP_DEVICE void for_neighbours(F f)
 }
 template <class S> VP_DEVICE int first_row(int w) { return w / S::W * S::R; }  // of warp w, in the slot
 
-// What a thread holds of a slot: values in registers, or in shared memory, from AT on.
-template <int AT, int K, int N> VP_DEVICE void read_registers(const Store& store, float (&v)[N])
-{
-    if constexpr (K < N) {
-        v[K] = read_register<AT + K>(store);
-        read_registers<AT, K + 1>(store, v);
-    }
-}
-template <int AT, int K, int N> VP_DEVICE void write_registers(Store& store, const float (&v)[N])
-{
-    if constexpr (K < N) {
-        write_register<AT + K>(store, v[K]);
-        write_registers<AT, K + 1>(store, v);
-    }
-}
 // Where a thread has the k-th value of a slot with C columns a lane in a buffer, or in shared memory where the slot is there:
 // neighbours of a row side by side.
 template <int C> VP_DEVICE int place_of(int k)
@@ -79,61 +64,42 @@ template <int C> VP_DEVICE int place_of(int k)
     return (k - c + first) * THREADS + n * thread() + c - first;
 }
 
-// One after the other from memory to registers: N values on their way would need N registers more.
-template <int AT, int C, int K, int N> VP_DEVICE void fill_registers(Store& store, const float* buffer)
-{
-    if constexpr (K < N) {
-        write_register<AT + K>(store, buffer[place_of<C>(K)]);
-        fill_registers<AT, C, K + 1, N>(store, buffer);
-    }
-}
-template <int AT, int C, int K, int N> VP_DEVICE void drain_registers(const Store& store, float* buffer)
-{
-    if constexpr (K < N) {
-        buffer[place_of<C>(K)] = read_register<AT + K>(store);
-        drain_registers<AT, C, K + 1, N>(store, buffer);
-    }
-}
-
 // What a thread holds of a slot S, from AT on in registers or in shared memory.
 template <class S, int AT, bool IN_REGISTERS> struct Held {
     enum { N = S::R * S::C };
-    VP_DEVICE static float& shared(int k) { return shared_weights()[AT * THREADS + place_of<S::C>(k)]; }
+    template <int K> VP_DEVICE static float get(const Store& store)
+    {
+        if constexpr (IN_REGISTERS) return read_register<AT + K>(store);
+        else return shared_weights()[AT * THREADS + place_of<S::C>(K)];
+    }
+    template <int K> VP_DEVICE static void set(Store& store, float v)
+    {
+        if constexpr (IN_REGISTERS) write_register<AT + K>(store, v);
+        else shared_weights()[AT * THREADS + place_of<S::C>(K)] = v;
+    }
     VP_DEVICE static void read(const Store& store, float (&v)[N])
     {
-        if constexpr (IN_REGISTERS) read_registers<AT, 0>(store, v);
-        else {
-            VP_UNROLL for (int k = 0; k < N; k++) v[k] = shared(k);
-        }
+        for_numbers<N>([&](auto k) { v[k.VALUE] = get<k.VALUE>(store); });
     }
     VP_DEVICE static void write(Store& store, const float (&v)[N])
     {
-        if constexpr (IN_REGISTERS) write_registers<AT, 0>(store, v);
-        else {
-            VP_UNROLL for (int k = 0; k < N; k++) shared(k) = v[k];
-        }
+        for_numbers<N>([&](auto k) { set<k.VALUE>(store, v[k.VALUE]); });
     }
-    // By way of a buffer in shared memory.
+    // By way of a buffer in shared memory, one after the other: N values on their way would need N registers more.
     VP_DEVICE static void fill(Store& store, const float* buffer)
     {
-        if constexpr (IN_REGISTERS) fill_registers<AT, S::C, 0, N>(store, buffer);
-        else {
-            VP_UNROLL for (int k = 0; k < N; k++) shared(k) = buffer[place_of<S::C>(k)];
-        }
+        for_numbers<N>([&](auto k) { set<k.VALUE>(store, buffer[place_of<S::C>(k.VALUE)]); });
     }
     VP_DEVICE static void drain(const Store& store, float* buffer)
     {
-        if constexpr (IN_REGISTERS) drain_registers<AT, S::C, 0, N>(store, buffer);
-        else {
-            VP_UNROLL for (int k = 0; k < N; k++) buffer[place_of<S::C>(k)] = shared(k);
-        }
+        for_numbers<N>([&](auto k) { buffer[place_of<S::C>(k.VALUE)] = get<k.VALUE>(store); });
     }
 };
 
 // The weights of a slot, row after row, and their gradients.
 template <class S> struct Values {
     using Weights = Held<S, S::AT, S::IN_REGISTERS>;
-    using Gradient = Held<S, S::GRADIENT, S::GRADIENT_IN_REGISTERS>;
+    using Gradient = Held<S, S::GRADIENT, S::IN_REGISTERS>;
     float of[S::R * S::C];
 
     VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }

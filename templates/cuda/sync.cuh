@@ -1,10 +1,6 @@
 // ---- signal, wait, and the words of the script, CUDA
 enum {
-    COUNTER_WORDS = 32,
-    COUNTERS = VP_COUNTERS,
-    STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
-    UNKNOWN_INSTRUCTION = 1,
-    OUT_OF_PATIENCE = 2,
+    OUT_OF_PATIENCE = 2,  // beside UNKNOWN_INSTRUCTION
     POLLS = 64,          // of a counter between two looks at the clock
     PATIENT_POLLS = 16,  // without a nap in between
 };
@@ -146,9 +142,4 @@ VP_DEVICE bool marked(const unsigned* word) { return load_relaxed(word); }
 VP_DEVICE void tell(const Vp& vp, Word slot, float what)
 {
     if (thread() == 0) vp.pool[slot] = vp.losses[slot] = what;
-}
-
-VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
-{
-    if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
 }

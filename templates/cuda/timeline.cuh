@@ -57,12 +57,6 @@ VP_DEVICE void count_floats(const Vp&, size_t floats)
     if (thread() == 0) floats_counted() += (unsigned)floats;
 }
 
-// Floats that the step of one weight reads and writes: itself and its moments twice, its gradient once.
-template <class Rule> VP_DEVICE constexpr size_t updated_floats(bool has_gradient)
-{
-    return 2 + (has_gradient ? 1 : 0) + 2 * Rule::MOMENTS;
-}
-
 struct Owned;  // cuda/slots.cuh
 
 // Elements of a matrix, or of its gradient, that this virtual processor owns, times so many floats for each.

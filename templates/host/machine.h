@@ -95,17 +95,8 @@ Machine* vpps_open(int count, int cores)
     return m;
 }
 
-// The programs of the next launch's tails.
-void vpps_set_tails(Machine* m, const TailEntry* tails)
-{
-    m->tails = tails;
-}
-
-// Number of launches begun.
-unsigned vpps_launches(Machine* m)
-{
-    return m->launches;
-}
+void vpps_set_tails(Machine* m, const TailEntry* tails) { m->tails = tails; }  // programs of the next launch's tails
+unsigned vpps_launches(Machine* m) { return m->launches; }                    // begun so far
 VP_TIMELINE(void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; })  // of the next launch
 
 // Begin a launch and return at once: 1, or 0 if the previous one is still running.

@@ -24,21 +24,7 @@ VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
 #endif
 }
 
-VP_DEVICE Lanes all_lanes(float x)
-{
-#if VP_LANES == 16
-    return Lanes{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-#elif VP_LANES == 8
-    return Lanes{x, x, x, x, x, x, x, x};
-#else
-    return Lanes{x, x, x, x};
-#endif
-}
-
-template <int N> VP_DEVICE void add_run(float* to, const float* from)
-{
-    VP_SIMD for (int p = 0; p < N; p++) to[p] += from[p];
-}
+VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // nothing is subtracted: of all values that leaves the bits
 
 // NV vectors times NP panels, one pass over the columns.
 template <int NP, int NV>
@@ -119,6 +105,13 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
     return 16 / (NV * REGISTERS) >= 4 ? 4 : 16 / (NV * REGISTERS) >= 2 ? 2 : 1;
 }
 
+// n vectors, at least two and at most NV, times one panel.
+template <int NV> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, int panel, int row, int n)
+{
+    if (n == NV) return panel_product<1, NV>(vp, i, i.x, panel, row);
+    if constexpr (NV > 2) one_pass<NV - 1>(vp, i, panel, row, n);
+}
+
 enum { BLOCK_FLOATS = 1 << 16 };  // of vectors that one block has at most: 256 KiB
 
 // Panel by panel, all vectors: a panel is read once and stays in the cache while the vectors pass. With few vectors
@@ -144,25 +137,7 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, in
     for (int p = p0; p < p1; p++) {
         for (int k = 0; k < passes; k++) {
             const int r = r0 + share(r1 - r0, k, passes), n = r0 + share(r1 - r0, k + 1, passes) - r;
-            switch (n) {
-            case 2: panel_product<1, 2>(vp, i, i.x, p, r); break;
-            case 3: panel_product<1, 3>(vp, i, i.x, p, r); break;
-            case 4: panel_product<1, 4>(vp, i, i.x, p, r); break;
-#if VP_VECTORS > 4
-            case 5: panel_product<1, 5>(vp, i, i.x, p, r); break;
-            case 6: panel_product<1, 6>(vp, i, i.x, p, r); break;
-#endif
-#if VP_VECTORS > 6
-            case 7: panel_product<1, 7>(vp, i, i.x, p, r); break;
-            case 8: panel_product<1, 8>(vp, i, i.x, p, r); break;
-#endif
-#if VP_VECTORS > 8
-            case 9: panel_product<1, 9>(vp, i, i.x, p, r); break;
-            case 10: panel_product<1, 10>(vp, i, i.x, p, r); break;
-            case 11: panel_product<1, 11>(vp, i, i.x, p, r); break;
-            case 12: panel_product<1, 12>(vp, i, i.x, p, r); break;
-#endif
-            }
+            one_pass<VP_VECTORS>(vp, i, p, r, n);
         }
     }
 }

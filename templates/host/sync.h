@@ -1,10 +1,5 @@
 // ---- signal and wait, host. A counter's line: how many signals came, how many virtual processors sleep until more come.
-enum {
-    COUNTER_WORDS = 32,
-    COUNTERS = VP_COUNTERS,
-    YIELDS = 20,         // after its spins, how often a wait lets another thread run before it sleeps
-    STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
-};
+enum { YIELDS = 20 };  // after its spins, how often a wait lets another thread run before it sleeps
 
 #if defined(__linux__)
 // Sleepers are woken by the signal that reaches their target (or another 32 apart, and look again): bit target % 32.
@@ -52,7 +47,6 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
     return !__atomic_load_n(vp.stopped, __ATOMIC_RELAXED);
 }
 
-enum { UNKNOWN_INSTRUCTION = 1 };
 VP_DEVICE void stop(const Vp& vp, Word position, int)
 {
     unsigned none = 0;
@@ -67,11 +61,13 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
 VP_DEVICE void mark(unsigned* word) { __atomic_store_n(word, 1u, __ATOMIC_RELAXED); }
 VP_DEVICE bool marked(const unsigned* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 
+// Tails: the kernel serves every model, the programs are in libraries of their own (host/tails.h).
+VP_ROUTINE void tail(const Vp& vp, const Tail& i)
+{
+    for (const TailEntry* entry = vp.tails; entry->run; entry++)
+        if (entry->number == i.number) return entry->run(vp, i);
+    stop(vp, vp.position, UNKNOWN_INSTRUCTION);
+}
+
 // What the host reads when the launch has ended: the first floats of the pool.
 VP_DEVICE void tell(const Vp& vp, Word slot, float what) { vp.pool[slot] = what; }
-
-// VP 0 keeps the loss of this launch where the next launch does not overwrite it.
-VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
-{
-    if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
-}

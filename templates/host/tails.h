@@ -21,10 +21,10 @@ template <class Program> static void run_tail(const Vp& vp, const Tail& i)
 {
     enum { VIEWS = Program::VIEWS, SUMS = Program::SUMS };
     Operand of[VIEWS];
-    Word use[VIEWS];
+    int use[VIEWS];  // where other segments have a width
     float constants[VIEWS];
     for (int k = 0; k < VIEWS; k++) {
-        of[k] = view(vp, i.views, k, &use[k]);
+        of[k] = segment(vp, i.views, k, &use[k]);
         constants[k] = as_float(i.views.first[3 * k]);
     }
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {

@@ -30,12 +30,6 @@ VP_DEVICE int64_t now()
 
 VP_DEVICE void count_floats(const Vp& vp, size_t floats) { vp.timeline->bytes += floats * sizeof(float); }
 
-// Floats that the step of one weight reads and writes: itself and its moments twice, its gradient once.
-template <class Rule> constexpr size_t updated_floats(bool has_gradient)
-{
-    return 2 + (has_gradient ? 1 : 0) + 2 * Rule::MOMENTS;
-}
-
 // Records one instruction after the other: the clock is read once between two, where the first ends and the second begins.
 class Recorder {
     const Vp& vp;

@@ -1,3 +1,53 @@
+// ---- row-wise instructions: a virtual processor owns whole rows
+struct Row {
+    float* y;            // result
+    const float* x[4];   // operands; in a gradient: the forward pass's operands, its result, its gradient
+    int width;           // of the operands
+    int label;           // of the vertex; 0 where the op takes none (its list is at position 0, the script itself)
+    float value;         // a Python constant of the op
+    bool accumulate;
+    bool mine;           // else another one computes it, and this one only keeps in step
+
+    // The result of a unit; of all units; the sum of f over units; the result of a row that has a single one.
+    VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
+    template <class F> VP_DEVICE void fill(F f) const
+    {
+        if (!mine) return;
+        // A loop each, over copies that no store can change: a CPU compiler makes vector code of these only.
+        float* const to = y;
+        const bool add = accumulate;
+        if (ONE_LOOP) for_lanes(width, [=](int u) VP_INLINE {
+            const float v = f(u);
+            to[u] = VP_OPAQUE(add) ? to[u] + v : v;
+        });
+        else if (add) for_lanes(width, [=](int u) VP_INLINE { to[u] += f(u); });
+        else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
+    }
+    template <class F> VP_DEVICE float sum(F f) const { return reduce_sum(width, f); }
+    VP_DEVICE void give(float v) const
+    {
+        if (mine && first_lane()) put(0, v);
+    }
+};
+
+template <auto F, class Args, int N>
+VP_DEVICE void each_row(const Vp& vp, const Args& i, const Operand (&source)[N])
+{
+    for_slices(vp, i.head, [&](int r0, int r1, int, int) {
+        for_rows(vp, r0, r1, [&](int r, bool mine) {
+            Row row = {i.dst.row(r), {nullptr, nullptr, nullptr, nullptr}, (int)i.row_width, i.labels == vp.script ? 0 : (int)i.labels[r],
+                       i.value, (i.head.flags & ACCUMULATE) != 0, mine};
+            VP_UNROLL for (int k = 0; k < N; k++) row.x[k] = source[k].row(r);
+            F(row);
+        });
+    });
+}
+
+template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row1& i) { each_row<F>(vp, i, {i.a}); }
+template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row2& i) { each_row<F>(vp, i, {i.a, i.b}); }
+template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row3& i) { each_row<F>(vp, i, {i.a, i.b, i.c}); }
+template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row4& i) { each_row<F>(vp, i, {i.a, i.b, i.c, i.d}); }
+
 // ---- device code of the row-wise ops. In backward, x holds the operands, then the result y, then its gradient dy.
 // The largest logit, and the sum of exp(x - largest): never a rounded log-sum-exp, which would cost digits when subtracted.
 struct Exponentials {
@@ -10,20 +60,11 @@ struct Exponentials {
 };
 
 struct Sum {
-    VP_DEVICE static void forward(const Row& r)
-    {
-        r.give(reduce_sum(r.width, [&](int u) { return r.x[0][u]; }));
-    }
-    VP_DEVICE static void backward(const Row& r)
-    {
-        r.fill([=](int) VP_INLINE { return r.x[2][0]; });
-    }
+    VP_DEVICE static void forward(const Row& r) { r.give(r.sum([&](int u) { return r.x[0][u]; })); }
+    VP_DEVICE static void backward(const Row& r) { r.fill([=](int) VP_INLINE { return r.x[2][0]; }); }
 };
 struct Mean {
-    VP_DEVICE static void forward(const Row& r)
-    {
-        r.give(reduce_sum(r.width, [&](int u) { return r.x[0][u]; }) / (float)r.width);
-    }
+    VP_DEVICE static void forward(const Row& r) { r.give(r.sum([&](int u) { return r.x[0][u]; }) / (float)r.width); }
     VP_DEVICE static void backward(const Row& r)
     {
         const float d = r.x[2][0] / (float)r.width;
@@ -31,41 +72,32 @@ struct Mean {
     }
 };
 struct Dot {
-    VP_DEVICE static void forward(const Row& r)
-    {
-        r.give(reduce_sum(r.width, [&](int u) { return r.x[0][u] * r.x[1][u]; }));
-    }
-    VP_DEVICE static void backward0(const Row& r)
-    {
-        r.fill([=](int u) VP_INLINE { return r.x[3][0] * r.x[1][u]; });
-    }
-    VP_DEVICE static void backward1(const Row& r)
-    {
-        r.fill([=](int u) VP_INLINE { return r.x[3][0] * r.x[0][u]; });
-    }
+    VP_DEVICE static void forward(const Row& r) { r.give(r.sum([&](int u) { return r.x[0][u] * r.x[1][u]; })); }
+    VP_DEVICE static void backward0(const Row& r) { r.fill([=](int u) VP_INLINE { return r.x[3][0] * r.x[1][u]; }); }
+    VP_DEVICE static void backward1(const Row& r) { r.fill([=](int u) VP_INLINE { return r.x[3][0] * r.x[0][u]; }); }
 };
-struct MeanSquaredError {
+// The squared distance, or the mean of the squares.
+template <bool MEAN> struct SquaredError {
     VP_DEVICE static void forward(const Row& r)
     {
-        const float total = reduce_sum(r.width, [&](int u) {
+        const float total = r.sum([&](int u) {
             const float d = r.x[0][u] - r.x[1][u];
             return d * d;
         });
-        r.give(total / (float)r.width);
+        r.give(MEAN ? total / (float)r.width : total);
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
-        const float scale = 2.f * r.x[3][0] / (float)r.width;
+        const float twice = 2.f * r.x[3][0], scale = MEAN ? twice / (float)r.width : twice;
         r.fill([=](int u) VP_INLINE { return scale * (mine[u] - other[u]); });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
 };
+using MeanSquaredError = SquaredError<true>;
+using SquaredDistance = SquaredError<false>;
 struct ArgMax {
-    VP_DEVICE static int position(const float* x, int n)
-    {
-        return arg_max(n, [&](int u) { return x[u]; });
-    }
+    VP_DEVICE static int position(const float* x, int n) { return arg_max(n, [&](int u) { return x[u]; }); }
     VP_DEVICE static void forward(const Row& r) { r.give((float)position(r.x[0], r.width)); }
 };
 struct Softmax {
@@ -79,7 +111,7 @@ struct Softmax {
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2], top = dy[ArgMax::position(y, r.width)];
-        const float mean = reduce_sum(r.width, [&](int u) { return y[u] * (dy[u] - top); });
+        const float mean = r.sum([&](int u) { return y[u] * (dy[u] - top); });
         r.fill([=](int u) VP_INLINE { return y[u] * ((dy[u] - top) - mean); });
     }
 };
@@ -93,7 +125,7 @@ struct LogSoftmax {
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2];
-        const float total = reduce_sum(r.width, [&](int u) { return dy[u]; });
+        const float total = r.sum([&](int u) { return dy[u]; });
         r.fill([=](int u) VP_INLINE { return dy[u] - exp_(y[u]) * total; });
     }
 };
@@ -112,21 +144,6 @@ struct CrossEntropy {
         r.fill([=](int u) VP_INLINE { return dy * (exp_((x[u] - mine) - y) - (u == label ? 1.f : 0.f)); });
     }
 };
-struct SquaredDistance {
-    VP_DEVICE static void forward(const Row& r)
-    {
-        r.give(reduce_sum(r.width, [&](int u) {
-                  const float d = r.x[0][u] - r.x[1][u];
-                  return d * d;
-              }));
-    }
-    VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
-    {
-        r.fill([=](int u) VP_INLINE { return 2.f * r.x[3][0] * (mine[u] - other[u]); });
-    }
-    VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
-    VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
-};
 struct Cosine {
     VP_DEVICE static float norm(const float* x, int n)
     {
@@ -135,7 +152,7 @@ struct Cosine {
     VP_DEVICE static void forward(const Row& r)
     {
         const float norms = norm(r.x[0], r.width) * norm(r.x[1], r.width);
-        const float product = reduce_sum(r.width, [&](int u) { return r.x[0][u] * r.x[1][u]; });
+        const float product = r.sum([&](int u) { return r.x[0][u] * r.x[1][u]; });
         r.give(product / (norms > 1e-8f ? norms : 1e-8f));
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
@@ -162,10 +179,7 @@ struct LogSumExp {
     }
 };
 struct Max {
-    VP_DEVICE static void forward(const Row& r)
-    {
-        r.give(reduce_max(r.width, [&](int u) { return r.x[0][u]; }));
-    }
+    VP_DEVICE static void forward(const Row& r) { r.give(reduce_max(r.width, [&](int u) { return r.x[0][u]; })); }
     VP_DEVICE static void backward(const Row& r)
     {
         const int best = ArgMax::position(r.x[0], r.width);
@@ -183,21 +197,21 @@ struct Hinge {
     VP_DEVICE static float margin(const Row& r, int u) { return r.x[0][u] - r.x[0][r.label] + r.value; }
     VP_DEVICE static void forward(const Row& r)
     {
-        r.give(reduce_sum(r.width, [&](int u) {
+        r.give(r.sum([&](int u) {
                   const float m = margin(r, u);
                   return u != r.label && !(m <= 0.f) ? m : 0.f;
               }));
     }
     VP_DEVICE static void backward(const Row& r)
     {
-        const float violations = reduce_sum(r.width, [&](int u) { return u != r.label && margin(r, u) > 0.f ? 1.f : 0.f; });
+        const float violations = r.sum([&](int u) { return u != r.label && margin(r, u) > 0.f ? 1.f : 0.f; });
         r.fill([=](int u) VP_INLINE { return u == r.label ? -violations * r.x[2][0] : margin(r, u) > 0.f ? r.x[2][0] : 0.f; });
     }
 };
 struct BinaryCrossEntropy {
     VP_DEVICE static void forward(const Row& r)
     {
-        const float total = reduce_sum(r.width, [&](int u) {
+        const float total = r.sum([&](int u) {
             const float x = r.x[0][u], far = x < 0.f ? x : -x;
             return (x > 0.f ? x : 0.f) - x * r.x[1][u] + log1p_(exp_(far));
         });
@@ -217,15 +231,12 @@ struct BinaryCrossEntropy {
 struct KlDivergence {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.give(reduce_sum(r.width, [&](int u) {
+        r.give(r.sum([&](int u) {
                   const float p = r.x[1][u];
                   return p > 0.f ? p * (log_(p) - r.x[0][u]) : 0.f;
               }));
     }
-    VP_DEVICE static void backward0(const Row& r)
-    {
-        r.fill([=](int u) VP_INLINE { return -r.x[3][0] * r.x[1][u]; });
-    }
+    VP_DEVICE static void backward0(const Row& r) { r.fill([=](int u) VP_INLINE { return -r.x[3][0] * r.x[1][u]; }); }
     VP_DEVICE static void backward1(const Row& r)
     {
         r.fill([=](int u) VP_INLINE {
@@ -243,9 +254,9 @@ struct LayerNorm {
     VP_DEVICE static Moments of(const Row& r)
     {
         const float *x = r.x[0], n = (float)r.width;
-        Moments m{reduce_sum(r.width, [&](int u) { return x[u]; }) / n, 0.f, 0.f};
-        m.rest = reduce_sum(r.width, [&](int u) { return x[u] - m.mean; }) / n;
-        const float squares = reduce_sum(r.width, [&](int u) { return m.centred(x[u]) * m.centred(x[u]); });
+        Moments m{r.sum([&](int u) { return x[u]; }) / n, 0.f, 0.f};
+        m.rest = r.sum([&](int u) { return x[u] - m.mean; }) / n;
+        const float squares = r.sum([&](int u) { return m.centred(x[u]) * m.centred(x[u]); });
         m.scale = 1.f / sqrt_(squares / n + r.value);
         return m;
     }
@@ -258,8 +269,8 @@ struct LayerNorm {
     {
         const float *y = r.x[1], *dy = r.x[2];
         const float scale = of(r).scale;
-        const float mean = reduce_sum(r.width, [&](int u) { return dy[u]; }) / (float)r.width;
-        const float along = reduce_sum(r.width, [&](int u) { return dy[u] * y[u]; }) / (float)r.width;
+        const float mean = r.sum([&](int u) { return dy[u]; }) / (float)r.width;
+        const float along = r.sum([&](int u) { return dy[u] * y[u]; }) / (float)r.width;
         r.fill([=](int u) VP_INLINE { return scale * (dy[u] - mean - y[u] * along); });
     }
 };

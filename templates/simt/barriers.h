@@ -38,7 +38,7 @@ template <class F> static void for_lanes(const Warp& warp, uint32_t lanes, F f)
 
 static void complete_block_barrier(Block& block)
 {
-    Warp* warps = machine.warps + block.id * machine.warps_per_block;
+    Warp* warps = &machine.warps[block.id * machine.warps_per_block];
     if (machine.request.races) {
         for (uint32_t w = 0; w < machine.warps_per_block; w++)
             for_lanes(warps[w], warps[w].owners, [&](Fiber& f) {
@@ -66,7 +66,7 @@ static void diverge(const Fiber& other, const char* there, unsigned line, const 
 
 static Fiber& waiting_in(const Block& block)
 {
-    Warp* warp = machine.warps + block.id * machine.warps_per_block;
+    Warp* warp = &machine.warps[block.id * machine.warps_per_block];
     while (!warp->at_barrier) warp++;
     return fiber_of(*warp, (uint32_t)__builtin_ctz(warp->at_barrier));
 }
@@ -217,8 +217,7 @@ static Fiber* foremost(const Block& block)
 
 static void report_standstill()
 {
-    for (uint32_t w = 0; w < machine.warp_count; w++) {
-        const Warp& warp = machine.warps[w];
+    for (const Warp& warp : machine.warps) {
         for (uint32_t m = 0; m < warp.meetings; m++) {
             const Meeting& meeting = warp.met[m];
             const uint32_t missing = meeting.mask & ~meeting.arrived & ~warp.spinning;

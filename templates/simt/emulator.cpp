@@ -124,21 +124,15 @@ void store_relaxed(unsigned* p, unsigned value)
     made_progress();
 }
 
-void add_relaxed(unsigned* p, unsigned value)
+static void add(unsigned* p, unsigned value, Order order)
 {
     touch_atomically(p);
-    publish(p, Order::RELAXED_SIGNAL);
+    publish(p, order);
     *p += value;
     made_progress();
 }
-
-void add_release(unsigned* p, unsigned value)
-{
-    touch_atomically(p);
-    publish(p, Order::ESTABLISHED);
-    *p += value;
-    made_progress();
-}
+void add_relaxed(unsigned* p, unsigned value) { add(p, value, Order::RELAXED_SIGNAL); }
+void add_release(unsigned* p, unsigned value) { add(p, value, Order::ESTABLISHED); }
 
 unsigned compare_and_swap(unsigned* p, unsigned expected, unsigned desired)
 {
@@ -148,21 +142,6 @@ unsigned compare_and_swap(unsigned* p, unsigned expected, unsigned desired)
     if (before == expected && before != desired) {
         publish(p, Order::RELAXED_SIGNAL);
         *p = desired;
-        made_progress();
-    } else {
-        count_polls(p);
-    }
-    return before;
-}
-
-unsigned exchange(unsigned* p, unsigned value)
-{
-    touch_atomically(p);
-    const unsigned before = *p;
-    acquire(p, Order::RELAXED_WAIT);
-    if (before != value) {
-        publish(p, Order::RELAXED_SIGNAL);
-        *p = value;
         made_progress();
     } else {
         count_polls(p);
@@ -286,30 +265,17 @@ static bool reserve(const SimtRequest& request)
     return done;
 }
 
-static void remove_threads()
-{
-    delete[] machine.fibers;
-    delete[] machine.warps;
-    delete[] machine.blocks;
-    machine.fibers = nullptr;
-    machine.warps = nullptr;
-    machine.blocks = nullptr;
-    machine.fiber_count = machine.warp_count = machine.block_count = 0;
-}
-
 static void lay_out(const SimtRequest& request)
 {
-    if (machine.fiber_count != request.blocks * request.threads || machine.block_count != request.blocks) {
-        remove_threads();
-        machine.block_count = request.blocks;
-        machine.fiber_count = request.blocks * request.threads;
-        machine.warp_count = machine.fiber_count / LANES;
+    const uint32_t threads = request.blocks * request.threads;
+    if (machine.fibers.size() != threads || machine.blocks.size() != request.blocks) {
         machine.warps_per_block = request.threads / LANES;
-        machine.fibers = new Fiber[machine.fiber_count]();
-        machine.warps = new Warp[machine.warp_count]();
-        machine.blocks = new Block[machine.block_count]();
-        machine.queue.resize(machine.warp_count + 1);
+        machine.fibers = std::vector<Fiber>(threads);
+        machine.warps = std::vector<Warp>(threads / LANES);
+        machine.blocks = std::vector<Block>(request.blocks);
+        machine.queue.resize(machine.warps.size() + 1);
     }
+    machine.block_count = request.blocks;
     constexpr uint32_t POISON = 0x7fc5d15d;  // a NaN that is easily recognised
     for (uint32_t b = 0; b < request.blocks; b++) {
         Block& block = machine.blocks[b];
@@ -323,21 +289,20 @@ static void lay_out(const SimtRequest& request)
                         shared_shadows.data + b * machine.shared_stride / 4, true};
     }
     machine.queue_head = machine.queue_length = 0;
-    for (uint32_t w = 0; w < machine.warp_count; w++) {
-        Warp& warp = machine.warps[w];
+    for (Warp& warp : machine.warps) {
         warp.ready = warp.spinning = warp.meeting = warp.at_barrier = warp.ended = warp.owners = warp.partial = 0;
         warp.time = machine.start;
         warp.queued = false;
         warp.meetings = 0;
         make_ready(warp, ~0u);
     }
-    for (uint32_t i = 0; i < machine.fiber_count; i++) {
+    for (uint32_t i = 0; i < threads; i++) {
         Fiber& f = machine.fibers[i];
         const uint32_t block = i / request.threads, thread = i % request.threads;
         f.thread = block << THREAD_BITS | thread;
         f.lane = thread % LANES;
-        f.warp = machine.warps + i / LANES;
-        f.block = machine.blocks + block;
+        f.warp = &machine.warps[i / LANES];
+        f.block = &machine.blocks[block];
         f.position = NOWHERE;
         f.line = 0;
         f.own = nullptr;
@@ -407,8 +372,7 @@ int vpps_simt_run(const SimtRequest* request)
     run_another();
     hot.checking = false;
     hot.stack_bytes = hot.pool_bytes = hot.shared_bytes = 0;
-    for (uint32_t i = 0; i < machine.fiber_count; i++) {
-        Fiber& f = machine.fibers[i];
+    for (Fiber& f : machine.fibers) {
         end_copies(f, false);
         give_up_own(f);
     }
@@ -431,7 +395,9 @@ uint64_t vpps_simt_switches() { return machine.switches; }
 // Gives all memory back, until the next launch.
 void vpps_simt_release()
 {
-    remove_threads();
+    machine.fibers = {};
+    machine.warps = {};
+    machine.blocks = {};
     machine.stacks.release();
     machine.shared.release();
     for (int r = 0; r < RANGES; r++) {

@@ -152,10 +152,10 @@ static Hot hot __attribute__((aligned(64)));
 
 static struct Machine {
     SimtRequest request;
-    Fiber* fibers = nullptr;
-    Warp* warps = nullptr;
-    Block* blocks = nullptr;
-    uint32_t fiber_count = 0, warp_count = 0, block_count = 0, warps_per_block = 0;
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    std::vector<Block> blocks;
+    uint32_t block_count, warps_per_block;
     Reserved<char> stacks, shared;
     size_t shared_stride;
     Range ranges[RANGES];
@@ -176,7 +176,7 @@ static struct Machine {
 
 inline Fiber& fiber_of(const Warp& warp, uint32_t lane)
 {
-    return machine.fibers[(&warp - machine.warps) * LANES + lane];
+    return machine.fibers[(&warp - machine.warps.data()) * LANES + lane];
 }
 
 inline Knowledge& knowledge_of(Fiber& fiber) { return fiber.own ? *fiber.own : fiber.block->known; }

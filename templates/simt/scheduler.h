@@ -20,7 +20,7 @@ static void make_ready(Warp& warp, uint32_t lanes)
     if (warp.queued || !lanes) return;
     warp.queued = true;
     const size_t last = (machine.queue_head + machine.queue_length++) % machine.queue.size();
-    machine.queue[last] = (uint32_t)(&warp - machine.warps);
+    machine.queue[last] = (uint32_t)(&warp - machine.warps.data());
 }
 
 static Warp& next_in_queue()
@@ -40,8 +40,7 @@ static Warp& next_in_queue()
 static void wake_spinning()
 {
     machine.polled_progress = machine.progress;
-    for (uint32_t w = 0; w < machine.warp_count && machine.spinning; w++) {
-        Warp& warp = machine.warps[w];
+    for (Warp& warp : machine.warps) {
         machine.spinning -= (uint32_t)__builtin_popcount(warp.spinning);
         make_ready(warp, warp.spinning);
         warp.spinning = 0;

@@ -9,9 +9,7 @@
 #define __global__
 #define __device__
 #define __constant__
-#define __host__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 // There is no __shared__: a block's shared memory is what shared_memory() returns.
@@ -47,10 +45,7 @@ void simt_fill(void* to, int value, size_t bytes);
 namespace simt {
 
 struct Index {
-    unsigned x, y = 0, z = 0;
-};
-struct Extent {
-    unsigned x, y = 1, z = 1;
+    unsigned x;
 };
 
 template <class T> inline T shuffle(unsigned line, unsigned mask, T value, int source)
@@ -74,16 +69,6 @@ template <class T> inline T shuffle_xor(unsigned line, unsigned mask, T value, i
     const int mine = (int)(simt_thread() % 32), from = mine ^ lanes;
     return shuffle(line, mask, value, from < (mine & -width) + width ? from : mine);
 }
-template <class T> inline T shuffle_up(unsigned line, unsigned mask, T value, unsigned lanes, int width = 32)
-{
-    const int mine = (int)(simt_thread() % 32), from = mine - (int)lanes;
-    return shuffle(line, mask, value, from >= (mine & -width) ? from : mine);
-}
-template <class T> inline T shuffle_down(unsigned line, unsigned mask, T value, unsigned lanes, int width = 32)
-{
-    const int mine = (int)(simt_thread() % 32), from = mine + (int)lanes;
-    return shuffle(line, mask, value, from < (mine & -width) + width ? from : mine);
-}
 
 inline void warp_barrier(unsigned line, unsigned mask = 0xffffffffu) { simt_warp_barrier(mask, line); }
 
@@ -91,17 +76,13 @@ inline void warp_barrier(unsigned line, unsigned mask = 0xffffffffu) { simt_warp
 
 #define threadIdx (simt::Index{simt_thread()})
 #define blockIdx (simt::Index{simt_block()})
-#define blockDim (simt::Extent{simt_threads()})
-#define gridDim (simt::Extent{simt_blocks()})
+#define blockDim (simt::Index{simt_threads()})
+#define gridDim (simt::Index{simt_blocks()})
 #define __syncthreads() simt_block_barrier(__LINE__)
 #define __syncwarp(...) simt::warp_barrier(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __shfl_sync(...) simt::shuffle_from(__LINE__, __VA_ARGS__)
 #define __shfl_xor_sync(...) simt::shuffle_xor(__LINE__, __VA_ARGS__)
-#define __shfl_up_sync(...) simt::shuffle_up(__LINE__, __VA_ARGS__)
-#define __shfl_down_sync(...) simt::shuffle_down(__LINE__, __VA_ARGS__)
-#define __ballot_sync(mask, predicate) simt_ballot(mask, (predicate) != 0, __LINE__)
 #define __any_sync(mask, predicate) (simt_ballot(mask, (predicate) != 0, __LINE__) != 0)
-#define __all_sync(mask, predicate) (simt_ballot(mask, (predicate) == 0, __LINE__) == 0)
 
 struct alignas(8) float2 {
     float x, y;
@@ -109,22 +90,15 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
-struct alignas(8) uint2 {
-    unsigned x, y;
-};
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
-inline int __float_as_int(float x) { int i; __builtin_memcpy(&i, &x, 4); return i; }
-inline float __int_as_float(int i) { float x; __builtin_memcpy(&x, &i, 4); return x; }
-inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 
 // ---- what is inline PTX on a GPU
 inline float* shared_memory() { return simt_shared_memory(); }
@@ -134,8 +108,7 @@ unsigned load_acquire(const unsigned* p);
 void store_relaxed(unsigned* p, unsigned value);
 void add_relaxed(unsigned* p, unsigned value);
 void add_release(unsigned* p, unsigned value);
-unsigned exchange(unsigned* p, unsigned value);                                    // relaxed; returns what was there
-unsigned compare_and_swap(unsigned* p, unsigned expected, unsigned desired);       // relaxed; returns what was there
+unsigned compare_and_swap(unsigned* p, unsigned expected, unsigned desired);  // relaxed; returns what was there
 void add_float(float* p, float value);
 
 Word load_script(const Word* p);  // through the path that is not coherent: for what no launch writes

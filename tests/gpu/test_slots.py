@@ -85,7 +85,7 @@ CASES: dict[str, Case] = {
     **{
         f"round-robin, rpw {rpw}": Case(
             Options(ownership="round-robin", rpw=rpw),
-            lambda c, rpw=rpw: {slot.rows for slot in c.slots} == {rpw},  # type: ignore[misc]
+            lambda c, rpw=rpw: {slot.rows for slot in c.chip.slots} == {rpw},  # type: ignore[misc]
         )
         for rpw in (1, 2, 4)
     },
@@ -102,12 +102,12 @@ CASES: dict[str, Case] = {
         lambda c: tiers(c) == {"registers", "shared", "L2"},
     ),
     **{
-        f"tile {tile}": Case(Options(tile=tile), lambda c, tile=tile: c.tile == tile)  # type: ignore[misc]
+        f"tile {tile}": Case(Options(tile=tile), lambda c, tile=tile: c.chip.tile == tile)  # type: ignore[misc]
         for tile in (8, 4, 2, 1)
     },
-    "two blocks per multiprocessor": Case(Options(blocks_per_sm=2), lambda c: c.blocks_per_sm == 2, hidden=256),
-    "two groups": Case(Options(groups=2), lambda c: bool(c.slots)),
-    "four groups": Case(Options(groups=4), lambda c: bool(c.slots), hidden=256),
+    "two blocks per multiprocessor": Case(Options(blocks_per_sm=2), lambda c: c.chip.blocks_per_sm == 2, hidden=256),
+    "two groups": Case(Options(groups=2), lambda c: bool(c.chip.slots)),
+    "four groups": Case(Options(groups=4), lambda c: bool(c.chip.slots), hidden=256),
 }
 
 

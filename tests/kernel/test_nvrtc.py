@@ -21,7 +21,7 @@ import pytest
 
 import vpps
 from tests.kernel.cache.builders import suffixes
-from tests.nvrtc import ARCHS, interpreter, needs_nvrtc
+from tests.nvrtc import ARCHS, interpreter, needs_nvrtc, noncoherent_loads
 from tests.processes import finish, run, start
 from vpps.kernel import libnvrtc, nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, supported_archs
@@ -85,7 +85,8 @@ class TestRegisters:
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
     def test_that_are_live_grow_by_one_per_weight(self, arch: str) -> None:
-        live = [sass.live_registers_at_branch(compile_cubin(interpreter(n), arch)) for n in (32, 64, 128)]
+        cubins = [compile_cubin(interpreter(n), arch) for n in (32, 64, 128)]
+        live = [sass.live_registers(sass.code_of(cubin), cubin.name) for cubin in cubins]
         assert [b - a for a, b in pairwise(live)] == pytest.approx([32, 64], abs=4)
 
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
@@ -152,21 +153,21 @@ class TestNoncoherentLoads:
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_are_none_in_a_kernel_whose_data_is_written(self, arch: str) -> None:
-        assert sass.noncoherent_loads(compile_cubin(interpreter(64), arch)) == []
+        assert noncoherent_loads(sass.code_of(compile_cubin(interpreter(64), arch))) == []
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_of_restrict_pointers_are_found(self, arch: str) -> None:
         source = interpreter(
             64, "const float* __restrict__ table", "case 10: y[lane] = table[lane] + table[lane + at[3]]; break;"
         )
-        found = sass.noncoherent_loads(compile_cubin(source, arch))
+        found = noncoherent_loads(sass.code_of(compile_cubin(source, arch)))
         assert len(found) == 2
         assert all(re.match(r"(@!?P\d )?LDG\.\S*CONSTANT\S* R\d+, ", text) for text in found)
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
     def test_of_the_script_alone_are_told_from_others(self, arch: str) -> None:
         case = "case 10: y[lane] = __uint_as_float(__ldg(at + 3)); break;"
-        (found,) = sass.noncoherent_loads(compile_cubin(interpreter(64, case=case), arch))
+        (found,) = noncoherent_loads(sass.code_of(compile_cubin(interpreter(64, case=case), arch)))
         assert "LDG" in found
 
 
@@ -289,17 +290,16 @@ class TestWithout:
         resources = Resources(32, 0, 0, 0, 0, 128, 8, None, 0.1, "NVRTC 13.0")
         cubin = Cubin(tmp_path / "x.cubin", "sm_90", "vpps_kernel", tmp_path / "x.cu", resources, ())
         assert sass.nvdisasm() is None
-        assert sass.live_registers_at_branch(cubin) is None
         assert sass.with_live_registers(cubin) is cubin
         check_resources(resources, "this kernel")
         with pytest.raises(vpps.CompileError, match="pip install nvidia-cuda-nvdisasm"):
-            sass.noncoherent_loads(cubin)
+            sass.code_of(cubin)
         tool = tmp_path / "nvdisasm"
         tool.write_text("#!/bin/sh\necho no such file >&2\nexit 1\n")
         tool.chmod(0o755)
         assert sass.nvdisasm() == tool
         with pytest.raises(vpps.CompileError, match=r"cannot read .*x\.cubin(?s:.*)no such file"):
-            sass.noncoherent_loads(cubin)
+            sass.code_of(cubin)
 
 
 class TestLibrary:

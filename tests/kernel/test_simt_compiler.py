@@ -23,7 +23,7 @@ struct Launch { float* pool; const Word* script; unsigned* counters; unsigned* c
 extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
 {
     #pragma unroll
-    for (int k = 0; k < 2; k++) launch.pool[threadIdx.x + k] = __fmaf_rn(2.f, 3.f, 4.f) + make_float2(1, k).y;
+    for (int k = 0; k < 2; k++) launch.pool[threadIdx.x + k] = __fmaf_rn(2.f, 3.f, 4.f) + make_float4(0, 1, 2, k).w;
     __syncthreads();
     %s
 }
@@ -74,10 +74,10 @@ def test_options_keep_results_independent_of_the_compiler(log: Path) -> None:
 def test_neither_emulator_nor_words_draw_warnings(log: Path, races: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"{shlex.quote(GXX)} -Werror")
     body = """
-        const unsigned votes = __ballot_sync(~0u, threadIdx.x < blockDim.x);
-        const float sum = __shfl_xor_sync(~0u, 1.f, 16) + __shfl_down_sync(~0u, 1.f, 1) + __shfl_up_sync(~0u, 1.f, 1);
+        const bool vote = __any_sync(~0u, threadIdx.x < blockDim.x);
+        const float sum = __shfl_xor_sync(~0u, 1.f, 16) + __shfl_sync(~0u, vote ? 1.f : 2.f, 1);
         __syncwarp();
-        __syncwarp(votes);
+        __syncwarp(~0u);
         if (blockIdx.x < gridDim.x) add_float(launch.pool, sum + __uint_as_float(__float_as_uint(shared_memory()[0])));
     """
     assert build_emulator().is_file()

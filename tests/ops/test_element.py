@@ -25,8 +25,8 @@ def test_a_narrower_type_takes_fewer_registers() -> None:
     def planned(element: ElementType) -> tuple[int, int]:
         matrix = MatrixSpec("U", 1024, 1024, element=element)
         onchip = plan_onchip((matrix,), known_device("H200"), 132, ChipOptions())
-        assert {slot.element for slot in onchip.slots} == {element}
-        return sum(s.size for s in onchip.slots), sum(s.rows * s.columns for s in onchip.slots)
+        assert {slot.element for slot in onchip.chip.slots} == {element}
+        return sum(s.size for s in onchip.chip.slots), sum(s.rows * s.columns for s in onchip.chip.slots)
 
     registers, weights = planned(FLOAT32)
     assert registers == weights

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpps.errors import CapacityError, HandleError, SpillError
-from vpps.kernel.chip import SCRATCH_FLOATS, SCRIPT_WORDS
+from vpps.kernel.chip import KERNEL_SHARED, THREADS
 from vpps.placement.onchip import (
     DEVICES,
+    Device,
     MatrixSpec,
     OnChip,
-    capacity,
     explain,
     known_device,
     owned_rows,
@@ -28,9 +28,9 @@ from vpps.placement.onchip import (
 from vpps.placement.onchip import (
     ChipOptions as Options,
 )
-from vpps.placement.onchip.device import KERNEL_SHARED, KIB, THREADS
 from vpps.placement.onchip.place import NARROW, NARROW_ROWS, ROW_SLICED
 from vpps.script.slices import unit_owners
+from vpps.text import KIB
 
 pytestmark = pytest.mark.host
 
@@ -63,7 +63,8 @@ def shape(plan: OnChip, name: str) -> tuple[int, int, int]:
 
 def spans(plan: OnChip, tier: str) -> list[tuple[int, int]]:
     """First and last register (or KiB) of the weights of each slot of a tier."""
-    return sorted((slot.at, slot.at + slot.size) for slot in plan.slots if slot.tier == tier)
+    slots = [slot for slot in plan.chip.slots if slot.in_registers == (tier == "registers")]
+    return sorted((slot.at, slot.at + slot.size) for slot in slots)
 
 
 # Shapes
@@ -78,13 +79,13 @@ def test_tree_lstm_of_256_units_takes_52_registers_as_designed() -> None:
         "W^T": (2, 3, 8),
     }
     assert [(held.rows_owned, held.columns) for held in plan.held] == [(10, 512), (4, 1280), (6, 256), (2, 768)]
-    assert plan.registers == 52
+    assert plan.chip.registers == 52
     assert [held.warps_busy for held in plan.held] == [8, 8, 8, 8]
 
 
 def test_slots_fill_their_tier_without_gaps() -> None:
     plan = plan_onchip(tree_lstm(640), H200, 132)
-    assert {slot.tier for slot in plan.slots} == {"registers", "shared"}
+    assert {slot.in_registers for slot in plan.chip.slots} == {True, False}
     for tier in ("registers", "shared"):
         starts, stops = zip(*spans(plan, tier), strict=True)
         assert starts == (0, *stops[:-1])
@@ -93,7 +94,7 @@ def test_slots_fill_their_tier_without_gaps() -> None:
 def test_a_thread_never_carries_more_than_64_sums() -> None:
     for hidden in (64, 256, 600, 1024):
         plan = plan_onchip(tree_lstm(hidden), H200, 132)
-        assert all(slot.rows * 8 <= 64 for slot in plan.slots)
+        assert all(slot.rows * 8 <= 64 for slot in plan.chip.slots)
 
 
 def test_the_paper_allows_six_rows_per_warp_of_1024_columns() -> None:
@@ -103,6 +104,12 @@ def test_the_paper_allows_six_rows_per_warp_of_1024_columns() -> None:
 
 
 # Capacity
+
+
+def capacity(device: Device) -> tuple[int, int]:
+    """Weights that fit in all registers, and in shared memory beside 8 vectors of 256 columns."""
+    shared = (device.shared(1) - 4 * 8 * 256) // KIB
+    return device.sms * THREADS * device.registers(1), device.sms * THREADS * shared
 
 
 @pytest.mark.parametrize(
@@ -116,10 +123,6 @@ def test_capacity_is_what_was_counted_on_paper(device: str, registers: float, to
     assert in_registers + in_shared == pytest.approx(total, rel=0.035)
 
 
-def test_what_every_kernel_takes_of_shared_memory_is_left_out() -> None:
-    assert 4 * (SCRIPT_WORDS + SCRATCH_FLOATS) == KERNEL_SHARED
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_plan_reaches_the_capacity(device: str) -> None:
     gpu = known_device(device)
@@ -130,7 +133,7 @@ def test_a_plan_reaches_the_capacity(device: str) -> None:
     plan = plan_onchip([a, b], gpu, gpu.sms, Options(tiers={"A": "registers", "B": "shared"}))
     assert tiers(plan) == {"A": "registers", "B": "shared"}
     assert plan.gradients == "none"
-    assert plan.registers == 192
+    assert plan.chip.registers == 192
     assert a.rows * a.columns == in_registers
     assert b.rows * b.columns > 0.99 * in_shared
     more = dataclasses.replace(b, rows=b.rows + rows)
@@ -141,11 +144,11 @@ def test_separate_gradients_halve_the_capacity() -> None:
     half = MatrixSpec("A", 132 * 96, 256, role_t_parts=0)
     plan = plan_onchip([half], H200, 132, Options(gradients="registers"))
     assert half.rows * half.columns == pytest.approx(3.2e6, rel=0.02)
-    assert (plan.registers, plan.gradients) == (192, "registers")
+    assert (plan.chip.registers, plan.gradients) == (192, "registers")
     both = [half, MatrixSpec("B", 132 * 96, 256, role_t_parts=0)]
     plan = plan_onchip(both, H200, 132, Options(gradients="registers", tiers={"A": "registers", "B": "shared"}))
     assert sum(m.rows * m.columns for m in both) == pytest.approx(6.9e6, rel=0.06)
-    assert [slot.tier for slot in plan.gradient_slots if slot] == [slot.tier for slot in plan.slots]
+    assert {slot.gradient - slot.at for slot in plan.chip.slots} == {96} == {plan.weights_in("shared")}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -154,12 +157,12 @@ def test_separate_gradients_halve_the_capacity() -> None:
 def test_a_plan_never_takes_more_than_there_is(device: str, blocks: int, hidden: int) -> None:
     gpu = known_device(device)
     plan = plan_onchip(tree_lstm(hidden), gpu, gpu.sms * blocks, Options(blocks_per_sm=blocks))
-    assert plan.registers <= gpu.registers(blocks)
-    assert plan.shared_bytes + KERNEL_SHARED <= gpu.shared_per_block
+    assert plan.chip.registers <= gpu.registers(blocks)
+    assert plan.chip.shared_bytes <= gpu.shared_per_block
     system = KIB if gpu.sm >= 80 else 0
-    assert blocks * (plan.shared_bytes + KERNEL_SHARED + system) <= gpu.shared_per_sm
+    assert blocks * (plan.chip.shared_bytes + system) <= gpu.shared_per_sm
     widths = [held.shape.width for held in plan.held if held.shape]
-    assert plan.staging_floats == plan.tile * max(widths)
+    assert plan.chip.stage == max(widths)
 
 
 # Tiers
@@ -246,22 +249,22 @@ def test_a_forced_tier_that_does_not_fit_is_an_error_with_numbers() -> None:
 
 def test_the_staging_buffer_is_doubled_where_the_device_copies_asynchronously() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 132)
-    assert (plan.staging_floats, plan.staging_buffers) == (8 * 1280, 2)
+    assert (plan.chip.tile, plan.chip.stage, plan.chip.buffers) == (8, 1280, 2)
     sums = 8 * 5 * 8  # of 5 rows and 8 vertices, from 8 warps
     results = 5 * THREADS
-    assert plan.shared_bytes == 2 * 4 * 8 * 1280 + 4 * (sums + results)
-    assert plan_onchip(tree_lstm(256), T4, 40).staging_buffers == 1
+    assert plan.chip.shared_bytes == KERNEL_SHARED + 2 * 4 * 8 * 1280 + 4 * (sums + results)
+    assert plan_onchip(tree_lstm(256), T4, 40).chip.buffers == 1
 
 
 def test_weights_come_before_the_second_staging_buffer() -> None:
     plan = plan_onchip([square("A", 1920)], H200, 132)
     assert tiers(plan)["A^T"] == "shared"
-    assert plan.staging_buffers == 1
+    assert plan.chip.buffers == 1
 
 
 def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
     wide = MatrixSpec("A", 132, 8192, role_t_parts=0)
-    assert plan_onchip([wide], H200, 132).tile == 4
+    assert plan_onchip([wide], H200, 132).chip.tile == 4
     with pytest.raises(CapacityError, match="staging 8 of its rows takes 256 KiB of 216 KiB"):
         plan_onchip([wide], H200, 132, Options(tile=8, tiers={"A": "registers"}))
     wider = dataclasses.replace(wide, columns=65536)
@@ -277,15 +280,17 @@ def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
     plan = plan_onchip(tree_lstm(hidden), H200, 132)
     assert plan.gradients == "overlay"
     w = {s for name in ("U", "W") for s in plan.of(name).slots}
-    assert list(plan.gradient_slots) == [slot if s in w else None for s, slot in enumerate(plan.slots)]
-    assert plan.registers == plan.weights_in("registers") <= 192
+    assert [slot.gradient for slot in plan.chip.slots] == [
+        slot.at if s in w else -1 for s, slot in enumerate(plan.chip.slots)
+    ]
+    assert plan.chip.registers == plan.weights_in("registers") <= 192
 
 
 def test_gradients_can_be_forced_into_registers_of_their_own() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="registers"))
     assert plan.gradients == "registers"
-    assert plan.registers == 52 + 26
-    taken = [(slot.at, slot.at + slot.size) for slot in (*plan.slots, *plan.gradient_slots) if slot]
+    assert plan.chip.registers == 52 + 26
+    taken = [(at, at + slot.size) for slot in plan.chip.slots for at in (slot.at, slot.gradient) if at >= 0]
     starts, stops = zip(*sorted(taken), strict=True)
     assert starts == (0, *stops[:-1])
 
@@ -293,13 +298,16 @@ def test_gradients_can_be_forced_into_registers_of_their_own() -> None:
 def test_gradients_of_what_is_in_memory_are_made_in_passes() -> None:
     plan = plan_onchip([square("A", 3072)], H200, 132)
     assert (plan.gradients, plan.of("A").gradient) == ("passes", "passes")
-    assert not any(plan.gradient_slots)
+    assert not plan.chip.keeps_gradients
 
 
 def test_frozen_matrices_have_no_gradient() -> None:
     plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132)
     assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
-    assert not any(plan.gradient_slots[s] for s in plan.of("A").slots)
+    assert {plan.chip.slots[s].gradient for s in plan.of("A").slots} == {-1}
+    apart = plan_onchip(plan.matrices, H200, 132, Options(gradients="registers"))
+    assert min(apart.chip.slots[s].gradient for s in apart.of("B").slots) == apart.weights_in("registers")
+    assert apart.chip.registers == apart.weights_in("registers") + apart.of("B").shape.registers
 
 
 def test_only_large_matrices_off_the_chip_go_to_cublas() -> None:
@@ -308,7 +316,7 @@ def test_only_large_matrices_off_the_chip_go_to_cublas() -> None:
     assert [plan.of(name).gradient for name in "ABC"] == ["gemm", "passes", "overlay"]
     assert plan.gradients == "overlay"
     forced = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="gemm"))
-    assert {held.gradient for held in forced.held if held.role == "W"} == {"gemm"}
+    assert {held.gradient for held in forced.held if not held.transposed} == {"gemm"}
 
 
 def test_groups_gather_gradients_in_passes() -> None:
@@ -401,14 +409,14 @@ def test_round_robin_deals_a_matrix_from_where_the_last_one_ended() -> None:
 def test_the_planner_finds_rows_per_warp_that_fit() -> None:
     plan = plan_onchip(tree_lstm(256)[:2], H200, 132, Options(ownership="round-robin"))
     assert set(tiers(plan).values()) == {"registers"}
-    assert len({slot.rows for slot in plan.slots}) == 1
-    assert plan.slots[0].rows in valid_rpw(1280, 192)
-    assert {slot.warps for slot in plan.slots} == {1}
+    assert len({slot.rows for slot in plan.chip.slots}) == 1
+    assert plan.chip.slots[0].rows in valid_rpw(1280, 192)
+    assert {slot.warps for slot in plan.chip.slots} == {1}
 
 
 def test_many_rows_per_warp_lessen_the_tile() -> None:
     plan = plan_onchip([square("A", 256)], H200, 132, Options(ownership="round-robin", rpw=20))
-    assert plan.tile == 2
+    assert plan.chip.tile == 2
 
 
 # Rows of every block
@@ -464,9 +472,9 @@ def test_a_role_off_the_chip_owns_no_rows_of_slots() -> None:
 
 def test_steps_give_up_vertices_then_slots_then_rows_then_the_last_slots() -> None:
     plans = list(step_down(plan_onchip(tree_lstm(512), H200, 132)))
-    tile = [plan.tile for plan in plans]
-    registers = [plan.registers for plan in plans]
-    rows = [max(slot.rows for slot in plan.slots) for plan in plans]
+    tile = [plan.chip.tile for plan in plans]
+    registers = [plan.chip.registers for plan in plans]
+    rows = [max(slot.rows for slot in plan.chip.slots) for plan in plans]
     assert tile[:2] == [4, 2]
     assert set(tile[2:]) == {2}
     assert registers[:2] == [184, 184]
@@ -488,7 +496,8 @@ def test_every_step_is_smaller_and_another_kernel(device: str, ownership: str, h
     gpu = known_device(device)
     plan = plan_onchip(tree_lstm(hidden), gpu, gpu.sms, Options(ownership=ownership))  # type: ignore[arg-type]
     plans = [plan, *step_down(plan)]
-    sizes = [(p.tile, p.registers > 0, max((s.rows for s in p.slots), default=0), p.registers) for p in plans]
+    chips = [p.chip for p in plans]
+    sizes = [(c.tile, c.registers > 0, max((s.rows for s in c.slots), default=0), c.registers) for c in chips]
     for before, after in pairwise(sizes):
         if before[1] == after[1]:  # without any in registers slots are as high as they were once more
             assert all(b >= a for b, a in zip(before, after, strict=True))
@@ -519,7 +528,7 @@ def test_what_was_moved_out_says_so() -> None:
 def test_forced_choices_do_not_step_down() -> None:
     options = Options(tile=8, gradients="overlay", tiers={"U": "registers"})
     for plan in step_down(plan_onchip(tree_lstm(256), H200, 132, options)):
-        assert (plan.tile, plan.gradients, plan.of("U").tier) == (8, "overlay", "registers")
+        assert (plan.chip.tile, plan.gradients, plan.of("U").tier) == (8, "overlay", "registers")
 
 
 def test_a_plan_forced_in_everything_is_an_error_with_advice() -> None:
@@ -580,8 +589,9 @@ def test_explain_says_what_would_fit() -> None:
     assert found is not None
     registers, shared, units = map(int, found.groups())
     least = 5 * 8 * 2048 // 256  # 8 units of 5 gates, 2048 columns, 256 threads
-    assert registers == least - plan.free_registers
-    assert shared >= least - plan.free_shared  # its rows are wider than those that the staging buffer has room for
+    assert registers == least - (192 - plan.weights_in("registers"))
+    free = (H200.shared(1) + KERNEL_SHARED - plan.chip.shared_bytes) // KIB
+    assert shared >= least - free  # its rows are wider than those that the staging buffer has room for
     assert tiers(plan_onchip(tree_lstm(units), H200, 132))["U"] != "L2"
     assert tiers(plan_onchip(tree_lstm(units + 16), H200, 132))["U"] == "L2"
 
@@ -603,7 +613,7 @@ def test_explain_adds_up_what_many_matrices_lack() -> None:
     assert found is not None
     more, registers, _ = map(int, found.groups())
     assert more == len(off) - 5
-    assert registers == 8 * len(off) - plan.free_registers  # 2 rows of 1024 columns for 256 threads
+    assert registers == 8 * len(off) - (192 - plan.weights_in("registers"))  # 2 rows of 1024 columns for 256 threads
 
 
 def test_explain_of_a_rows_only_model_says_that_nothing_is_short() -> None:

@@ -76,7 +76,7 @@ class TestOnGpu:
         assert not {"default", "rpw 2, blocks_per_sm 2", "rpw 6", "tile 4", "U in shared"} & reasons.keys()
 
     def test_with_the_same_kernel_count_once(self) -> None:
-        same = [applied(BASE, {"onchip": {"tile": TREE.planned(vpps.ChipOptions()).tile}})]
+        same = [applied(BASE, {"onchip": {"tile": TREE.planned(vpps.ChipOptions()).chip.tile}})]
         found, repeated = checked([BASE, *same], TREE)
         assert ([c.configuration for c in found], repeated) == ([BASE], 1)
 

@@ -165,7 +165,7 @@ def _chip_json(arrangement: Arrangement | None, resources: Resources | None, ste
     onchip = None if arrangement is None else arrangement.onchip
     return {
         "tiers": None if onchip is None else {held.name: held.tier for held in onchip.held},
-        "tile": None if onchip is None else onchip.tile,
+        "tile": None if onchip is None else onchip.chip.tile,
         "gradients": None if onchip is None else onchip.gradients,
         "stepped_down": stepped_down,
         "resources": None if resources is None else asdict(resources),

@@ -10,7 +10,7 @@ from vpps.compiler.passes import Passes
 from vpps.compiler.passes.nodes import compiled
 from vpps.compiler.prepare import live_nodes, parts_of_units, prepare
 from vpps.errors import SpillError
-from vpps.kernel.chip import MEMORY_ONLY, Chip, KernelMatrix, KernelSlot
+from vpps.kernel.chip import MEMORY_ONLY, Chip
 from vpps.model.model import Parameter
 from vpps.ops import Form
 from vpps.placement.distribution import Dealt, InSlots
@@ -24,7 +24,6 @@ from vpps.placement.onchip import (
     plan_onchip,
     step_down,
 )
-from vpps.placement.onchip.device import KERNEL_SHARED
 from vpps.placement.onchip.holding import PERSISTENT
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.record.trace import TracedCell
@@ -103,61 +102,21 @@ def arrangements(
 
 
 def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Arrangement:
-    in_use = [held for held in onchip.held if held.slots]
-    numbers = {held.name: k for k, held in enumerate(in_use, start=1)}
-    kernel_matrices = []
-    for held in in_use:
-        assert held.shape is not None
-        shape = f"{held.shape.slots} x ({held.shape.rows}, {held.shape.columns}, {held.shape.warps})"
-        what = f"{held.name} {held.rows}x{held.columns} as {shape}"
-        kernel_matrices.append(KernelMatrix(numbers[held.name], held.first_slot, held.last_slot, what))
-    trained = {s for held in in_use if held.gradient for s in held.slots}
-    slots = tuple(
-        KernelSlot(
-            slot.rows,
-            slot.columns,
-            slot.warps,
-            slot.at,
-            slot.tier == "registers",
-            -1 if gradient is None else gradient.at,
-            gradient is not None and gradient.tier == "registers",
-            s in trained,
-            slot.element,
-        )
-        for s, (slot, gradient) in enumerate(zip(onchip.slots, onchip.gradient_slots, strict=True))
-    )
-    both = (*onchip.slots, *(g for g in onchip.gradient_slots if g is not None))
-    chip = Chip(
-        slots,
-        tuple(kernel_matrices),
-        max((s.at + s.size for s in both if s.tier == "registers"), default=0),
-        max((s.at + s.size for s in both if s.tier == "shared"), default=0),
-        onchip.tile,
-        onchip.staging_floats // onchip.tile,
-        max(1, onchip.staging_buffers),
-        onchip.sums_floats,
-        onchip.results_floats,
-        onchip.blocks_per_sm,
-        onchip.options.groups,
-        turns=any(held.ownership == "round-robin" for held in in_use),
-    )
-    assert chip.shared_bytes == onchip.shared_bytes + KERNEL_SHARED
     in_slots: dict[Parameter, InSlots] = {}
     roles = {held.name: held for held in onchip.held}
     for p in matrices:
         forward, transposed = roles[p.name], roles.get(f"{p.name}^T")
-        dealt = _dealt(forward, numbers), None if transposed is None else _dealt(transposed, numbers)
+        dealt = _dealt(forward), None if transposed is None else _dealt(transposed)
         gemm = forward.gradient == "gemm"
         if any(dealt) or gemm:
             atomic = transposed is not None and transposed.tier == "atomic"
             in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT, gemm)
-    return Arrangement(chip, in_slots, onchip)
+    return Arrangement(onchip.chip, in_slots, onchip)
 
 
-def _dealt(held: HeldMatrix, numbers: Mapping[str, int]) -> Dealt | None:
-    if not held.slots:
+def _dealt(held: HeldMatrix) -> Dealt | None:
+    if held.shape is None:
         return None
-    assert held.shape is not None
     turn = 8 * held.shape.rows if held.ownership == "round-robin" else 0
     assert turn < 1 << TURN_BITS
-    return Dealt(numbers[held.name], held.parts, turn, held.first_vp)
+    return Dealt(held.number, held.parts, turn, held.first_vp)

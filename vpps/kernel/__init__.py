@@ -8,11 +8,9 @@ machine code really does; `ziglang.py` is the compiler of last resort; `processe
 On `cpu` the weights live in memory and shapes come with the script, so one binary per instruction set serves every
 model (compiled in some 9 s, once). On `cuda` and `simt` the kernel is specialised to the model.
 
-NVRTC is the first one on `sys.path` (PYTHONPATH counts), else what cuda.pathfinder or the loader finds. The cache's key
-has what `nvrtcVersion()` says and the library's size; `explain()` and every bench line name NVRTC and driver by their
-own answers. 13.0 must be told that all is device code, and be given its builtins. `fitting.py` says by version which
-kernels with tails are expected to spill: they are not compiled while something smaller can be tried (`python -m
-tests.kernel.spills` measures anew). A matrix in CI compiles every kernel by 13.0.88 and the newest.
+The cache's key has what `nvrtcVersion()` says and the library's size; `explain()` and every bench line name NVRTC and
+driver by their own answers. `fitting.py` says by version which kernels with tails are expected to spill: they are not
+compiled while something smaller can be tried. A matrix in CI compiles every kernel by 13.0.88 and the newest.
 
 Tests compile a covering selection of cubins - every program, architecture and instruction, the most registers;
 `tests/nvrtc.py` says how all are compiled, some ten processor minutes. Tests that use an emulated handle in several

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
 
-THREADS = 256  # of a thread block
+THREADS = 256  # of a thread block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
 SCRIPT_WORDS = 2048  # of a script that a thread block has in shared memory at a time; no instruction may be longer
 SUM_FLOATS = 512  # for sums of the block, or for results of products that wait for the tail behind them
 SCRATCH_FLOATS = SUM_FLOATS + 4  # and for the verdict of a wait
+KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel takes
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
 
 
@@ -19,10 +20,9 @@ class KernelSlot:
     """A slot: `rows` rows for each of the groups of `warps` warps that lie along a row, `columns` columns a lane.
 
     Attributes:
-        at: its first register, or its first unit of shared memory (a float of every thread).
+        at: its first register, or its first unit of shared memory (a float of every thread, 1 KiB of a block).
         in_registers: which of the two.
         gradient: first register (or unit) of its gradient, where the chip keeps that; else -1.
-        gradient_in_registers: which of the two.
         trained: whether its matrix has a gradient at all (a transpose has none).
         element: of the weights in it.
     """
@@ -33,9 +33,13 @@ class KernelSlot:
     at: int
     in_registers: bool = True
     gradient: int = -1
-    gradient_in_registers: bool = True
     trained: bool = True
     element: ElementType = FLOAT32
+
+    @property
+    def size(self) -> int:
+        """Registers of every thread, or units of shared memory."""
+        return self.element.words(self.rows * self.columns)
 
     @property
     def width(self) -> int:
@@ -46,8 +50,7 @@ class KernelSlot:
         """As members of an enum of the kernel."""
         return (
             f"R = {self.rows}, C = {self.columns}, W = {self.warps}, AT = {self.at}, "
-            f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, "
-            f"GRADIENT_IN_REGISTERS = {int(self.gradient_in_registers)}, TRAINED = {int(self.trained)}"
+            f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, TRAINED = {int(self.trained)}"
         )
 
 
@@ -115,7 +118,7 @@ class Chip:
     @property
     def most(self) -> int:
         """Words that a slot takes of each thread, at most."""
-        return max((s.element.words(s.rows * s.columns) for s in self.slots), default=1)
+        return max((s.size for s in self.slots), default=1)
 
     @property
     def staged(self) -> int:
@@ -125,9 +128,7 @@ class Chip:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return WORD_BYTES * (
-            SCRIPT_WORDS + SCRATCH_FLOATS + self.staged + self.sums + self.results + self.shared_units * THREADS
-        )
+        return KERNEL_SHARED + WORD_BYTES * (self.staged + self.sums + self.results + self.shared_units * THREADS)
 
     def describe(self) -> str:
         """One line for the head of the source."""

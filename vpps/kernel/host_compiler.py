@@ -8,7 +8,7 @@ import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -54,33 +54,32 @@ ISA_NEEDS = {
     "avx2": {"avx2", "fma"},
     "portable": set[str](),
 }
+Steps = Callable[[Path, Path], Iterable[Sequence[str]]]
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # what compilers say that is none of the source's fault
+
+
+@lru_cache(maxsize=1)
+def _processor() -> dict[str, str]:
+    """What the kernel of the operating system says of the processor, by the names it has for that; {} if not Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in reversed(lines))  # those of the first core are what stays
+    return {name.strip(): " ".join(value.split()) for name, _, value in fields}
 
 
 @lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
     """Feature flags of the processor, as the kernel of the operating system names them; empty where unknown."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                return frozenset(value.split())
-    except OSError:
-        pass  # not Linux: the portable tile works everywhere
-    return frozenset()
+    found = _processor()
+    return frozenset((found.get("flags") or found.get("Features", "")).split())
 
 
-@lru_cache(maxsize=1)
 def processor_name() -> str:
     """Of the processor, as the kernel of the operating system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "Model", "Hardware"):
-                return " ".join(value.split())
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
+    named = (_processor().get(name) for name in ("model name", "Model", "Hardware"))
+    return next(filter(None, named), platform.processor() or platform.machine())
 
 
 def tile_of_machine(name: str | None = None) -> Tile:
@@ -228,20 +227,35 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
     Raises:
         CompileError: no compiler, or it rejects the source (the message shows its first complaints).
     """
-    command = tuple(compiler())
-    is_zig = ziglang.is_zig(command)
-    if is_zig:
+    command = compiler()
+
+    def steps(text: Path, binary: Path) -> list[list[str]]:
+        if ziglang.is_zig(command):
+            return ziglang.steps(command, flags, text, binary)
+        return [[*command, *flags, str(text), "-o", str(binary)]]
+
+    if ziglang.is_zig(command):
         depends_on += (ziglang.identity(),)
+    return made(source, what, flags, steps, *depends_on, label=label)
+
+
+def made(
+    source: str, what: str, flags: Sequence[str], steps: Steps, *depends_on: str, label: Label, suffix: str = ".so"
+) -> Path:
+    """What the compiler makes of a source in some steps, unless the cache has it.
+
+    Args:
+        source, what, flags, depends_on, label: as of `build_library`.
+        steps: (file of the source, file to make) -> commands, see `run_compiler`.
+        suffix: of what is made.
+    """
+    command = tuple(compiler())
     version = compiler_version(command)
-    key = key_of(source, shlex.join([*command, *flags]), version, platform.machine(), *depends_on)
 
     def build(text: Path, binary: Path) -> None:
-        steps = [[*command, *flags, str(text), "-o", str(binary)]]
-        if is_zig:
-            steps = ziglang.steps(command, flags, text, binary)
-        for step in steps:
+        for step in steps(text, binary):
             run_compiler(command, step, what, text)
 
-    return cached(
-        key, ".so", source, build, label=replace(label, compiler="zig " * is_zig + version.partition("\n")[0])
-    )
+    key = key_of(source, shlex.join([*command, *flags]), version, platform.machine(), *depends_on)
+    label = replace(label, compiler="zig " * ziglang.is_zig(command) + version.partition("\n")[0])
+    return cached(key, suffix, source, build, label=label)

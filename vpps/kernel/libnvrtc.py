@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -93,11 +94,9 @@ class Library:
             listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             status = self._library.nvrtcCompileProgram(program, len(options), listed)
             log = self._fetch("ProgramLog", program).rstrip(b"\0 \n").decode(errors="replace")
-            return (
-                CompileOutcome(self._name(status), b"", log)
-                if status
-                else CompileOutcome("", self._fetch(form, program), log)
-            )
+            if status:
+                return CompileOutcome(self._name(status), b"", log)
+            return CompileOutcome("", self._fetch(form, program), log)
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
@@ -158,10 +157,8 @@ def _elsewhere() -> Library:
         from cuda.pathfinder import load_nvidia_dynamic_lib  # comes with cuda.bindings
     except ImportError:
         for name in _SYSTEM:
-            try:
+            with suppress(OSError):
                 return Library(name)
-            except OSError:
-                continue
         raise CompileError(f"there is no NVRTC: {HOW_TO_GET_IT}") from None
     try:
         found = load_nvidia_dynamic_lib("nvrtc").abs_path

@@ -86,9 +86,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
         CompileError: no NVRTC, one that does not know the architecture, one that rejects the source (the message shows
             its first complaints with the lines of source around them), or a cache directory that cannot be used.
     """
-    if not _ARCH.fullmatch(arch):
-        raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
-    options = (f"--gpu-architecture={arch}", *OPTIONS)
+    options = _options_for(arch, "sm_")
     known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
     key = key_of("nvrtc", source, shlex.join(options), library().identity, name, known)
 
@@ -114,11 +112,14 @@ def compile_ptx(source: str, arch: str, name: str = "vpps_kernel") -> str:
     Raises:
         CompileError: as `compile_cubin`.
     """
+    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, name, "PTX")
+    return text.rstrip(b"\0").decode()
+
+
+def _options_for(arch: str, prefix: str) -> tuple[str, ...]:
     if not _ARCH.fullmatch(arch):
         raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
-    options = (f"--gpu-architecture={arch.replace('sm_', 'compute_')}", *OPTIONS)
-    text, _, _ = _compile(source, options, arch, name, "PTX")
-    return text.rstrip(b"\0").decode()
+    return f"--gpu-architecture={arch.replace('sm_', prefix)}", *OPTIONS
 
 
 def store_resources(cubin: Cubin, resources: Resources) -> Cubin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 from vpps._version import __version__
 from vpps.errors import CompileError
 from vpps.kernel.chip import SCRIPT_WORDS, THREADS
-from vpps.kernel.programs import lines_of
 from vpps.kernel.spec import KernelSpec
 from vpps.model.optim import HYPER
 from vpps.script.instructions import (
@@ -27,7 +26,7 @@ from vpps.script.instructions import (
     Flag,
 )
 from vpps.script.slices import TILE_COLUMNS
-from vpps.script.tails import Tail, ViewUse
+from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,53 +82,26 @@ C_TYPES = {
 }
 
 HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh")
-HOST_ROUTINES = (
-    "host/sync.h",
-    "host/programs.h",
-    "elementwise.cuh",
-    "random.cuh",
-    "host/dropout.h",
-    "rowwise.cuh",
-    "lists.cuh",
-    "ops/elementwise.cuh",
-    "ops/rowwise.cuh",
-    "ops/lists.cuh",
-    "guard.cuh",
-    "optimizers.cuh",
-    "host/matrix.cuh",
-    "host/matmul.cuh",
-)
-HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
-TIMELINE = ("host/timeline.h",)
-TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
-
 CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
 CUDA_SYNC = ("cuda/sync.cuh",)
+TIMELINE = ("host/timeline.h",)
 CUDA_TIMELINE = ("cuda/timeline.cuh",)
-CUDA_ROUTINES = (
-    "elementwise.cuh",
-    "random.cuh",
-    "cuda/dropout.cuh",
-    "rowwise.cuh",
-    "lists.cuh",
-    "ops/elementwise.cuh",
-    "ops/rowwise.cuh",
-    "ops/lists.cuh",
-    "guard.cuh",
+TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
+
+ROUTINES = (  # of both
+    *("elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh"),
     "optimizers.cuh",
-    "cuda/slots.cuh",
-    "cuda/loads.cuh",
-    "cuda/staging.cuh",
-    "cuda/products.cuh",
-    "cuda/gradients.cuh",
-    "cuda/updates.cuh",
-    "cuda/matrix.cuh",
-    "cuda/matmul.cuh",
 )
+HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/matrix.cuh", "host/matmul.cuh")
+CUDA_ROUTINES = (
+    *(*ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", "cuda/loads.cuh", "cuda/staging.cuh", "cuda/products.cuh"),
+    *("cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh"),
+)
+HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
+CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
 # Of weights in a thread, up to which there is room to load all that a tail reads at once. With more (a Tree-LSTM
 # of 512 units) that spills, where loads before first uses do not.
 FEW_REGISTERS = 128
-CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
 
 
 def template_dir() -> Path:
@@ -292,3 +264,63 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         tails=sorted(spec.tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=chip.registers <= FEW_REGISTERS),
     )
+
+
+# ---- the text of tails: each value of a program is a constant of a C++ function, each step a call of device code
+
+_LOADS = {  # members of Unit
+    Load.UNIT: "load",
+    Load.ROW: "one",
+    Load.RESULT: "result",
+    Load.LISTED_UNIT: "load_listed",
+    Load.LISTED_ROW: "one_listed",
+}
+
+
+def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
+    """Body of `unit` (templates/tails.j2): what is stored is stored as soon as it is known, and need not stay in a
+    register.
+
+    Args:
+        loads_first: everything is loaded at the beginning, in flight together; else each value just before its first
+            use, which takes fewer registers.
+    """
+    known: set[int] = set()
+    waiting = [(tail.first_store + k, v) for k, v in enumerate(tail.stores)]
+
+    def load(values: tuple[int, ...]) -> Iterator[str]:
+        for value in values:
+            if value not in known and value != NONE:
+                known.add(value)
+                yield f"const float v{value} = at.{_source(tail, value)};"
+
+    def store() -> Iterator[str]:
+        for view, value in list(waiting):
+            if value in known or value == NONE:
+                waiting.remove((view, value))
+                yield f"at.store({view}, {_shown(value)});"
+
+    if loads_first:
+        yield from load(tuple(range(tail.first_step)))
+    for value, step in enumerate(tail.steps, tail.first_step):
+        yield from load(step.inputs)
+        known.add(value)
+        yield f"const float v{value} = {_call(step)};"
+        yield from store()
+    yield from load(tail.stores)
+    yield from store()
+
+
+def _source(tail: Tail, value: int) -> str:
+    if value < tail.sums:
+        return f"sum({value})"
+    return f"{_LOADS[tail.loads[value - tail.sums]]}({value})"
+
+
+def _call(step: Step) -> str:
+    constant = "0.f" if step.constant == NONE else f"at.constant({step.constant})"
+    return f"{step.code}({', '.join(map(_shown, step.inputs))}, {constant})"
+
+
+def _shown(value: int) -> str:
+    return "0.f" if value == NONE else f"v{value}"

@@ -1,9 +1,6 @@
 """What a compiled CUDA kernel needs of a multiprocessor: registers, stack, spills, shared memory, code.
 
-Registers, stack and code are read from the cubin, an ELF file whose section `.nv.info` holds (attribute, symbol, value)
-entries: what the driver goes by. NVIDIA does not document the format; tests compare what is read with the report that
-ptxas writes. From that report come spills, which are nowhere else, and shared memory, because from sm_90 on the cubin's
-figure has 1024 bytes of the system's own in it.
+The size of the code is that of the cubin, an ELF file. All else is in the report that ptxas writes with option -v.
 """
 
 from __future__ import annotations
@@ -48,11 +45,10 @@ class Resources:
     compiler: str
 
 
-# Attributes of .nv.info, as cuobjdump --dump-elf names them: EIATTR_REGCOUNT, EIATTR_MIN_STACK_SIZE (of an entry, with
-# what it calls). Format 4 (EIFMT_SVAL) is followed by a size and, for these, by symbol and value.
-_REGISTERS, _STACK, _SIZED = 0x2F, 0x12, 4
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
-_SHARED = re.compile(r"Used \d+ registers(?:.*?, (\d+) bytes smem)?")
+_USED = re.compile(r"Used (\d+) registers.*")
+_STACK = re.compile(r"(\d+) bytes (?:stack frame|cumulative stack size)")  # of a function; with what the kernel calls
+_SHARED = re.compile(r"(\d+) bytes smem")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
@@ -72,15 +68,6 @@ class Kernel(NamedTuple):
     resources: Resources | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    name: str
-    flags: int
-    offset: int
-    size: int
-    link: int
-
-
 def resources_of(
     image: bytes, name: str, report: str, cached_registers: int, compile_seconds: float, compiler: str
 ) -> Resources:
@@ -97,29 +84,28 @@ def resources_of(
     """
     try:
         sections = list(_sections(image))
-        if f".text.{name}" not in {s.name for s in sections}:
-            kernels = [s.name.removeprefix(".text.") for s in sections if s.name.startswith(".text.")]
-            raise CompileError(
-                f'the kernel source defines no extern "C" __global__ function {name}; '
-                f"what it defines: {', '.join(kernels) or 'none'}"
-            )
-        attributes = _attributes(image, sections, name)
-        registers, stack = attributes[_REGISTERS], attributes[_STACK]
     except (struct.error, ValueError, LookupError) as error:
         raise CompileError(
             f"the compiler's cubin is not of a form that vpps knows ({error!r}): please report this"
         ) from error
+    kernels = [section.removeprefix(".text.") for section, _, _ in sections if section.startswith(".text.")]
+    if name not in kernels:
+        raise CompileError(
+            f'the kernel source defines no extern "C" __global__ function {name}; '
+            f"what it defines: {', '.join(kernels) or 'none'}"
+        )
     spills = [(int(stores), int(loads)) for stores, loads in _SPILLS.findall(report)]
-    shared = _SHARED.search(report, max(report.find(f"Compiling entry function '{name}'"), 0))
-    if not spills or shared is None:
+    used = _USED.search(report, max(report.find(f"Compiling entry function '{name}'"), 0))
+    if not spills or used is None:
         raise CompileError(f"the compiler's report says nothing of registers: please report this\n{report[:2000]}")
+    shared = _SHARED.search(used[0])
     return Resources(
-        registers=registers,
-        stack=stack,
+        registers=int(used[1]),
+        stack=max(map(int, _STACK.findall(report)), default=0),
         spill_stores=sum(stores for stores, _ in spills),
         spill_loads=sum(loads for _, loads in spills),
-        shared_bytes=int(shared[1] or 0),
-        code_bytes=sum(s.size for s in sections if s.flags & _EXECUTABLE),
+        shared_bytes=int(shared[1]) if shared else 0,
+        code_bytes=sum(size for _, flags, size in sections if flags & _EXECUTABLE),
         cached_registers=cached_registers,
         live_registers=None,
         compile_seconds=compile_seconds,
@@ -153,39 +139,13 @@ def check_resources(resources: Resources, what: str) -> None:
         )
 
 
-def _sections(image: bytes) -> Iterator[_Section]:
-    """Sections of a 64-bit ELF file (System V ABI, chapter 4: ELF header, section header)."""
+def _sections(image: bytes) -> Iterator[tuple[str, int, int]]:
+    """(name, flags, size) of sections of a 64-bit ELF file (System V ABI, chapter 4: ELF header, section header)."""
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", image, 0x28)
     entry_size, count, names = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQII", image, table + i * entry_size) for i in range(count)]
-    for name, _, flags, _, offset, size, link, _ in headers:
-        yield _Section(_string(image, headers[names][4] + name), flags, offset, size, link)
-
-
-def _string(image: bytes, start: int) -> str:
-    return image[start : image.index(b"\0", start)].decode()
-
-
-def _attributes(image: bytes, sections: list[_Section], name: str) -> dict[int, int]:
-    """The (attribute, value) entries of .nv.info that belong to one symbol."""
-    symbols = next(s for s in sections if s.name == ".symtab")
-    names = sections[symbols.link].offset
-    info = next((s for s in sections if s.name == ".nv.info"), None)
-    if info is None:
-        raise LookupError("no section .nv.info")
-    found: dict[int, int] = {}
-    position = info.offset
-    while position < info.offset + info.size:
-        form, attribute, size = struct.unpack_from("<BBH", image, position)
-        position += 4
-        if form != _SIZED:
-            continue  # its value is what was read as the size
-        if size == 8:
-            symbol, value = struct.unpack_from("<II", image, position)
-            (offset,) = struct.unpack_from("<I", image, symbols.offset + 24 * symbol)
-            if _string(image, names + offset) == name:
-                found[attribute] = value
-        position += size
-    return found
+    for name, _, flags, _, _, size, _, _ in headers:
+        start = headers[names][4] + name
+        yield image[start : image.index(b"\0", start)].decode(), flags, size

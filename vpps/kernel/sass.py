@@ -1,4 +1,4 @@
-"""Looks at a compiled CUDA kernel's machine code: registers that stay live, loads that bypass coherence.
+"""Looks at a compiled CUDA kernel's machine code: registers that stay live.
 
 The code comes from nvdisasm (wheel `nvidia-cuda-nvdisasm`, or a toolkit's), which users do not need: only tests and
 explanations come here.
@@ -39,7 +39,6 @@ _COLUMNS = re.compile(r"\s+// \|( *# )0")  # the last line of a table's head num
 
 # Branches that some threads of a warp take and some do not, although no predicate guards them.
 _DIVERGENT = re.compile(r"BRA\.(DIV|CONV|U\.ANY)\b")
-_NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
 
 
 # Where control is: the instructions that the functions it is in return to, the innermost last; the instruction itself.
@@ -82,45 +81,16 @@ class MachineCode:
     labels: dict[str, int]
 
 
-def live_registers_at_branch(cubin: Cubin) -> int | None:
-    """General-purpose registers per thread that are live where the interpreter begins its next instruction.
-
-    Returns:
-        The number, at most 255; None without nvdisasm.
-
-    Raises:
-        CompileError: the kernel has no loop, or nvdisasm fails or prints something unknown.
-    """
-    return None if nvdisasm() is None else live_registers(code_of(cubin), cubin.name)
-
-
 def with_live_registers(cubin: Cubin) -> Cubin:
     """The cubin with `resources.live_registers` filled in, and kept on disk; unchanged without nvdisasm.
 
     Raises:
-        CompileError: see `live_registers_at_branch`.
+        CompileError: the kernel has no loop, or nvdisasm fails or prints something unknown.
     """
-    if cubin.resources.live_registers is not None:
+    if cubin.resources.live_registers is not None or nvdisasm() is None:
         return cubin
-    live = live_registers_at_branch(cubin)
-    return cubin if live is None else store_resources(cubin, replace(cubin.resources, live_registers=live))
-
-
-def noncoherent_loads(cubin: Cubin) -> list[str]:
-    """Global loads that go through the read-only path: right only for what nothing writes during the launch.
-
-    Returns:
-        The instructions, such as "LDG.E.128.CONSTANT R60, [R64.64]", in the order of addresses.
-
-    Raises:
-        CompileError: there is no nvdisasm, or it fails.
-    """
-    return noncoherent(code_of(cubin))
-
-
-def noncoherent(code: MachineCode) -> list[str]:
-    """As `noncoherent_loads`, of disassembled code."""
-    return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
+    live = live_registers(code_of(cubin), cubin.name)
+    return store_resources(cubin, replace(cubin.resources, live_registers=live))
 
 
 def nvdisasm() -> Path | None:
@@ -198,14 +168,17 @@ def _instruction(line: re.Match[str], first: int) -> MachineInstruction:
 
 
 def live_registers(code: MachineCode, name: str) -> int:
-    """As `live_registers_at_branch`, of disassembled code. Raises CompileError if the kernel has no loop."""
+    """Registers (general-purpose, per thread) that are live where the interpreter begins its next instruction.
+
+    Raises:
+        CompileError: the kernel has no loop, or the code has something unknown.
+    """
     flow = ControlFlow(code, name)
     loop = max(flow.loops(), key=len)
     if len(loop) < 2:
         raise CompileError(f"kernel {name} has no loop, so it cannot be an interpreter")
     live = flow.live()
-    predecessors = flow.predecessors()
-    entries = [n for n in loop if n == 0 or any(p not in loop for p in predecessors[n])]
+    entries = [n for n in loop if n == 0 or any(p not in loop for p in flow.predecessors[n])]
     return min(live[n].bit_count() for n in entries)
 
 
@@ -214,7 +187,7 @@ class ControlFlow:
 
     Attributes:
         instructions: of each node.
-        successors: of each node.
+        successors, predecessors: of each node.
     """
 
     def __init__(self, code: MachineCode, name: str) -> None:
@@ -233,27 +206,20 @@ class ControlFlow:
                     waiting.append(place)
                 reached.append(numbers[place])
             self.successors.append(reached)
-
-    def predecessors(self) -> list[list[int]]:
-        """Of each node."""
-        found: list[list[int]] = [[] for _ in self.successors]
+        self.predecessors: list[list[int]] = [[] for _ in self.successors]
         for node, successors in enumerate(self.successors):
             for successor in successors:
-                found[successor].append(node)
-        return found
+                self.predecessors[successor].append(node)
 
     def live(self) -> list[int]:
         """Registers (bit r for register r) live before each node: read later, not written before on the way.
 
         A guarded write may not happen, so it does not end what was live before.
         """
-        predecessors = self.predecessors()
         live = [0] * len(self.instructions)
-        waiting = list(range(len(self.instructions)))  # popped from the end: backward through straight code
-        queued = [True] * len(waiting)
+        waiting = dict.fromkeys(range(len(live)))  # taken from the end: backward through straight code
         while waiting:
-            node = waiting.pop()
-            queued[node] = False
+            node, _ = waiting.popitem()
             instruction = self.instructions[node]
             after = 0
             for successor in self.successors[node]:
@@ -262,42 +228,33 @@ class ControlFlow:
             before = (after & ~ended) | instruction.reads
             if before != live[node]:
                 live[node] = before
-                for predecessor in predecessors[node]:
-                    if not queued[predecessor]:
-                        queued[predecessor] = True
-                        waiting.append(predecessor)
+                waiting.update(dict.fromkeys(self.predecessors[node]))
         return live
 
     def loops(self) -> Iterator[set[int]]:
         """Strongly connected components: first in order of finishing, then backward (Kosaraju and Sharir)."""
         finished: list[int] = []
-        seen = [False] * len(self.successors)
-        seen[0] = True
-        path = [(0, iter(self.successors[0]))]
+        seen: set[int] = set()
+        path = [(0, False)]  # and whether what it leads to is done
         while path:
-            node, rest = path[-1]
-            for successor in rest:
-                if not seen[successor]:
-                    seen[successor] = True
-                    path.append((successor, iter(self.successors[successor])))
-                    break
-            else:
+            node, done = path.pop()
+            if done:
                 finished.append(node)
-                path.pop()
-        predecessors = self.predecessors()
-        taken = [False] * len(self.successors)
+            elif node not in seen:
+                seen.add(node)
+                path.append((node, True))
+                path.extend((successor, False) for successor in self.successors[node])
+        left = set(finished)
         for root in reversed(finished):
-            if taken[root]:
-                continue
-            taken[root] = True
-            component, waiting = {root}, [root]
+            component, waiting = set[int](), [root]
             while waiting:
-                for predecessor in predecessors[waiting.pop()]:
-                    if not taken[predecessor]:
-                        taken[predecessor] = True
-                        component.add(predecessor)
-                        waiting.append(predecessor)
-            yield component
+                node = waiting.pop()
+                if node in left:
+                    left.remove(node)
+                    component.add(node)
+                    waiting += self.predecessors[node]
+            if component:
+                yield component
 
 
 def _next(code: MachineCode, place: Place) -> list[Place]:

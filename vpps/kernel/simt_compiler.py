@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import platform
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vpps.kernel import ziglang
-from vpps.kernel.cache import Label, cached, key_of, read_binary
-from vpps.kernel.host_compiler import compiler, compiler_version, cpu_features, run_compiler
+from vpps.kernel.cache import Label, read_binary
+from vpps.kernel.host_compiler import compiler, compiler_version, cpu_features, made
 from vpps.kernel.render import template_dir
 
 EMULATOR = "emulator.cpp"
@@ -41,22 +40,22 @@ def build_emulator() -> Path:
         CompileError: no compiler, or it rejects the emulator.
     """
     folder = template_dir() / "simt"
-    texts = [(folder / name).read_text(encoding="utf-8") for name in (EMULATOR, *EMULATOR_HEADERS)]
+    source, *headers = [(folder / name).read_text(encoding="utf-8") for name in (EMULATOR, *EMULATOR_HEADERS)]
     flags: tuple[str, ...] = (*FLAGS, "-O2", "-I", str(folder))
     if platform.machine() in ("x86_64", "AMD64"):
         # It switches stacks below the compiler's back: nothing may live beyond the stack pointer, nor may return
         # addresses be compared with a second stack of them.
         flags += ("-mno-red-zone", "-fcf-protection=none")
-    command = tuple(compiler())
+    command = compiler()
     if ziglang.is_zig(command):
         flags = (*ziglang.compile_flags(flags), *ziglang.RUNTIME_FLAGS, "-DVPPS_STRINGS")
-        texts.append(ziglang.identity())
+        headers.append(ziglang.identity())
 
-    def build(text: Path, binary: Path) -> None:
-        run_compiler(command, [*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator", text)
+    def steps(text: Path, binary: Path) -> Iterator[list[str]]:
+        yield [*command, *flags, "-c", str(text), "-o", str(binary)]
 
-    label = Label("emulator", platform.machine(), _first_line(compiler_version(command)))
-    return cached(_key(command, flags, *texts), ".o", texts[0], build, label=label)
+    label = Label("emulator", platform.machine())
+    return made(source, "the emulator", flags, steps, *headers, label=label, suffix=".o")
 
 
 def common_kernels() -> list[tuple[str, Callable[[], object]]]:
@@ -75,13 +74,13 @@ def build_simt(source: str, races: bool = False) -> Path:
         CompileError: no compiler, or it rejects the source (the message shows its first complaints).
     """
     words = template_dir() / "simt" / WORDS
-    command = tuple(compiler())
+    command = compiler()
     flags: tuple[str, ...] = (*FLAGS, *KERNEL_FLAGS, "-include", str(words))
     if "fma" in cpu_features():
         flags += ("-mfma",)
     if races:
         flags += RACE_FLAGS
-        if "clang" not in compiler_version(command):
+        if "clang" not in compiler_version(tuple(command)):
             flags += ("--param=tsan-instrument-func-entry-exit=0",)  # calls are none of our business
     libraries: list[str] = []
     if ziglang.is_zig(command):
@@ -89,23 +88,12 @@ def build_simt(source: str, races: bool = False) -> Path:
         libraries = ziglang.link_flags()
     emulator = build_emulator()
 
-    def build(text: Path, binary: Path) -> None:
-        kernel = binary.with_suffix(".o")
-        run_compiler(command, [*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source", text)
-        machine = binary.with_name(emulator.name)
+    def steps(text: Path, binary: Path) -> Iterator[list[str]]:
+        kernel, machine = binary.with_suffix(".o"), binary.with_name(emulator.name)
+        yield [*command, *flags, "-c", str(text), "-o", str(kernel)]
         machine.write_bytes(read_binary(emulator))  # what the cache has may go any time
-        link = [*command, *LINK_FLAGS, str(kernel), str(machine), *libraries, "-o", str(binary)]
-        run_compiler(command, link, "the compiled kernel", text)
+        yield [*command, *LINK_FLAGS, str(kernel), str(machine), *libraries, "-o", str(binary)]
 
-    key = _key(command, (*flags, *LINK_FLAGS, *libraries), source, words.read_text(encoding="utf-8"), emulator.name)
-    made_for = "races are looked for" if races else ""
-    label = Label("emulated kernel", made_for, _first_line(compiler_version(command)))
-    return cached(key, ".so", source, build, label=label)
-
-
-def _key(command: tuple[str, ...], flags: tuple[str, ...], *texts: str) -> str:
-    return key_of(*texts, shlex.join([*command, *flags]), compiler_version(command), platform.machine())
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+    label = Label("emulated kernel", "races are looked for" if races else "")
+    depends_on = words.read_text(encoding="utf-8"), emulator.name, *LINK_FLAGS, *libraries
+    return made(source, "the kernel source", flags, steps, *depends_on, label=label)

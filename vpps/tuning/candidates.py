@@ -14,8 +14,8 @@ from typing import Any
 
 from vpps.engine.configuration import Configuration
 from vpps.errors import CapacityError, HandleError
+from vpps.kernel.chip import WARPS
 from vpps.placement.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchip
-from vpps.placement.onchip.device import WARPS
 from vpps.placement.onchip.holding import TIERS, TILES
 from vpps.placement.onchip.slots import valid_rpw
 from vpps.planner.policies import WORTH_TRYING
@@ -191,7 +191,7 @@ def _slots(chip: TunedChip, base: ChipOptions) -> Iterator[Change]:
     largest = sorted(planned.held, key=lambda held: -held.rows * held.columns)[:_ROLES]
     for held in largest:
         for tier in TIERS:
-            if tier != held.tier and (tier != "atomic" or held.role == "W^T"):
+            if tier != held.tier and (tier != "atomic" or held.transposed):
                 yield {"onchip": {"tiers": {**base.tiers, held.name: tier}}}
 
 

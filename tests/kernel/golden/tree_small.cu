@@ -37,9 +37,9 @@ struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, e
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
 // register, or unit of shared memory, of the weights and of their gradient (-1: nowhere)
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
-template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
-template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
+template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1 }; };
+template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 0 }; };
+template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0 }; };
 
 // The same for code that is not to be there once for each slot; it ends with one that is none.
 struct SlotShape { int rows, columns, warps; };
@@ -615,15 +615,13 @@ struct End {
 
 #include "cuda/sync.cuh"
 #include "elementwise.cuh"
-#include "random.cuh"
-#include "cuda/dropout.cuh"
-#include "rowwise.cuh"
-#include "lists.cuh"
 #include "ops/elementwise.cuh"
 #include "ops/rowwise.cuh"
 #include "ops/lists.cuh"
+#include "random.cuh"
 #include "guard.cuh"
 #include "optimizers.cuh"
+#include "cuda/dropout.cuh"
 #include "cuda/slots.cuh"
 #include "cuda/loads.cuh"
 #include "cuda/staging.cuh"

@@ -11,28 +11,22 @@ from pathlib import Path
 from vpps import locks
 from vpps.errors import CompileError
 from vpps.kernel.cache import entries, eviction, places
-from vpps.kernel.cache.entries import DamagedError, Record
+from vpps.kernel.cache.entries import DamagedError, Record, Usage
 
 TUNING = "tuning"  # folder of choices that were measured, beside the entries
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(Usage):
     """An entry, sound or not.
 
     Attributes:
-        folder: where it is.
         record: what is known of it; None where that cannot be read.
         damage: why it would not be used; None if it is sound.
-        size: bytes of all its files.
-        used: seconds since 1970 when it was last used.
     """
 
-    folder: Path
     record: Record | None
     damage: str | None
-    size: int
-    used: float
 
     @property
     def key(self) -> str:
@@ -104,7 +98,7 @@ def _item(folder: Path) -> Item | None:
         entries.check(entry)
     except (DamagedError, FileNotFoundError) as error:
         damage = str(error) if isinstance(error, DamagedError) else "a file of it is missing"
-    return Item(folder, record, damage, usage.size, usage.used)
+    return Item(folder, usage.size, usage.used, record, damage)
 
 
 def tuning() -> list[Path]:

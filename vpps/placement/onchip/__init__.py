@@ -28,8 +28,8 @@ A kernel that spills is compiled again with the next smaller arrangement; where 
 `SpillError` names it.
 """
 
-from vpps.placement.onchip.device import DEVICES, Device, capacity, known_device
-from vpps.placement.onchip.holding import ChipOptions, Gradients, HeldMatrix, MatrixSpec, OnChip, Slot, Tier, owned_rows
+from vpps.placement.onchip.device import DEVICES, Device, known_device
+from vpps.placement.onchip.holding import ChipOptions, Gradients, HeldMatrix, MatrixSpec, OnChip, Tier, owned_rows
 from vpps.placement.onchip.planner import nothing_left, plan_onchip, step_down
 from vpps.placement.onchip.report import explain
 from vpps.placement.onchip.slots import SlotShape, valid_rpw
@@ -42,10 +42,8 @@ __all__ = [
     "HeldMatrix",
     "MatrixSpec",
     "OnChip",
-    "Slot",
     "SlotShape",
     "Tier",
-    "capacity",
     "explain",
     "known_device",
     "nothing_left",

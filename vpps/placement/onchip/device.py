@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vpps.errors import HandleError
-from vpps.ops.element import FLOAT32, WORD_BYTES
+from vpps.kernel.chip import KERNEL_SHARED, THREADS
 from vpps.text import KIB
-
-THREADS = 256  # of a block: with fewer, 255 registers per thread do not reach the whole register file
-WARPS = THREADS // 32
 
 # Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
 # III-A, footnote 6). Two blocks: compiled without spilling.
 OTHER_REGISTERS = {1: 64, 2: 48}
-
-# Shared memory that every kernel takes, in bytes: words of the script, sums of the block, the verdict of a wait
-# (kernel/chip.py: SCRIPT_WORDS, SCRATCH_FLOATS).
-KERNEL_SHARED = WORD_BYTES * (2048 + 512 + 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +83,3 @@ def known_device(name: str) -> Device:
     if name not in DEVICES:
         raise HandleError(f"device {name!r} is not known; expected one of {', '.join(DEVICES)}, or describe a Device")
     return DEVICES[name]
-
-
-def capacity(device: Device, blocks_per_sm: int = 1, widest: int = 256, tile: int = 8) -> tuple[int, int]:
-    """(weights that fit in registers, weights that fit in shared memory besides), in floats, on the whole device.
-
-    Args:
-        widest: columns of the widest matrix, which decide the size of the staging buffer.
-        tile: vertices that the staging buffer holds.
-    """
-    blocks = device.sms * blocks_per_sm
-    shared = max(0, device.shared(blocks_per_sm) - FLOAT32.bytes * tile * widest) // KIB
-    return blocks * THREADS * device.registers(blocks_per_sm), blocks * THREADS * shared

@@ -1,17 +1,18 @@
-"""What the planner is asked and what it answers: matrices and options, slots and who holds what."""
+"""What the planner is asked and what it answers: matrices and options, and who holds what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
+from vpps.kernel.chip import WARPS, Chip
 from vpps.ops.element import FLOAT32, ElementType
-from vpps.placement.onchip.device import THREADS, WARPS, Device
+from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.slots import (
     ACCUMULATORS,
     SHAPED_FOR,
@@ -20,7 +21,6 @@ from vpps.placement.onchip.slots import (
     in_slot_order,
 )
 from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
-from vpps.text import KIB
 from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
@@ -106,30 +106,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """One slot of every block.
-
-    Attributes:
-        rows, columns, warps: its shape (R, C, wk).
-        tier: "registers" or "shared".
-        at: its first register, or its first KiB among the slots in shared memory.
-        element: of the weights in it.
-    """
-
-    rows: int
-    columns: int
-    warps: int
-    tier: Tier
-    at: int
-    element: ElementType = FLOAT32
-
-    @property
-    def size(self) -> int:
-        """Registers of every thread, or KiB of shared memory."""
-        return self.element.words(self.rows * self.columns)
-
-
-@dataclass(frozen=True, slots=True)
 class MatrixUse:
     """What a tier holds: registers, or KiB of shared memory.
 
@@ -157,26 +133,21 @@ class MatrixUse:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRole:
-    """A matrix as its rows are dealt: W itself, or W^T."""
+    """A matrix as its rows are dealt: W itself, or W^T.
 
-    matrix: MatrixSpec
+    Attributes:
+        name: the parameter's, with ^T for the transpose.
+        rows, columns, parts: as it is dealt.
+        transposed: whether it is W^T.
+        matrix: W.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    parts: int
     transposed: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.matrix.name}^T" if self.transposed else self.matrix.name
-
-    @property
-    def rows(self) -> int:
-        return self.matrix.columns if self.transposed else self.matrix.rows
-
-    @property
-    def columns(self) -> int:
-        return self.matrix.rows if self.transposed else self.matrix.columns
-
-    @property
-    def parts(self) -> int:
-        return self.matrix.role_t_parts if self.transposed else self.matrix.parts
+    matrix: MatrixSpec
 
     @property
     def floats(self) -> int:
@@ -192,50 +163,31 @@ class MatrixRole:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMatrix:
+class HeldMatrix(MatrixRole):
     """Where one role lives.
 
     Attributes:
-        role: "W" or "W^T".
-        matrix: name of the parameter.
         tier: where its weights are during a launch.
-        first_slot, last_slot: its slots are first_slot to last_slot - 1.
+        number: of it among those that have slots, from 1; 0 of others.
+        slots: numbers of its slots.
         copies: of it: one per group on the chip, one for all in L2, none where partial sums replace it.
         rows_owned: rows of the block that owns most.
         reason: why this tier, for the user.
         gradient: where its gradient is gathered; "" for a transpose and for a matrix that is not trained.
-        rows, columns, parts: the role as it is dealt.
         shape: of its slots, None where it has none.
         ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
-        element: of the weights.
     """
 
-    role: Literal["W", "W^T"]
-    matrix: str
     tier: Tier
-    first_slot: int
-    last_slot: int
+    number: int
+    slots: range
     copies: int
     rows_owned: int
     reason: str
     gradient: Gradients | Literal[""]
-    rows: int
-    columns: int
-    parts: int
     shape: SlotShape | None
     ownership: Ownership
     first_vp: int
-    element: ElementType = FLOAT32
-
-    @property
-    def name(self) -> str:
-        """The parameter's name, with ^T for the transpose."""
-        return f"{self.matrix}^T" if self.role == "W^T" else self.matrix
-
-    @property
-    def slots(self) -> range:
-        """Numbers of its slots."""
-        return range(self.first_slot, self.last_slot)
 
     @property
     def warps_busy(self) -> int:
@@ -247,39 +199,19 @@ class HeldMatrix:
 
 @dataclass(frozen=True, slots=True)
 class OnChip:
-    """Which weights live where, and what the kernel's source needs to know of it.
+    """Which weights live where.
 
     Attributes:
-        slots: of every block, those in registers first.
-        gradient_slots: for each slot, where the gradient of what it holds is gathered on the chip, or None.
+        chip: what the kernel's source needs to know of it: slots, those in registers first, and the memory around them.
         held: every role of every matrix, in the order of the matrices.
         gradients: strategy of the kernel; a matrix that it does not reach has another (`HeldMatrix.gradient`).
-        tile: vertices that a product computes at a time.
-        blocks_per_sm: as the kernel is compiled.
-        registers: of every thread, for slots of weights and gradients.
-        shared_bytes: of a block, besides what every kernel takes: staging buffers, partial sums, slots, gradients.
-        staging_floats: of one staging buffer, which lies first in shared memory.
-        staging_buffers: 2 where the next tile is fetched during the present one.
-        staged_floats: of all staging buffers, or of a slot that is updated there, whatever is more.
-        sums_floats: of partial sums.
-        results_floats: of products that wait for a tail, where there is room for them; else 0.
         vps: blocks of a group.
         device, matrices, options, limits: what was asked.
     """
 
-    slots: tuple[Slot, ...]
-    gradient_slots: tuple[Slot | None, ...]
+    chip: Chip
     held: tuple[HeldMatrix, ...]
     gradients: Gradients
-    tile: int
-    blocks_per_sm: int
-    registers: int
-    shared_bytes: int
-    staging_floats: int
-    staging_buffers: int
-    staged_floats: int
-    sums_floats: int
-    results_floats: int
     vps: int
     device: Device
     matrices: tuple[MatrixSpec, ...]
@@ -292,48 +224,16 @@ class OnChip:
         Raises:
             KeyError: there is none.
         """
-        for held in self.held:
-            if held.name == name:
-                return held
-        raise KeyError(name)
+        return {held.name: held for held in self.held}[name]
 
     def weights_in(self, tier: Tier) -> int:
         """Registers or KiB that weights take in a tier."""
-        return sum(slot.size for slot in self.slots if slot.tier == tier)
+        return sum(slot.size for slot in self.chip.slots if slot.in_registers == (tier == "registers"))
 
-    @property
-    def free_registers(self) -> int:
-        """Registers of the budget that hold no weights. Gradients that overlay them are not counted as use."""
-        return self.device.registers(self.blocks_per_sm) - self.weights_in("registers")
-
-    @property
-    def free_shared(self) -> int:
-        """Whole KiB of a block's shared memory left beside one staging buffer, partial sums and the weights."""
-        largest = max((slot.size for slot in self.slots), default=0)
-        working = FLOAT32.bytes * (max(self.staging_floats, THREADS * largest) + self.sums_floats)
-        return (self.device.shared(self.blocks_per_sm) - working) // KIB - self.weights_in("shared")
-
-    def to_key(self) -> str:
-        """What the kernel's source depends on, in a fixed order: equal keys, equal kernels."""
-
-        def written(slot: Slot) -> str:
-            return f"{slot.tier[0]}{slot.rows}x{slot.columns}x{slot.warps}@{slot.at}"
-
-        slots = (
-            written(slot) + (f"+{written(gradient)}" if gradient else "")
-            for slot, gradient in zip(self.slots, self.gradient_slots, strict=True)
-        )
-        strategies = sorted({held.gradient for held in self.held if held.gradient})
-        return " ".join(
-            [
-                f"blocks{self.blocks_per_sm}",
-                f"tile{self.tile}",
-                f"staging{self.staging_buffers}x{self.staging_floats}:{self.staged_floats}+{self.sums_floats}+{self.results_floats}",
-                f"atomic{int(any(held.tier == 'atomic' for held in self.held))}",
-                f"gradients:{self.gradients}:{','.join(strategies)}",
-                *slots,
-            ]
-        )
+    def to_key(self) -> Hashable:
+        """What the kernel depends on: equal keys, equal kernels."""
+        strategies = frozenset(held.gradient for held in self.held)
+        return replace(self.chip, matrices=()), strategies, any(held.tier == "atomic" for held in self.held)
 
 
 def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
@@ -356,9 +256,12 @@ def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
 
 def roles_of(matrices: Sequence[MatrixSpec]) -> list[MatrixRole]:
     """W, and W^T where it is needed, of each matrix."""
-    return [
-        MatrixRole(m, transposed) for m in matrices for transposed in (False, True) if m.role_t_parts or not transposed
-    ]
+    roles = []
+    for m in matrices:
+        roles.append(MatrixRole(m.name, m.rows, m.columns, m.parts, False, m))
+        if m.role_t_parts:
+            roles.append(MatrixRole(f"{m.name}^T", m.columns, m.rows, m.role_t_parts, True, m))
+    return roles
 
 
 def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions) -> None:

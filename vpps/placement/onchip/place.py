@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
+from vpps.kernel.chip import THREADS, WARPS
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import THREADS, WARPS, Device
+from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
     PERSISTENT,
     TILES,
@@ -78,9 +79,10 @@ class Room:
         """Floats of partial sums: of each row and vertex of a tile, one from every warp that may hold a part of it."""
         return WARPS * self.tallest * self.tile
 
-    def staged(self, buffers: int = 1) -> int:
-        """Floats of the staging buffers. An update brings the weights or gradients of a whole slot there, too."""
-        return max(buffers * self.tile * self.widest, THREADS * self.largest)
+    @property
+    def staged(self) -> int:
+        """Floats of the staging buffer. An update brings the weights or gradients of a whole slot there, too."""
+        return max(self.tile * self.widest, THREADS * self.largest)
 
     def beside(self, shape: SlotShape) -> Room:
         """The room that there is once vectors can be multiplied by slots of that shape, wherever those are."""
@@ -105,7 +107,7 @@ class Room:
         """Registers, or whole KiB of shared memory, that are left."""
         if tier == "registers":
             return self.registers - self.taken["registers"]
-        return (self.shared - FLOAT32.bytes * (self.staged() + self.sums)) // KIB - self.taken["shared"]
+        return (self.shared - FLOAT32.bytes * (self.staged + self.sums)) // KIB - self.taken["shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ class Attempt:
         room = self.room.beside(least)
         left = room.left("shared")
         if left < 0:
-            staging, slots = FLOAT32.bytes * (room.staged() + room.sums) // KIB, self.room.taken["shared"]
+            staging, slots = FLOAT32.bytes * (room.staged + room.sums) // KIB, self.room.taken["shared"]
             beside = f", slots {slots} KiB," if slots else ""
             return f"staging {self.tile} of its rows takes {staging} KiB{beside} of {self.room.shared // KIB} KiB"
         shared = f"{least.registers} KiB of shared memory, {left} KiB were left"

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
-from vpps.kernel.chip import RESULT_FLOATS
-from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import WARPS, Device
+from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot
+from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.gradients import choose_gradients
 from vpps.placement.onchip.holding import (
-    PERSISTENT,
     TILES,
     ChipOptions,
     Gradients,
     HeldMatrix,
     Limits,
-    MatrixRole,
     MatrixSpec,
     MatrixUse,
     OnChip,
-    Slot,
     Tier,
     check,
 )
 from vpps.placement.onchip.place import Attempt, SlotRequest, place
 from vpps.placement.onchip.slots import pieces
 from vpps.script.slices import most_units
-from vpps.text import KIB
 
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
 
@@ -55,96 +51,76 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
 
 def _plan(request: SlotRequest) -> OnChip:
     attempt = place(request)
-    device, options = request.device, request.options
+    device, options, room = request.device, request.options, attempt.room
     uses = attempt.uses()
     strategy, of_matrix = choose_gradients(
         request.matrices, uses, attempt.places, device, options.gradients, options.groups
     )
-    slots, ranges = _number_slots(request.roles, attempt)
-    gradient_slots = _gradient_slots(request.roles, attempt, slots, ranges, uses, of_matrix)
-    room = attempt.room
-    staging = room.tile * room.widest
-    top = dict.fromkeys(ON_CHIP, 0)
-    for slot in (*slots, *gradient_slots):
-        if slot is not None:
-            top[slot.tier] = max(top[slot.tier], slot.at + slot.size)
-    buffers = 1
-    if device.copies_asynchronously:
-        buffers += FLOAT32.bytes * (room.staged(2) + room.sums) + KIB * top["shared"] <= room.shared
-    staged = room.staged(buffers)
-    taken = FLOAT32.bytes * (staged + room.sums) + KIB * top["shared"]
-    results = RESULT_FLOATS if slots and taken + FLOAT32.bytes * RESULT_FLOATS <= room.shared else 0
-    return OnChip(
-        slots=slots,
-        gradient_slots=gradient_slots,
-        held=_holders(request, attempt, ranges, of_matrix),
-        gradients=strategy,
-        tile=attempt.tile,
-        blocks_per_sm=request.blocks_per_sm,
+    slots, ranges = _number_slots(attempt, uses, of_matrix)
+    held = _holders(attempt, ranges, of_matrix)
+    top = {  # gradients lie where the weights do, or behind all slots
+        tier: max((max(s.at, s.gradient) + s.size for s in slots if s.in_registers == (tier == "registers")), default=0)
+        for tier in ON_CHIP
+    }
+    chip = Chip(
+        slots,
+        tuple(KernelMatrix(h.number, h.slots.start, h.slots.stop, _described(h)) for h in held if h.slots),
         registers=top["registers"],
-        shared_bytes=taken + FLOAT32.bytes * results,
-        staging_floats=staging,
-        staging_buffers=buffers if staging else 0,
-        staged_floats=staged,
-        sums_floats=room.sums,
-        results_floats=results,
-        vps=request.vps,
-        device=device,
-        matrices=request.matrices,
-        options=options,
-        limits=request.limits,
+        shared_units=top["shared"],
+        tile=attempt.tile,
+        stage=room.widest,
+        sums=room.sums,
+        blocks_per_sm=request.blocks_per_sm,
+        groups=options.groups,
+        turns=bool(slots) and options.ownership == "round-robin",
     )
+    available = room.shared + KERNEL_SHARED
+    # If there is room, a second staging buffer first, then one for results.
+    doubled = replace(chip, buffers=2)
+    if slots and device.copies_asynchronously and doubled.shared_bytes <= available:
+        chip = doubled
+    with_results = replace(chip, results=RESULT_FLOATS)
+    if slots and with_results.shared_bytes <= available:
+        chip = with_results
+    return OnChip(chip, held, strategy, request.vps, device, request.matrices, options, request.limits)
 
 
-def _number_slots(roles: Sequence[MatrixRole], attempt: Attempt) -> tuple[tuple[Slot, ...], dict[str, range]]:
-    """Slots in order, and those of each role. In each tier W come first, then transposes, then what is free."""
-    slots: list[Slot] = []
-    ranges = {role.name: range(0) for role in roles}
+def _number_slots(
+    attempt: Attempt, uses: Mapping[str, MatrixUse], of_matrix: Mapping[str, Gradients]
+) -> tuple[tuple[KernelSlot, ...], dict[str, range]]:
+    """Slots in order, and those of each role. In each tier W come first, then transposes, then gradients that have a
+    place of their own, then what is free."""
+    slots: list[KernelSlot] = []
+    ranges: dict[str, range] = {}
     for tier in ON_CHIP:
-        at = 0
-        for role in sorted(roles, key=lambda r: r.transposed):
+        at, free = 0, uses[tier].weights + uses[tier].transposes
+        for role in sorted(attempt.request.roles, key=lambda r: r.transposed):
             where = attempt.places[role.name]
             if where.tier != tier or where.shape is None:
                 continue
-            shape, first = where.shape, len(slots)
+            shape, way = where.shape, of_matrix.get(role.name)
             for _ in range(shape.slots):
-                slots.append(Slot(shape.rows, shape.columns, shape.warps, tier, at, shape.element))
+                gradient = {"overlay": at, "registers": free}.get(way or "", -1)
+                slots.append(
+                    KernelSlot(
+                        shape.rows, shape.columns, shape.warps, at, tier == "registers", gradient,
+                        way is not None, shape.element,
+                    )
+                )  # fmt: skip
                 at += slots[-1].size
-            ranges[role.name] = range(first, len(slots))
+                free += slots[-1].size if way == "registers" else 0
+            ranges[role.name] = range(len(slots) - shape.slots, len(slots))
     return tuple(slots), ranges
 
 
-def _gradient_slots(
-    roles: Sequence[MatrixRole],
-    attempt: Attempt,
-    slots: Sequence[Slot],
-    ranges: dict[str, range],
-    uses: dict[str, MatrixUse],
-    of_matrix: dict[str, Gradients],
-) -> tuple[Slot | None, ...]:
-    """A slot of the same shape for the gradient of each slot that has one on the chip."""
-    found: list[Slot | None] = [None] * len(slots)
-    at: dict[str, int] = {}
-    for role in roles:
-        way = of_matrix.get(role.name)
-        if role.transposed or way not in PERSISTENT:
-            continue
-        tier = attempt.places[role.name].tier
-        use = uses[tier]
-        at.setdefault(tier, use.weights + use.transposes)
-        for s in ranges[role.name]:
-            found[s] = slots[s] if way == "overlay" else replace(slots[s], at=at[tier])
-            at[tier] += slots[s].size
-    return tuple(found)
-
-
 def _holders(
-    request: SlotRequest, attempt: Attempt, ranges: dict[str, range], of_matrix: dict[str, Gradients]
+    attempt: Attempt, ranges: Mapping[str, range], of_matrix: Mapping[str, Gradients]
 ) -> tuple[HeldMatrix, ...]:
-    holders = []
+    request, holders = attempt.request, list[HeldMatrix]()
+    numbers = count(1)
     next_piece = 0  # the paper deals a matrix from where the one before it ended
     for role in request.roles:
-        where, slots = attempt.places[role.name], ranges[role.name]
+        where, slots = attempt.places[role.name], ranges.get(role.name, range(0))
         n_pieces = 0
         if request.options.ownership == "round-robin" and where.shape is not None:
             n_pieces = pieces(role.rows, where.shape.rows)
@@ -153,26 +129,28 @@ def _holders(
             rows_owned = attempt.rows_owned(role)
         holders.append(
             HeldMatrix(
-                role="W^T" if role.transposed else "W",
-                matrix=role.matrix.name,
+                *(role.name, role.rows, role.columns, role.parts, role.transposed, role.matrix),
                 tier=where.tier,
-                first_slot=slots.start,
-                last_slot=slots.stop,
+                number=next(numbers) if slots else 0,
+                slots=slots,
                 copies={"atomic": 0, "L2": 1}.get(where.tier, request.options.groups),
                 rows_owned=rows_owned,
                 reason=where.reason,
-                gradient="" if role.transposed else of_matrix.get(role.name, ""),
-                rows=role.rows,
-                columns=role.columns,
-                parts=role.parts,
+                gradient=of_matrix.get(role.name, ""),
                 shape=where.shape,
                 ownership=request.options.ownership,
                 first_vp=next_piece % request.vps if n_pieces else 0,
-                element=role.matrix.element,
             )
         )
         next_piece += n_pieces
     return tuple(holders)
+
+
+def _described(held: HeldMatrix) -> str:
+    """For whoever reads the kernel."""
+    shape = held.shape
+    assert shape is not None
+    return f"{held.name} {held.rows}x{held.columns} as {shape.slots} x ({shape.rows}, {shape.columns}, {shape.warps})"
 
 
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
@@ -210,7 +188,7 @@ def _again(last: OnChip, **changes: Any) -> OnChip:
 def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
     if last.options.tile is None:
         for tile in TILES:
-            if 2 <= tile < last.tile:
+            if 2 <= tile < last.chip.tile:
                 last = _again(last, tile=tile)
                 yield last
 
@@ -225,11 +203,10 @@ def _without(last: OnChip, held: HeldMatrix) -> OnChip | None:
 
 
 def _fewer_slots(last: OnChip) -> Iterator[OnChip]:
-    uses = {m.name: m.uses for m in last.matrices}
     in_registers = [h for h in last.held if h.tier == "registers" and h.name not in last.options.tiers]
-    for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.rows * h.columns, h.role == "W")):
+    for held in sorted(in_registers, key=lambda h: (h.matrix.uses, h.floats, not h.transposed)):
         plan = _without(last, held)
-        if plan is not None and 0 < plan.registers < last.registers:
+        if plan is not None and 0 < plan.chip.registers < last.chip.registers:
             last = plan
             yield last
 
@@ -238,19 +215,19 @@ def _no_slots(last: OnChip) -> Iterator[OnChip]:
     evicted = last.limits.evicted | {h.name for h in last.held if h.name not in last.options.tiers}
     with suppress(CapacityError):  # something that the user forced would not fit
         plan = _again(last, evicted=evicted, max_rows=None, shapes={})
-        if plan.registers < last.registers:
+        if plan.chip.registers < last.chip.registers:
             yield plan
 
 
 def _fewer_rows(last: OnChip) -> Iterator[OnChip]:
-    rows = max((slot.rows for slot in last.slots), default=1)
+    rows = max((slot.rows for slot in last.chip.slots), default=1)
     while rows > 1 and last.options.rpw is None:
         rows //= 2
         try:
             plan = _again(last, max_rows=rows, shapes={})
         except CapacityError:
             return  # lower slots pad more, and something that the user forced no longer fits
-        if plan.registers <= last.registers:  # they pad more
+        if plan.chip.registers <= last.chip.registers:  # they pad more
             last = plan
             yield last
 
@@ -264,10 +241,10 @@ def nothing_left(onchip: OnChip) -> str:
     if options.blocks_per_sm == 2:
         forced["blocks_per_sm"] = 2
     named = {name: value for name, value in forced.items() if value is not None}
-    holding = f"{onchip.registers} registers of each thread for slots and {onchip.tile} vertices per tile"
+    holding = f"{onchip.chip.registers} registers of each thread for slots and {onchip.chip.tile} vertices per tile"
     if not named:
         return f"the kernel spills with {holding}, and nothing is left to give up: please report this"
-    least = min((h for h in onchip.held if h.tier == "registers"), key=lambda h: h.rows * h.columns, default=None)
+    least = min((h for h in onchip.held if h.tier == "registers"), key=lambda h: h.floats, default=None)
     advice = f"leave {'one of them' if len(named) > 1 else 'it'} to the planner"
     if least is not None and least.name in options.tiers:
         advice += f", or give tiers={{{least.name!r}: 'shared'}}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from vpps.errors import VppsError
+from vpps.kernel.chip import KERNEL_SHARED, WARPS
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import WARPS
 from vpps.placement.onchip.holding import HeldMatrix, OnChip, Tier, rows_cap
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
@@ -58,8 +59,8 @@ def _table(onchip: OnChip, moments: int) -> str:
         has_moments = moments and held.gradient
         rows.append(
             (
-                held.matrix,
-                held.role,
+                held.matrix.name,
+                "W^T" if held.transposed else "W",
                 f"{held.rows}x{held.columns}",
                 held.tier,
                 str(held.copies),
@@ -87,20 +88,19 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 
 
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
-    device, groups, blocks = onchip.device, onchip.options.groups, onchip.blocks_per_sm
-    slots = onchip.weights_in("shared")
-    staging = FLOAT32.bytes * onchip.staging_floats
-    working = FLOAT32.bytes * (onchip.staged_floats + onchip.sums_floats + onchip.results_floats)
-    gradients = (onchip.shared_bytes - working) // KIB - slots
-    all_weights = sum(h.rows * h.columns for h in onchip.held)
-    on_chip = sum(h.rows * h.columns for h in onchip.held if h.tier in ON_CHIP)
-    off = sum(h.element.bytes * h.rows * h.columns for h in onchip.held if h.tier == "L2")
+    chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
+    blocks, slots = chip.blocks_per_sm, onchip.weights_in("shared")
+    staging = FLOAT32.bytes * chip.tile * chip.stage
+    gradients = chip.shared_units - slots
+    all_weights = sum(h.floats for h in onchip.held)
+    on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
+    off = sum(h.bytes for h in onchip.held if h.tier == "L2")
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
-    buffers = "two staging buffers" if onchip.staging_buffers == 2 else "a staging buffer"
-    share = f"{onchip.shared_bytes // KIB} of {device.shared(blocks) // KIB} KiB per block"
+    buffers = "two staging buffers" if chip.buffers == 2 else "a staging buffer"
+    share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared(blocks) // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
-    shared += [f"{in_bytes(FLOAT32.bytes * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
-    shared += [f"{in_bytes(FLOAT32.bytes * onchip.results_floats)} of results"] if onchip.results_floats else []
+    shared += [f"{in_bytes(FLOAT32.bytes * chip.sums)} of partial sums"] if chip.sums else []
+    shared += [f"{in_bytes(FLOAT32.bytes * chip.results)} of results"] if chip.results else []
     shared += [f"slots of {slots} KiB"] if slots else []
     shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")
@@ -110,11 +110,11 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
             "device",
             f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors, {blocks} on each",
         ),
-        ("kernel", f"{onchip.tile} vertices per tile, {onchip.options.ownership} ownership"),
+        ("kernel", f"{chip.tile} vertices per tile, {onchip.options.ownership} ownership"),
         ("gradients", WHERE[onchip.gradients]),
         (
             "registers",
-            f"{onchip.registers} of {device.registers(blocks)} per thread; weights take {registers}",
+            f"{chip.registers} of {device.registers(blocks)} per thread; weights take {registers}",
         ),
         ("shared memory", f"{share}: {', '.join(shared)}" if shared else share),
         ("on the chip", f"{on_chip:,} of {all_weights:,} weights, transposes counted"),
@@ -136,13 +136,11 @@ class Sizes:
 
     def __init__(self, onchip: OnChip) -> None:
         self.onchip = onchip
-        self._plans: dict[tuple[int, int], OnChip | None] = {}
+        self._plan = cache(self._scaled)
 
     def keeps(self, unit: int, units: int, names: Sequence[str], tiers: Sequence[Tier]) -> bool:
         """Whether roles would be in one of the tiers, were a model of `unit` units one of `units`."""
-        if (unit, units) not in self._plans:
-            self._plans[unit, units] = self._scaled(unit, units)
-        plan = self._plans[unit, units]
+        plan = self._plan(unit, units)
         return plan is not None and all(plan.of(name).tier in tiers for name in names)
 
     def most(self, unit: int, names: Sequence[str], tiers: Sequence[Tier]) -> int:
@@ -213,7 +211,7 @@ def _next(onchip: OnChip) -> list[str]:
 
 def _wanted_on_chip(onchip: OnChip, held: HeldMatrix) -> bool:
     """Whether only lack of room keeps it off the chip: neither its shape, nor the user, nor an earlier spill."""
-    by_force = held.name in onchip.options.tiers or (held.role == "W^T" and onchip.options.transposed == "atomic")
+    by_force = held.name in onchip.options.tiers or (held.transposed and onchip.options.transposed == "atomic")
     by_shape = held.reason in (ROW_SLICED, NARROW_ROWS)
     return not by_force and not by_shape and held.name not in onchip.limits.evicted
 
@@ -221,20 +219,21 @@ def _wanted_on_chip(onchip: OnChip, held: HeldMatrix) -> bool:
 def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
     """The smallest slots that would hold a role."""
     if held.ownership == "round-robin":
-        rpw = max((slot.rows for slot in onchip.slots), default=1)
-        return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.element)
-    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits), held.element)
+        rpw = max((slot.rows for slot in onchip.chip.slots), default=1)
+        return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.matrix.element)
+    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits), held.matrix.element)
     return min(found, key=lambda s: (s.registers, s.width))
 
 
 def _room(onchip: OnChip) -> Room:
     """What the plan leaves of a block's registers and shared memory."""
+    chip = onchip.chip
     return Room(
-        onchip.device.registers(onchip.blocks_per_sm),
-        onchip.device.shared(onchip.blocks_per_sm),
-        onchip.tile,
-        onchip.staging_floats // onchip.tile,
-        max((slot.size for slot in onchip.slots), default=0),
+        onchip.device.registers(chip.blocks_per_sm),
+        onchip.device.shared(chip.blocks_per_sm),
+        chip.tile,
+        chip.stage,
+        max((slot.size for slot in chip.slots), default=0),
         max((h.shape.slots * h.shape.rows for h in onchip.held if h.shape is not None), default=0),
         {tier: onchip.weights_in(tier) for tier in ON_CHIP},
     )
@@ -249,7 +248,7 @@ def _shortage(onchip: OnChip, held: HeldMatrix, sizes: Sizes) -> str:
         short = f"{registers} registers or {shared} KiB of shared memory short"
     else:
         short = f"{shared - least.registers} KiB short in the staging buffer for its rows"
-    matrix = next(m for m in onchip.matrices if m.name == held.matrix)
+    matrix = held.matrix
     unit = matrix.rows // matrix.parts
     fits = sizes.fewer(unit, held.name)
     if fits:

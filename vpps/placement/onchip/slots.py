@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.kernel.chip import WARPS
 from vpps.ops.element import FLOAT32, ElementType
-from vpps.placement.onchip.device import WARPS
 
 Ownership = Literal["aligned", "round-robin"]
 
