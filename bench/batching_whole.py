@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from edbatch_graphs import Vertices
 
-from vpps.compiler.cost import costs_on
 from vpps.planner.native.automaton import Automaton, Encoding
 from vpps.planner.native.learning import Learned, LearningSettings
 from vpps.planner.native.policy_table import ENCODINGS
@@ -178,8 +177,7 @@ class Learner:
         key = encoding, types
         if key not in self.learned:
             graph = restricted(self._graph, types) if types else self._graph
-            costs = costs_on("cpu", 1)  # which the reward of batches does not ask
-            self.learned[key] = learn(graph, replace(self._settings, encoding=encoding), costs)
+            self.learned[key] = learn(graph, replace(self._settings, encoding=encoding))
         return self.learned[key]
 
     def whole(self, encoding: Encoding) -> Run:

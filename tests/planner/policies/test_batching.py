@@ -22,7 +22,6 @@ from tests.planner.policies.typed import (
     shortest,
     typed_graphs,
 )  # fmt: skip
-from vpps.compiler.cost import costs_on
 from vpps.errors import ScriptError
 from vpps.planner.native.automaton import Automaton, Encoding
 from vpps.planner.native.learning import LearningSettings
@@ -71,7 +70,7 @@ def test_stages_are_levels(policy: str, graph: TypedGraph) -> None:
 @given(graph=typed_graphs(), other=typed_graphs(), phases=st.sampled_from([1, 3]), seed=st.integers(0, 2**64 - 1))
 def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph, phases: int, seed: int) -> None:
     how = LearningSettings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
-    machine = learn(graph, how, costs_on("cpu", 1)).machine
+    machine = learn(graph, how).machine
     for applied in (graph, other):  # which has states that are not known
         found = batches(applied, "fsm", machine)
         assert_good(found, applied)

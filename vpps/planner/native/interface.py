@@ -248,12 +248,12 @@ class GivenGraph(Structure):
 
 
 @fields(
-    ints="encoding phases by_time horizon trials check_every",
+    ints="encoding phases horizon trials check_every",
     words="seed",
     floats="alpha rate epsilon least_epsilon decay",
 )
 class GivenSettings(Structure):
-    """vpps.planner.native.learning.Settings."""
+    """vpps.planner.native.learning.LearningSettings."""
 
 
 @fields(ints="flops barriers", floats="barrier speed fixed vps")
@@ -306,8 +306,7 @@ FUNCTIONS = (
     # No sequence of batches of a graph is shorter.
     "i64 vpps_lower_bound(const GivenGraph* given)",
     # Learns a machine; vpps_learned takes it.
-    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, const GivenCosts* costs, "
-    "FoundMachine* found)",
+    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundMachine* found)",
     "void vpps_learned(void* learned, i64* numbers)",
 )
 

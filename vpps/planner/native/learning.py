@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vpps.compiler.cost import Costs
 from vpps.planner.native.automaton import Automaton, Encoding
-from vpps.planner.native.typed_graph import TypedGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +13,8 @@ class LearningSettings:
 
     Attributes:
         encoding: of states.
-        reward: "batches": -1 for each, and `alpha` times the part of its type's first vertices that it runs (ED-Batch,
-            equation 1). "time": minus the time that it takes by the model of costs, in barriers.
-        alpha: see there.
+        alpha: of the reward: -1 for each batch, and `alpha` times the part of its type's first vertices that it runs
+            (ED-Batch, equation 1).
         horizon: N, over how many batches rewards are summed before values stand for the rest.
         rate: by how much of the difference a value moves.
         epsilon, least_epsilon, decay: probability of any action in the first trial, in the last ones, and the factor
@@ -29,7 +25,6 @@ class LearningSettings:
     """
 
     encoding: Encoding = field(default_factory=Encoding)
-    reward: str = "batches"
     alpha: float = 0.5
     horizon: int = 32
     rate: float = 0.05
@@ -59,7 +54,3 @@ class Learned:
     batches: int
     stages: int
     lower_bound: int
-
-
-Learn = Callable[[TypedGraph, LearningSettings, Costs], Learned]
-"""Learns a machine for a typed graph; the costs are of its types."""

@@ -99,26 +99,18 @@ def lower_bound(graph: TypedGraph) -> int:
     return found
 
 
-def learn(graph: TypedGraph, settings: LearningSettings, costs: Costs) -> Learned:
-    """Learn a machine for a typed graph (learning.h).
-
-    Args:
-        costs: of its types, for the reward of time.
-
-    Raises:
-        CompileError: there is no compiler.
-    """
+def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
+    """Learn a machine for a typed graph (learning.h). Raises CompileError: there is no compiler."""
     lib = library.library()
     began = time.perf_counter()
-    given, given_costs, found = _Given(graph), _GivenCosts(costs, graph.n_types), FoundMachine()
+    given, found = _Given(graph), FoundMachine()
     encoding = settings.encoding
     its_settings = GivenSettings(
         encoding=EncodingKind[encoding.kind.upper()],
         phases=encoding.phases,
-        by_time=settings.reward == "time",
         **_named(settings, "horizon trials check_every seed alpha rate epsilon least_epsilon decay"),
     )
-    learned = lib.vpps_learn(given.at, ctypes.byref(its_settings), given_costs.at, ctypes.byref(found))
+    learned = lib.vpps_learn(given.at, ctypes.byref(its_settings), ctypes.byref(found))
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)
     seconds = time.perf_counter() - began

@@ -80,4 +80,4 @@ class Fsm(Policy):
         recurrence = self.knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        return RecurrenceChoice("fsm", recurrence, self.knowledge.machine(recurrence, graph, map(load_of, arranged)))
+        return RecurrenceChoice("fsm", recurrence, self.knowledge.machine(recurrence, graph))
