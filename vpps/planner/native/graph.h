@@ -25,7 +25,25 @@ struct Vertices {
     std::vector<Column> args, ints;
     std::vector<List> lists;
     const u32* data = nullptr;
+
+    i64 operands() const { return static_cast<i64>(args.size() + lists.size()); }
 };
+
+// Calls act(value, vertex) for every value that is passed as an operand; arguments come first, then lists.
+template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&& act)
+{
+    const auto n_args = static_cast<i64>(b.args.size());
+    if (operand < n_args) {
+        const Column arg = b.args[operand];
+        for (i64 v = 0, n = b.n; v < n; v++)
+            act(arg[v], v);
+        return;
+    }
+    const List xs = b.lists[operand - n_args];
+    for (i64 v = 0, n = b.n; v < n; v++)
+        for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+            act(xs.elements[e], v);
+}
 
 // Calls act(value) for every value that a vertex reads.
 template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& act)
@@ -94,7 +112,7 @@ public:
                 block_of_kind_.push_back(static_cast<i32>(k));
             }
             n_vertices += b.n;
-            n_operands_ += operands(b);
+            n_operands_ += b.operands();
         }
         return -1;
     }
@@ -111,21 +129,10 @@ public:
         in_order_ = true;
         for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
-            for (const Column& arg : b.args) {
+            const Column own = b.values[0];
+            for (i64 i = 0; i < b.operands(); i++) {
                 Reader reader(*this);
-                const Column own = b.values[0], values = arg;
-                for (i64 v = 0, n = b.n; v < n; v++)
-                    reader.take(values[v], own[v]);
-                if (!take_in(reader))
-                    return k;
-            }
-            for (const List& list : b.lists) {
-                Reader reader(*this);
-                const Column own = b.values[0];
-                const List xs = list;
-                for (i64 v = 0, n = b.n; v < n; v++)
-                    for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                        reader.take(xs.elements[e], own[v]);
+                for_operand(b, i, [&, own](i64 value, i64 v) { reader.take(value, own[v]); });
                 if (!take_in(reader))
                     return k;
             }
@@ -179,7 +186,7 @@ public:
         for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
             const u8* runs = needed(b);
-            for (i64 i = 0; i < operands(b) && b.n_needed == b.n; i++)
+            for (i64 i = 0; i < b.operands() && b.n_needed == b.n; i++)
                 for (const i32 kind : kinds(b, i))
                     read_[kind] = 1;
             for (i64 v = 0; v < b.n && 0 < b.n_needed && b.n_needed < b.n; v++)
@@ -230,7 +237,7 @@ public:
         sources_.clear();
         reader_of_.assign(n_blocks, -1);
         for (i64 k = 0; k < n_blocks; k++) {
-            for (i64 i = 0; i < operands(blocks[k]); i++)
+            for (i64 i = 0; i < blocks[k].operands(); i++)
                 for (const i32 kind : kinds(blocks[k], i))
                     if (std::exchange(reader_of_[block_of_kind_[kind]], static_cast<i32>(k)) != k)
                         sources_.add(block_of_kind_[kind]);
@@ -243,11 +250,22 @@ public:
             Whole& b = blocks[k];
             b.recurrent = components.is_recurrent(components.of_block(k));
             if (b.recurrent)
-                b.crossed.assign(operands(b) + b.values.size(), 0);
+                b.crossed.assign(b.operands() + b.values.size(), 0);
         }
         for (i64 k = 0; k < n_blocks; k++)
             if (blocks[k].recurrent)
                 find_crossed(k);
+    }
+
+    // Takes vertices off a stack and calls visit(value) for all that they read, which may put others there.
+    template <class Visit> void visit_all(std::vector<i32>& stack, Visit&& visit) const
+    {
+        while (!stack.empty()) {
+            const i32 vertex = stack.back();
+            stack.pop_back();
+            const Whole& b = blocks[block_of(vertex)];
+            for_values(b, vertex - b.first_vertex, visit);
+        }
     }
 
     // Of a value: the vertex that produces it, and as which kind of output.
@@ -301,8 +319,6 @@ private:
     i64 n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;
 
-    static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
-
     // Notes what has been read as one operand. False where it is no value.
     bool take_in(const Reader& reader)
     {
@@ -329,25 +345,20 @@ private:
         };
         for (i64 i = 0; i < n; i++)
             visit(values[i]);
-        while (!stack_.empty()) {
-            const i32 vertex = stack_.back();
-            stack_.pop_back();
-            const Whole& b = blocks[block_of(vertex)];
-            for_values(b, vertex - b.first_vertex, visit);
-        }
+        visit_all(stack_, visit);
     }
 
     // What a block reads of its own recurrence.
     void find_crossed(i64 block)
     {
         Whole& reader = blocks[block];
-        for (i64 i = 0; i < operands(reader); i++)
+        for (i64 i = 0; i < reader.operands(); i++)
             for (const i32 kind : kinds(reader, i)) {
                 Whole& source = blocks[block_of_kind_[kind]];
                 if (components.of_block(block_of_kind_[kind]) != components.of_block(block))
                     continue;
                 reader.crossed[i] = 1;
-                source.crossed[operands(source) + kind - source.first_kind] = 1;
+                source.crossed[source.operands() + kind - source.first_kind] = 1;
             }
     }
 };

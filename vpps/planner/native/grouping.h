@@ -80,19 +80,15 @@ private:
             const Whole& b = graph.blocks[k];
             const u8* connects = connects_.data() + b.first_vertex;
             const auto first = static_cast<i32>(b.first_vertex);
-            for (const Column arg : b.args)
-                for (i64 v = 0, n = b.n; v < n; v++)
+            for (i64 i = 0; i < b.operands(); i++)
+                for_operand(b, i, [&](i64 value, i64 v) {
                     if (connects[v])
-                        act(graph.made_by(arg[v]).vertex, first + static_cast<i32>(v));
-            for (const List xs : b.lists)
-                for (i64 v = 0, n = b.n; v < n; v++)
-                    if (connects[v])
-                        for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                            act(graph.made_by(xs.elements[e]).vertex, first + static_cast<i32>(v));
+                        act(graph.made_by(value).vertex, first + static_cast<i32>(v));
+                });
         }
     }
 
-    static bool is_source(const Whole& b) { return b.args.empty() && b.lists.empty(); }
+    static bool is_source(const Whole& b) { return !b.operands(); }
 
     void find_work(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
     {
@@ -137,12 +133,7 @@ private:
                 if (!runs || runs[b.first_vertex + v])
                     for_values(b, v, leave_out);
         }
-        while (!stack_.empty()) {
-            const i32 vertex = stack_.back();
-            stack_.pop_back();
-            const Whole& b = graph.blocks[graph.block_of(vertex)];
-            for_values(b, vertex - b.first_vertex, leave_out);
-        }
+        graph.visit_all(stack_, leave_out);
         for (i64 v = 0; v < graph.n_vertices; v++)
             if (joining_[v])
                 work_[v] = 0;

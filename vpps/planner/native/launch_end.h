@@ -187,7 +187,7 @@ private:
     void wait_for_products()
     {
         const auto& parameters = launch_.model.parameters;
-        launch_.next_launch();
+        launch_.streams.next_launch();
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && (touched_[p] || held_[p]))
                 launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
@@ -202,7 +202,7 @@ private:
             return;
         }
         steps([&](size_t p) { return !products_.makes(p); });
-        launch_.next_launch();
+        launch_.streams.next_launch();
         launch_.write(Made::GUARD, launch_.model.guard_again);
         steps([&](size_t p) { return products_.makes(p); });
     }
@@ -249,7 +249,7 @@ private:
                 launch_.frame[Frame::PARTIALS] += tables_.n_rows(p);
             }
         launch_.because(Reason::CLIPPING);
-        launch_.barrier();
+        launch_.streams.barrier();
         launch_.frame[Frame::ROWS] = total;
         launch_.frame[Frame::PARTIALS] = partials;
         launch_.frame[Frame::NORM] = launch_.call->max_norm;

@@ -10,6 +10,8 @@
 #include "memory_of_block.h"
 #include "rows.h"
 
+#include <queue>
+
 class Memory {
 public:
     i64 top = 0;  // the last stage
@@ -168,7 +170,7 @@ private:
     std::vector<i64> hurried_;   // those that no barrier separates from the one before
     std::vector<i64> order_;     // groups of virtual processors, as they come in the steps of a block
     std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
-    std::vector<std::pair<i64, i64>> taken_, idle_;        // heaps of (-last period, slot) and (rows, -slot)
+    std::priority_queue<std::pair<i64, i64>> taken_, idle_;  // (-last period, slot) and (rows, -slot)
     std::vector<Made> of_block_;
     std::vector<Step> steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
@@ -325,22 +327,20 @@ private:
         for (const auto& [group, until] : m.passed_on) {
             i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
             slots_.clear();
-            taken_.clear();
-            idle_.clear();
+            taken_ = idle_ = {};
             slot_of_.resize(b.n_needed_steps);
             for (i64 s = b.n_needed_steps; s-- > 0;) {
-                while (!taken_.empty() && -taken_.front().first < backward(b.stage[s])) {
-                    const i64 slot = popped(taken_);
-                    push(idle_, {slots_[slot], -slot});
-                }
+                for (; !taken_.empty() && -taken_.top().first < backward(b.stage[s]); taken_.pop())
+                    idle_.emplace(slots_[taken_.top().second], -taken_.top().second);
                 if (idle_.empty()) {
                     slot_of_[s] = static_cast<i64>(slots_.size());
                     slots_.push_back(room[s]);
                 } else {
-                    slot_of_[s] = -popped(idle_);
+                    slot_of_[s] = -idle_.top().second;
+                    idle_.pop();
                     slots_[slot_of_[s]] = std::max(slots_[slot_of_[s]], room[s]);
                 }
-                push(taken_, {-until[s], slot_of_[s]});
+                taken_.emplace(-until[s], slot_of_[s]);
             }
             const i64 last = *std::max_element(until.begin(), until.end());
             place_.clear();
@@ -352,19 +352,6 @@ private:
                 note(k, group * b.n_steps + s, backward(b.stage[s]), until[s]);
             }
         }
-    }
-
-    static void push(std::vector<std::pair<i64, i64>>& heap, std::pair<i64, i64> item)
-    {
-        heap.push_back(item);
-        std::push_heap(heap.begin(), heap.end());
-    }
-    static i64 popped(std::vector<std::pair<i64, i64>>& heap)
-    {
-        std::pop_heap(heap.begin(), heap.end());
-        const i64 slot = heap.back().second;
-        heap.pop_back();
-        return slot;
     }
 
     // For each group of slabs that is handed back, by step, the last period that it is there: one more than it is read.

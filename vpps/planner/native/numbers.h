@@ -19,6 +19,20 @@ using u8 = std::uint8_t;
 template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
 inline i64 address(const void* of) { return static_cast<i64>(reinterpret_cast<std::intptr_t>(of)); }
 
+// Puts the first of a heap that has the least in front, and which has grown, where it belongs now.
+template <class T> void sift_down(std::vector<T>& heap)
+{
+    const T item = heap[0];
+    size_t at = 0;
+    for (size_t child = 1; child < heap.size(); at = child, child = 2 * child + 1) {
+        child += child + 1 < heap.size() && heap[child + 1] < heap[child];
+        if (item < heap[child])
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = item;
+}
+
 // Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
 class Numbers {
 public:

@@ -158,7 +158,7 @@ private:
         asked_.clear();
         i64 n = 0;
         for (const i64 k : members_) {
-            asked_.push_back(static_cast<i64>(reinterpret_cast<std::intptr_t>(graph.blocks[k].cell)));
+            asked_.push_back(address(graph.blocks[k].cell));
             n += graph.blocks[k].n;
         }
         i64 digits = 0;
@@ -259,15 +259,9 @@ private:
             }
             // What takes no value of the recurrence has no edge.
             const bool all = members_.size() == static_cast<size_t>(graph.n_blocks);
-            for (size_t i = 0; i < b.args.size(); i++)
+            for (i64 i = 0; i < b.operands(); i++)
                 if (all || b.crossed[i])
-                    for (i64 v = 0; v < b.n; v++)
-                        connect(graph, b.args[i][v], static_cast<i32>(first + v));
-            for (size_t i = 0; i < b.lists.size(); i++)
-                if (all || b.crossed[b.args.size() + i])
-                    for (i64 v = 0; v < b.n; v++)
-                        for (i64 e = b.lists[i].ends[v]; e < b.lists[i].ends[v + 1]; e++)
-                            connect(graph, b.lists[i].elements[e], static_cast<i32>(first + v));
+                    for_operand(b, i, [&](i64 value, i64 v) { connect(graph, value, static_cast<i32>(first + v)); });
             first += static_cast<i32>(b.n);
             type++;
         }
