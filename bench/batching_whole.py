@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from edbatch_graphs import Vertices
 
-from vpps.planner.native.automaton import Automaton, Encoding
-from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.automaton import Automaton, Encoding, Learned, LearningSettings
 from vpps.planner.native.policy_table import ENCODINGS
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import batches, learn
+from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
 from vpps.record.levels import find_levels
 from vpps.record.recurrence import strongly_connected
 

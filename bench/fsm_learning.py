@@ -24,9 +24,8 @@ from edbatch import FIGURES
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
-from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import learn
+from vpps.planner.native.automaton import Learned, LearningSettings
+from vpps.planner.native.typed_graphs import TypedGraph, learn
 from vpps.record.topology import Topology
 
 BENCH = "fsm_learning"

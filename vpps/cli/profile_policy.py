@@ -10,9 +10,8 @@ from rich.table import Table
 
 from vpps.cli.console import table_of
 from vpps.cli.workload import Workload
-from vpps.planner.native.learning import Learned
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import batches, learn
+from vpps.planner.native.automaton import Learned
+from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
 from vpps.planner.policies.knowledge import cells_of
 from vpps.record.topology import Topology
 from vpps.report.inspection import inspect

@@ -16,8 +16,7 @@ from vpps.errors import CompileError
 from vpps.kernel.cache import key_of
 from vpps.kernel.cache.places import ADVICE
 from vpps.locks import LOCK, held, sweep
-from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
 from vpps.planner.policies.knowledge import Digests
 from vpps.tuning.database import is_switched_on, now
 from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder

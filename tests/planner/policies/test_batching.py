@@ -23,11 +23,9 @@ from tests.planner.policies.typed import (
     typed_graphs,
 )  # fmt: skip
 from vpps.errors import ScriptError
-from vpps.planner.native.automaton import Automaton, Encoding
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Automaton, Encoding, LearningSettings
 from vpps.planner.native.policy_table import ENCODINGS, POLICIES
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound
+from vpps.planner.native.typed_graphs import Batches, TypedGraph, batches, learn, lower_bound
 from vpps.record.arrays import Ints
 from vpps.record.recurrence import strongly_connected
 

@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
-from vpps.planner.native.automaton import ENCODINGS, Automaton, Encoding
-from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import batches, learn
+from vpps.planner.native.automaton import ENCODINGS, Automaton, Encoding, Learned, LearningSettings
+from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
 from vpps.planner.policies import knowledge
 from vpps.planner.policies.knowledge import AT_FIRST_USE, Knowledge, RecurrentCells
 

@@ -253,7 +253,7 @@ class GivenGraph(Structure):
     floats="alpha rate epsilon least_epsilon decay",
 )
 class GivenSettings(Structure):
-    """vpps.planner.native.learning.LearningSettings."""
+    """vpps.planner.native.automaton.LearningSettings."""
 
 
 @fields(ints="flops barriers", floats="barrier speed fixed vps")

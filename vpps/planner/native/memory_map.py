@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.graph.graph import Graph
-from vpps.placement.distribution import FIRST_FREE, Distribution, HeldGradients, held_matrices
 from vpps.planner.blocks import PlannedBlock, Vertices
-from vpps.planner.native.account import Account
 from vpps.planner.native.interface import FoundBlock, FoundMemory
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
-from vpps.script.footprint import MemoryMap
-from vpps.script.tails import Tail
-from vpps.script.wellformed import KnownKernel
 
 
 class Encoded(NamedTuple):
@@ -35,12 +29,10 @@ class Encoded(NamedTuple):
     cell: EncodedCell
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedMemory:
+class PlannedMemory(NamedTuple):
     """What lies where.
 
     Attributes:
-        distribution: where parameters lie.
         blocks: rows and slabs of each cell.
         arrays: `(n, 5)`: start, stop, first and last period, and group or -1 for all of them, of each array that gives
             way: a slab, or what one step has of it.
@@ -48,53 +40,17 @@ class PlannedMemory:
         end: the last period.
     """
 
-    distribution: Distribution
     blocks: list[PlannedBlock]
     arrays: Ints
     stop: int
     end: int
 
-    def layout(
-        self,
-        account: Account,
-        held: HeldGradients,
-        pool_floats: int,
-        instructions: frozenset[str],
-        tails: Iterable[Tail],
-    ) -> MemoryMap:
-        """What of the pool and of the script is what, and what the kernel knows; for the verifier.
 
-        Args:
-            account: of the same plan.
-            held: gradients that the pool holds before the launch.
-            instructions: names of those that the kernel has code for.
-            tails: programs, likewise.
-        """
-        distribution = self.distribution
-        fixed, gradients = distribution.spans(held)
-        lasting = _spans(fixed, account.memory)
-        return MemoryMap(
-            n_vps=distribution.all_vps,
-            groups=distribution.groups,
-            panel=distribution.panel,
-            pool_floats=pool_floats,
-            memory=np.concatenate([np.hstack([lasting, np.full((len(lasting), 3), [-1, self.end, -1])]), self.arrays]),
-            periods=account.periods,
-            unwritten=_spans([*gradients, (distribution.end, self.stop)], account.memory),
-            lists=account.lists,
-            knows=KnownKernel(
-                instructions, {tail.number: tail for tail in tails}, held_matrices(distribution), reported=FIRST_FREE
-            ),
-        )
-
-
-def memory_map(
-    found: FoundMemory, graph: Graph, encoded: Sequence[Encoded], distribution: Distribution
-) -> PlannedMemory:
+def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
     """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
     blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
-    return PlannedMemory(distribution, made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
+    return PlannedMemory(made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
 def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
@@ -116,12 +72,6 @@ def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
         lists=_copy(b.lists, b.n_lists),
         operands=bases[:, b.operands :].reshape(b.n_steps, (b.n_bases - b.operands) // 2, 2),
     )
-
-
-def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:
-    """Spans, sorted."""
-    found = np.concatenate([np.array(some, np.int64).reshape(-1, 2), others])
-    return found[np.lexsort(found.T[::-1])]
 
 
 def _copy(address: int, *shape: int) -> Ints:

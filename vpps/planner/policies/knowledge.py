@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol
 
 from vpps.compiler.cost import Costs, costs_on
 from vpps.planner.native import typed_graphs as compiled
-from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
+from vpps.planner.native.typed_graphs import TypedGraph
 from vpps.record.digest import digest_of
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell

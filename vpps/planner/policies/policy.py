@@ -9,7 +9,7 @@ import numpy as np
 
 from vpps.compiler.cost import StepLoad
 from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.typed_graphs import TypedGraph
 from vpps.planner.policies.knowledge import Knowledge, RecurrentCells, cells_of
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
