@@ -83,10 +83,9 @@ struct Whole : Vertices {
     }
 };
 
-class Graph {
+class Graph : public Blocks<Whole> {
 public:
-    std::vector<Whole> blocks;  // more than there are: scratch memory of those that a graph had before
-    i64 n_blocks = 0, n_values = 0, n_vertices = 0;
+    i64 n_values = 0, n_vertices = 0;
 
     Components components;
 
@@ -170,8 +169,7 @@ public:
 
     void count_needed()
     {
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+        for (Whole& b : *this) {
             const u8* begin = needed(b);
             b.n_needed = std::count(begin, begin + b.n, u8{1});
         }
@@ -183,8 +181,7 @@ public:
         read_.assign(n_kinds_, 0);
         for (i64 i = 0; i < n; i++)
             read_[of_value_[asked[i]].kind] = 1;
-        for (i64 k = 0; k < n_blocks; k++) {
-            const Whole& b = blocks[k];
+        for (const Whole& b : *this) {
             const u8* runs = needed(b);
             for (i64 i = 0; i < b.operands() && b.n_needed == b.n; i++)
                 for (const i32 kind : kinds(b, i))
@@ -193,8 +190,7 @@ public:
                 if (runs[v])
                     for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
         }
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+        for (Whole& b : *this) {
             const u8* read = read_.data() + b.first_kind;
             const auto outputs = static_cast<i64>(b.values.size());
             const bool any = std::find(read, read + outputs, 1) != read + outputs;
@@ -207,8 +203,7 @@ public:
     // Lets blocks go without the values of unread outputs.
     void leave_out()
     {
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+        for (Whole& b : *this) {
             size_t kept = 0;
             const size_t crossed = b.crossed.size() - (b.recurrent ? b.values.size() : 0);
             for (size_t o = 0; o < b.values.size(); o++)
@@ -221,6 +216,15 @@ public:
             if (b.recurrent)
                 b.crossed.resize(crossed + kept);
         }
+    }
+
+    // Of all vertices, block after block. Returns where the next number goes.
+    i64* write_stages(i64* out) const
+    {
+        for (const Whole& b : *this)
+            for (const i32 local : b.local)
+                *out++ = b.rank + local;
+        return out;
     }
 
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }

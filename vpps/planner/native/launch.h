@@ -130,13 +130,6 @@ struct Launch {
         fill(instruction, room(size(instruction.words), 0));
     }
 
-    u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
-    {
-        u32* words = room(size(group));
-        fill(b, group, step, first, count, words);
-        return words;
-    }
-
     static void fill(const Block& b, const Template& group, i64 step, const i64* first, const i64* count, u32* words)
     {
         const i64 n_bases = b.n_bases();
@@ -160,15 +153,16 @@ struct Launch {
         for (i32 d = 0; d < b.domains(); d++)
             count_.push_back(b.needed_rows(d));
         names |= i64{1} << instruction.name;
-        return write(b, instruction.words, 0, first_.data(), count_.data());
+        u32* words = room(size(instruction.words));
+        fill(b, instruction.words, 0, first_.data(), count_.data(), words);
+        return words;
     }
 
     // Lets the chip take in the weights that are used.
     void load(bool training)
     {
         for (const Load& load : model.loads)
-            for (i64 k = 0; k < rows.n_blocks; k++) {
-                const Block& b = rows.blocks[k];
+            for (const Block& b : rows) {
                 const bool both = training && b.n_needed > 0;
                 const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())

@@ -47,13 +47,11 @@ struct Machine {
     // From what `Automaton.numbers` of Python gives.
     explicit Machine(Numbers& from)
     {
-        encoding.kind = static_cast<EncodingKind>(from.take());
+        encoding.kind = taken<EncodingKind>(from);
         encoding.phases = from.take();
-        std::vector<i32> state;
-        for (i64 n = from.take(); n-- > 0;) {
-            state.clear();
-            from.take(state, from.take());
-            next[state] = static_cast<i32>(from.take());
+        for (i64 n = from.take(); n-- > 0 && !from.overrun();) {
+            const auto state = taken<std::vector<i32>>(from);
+            next[state] = taken<i32>(from);
         }
     }
     Machine() = default;

@@ -390,8 +390,7 @@ private:
     void last_readers(const RowsOfBlocks& graph)
     {
         readers_.assign(graph.n_values, -1);
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& b = graph.blocks[k];
+        for (const Block& b : graph) {
             for (i64 s = 0; s < b.n_steps; s++) {
                 const i64 domains = b.domains(), begin = b.first_row[s * domains];
                 for (i64 r = begin; r < begin + b.count[s * domains]; r++)
@@ -442,8 +441,8 @@ private:
                 }
             }
         }
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            settle_beside(graph.blocks[k]);
+        for (Block& b : graph)
+            settle_beside(b);
     }
 
     // For each step, the base of the rows that other parts of the cell have.

@@ -9,6 +9,7 @@ import numpy as np
 
 from vpps.planner.native.inputs import WORD
 from vpps.planner.native.interface import FoundGrouping, GivenProduct, UsedTable
+from vpps.record.arrays import Ints
 
 OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
 
@@ -47,3 +48,9 @@ class Memory:
     def is_free(self) -> bool:
         """Whether nobody looks at it."""
         return self._references() == self._unused
+
+
+def numbers_at(address: int, *shape: int) -> Ints:
+    """A copy of numbers of the compiled planner's, which will be others soon."""
+    n = int(np.prod(shape))
+    return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.graph.graph import Graph
 from vpps.planner.blocks import PlannedBlock, Vertices
 from vpps.planner.native.interface import FoundBlock, FoundMemory
+from vpps.planner.native.memory import numbers_at
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
 
@@ -50,31 +48,25 @@ def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded]) -> 
     """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
     blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
-    return PlannedMemory(made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
+    return PlannedMemory(made, numbers_at(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
 def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
-    values = list(_copy(b.values, b.n_outputs, b.n_vertices))
-    bases = _copy(b.bases, b.n_steps, b.n_bases)
+    values = list(numbers_at(b.values, b.n_outputs, b.n_vertices))
+    bases = numbers_at(b.bases, b.n_steps, b.n_bases)
     return PlannedBlock(
-        arrays=Vertices(graph.blocks[of.recorded], of.program, _copy(b.calls, b.n_vertices), values),
+        arrays=Vertices(graph.blocks[of.recorded], of.program, numbers_at(b.calls, b.n_vertices), values),
         cell=of.cell,
-        order=_copy(b.order, b.n_rows),
+        order=numbers_at(b.order, b.n_rows),
         n_needed=b.n_needed,
         n_needed_steps=b.n_needed_steps,
-        step_stage=_copy(b.stage, b.n_steps),
-        step_group=_copy(b.group, b.n_steps),
-        first=_copy(b.first, b.n_steps, b.n_domains),
-        count=_copy(b.count, b.n_steps, b.n_domains),
+        step_stage=numbers_at(b.stage, b.n_steps),
+        step_group=numbers_at(b.group, b.n_steps),
+        first=numbers_at(b.first, b.n_steps, b.n_domains),
+        count=numbers_at(b.count, b.n_steps, b.n_domains),
         pause=b.pause,
         late=bool(b.late),
         bases=bases[:, : len(of.cell.lowered.slabs)],
-        lists=_copy(b.lists, b.n_lists),
+        lists=numbers_at(b.lists, b.n_lists),
         operands=bases[:, b.operands :].reshape(b.n_steps, (b.n_bases - b.operands) // 2, 2),
     )
-
-
-def _copy(address: int, *shape: int) -> Ints:
-    """Numbers of the compiled planner's, which will be others soon."""
-    n = int(np.prod(shape))
-    return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

@@ -29,17 +29,15 @@ public:
     {
         for (Choice& choice : choices)
             choice.latest = 0;
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+        for (Whole& b : graph) {
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
         if (row.whole && policy_.by_level()) {
             by_level(graph);
         } else if (row.whole) {
-            members_.clear();
-            for (i64 k = 0; k < graph.n_blocks; k++)
-                members_.push_back(k);
+            members_.resize(graph.n_blocks);
+            std::iota(members_.begin(), members_.end(), 0);
             run(graph, policy_);
         } else {
             for (i64 c = 0; c < graph.components.size(); c++)
@@ -67,7 +65,8 @@ public:
     {
         Choice choice{policy(of), {}, {}};
         if (!from.complete()) {
-            from.take(choice.order, n_asked());
+            for (i64 k = n_asked(); k > 0; k--)
+                choice.order.push_back(from.take());
             choice.machine = Machine(from);
         }
         if (from.complete()) {
@@ -104,8 +103,7 @@ private:
 
     static void by_level(Graph& graph)
     {
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+        for (Whole& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 b.local[v] = static_cast<i32>(b.levels[v]);
                 b.top = std::max<i64>(b.top, b.local[v]);
@@ -117,8 +115,8 @@ private:
     static void rank(Graph& graph)
     {
         i64 depth = 1;
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            depth = std::max(depth, graph.blocks[k].top + 1);
+        for (const Whole& b : graph)
+            depth = std::max(depth, b.top + 1);
         for (i64 k = 0; k < graph.n_blocks; k++) {
             Whole& b = graph.blocks[k];
             const i64 component = graph.components.of_block(k);

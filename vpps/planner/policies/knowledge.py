@@ -31,11 +31,6 @@ MOST_LEARNED = 16
 """Recurrences for which machines are learned in a process: where each batch has other cells, each would wait for it."""
 
 
-def affordable(settings: LearningSettings, graph: TypedGraph, work: int) -> LearningSettings:
-    """The same, with so few trials that those of a graph take no more work than that (see AT_FIRST_USE)."""
-    return replace(settings, trials=min(settings.trials, work // max(1, graph.n * graph.n_types)))
-
-
 class KeptAutomata(Protocol):
     """Where machines outlive a process."""
 
@@ -127,7 +122,8 @@ class Knowledge:
         if found is None and len(self.learned) >= MOST_LEARNED:
             found = self.machines[recurrence.digests] = Automaton(self.settings.encoding, {})
         elif found is None:
-            learned = compiled.learn(graph, affordable(self.settings, graph, AT_FIRST_USE))
+            trials = min(self.settings.trials, AT_FIRST_USE // max(1, graph.n * graph.n_types))
+            learned = compiled.learn(graph, replace(self.settings, trials=trials))
             self.learned[recurrence.digests] = learned
             found = self.machines[recurrence.digests] = learned.machine
             _log.info(
