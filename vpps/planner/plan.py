@@ -155,13 +155,8 @@ class Plan:
         if not len(self._grouping):
             return None
         found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
-        n_groups = self._library.groups
-        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + found.n_blocks])
-        n = int(sizes.sum())
-        ends = np.cumsum(sizes)[:-1]
-        stages, groups = (np.split(rest[begin : begin + n].copy(), ends) for begin in (0, n))
-        dealt = found.first_own, found.first_joining, found.n_components
-        return Grouping(groups, stages, *dealt, work.astype(np.float64))
+        work = self._grouping[OF_GROUPING:].astype(np.float64)
+        return Grouping(found.first_own, found.first_joining, found.n_components, work)
 
     # ---- where words come from
 

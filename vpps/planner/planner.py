@@ -57,7 +57,7 @@ class Planner:
         self.schedule = SCHEDULES[schedule]
         self.layout = layout
         self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
-        self._libraries: dict[tuple[str, float | None] | None, PlannerLibrary] = {}
+        self._libraries: dict[tuple[str | None, float | None], PlannerLibrary] = {}
         self._latest: PlannerLibrary | None = None
 
     def plan_forward(
@@ -99,13 +99,11 @@ class Planner:
         """What plans launches with such an update."""
         if update is None and self._latest is not None:
             return self._latest
+        rule = update.optimizer.name if update is not None else None
         averaging = update.averaging if update is not None else None
-        kind = None
-        if update is not None:
-            kind = update.optimizer.name, averaging.decay if averaging is not None else None
+        kind = rule, averaging.decay if averaging is not None else None
         found = self._libraries.get(kind)
         if found is None:
-            rule = kind[0] if kind is not None else None
             found = self._libraries[kind] = PlannerLibrary(
                 library.library(), self.cells, self.batching, self.layout, rule, averaging
             )

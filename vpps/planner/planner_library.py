@@ -113,7 +113,7 @@ class PlannerLibrary:
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
         self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
         self._memories: list[Memory] = []
-        self._words = self._values = self._blocks = 0  # the most that a plan has needed
+        self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
@@ -219,9 +219,8 @@ class PlannerLibrary:
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         call.places = 0
-        if batch.n_blocks > self._blocks:
-            self._blocks = batch.n_blocks
-            self._ids = np.zeros(len(Batching) * self._blocks, np.int64)
+        if len(Batching) * batch.n_blocks > len(self._ids):
+            self._ids = np.zeros(len(Batching) * batch.n_blocks, np.int64)
             call.cells = address(self._ids)
         self._values = max(self._values, batch.n_values)
         status: int = Status.MORE_MEMORY
@@ -261,12 +260,12 @@ class PlannerLibrary:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
-                if memory.holds(self._words, self._values, self._blocks):
+                if memory.holds(self._words, self._values):
                     return memory
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = Memory(words, values, self._blocks, len(self.parameters), self.groups)
+        made = Memory(words, values, len(self.parameters), self.groups)
         self._memories.append(made)
         return made
 

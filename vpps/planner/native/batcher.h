@@ -30,7 +30,9 @@ public:
         call->new_block = stages_.find(graph_);
         if (call->new_block >= 0)
             return Status::NEW_RECURRENCE;
-        graph_.write_stages(stages);
+        for (const Whole& b : graph_)
+            for (const i32 local : b.local)
+                *stages++ = b.rank + local;
         stages_.count_unseen();
         return Status::DONE;
     }

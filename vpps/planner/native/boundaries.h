@@ -18,27 +18,19 @@ public:
     void add_pair(const Pair& pair, i64 answer) { answers_.emplace(key_of(pair), answer); }
 
     // False where it is not known of some pair what may follow what: the caller must be asked about the first of them.
-    bool decide()
+    // Groups of virtual processors decide each by itself, and meet behind forward.
+    bool decide(bool in_groups)
     {
-        begin();
+        since_ = {};
+        all_known_ = true;
         const bool some = boundaries(false) || free[false].size() + 1 < n_stages_;
         members_.find(launch_.rows, true, false);
-        turns = some && since_.of_one_stage && !since_.pauses && members_.size() > 0 &&
+        turns = !in_groups && some && since_.of_one_stage && !since_.pauses && members_.size() > 0 &&
                 all_answer(0, members_.end_of_stage(0), Following::TURN);
         if (turns)
             since_.others = true;
         else
             since_ = {};
-        boundaries(true);
-        return all_known_;
-    }
-
-    // The same for groups of virtual processors, each by itself.
-    bool decide_in_groups()
-    {
-        begin();
-        boundaries(false);
-        since_ = {};
         boundaries(true);
         return all_known_;
     }
@@ -58,12 +50,6 @@ private:
     std::map<std::array<i64, 4>, i64> answers_;
 
     static std::array<i64, 4> key_of(const Pair& pair) { return {pair.after, pair.before, pair.group, pair.following}; }
-
-    void begin()
-    {
-        since_ = {};
-        all_known_ = true;
-    }
 
     // Of one direction. Whether there are barriers inside stages.
     bool boundaries(bool backward)

@@ -218,15 +218,6 @@ public:
         }
     }
 
-    // Of all vertices, block after block. Returns where the next number goes.
-    i64* write_stages(i64* out) const
-    {
-        for (const Whole& b : *this)
-            for (const i32 local : b.local)
-                *out++ = b.rank + local;
-        return out;
-    }
-
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks

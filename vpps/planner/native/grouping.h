@@ -34,13 +34,10 @@ public:
     }
 
     // Tells the caller; `stretch`: by what the numbers of stages have been multiplied meanwhile.
-    void report(const Graph& graph, i64 stretch, FoundGrouping* found) const
+    void report(i64 stretch, FoundGrouping* found) const
     {
-        *found = {first_own * stretch, first_joining * stretch, n_components, graph.n_blocks};
-        i64* out = std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
-        for (const Whole& b : graph)
-            *out++ = b.n;
-        std::copy(group.begin(), group.begin() + graph.n_vertices, graph.write_stages(out));
+        *found = {first_own * stretch, first_joining * stretch, n_components};
+        std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
     }
 
 private:

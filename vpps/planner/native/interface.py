@@ -112,10 +112,9 @@ class GivenProduct(Structure):
     """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
 
 
-@fields(ints="first_own first_joining n_components n_blocks")
+@fields(ints="first_own first_joining n_components")
 class FoundGrouping(Structure):
-    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it are each group's load,
-    how many vertices each block has, then the stage of every vertex, block after block, and its group."""
+    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it is each group's load."""
 
 
 # ---- the account of a plan (vpps/planner/native/account.py)

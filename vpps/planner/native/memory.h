@@ -8,7 +8,7 @@
 
 #include "arena.h"
 #include "memory_of_block.h"
-#include "rows.h"
+#include "stages_in_order.h"
 
 #include <queue>
 
@@ -108,19 +108,14 @@ public:
         last_readers(graph);
         for (i64 i = 0; i < n_wanted; i++)
             readers_[wanted[i]] = never;
-        steps_.clear();
         for (i64 k : made_) {
-            const Block& b = graph.blocks[k];
-            take_whole(b, k, Life::KEPT, BEFORE, never);
-            last_periods(b, k);
-            for (i64 s = 0; s < b.n_steps; s++)
-                steps_.push_back({b.group_of(s), b.stage[s], k, s});
+            take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, never);
+            last_periods(graph.blocks[k], k);
         }
-        std::stable_sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) {
-            return a.group != b.group ? a.group < b.group : a.stage < b.stage;
-        });
+        steps_.find(graph, false, false);
         i64 stage = -1, group = 0;
-        for (const Step& step : steps_) {
+        for (size_t i = 0; i < steps_.size(); i++) {
+            const StagesInOrder::InStage& step = steps_[i];
             if (step.group != group) {
                 arena_.reset(arena_.stop);
                 group = step.group;
@@ -128,7 +123,7 @@ public:
             }
             if (step.stage != stage)
                 arena_.begin(stage = step.stage);
-            const Block& b = graph.blocks[step.block];
+            const Block& b = steps_.block(i);
             Made& m = of_block_[step.block];
             for (const auto& [number, last] : m.passed_on) {
                 const SlabGroup& slabs = group_of(b, number);
@@ -157,9 +152,6 @@ public:
 private:
     static constexpr i64 BEFORE = -1;  // the period before the launch
     using Made = MemoryOfBlock;
-    struct Step {
-        i64 group, stage, block, step;
-    };
 
     Arena arena_;
     bool training_ = false;
@@ -172,7 +164,7 @@ private:
     std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
     std::priority_queue<std::pair<i64, i64>> taken_, idle_;  // (-last period, slot) and (rows, -slot)
     std::vector<Made> of_block_;
-    std::vector<Step> steps_;
+    StagesInOrder steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
 
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }

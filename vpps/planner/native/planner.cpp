@@ -107,8 +107,8 @@ private:
         if (call_->dead_outputs)
             graph_.find_unread(asked, end - asked);
         else
-            for (i64 k = 0; k < graph_.n_blocks; k++)
-                graph_.blocks[k].unread.assign(graph_.blocks[k].values.size(), 0);
+            for (Whole& b : graph_)
+                b.unread.assign(b.values.size(), 0);
     }
 
     // In which stage vertices run, in which rows, and where barriers are left out.
@@ -141,8 +141,7 @@ private:
         rows.follow(graph_);
         rows.first_own = grouping_.first_own * rows.stretch;
         rows.first_joining = grouping_.first_joining * rows.stretch;
-        const bool decided = !training || model_.exclusive ||
-                             (in_groups() ? boundaries_.decide_in_groups() : boundaries_.decide());
+        const bool decided = !training || model_.exclusive || boundaries_.decide(in_groups());
         return decided ? Status::DONE : Status::NEW_PAIR;
     }
 
@@ -231,7 +230,7 @@ private:
         if (!launch_.finish())
             return Status::MORE_MEMORY;
         if (call_->grouping)
-            grouping_.report(graph_, rows.stretch, pointer<FoundGrouping>(call_->grouping));
+            grouping_.report(rows.stretch, pointer<FoundGrouping>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training)

@@ -7,7 +7,6 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -90,10 +89,6 @@ class Batches:
     seconds: float
 
 
-def _named(of: Any, names: str) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in names.split()}
-
-
 class _Given:
     """A typed graph as compiled code takes it."""
 
@@ -112,8 +107,7 @@ class _GivenCosts:
         flops, barriers = zip(*loads, strict=True) if loads else ((), ())
         self._alive = np.array(flops, np.float64), np.array(barriers, np.int64)
         flops_at, barriers_at = (column.ctypes.data for column in self._alive)
-        numbers = _named(costs, "barrier speed fixed vps")
-        self.at = ctypes.byref(GivenCosts(flops=flops_at, barriers=barriers_at, **numbers))
+        self.at = ctypes.byref(GivenCosts(flops_at, barriers_at, costs.barrier, costs.speed, costs.fixed, costs.vps))
 
 
 def batches(graph: TypedGraph, policy: str, machine: Automaton | None = None, costs: Costs | None = None) -> Batches:
@@ -152,13 +146,11 @@ def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
     lib = library.library()
     began = time.perf_counter()
     given, found = _Given(graph), FoundMachine()
-    encoding = settings.encoding
-    its_settings = GivenSettings(
-        encoding=EncodingKind[encoding.kind.upper()],
-        phases=encoding.phases,
-        **_named(settings, "horizon trials check_every seed alpha rate epsilon least_epsilon decay"),
+    its_settings = {name: getattr(settings, name) for name, *_ in GivenSettings._fields_[2:]}
+    given_settings = GivenSettings(
+        EncodingKind[settings.encoding.kind.upper()], settings.encoding.phases, **its_settings
     )
-    learned = lib.vpps_learn(given.at, ctypes.byref(its_settings), ctypes.byref(found))
+    learned = lib.vpps_learn(given.at, ctypes.byref(given_settings), ctypes.byref(found))
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)
     seconds = time.perf_counter() - began
