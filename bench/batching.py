@@ -42,11 +42,9 @@ from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.compiler.cost import costs_on
-from vpps.planner.native.automaton import Encoding
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.native.stages import stages as stages_of
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import lower_bound
+from vpps.planner.native.typed_graphs import TypedGraph, lower_bound
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES as KNOWN_POLICIES

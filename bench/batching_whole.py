@@ -14,12 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from edbatch_graphs import Vertices
 
-from vpps.compiler.cost import costs_on
-from vpps.planner.native.automaton import Automaton, Encoding
-from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.automaton import Automaton, Encoding, Learned, LearningSettings
 from vpps.planner.native.policy_table import ENCODINGS
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import batches, learn
+from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
 from vpps.record.levels import find_levels
 from vpps.record.topology import strongly_connected
 
@@ -178,8 +175,7 @@ class Learner:
         key = encoding, types
         if key not in self.learned:
             graph = restricted(self._graph, types) if types else self._graph
-            costs = costs_on("cpu", 1)  # which the reward of batches does not ask
-            self.learned[key] = learn(graph, replace(self._settings, encoding=encoding), costs)
+            self.learned[key] = learn(graph, replace(self._settings, encoding=encoding))
         return self.learned[key]
 
     def whole(self, encoding: Encoding) -> Run:

@@ -23,10 +23,8 @@ from edbatch import FIGURES
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
-from vpps.compiler.cost import costs_on
-from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import learn
+from vpps.planner.native.automaton import Learned, LearningSettings
+from vpps.planner.native.typed_graphs import TypedGraph, learn
 from vpps.record.topology import Topology
 
 BENCH = "fsm_learning"
@@ -43,8 +41,7 @@ def graphs_of(name: str, task: Any, examples: int) -> dict[str, list[TypedGraph]
 
 def learned_from(graphs: list[TypedGraph], settings: LearningSettings) -> list[Learned]:
     """All machines."""
-    costs = costs_on("cpu", 1)  # which the reward of batches does not ask
-    return [learn(graph, settings, costs) for graph in graphs]
+    return [learn(graph, settings) for graph in graphs]
 
 
 def measure(

@@ -23,7 +23,7 @@ from batching_whole import Learner, by, by_depth, encodings, parts_of, typed, wi
 from edbatch_graphs import Vertices
 
 from vpps.data import GraphSet, draw_kinds, graphs_of_trees, synthetic_lattices, synthetic_treebank
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import LearningSettings
 from vpps.planner.native.typed_graphs import lower_bound
 from vpps.planner.row_order import LAYOUTS
 

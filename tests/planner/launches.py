@@ -17,8 +17,7 @@ from vpps.ops.philox import LaunchKey
 from vpps.placement.distribution import Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
 from vpps.placement.update import Averaging, Update
-from vpps.planner.native.automaton import Encoding
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named

@@ -15,8 +15,7 @@ from tests.record import bulk_models
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.native.automaton import Encoding
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named

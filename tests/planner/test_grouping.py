@@ -17,7 +17,6 @@ from vpps.compiler.passes import Passes
 from vpps.placement.distribution import Distribution
 from vpps.planner.grouping import Grouping
 from vpps.planner.planner import Planner
-from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
 from vpps.script.verify import verify
 
@@ -69,9 +68,9 @@ def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> 
     verify(plan.script, plan.layout, plan.origin)
     assert plan.grouping is not None
     group, stage = np.zeros((2, graph.n_calls), np.int64)
-    blocks = map(BlockArrays, graph.blocks.values())
-    for b, of_group, of_stage in zip(blocks, plan.grouping.groups, plan.grouping.stages, strict=True):
-        group[b.calls], stage[b.calls] = of_group, of_stage
+    for b in plan.blocks:
+        calls, rows = b.arrays.calls[b.order], b.count[:, 0]
+        group[calls], stage[calls] = np.repeat(b.step_group, rows), np.repeat(b.step_stage, rows)
     return Found(plan.grouping, group.tolist(), stage.tolist())
 
 

@@ -17,8 +17,7 @@ from vpps.compiler.passes import Passes
 from vpps.kernel import host_compiler
 from vpps.placement.distribution import Distribution
 from vpps.planner.native import library
-from vpps.planner.native.automaton import Encoding
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.planner.row_order import LAYOUTS, READERS, RECORDED

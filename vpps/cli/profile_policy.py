@@ -9,8 +9,7 @@ from rich.table import Table
 
 from vpps.cli.console import table_of
 from vpps.cli.workload import Workload
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import batches
+from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
 from vpps.planner.policies.knowledge import cells_of
 from vpps.record.topology import Topology
 from vpps.report.inspection import inspect
@@ -22,7 +21,7 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[dict[str, 
     it. `sufficient` and `critical` are batches of the same graph by the policies of those names.
 
     Args:
-        target: whose costs count where time is the reward.
+        target: for which it is planned.
         store: keep the machines in the tuning database, in place of what is there.
 
     Raises:
@@ -35,8 +34,7 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[dict[str, 
         recurrence = knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        costs = knowledge.costs.of(planner.cells.load_of(topology, number) for number in arranged)
-        learned = knowledge.learn(graph, knowledge.settings, costs)
+        learned = learn(graph, knowledge.settings)
         names = tuple(cell.name for cell in recurrence.cells)
         path = files.store(recurrence.digests, names, learned, knowledge.settings) if store else ""
         others = {policy: batches(graph, policy).n_steps for policy in ("sufficient", "critical")}

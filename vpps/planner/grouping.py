@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Instr
 from vpps.ops import size
-from vpps.record.arrays import Ints
 from vpps.record.trace import List, TracedCell, Vector
 
 _log = logging.getLogger(__name__)
@@ -34,17 +33,12 @@ class Grouping:
     """How the vertices of a graph are dealt to groups.
 
     Attributes:
-        groups: of each vertex, by block.
-        stages: of each vertex, by block: those of the policy, moved so that shared sources come first and joining
-            vertices last.
-        first_own: stages before this one are those of shared sources.
+        first_own: stages of the policy are moved: those before this one are of shared sources.
         first_joining: stages from this one on are those of joining vertices.
         n_components: of the graph, those with any work.
         work: of each group: floats that its vertices compute with, in forward.
     """
 
-    groups: list[Ints]
-    stages: list[Ints]
     first_own: int
     first_joining: int
     n_components: int

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.model.model import Parameter
-from vpps.placement.distribution import HeldGradients
+from vpps.ops import size
+from vpps.placement.distribution import FIRST_FREE, NOTHING_HELD, HeldGradients, held_matrices
+from vpps.placement.stacks import members
+from vpps.placement.update import UsedRows
+from vpps.planner.blocks import PlannedBlock
+from vpps.planner.grouping import Grouping
+from vpps.planner.native.account import Account
+from vpps.planner.native.interface import NOWHERE, Call, FoundGrouping
+from vpps.planner.native.memory import OF_GROUPING, Memory
+from vpps.planner.native.memory_map import PlannedMemory
 from vpps.planner.sections import Ints, Section, Stream, Words
 from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEADER_WORDS
+from vpps.script.products import Continuation, PoolRows, Product
 from vpps.script.tails import Tail
+from vpps.script.wellformed import KnownKernel
 
 if TYPE_CHECKING:
-    from vpps.placement.update import UsedRows
-    from vpps.planner.blocks import PlannedBlock
-    from vpps.planner.grouping import Grouping
-    from vpps.planner.native.account import Account
-    from vpps.planner.native.found import Found
-    from vpps.planner.native.memory_map import PlannedMemory
-
-
-_LATER = ("addresses", "touched", "tables", "instructions", "tails", "grouping")  # attributes that are found then
+    from vpps.planner.planner_library import PlannerLibrary
 
 
 class Plan:
     """A script with everything needed to run and to explain it. What no launch needs is found when it is asked for.
 
     Args:
-        found: by the compiled planner.
+        library: that has planned it.
+        ids: numbers that it has of the encoded cells.
+        memory: where it has left the plan.
+        call: what it was called with, and what it found.
         before: gradients that the pool holds before the launch.
-        held: gradients that it holds after the launch for a later one.
         again: plans the same vertices once more, however many have been recorded since, with an account.
 
     Attributes:
@@ -45,82 +52,137 @@ class Plan:
         n_barriers: barriers of a launch.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
-        addresses: address of each value's first float, by value id; -1 where it is not computed.
-        touched: dense parameters that have a gradient.
-        tables: used rows of each lookup table that has one.
-        instructions: names of those that it uses.
-        tails: programs of those that it uses.
-        grouping: which group of virtual processors runs what; None where there is one.
+        held: gradients that the pool holds after the launch for a later one.
+        explanation: who made which word, and what lies where, where it was planned with an account.
     """
 
-    addresses: Ints
-    touched: set[Parameter]
-    tables: dict[Parameter, UsedRows]
-    instructions: frozenset[str]
-    tails: frozenset[Tail]
-    grouping: Grouping | None
+    explanation: tuple[Account, PlannedMemory] | None = None
 
     def __init__(
         self,
         graph: Graph,
-        found: Found,
+        library: PlannerLibrary,
+        ids: tuple[int, ...],
+        memory: Memory,
+        call: Call,
         before: HeldGradients,
-        held: HeldGradients,
-        again: Callable[[], Found],
+        again: Callable[[], Plan],
     ) -> None:
         self.graph = graph
-        self.script: Words = found.script
-        self.pool_floats = found.pool_floats
-        self.loss_slot = found.loss_slot
-        self.n_barriers = found.n_barriers
-        self.held = held
-        self._before = before
-        self.sequel = found.sequel(before)
-        self.encoded = found.encoded
-        self._found = found
-        self._again = again
+        self.script: Words = memory.script[: call.words]
+        self.pool_floats: int = call.pool_floats
+        self.loss_slot: int = call.loss_slot
+        self.n_barriers: int = call.n_barriers
+        self.encoded = call.encoding, time.perf_counter_ns()
+        self._tables, self._n_tables, self._keeps = memory.tables, call.n_tables, bool(call.keeps)
+        self._library, self._before, self._again = library, before, again
+        self._addresses = memory.addresses[: call.n_values]
+        self._touched = memory.touched[: len(library.parameters) if call.training else 0]
+        self._grouping = memory.grouping
+        self._key = call.names, ids, bool(call.training)
+        self.sequel = self._what_follows(memory, call) if call.n_products else None
+        self.held = before
+        if call.training:
+            self.held = self._sums() if call.keeps else NOTHING_HELD
 
     def __repr__(self) -> str:
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _LATER:
-            raise AttributeError(f"a plan has no {name!r}")
-        value = self.__dict__[name] = getattr(self._found, name)
-        return value
+    def _what_follows(self, memory: Memory, call: Call) -> Continuation:
+        made = []
+        for found in memory.products[: call.n_products]:
+            p, gradient = self._library.parameters[found.parameter], self._library.gradients[found.parameter]
+            (rows, columns), sides = p.shape, (PoolRows(found.dy, found.dy_stride), PoolRows(found.x, found.x_stride))
+            made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in self._before.dense))
+        return Continuation(tuple(made), call.entries)
+
+    def _sums(self) -> HeldGradients:
+        """What the pool holds after a launch that keeps gradients."""
+        rows = dict(self._before.rows)
+        for table, used in self.tables.items():
+            rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
+        return HeldGradients(self._before.dense | self._with_gradient, rows)
 
     @property
     def launches(self) -> int:
         """Launches that a step takes."""
         return 1 + (self.sequel.launches if self.sequel is not None else 0)
 
+    # ---- what a launch does not need
+
+    @cached_property
+    def addresses(self) -> NDArray[np.int64]:
+        """Address of each value's first float, by value id; -1 where it is not computed."""
+        found = self._addresses.astype(np.int64)
+        found[found == NOWHERE] = -1
+        return found
+
+    @cached_property
+    def touched(self) -> set[Parameter]:
+        """Dense parameters that have a gradient."""
+        return {member for p in self._with_gradient for member in members(p)}
+
+    @property
+    def _with_gradient(self) -> set[Parameter]:
+        """The same, as kernels know them."""
+        return {p for p, has in zip(self._library.parameters, self._touched.tolist(), strict=False) if has}
+
+    @cached_property
+    def tables(self) -> dict[Parameter, UsedRows]:
+        """Used rows of each lookup table that has a gradient."""
+        found: dict[Parameter, UsedRows] = {}
+        for used in self._tables[: self._n_tables]:
+            p = self._library.parameters[used.parameter]
+            rows = self.script[used.numbers : used.numbers + used.rows].astype(np.int64)
+            if self._keeps:  # the list holds addresses
+                rows = (rows - self._library.gradients[used.parameter]) // size(p.shape[1:])
+            found[p] = UsedRows(rows, used.gradient, used.offsets, used.numbers, used.idle)
+        return found
+
+    @cached_property
+    def instructions(self) -> frozenset[str]:
+        """Names of those that it uses."""
+        return self._library.used(*self._key)[0]
+
+    @cached_property
+    def tails(self) -> frozenset[Tail]:
+        """Programs of those that it uses."""
+        return self._library.used(*self._key)[1]
+
+    @cached_property
+    def grouping(self) -> Grouping | None:
+        """Which group of virtual processors runs what; None where there is one."""
+        if not len(self._grouping):
+            return None
+        found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
+        work = self._grouping[OF_GROUPING:].astype(np.float64)
+        return Grouping(found.first_own, found.first_joining, found.n_components, work)
+
     # ---- where words come from
 
     @cached_property
     def _explained(self) -> tuple[Account, PlannedMemory]:
         """Of the same plan once more."""
-        found = self._again()
-        assert found.account is not None
-        assert found.map is not None
-        if len(found.script) != len(self.script) or not np.array_equal(self._entries(found.script), self._entries()):
+        again = self._again()
+        assert again.explanation is not None
+        if len(again.script) != len(self.script) or not np.array_equal(again._entries(), self._entries()):
             raise ScriptError(
-                f"a plan of {len(self.script):,} words has {len(found.script):,}, or other streams of instructions, "
+                f"a plan of {len(self.script):,} words has {len(again.script):,}, or other streams of instructions, "
                 "when it is made again to be explained; if groups of hyper-parameters have been added to the optimizer "
                 "since, ask before that; else please report this"
             )
-        return found.account, found.map
+        return again.explanation
+
+    def _entries(self) -> Words:
+        """Where the instructions of virtual processors begin."""
+        n_vps = int(self.script[1])
+        second = [] if self.sequel is None or not self.sequel.entries else [self.sequel.entries]
+        return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *second)])
 
     @property
     def account(self) -> Account:
         """Who made which word, and what lists there are."""
         return self._explained[0]
-
-    def _entries(self, script: Words | None = None) -> Words:
-        """Where the instructions of virtual processors begin, in a script of the same length as this plan's."""
-        script = self.script if script is None else script
-        n_vps = int(self.script[1])
-        second = [] if self.sequel is None or not self.sequel.entries else [self.sequel.entries]
-        return np.concatenate([script[at : at + n_vps] for at in (HEADER_WORDS, *second)])
 
     @cached_property
     def streams(self) -> list[tuple[int, Stream]]:
@@ -158,16 +220,33 @@ class Plan:
     # ---- what lies where
 
     @property
-    def map(self) -> PlannedMemory:
-        """What lies where in the pool."""
-        return self._explained[1]
-
-    @cached_property
     def blocks(self) -> list[PlannedBlock]:
         """Rows and slabs of each cell."""
-        return self.map.blocks
+        return self._explained[1].blocks
 
     @cached_property
     def layout(self) -> MemoryMap:
         """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
-        return self.map.layout(self.account, self._before, self.pool_floats, self.instructions, self.tails)
+        distribution = self._library.distribution
+        account, memory = self._explained
+        fixed, gradients = distribution.spans(self._before)
+        lasting = _spans(fixed, account.memory)
+        always = np.hstack([lasting, np.full((len(lasting), 3), [-1, memory.end, -1])])
+        tails = {tail.number: tail for tail in self.tails}
+        return MemoryMap(
+            n_vps=distribution.all_vps,
+            groups=distribution.groups,
+            panel=distribution.panel,
+            pool_floats=self.pool_floats,
+            memory=np.concatenate([always, memory.arrays]),
+            periods=account.periods,
+            unwritten=_spans([*gradients, (distribution.end, memory.stop)], account.memory),
+            lists=account.lists,
+            knows=KnownKernel(self.instructions, tails, held_matrices(distribution), reported=FIRST_FREE),
+        )
+
+
+def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:
+    """Spans, sorted."""
+    found = np.concatenate([np.array(some, np.int64).reshape(-1, 2), others])
+    return found[np.lexsort(found.T[::-1])]

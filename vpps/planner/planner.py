@@ -6,9 +6,7 @@ more when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,11 +19,10 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.native.found import Found
-from vpps.planner.native.planner_library import PlannerLibrary
 from vpps.planner.plan import Plan
+from vpps.planner.planner_library import PlannerLibrary
 from vpps.planner.policies import Policy, policy_named
-from vpps.planner.row_order import RECORDED, known_layout
+from vpps.planner.row_order import RECORDED
 from vpps.record.rows import Rows, value_ids
 
 
@@ -58,9 +55,9 @@ class Planner:
         self.policy = self.batching.name
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
-        self.layout = known_layout(layout)
+        self.layout = layout
         self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
-        self._libraries: dict[tuple[str, float | None] | None, PlannerLibrary] = {}
+        self._libraries: dict[tuple[str | None, float | None], PlannerLibrary] = {}
         self._latest: PlannerLibrary | None = None
 
     def plan_forward(
@@ -71,12 +68,8 @@ class Planner:
         Raises:
             CompileError: there is no compiler.
         """
-        n_calls, native = graph.n_calls, self._library(None)
         values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
-        with native.lock:
-            found = native.forward(graph, values)
-        again = partial(self._asked, native, graph, (values,), n_calls)
-        return Plan(graph, found, held, held, again)
+        return self._library(None).forward(graph, values, held)
 
     def plan_training(
         self,
@@ -100,31 +93,17 @@ class Planner:
             GraphError: the loss depends on no trainable parameter.
             CompileError: there is no compiler.
         """
-        n_calls, native = graph.n_calls, self._library(update)
-        how = loss.ref, update, parity, key, held, keep
-        with native.lock:
-            found = native.training(graph, *how)
-        kept = found.held(held) if keep else NOTHING_HELD
-        again = partial(self._asked, native, graph, how, n_calls)
-        return Plan(graph, found, held, kept, again)
-
-    def _asked(self, native: PlannerLibrary, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
-        """The same once more, with an account; it needs the cells that this planner knows."""
-        plan: Callable[..., Found] = native.training if len(how) > 1 else native.forward
-        with native.lock:
-            return plan(graph, *how, calls)
+        return self._library(update).training(graph, loss.ref, update, parity, key, held, keep)
 
     def _library(self, update: Update | None) -> PlannerLibrary:
         """What plans launches with such an update."""
         if update is None and self._latest is not None:
             return self._latest
+        rule = update.optimizer.name if update is not None else None
         averaging = update.averaging if update is not None else None
-        kind = None
-        if update is not None:
-            kind = update.optimizer.name, averaging.decay if averaging is not None else None
+        kind = rule, averaging.decay if averaging is not None else None
         found = self._libraries.get(kind)
         if found is None:
-            rule = kind[0] if kind is not None else None
             found = self._libraries[kind] = PlannerLibrary(
                 library.library(), self.cells, self.batching, self.layout, rule, averaging
             )

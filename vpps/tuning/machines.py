@@ -10,8 +10,7 @@ from typing import Any
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import key_of
-from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
 from vpps.planner.policies.knowledge import Digests
 from vpps.tuning.database import now
 from vpps.tuning.files import is_switched_on, listed, read, store, tuning_folder

@@ -22,13 +22,10 @@ from tests.planner.policies.typed import (
     shortest,
     typed_graphs,
 )  # fmt: skip
-from vpps.compiler.cost import costs_on
 from vpps.errors import ScriptError
-from vpps.planner.native.automaton import Automaton, Encoding
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Automaton, Encoding, LearningSettings
 from vpps.planner.native.policy_table import ENCODINGS, POLICIES
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound
+from vpps.planner.native.typed_graphs import Batches, TypedGraph, batches, learn, lower_bound
 from vpps.record.arrays import Ints
 from vpps.record.topology import strongly_connected
 
@@ -71,7 +68,7 @@ def test_stages_are_levels(policy: str, graph: TypedGraph) -> None:
 @given(graph=typed_graphs(), other=typed_graphs(), phases=st.sampled_from([1, 3]), seed=st.integers(0, 2**64 - 1))
 def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph, phases: int, seed: int) -> None:
     how = LearningSettings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
-    machine = learn(graph, how, costs_on("cpu", 1)).machine
+    machine = learn(graph, how).machine
     for applied in (graph, other):  # which has states that are not known
         found = batches(applied, "fsm", machine)
         assert_good(found, applied)

@@ -16,11 +16,9 @@ from tests.comparison import assert_agrees_with_reference
 from vpps.compiler.cost import Costs, StepLoad, costs_on
 from vpps.errors import GraphError, HandleError
 from vpps.placement.distribution import Distribution
-from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.automaton import Automaton, LearningSettings
 from vpps.planner.native.stages import stages as stages_of
-from vpps.planner.native.typed_graph import TypedGraph
-from vpps.planner.native.typed_graphs import batches
+from vpps.planner.native.typed_graphs import TypedGraph, batches
 from vpps.planner.native.typed_graphs import lower_bound as bound_of
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named

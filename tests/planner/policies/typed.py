@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.typed_graphs import TypedGraph
 
 
 class Made:

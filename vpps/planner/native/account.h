@@ -59,11 +59,9 @@ public:
 
     // ---- instructions
 
-    // `origin`: position of what is position 0 of the stream.
-    void begin_stream(i64 origin) { streams_.push_back({origin, {}, {}, {{0, BEFORE}}}); }
-    size_t last_stream() const { return streams_.size() - 1; }
+    void begin_stream() { streams_.push_back({{}, {}, {{0, BEFORE}}}); }
 
-    // Instructions begin that `next` tells of.
+    // Instructions begin that `next` tells of, at a position of a stream.
     void section(size_t stream, i64 at)
     {
         begin_period(stream, at);
@@ -72,7 +70,7 @@ public:
             s.sections.back().n_rows += next.n_rows;
         } else {
             s.sections.push_back(next);
-            s.sections.back().start = at - s.origin;
+            s.sections.back().start = at;
         }
         s.rows.insert(s.rows.end(), rows_.begin(), rows_.begin() + next.n_rows);
     }
@@ -93,7 +91,7 @@ public:
     {
         Stream& s = streams_[stream];
         if (s.periods.back().second != period_)
-            s.periods.push_back({at - s.origin, period_});
+            s.periods.push_back({at, period_});
     }
 
     // ----
@@ -124,7 +122,6 @@ public:
 private:
     static constexpr i64 BEFORE = -1;  // the period before the first
     struct Stream {
-        i64 origin;
         std::vector<NotedSection> sections;
         std::vector<i64> rows;  // of its sections, one after the other
         std::vector<NotedPair> periods;
@@ -141,13 +138,13 @@ private:
 
     void add(size_t stream, i64 at, Made made, i64 a, i64 b, i64 first)
     {
-        Stream& s = streams_[stream];
-        s.sections.push_back({at - s.origin, static_cast<i64>(made), -1, a, b, first, 0, 0, static_cast<i64>(during)});
+        const auto what = static_cast<i64>(made), when = static_cast<i64>(during);
+        streams_[stream].sections.push_back({at, what, -1, a, b, first, 0, 0, when});
     }
 
     template <class T> static void tell(const std::vector<T>& found, i64& n, i64& at)
     {
         n = static_cast<i64>(found.size());
-        at = static_cast<i64>(reinterpret_cast<std::intptr_t>(found.data()));
+        at = address(found.data());
     }
 };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from vpps.placement.distribution import Distribution
 from vpps.placement.update import Averaging, step_fields
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
+from vpps.planner.native.memory import numbers_at
 from vpps.planner.sections import Phase, Section, Stream
 
 Ints = NDArray[np.int64]
@@ -62,19 +62,20 @@ class Account:
     Attributes:
         lists: spans of the script that hold a list (or data) each, sorted.
         periods: (position, number) where each period of the launch begins in the script.
-        memory: spans of the pool that were taken for the whole launch, sorted.
+        memory: spans of the pool that were taken for the whole launch.
         begins: where the streams do, in the script.
     """
 
     def __init__(self, noted: Noted, n_words: int, cells: Sequence[EncodedCell], ending: Ending) -> None:
-        self.lists = _sorted(_table(noted.lists, noted.n_lists, len(NotedPair._fields_)))
-        self.periods = _table(noted.periods, noted.n_periods, len(NotedPair._fields_))
-        self.memory = _sorted(_table(noted.taken, noted.n_taken, len(NotedPair._fields_)))
-        streams = _table(noted.streams, noted.n_streams, len(NotedPair._fields_))
+        lists = _pairs(noted.lists, noted.n_lists)
+        self.lists = lists[np.lexsort(lists.T[::-1])]
+        self.periods = _pairs(noted.periods, noted.n_periods)
+        self.memory = _pairs(noted.taken, noted.n_taken)
+        streams = _pairs(noted.streams, noted.n_streams)
         self.begins: list[int] = streams[:, 0].tolist()
-        self._sections = _table(noted.sections, noted.n_sections, len(NotedSection._fields_))
+        self._sections = numbers_at(noted.sections, noted.n_sections, len(NotedSection._fields_))
         self._n_sections = streams[:, 1]
-        self._rows = _table(noted.rows, noted.n_rows, 1)[:, 0]
+        self._rows = numbers_at(noted.rows, noted.n_rows)
         self._n_words = n_words
         self._cells = cells
         self._ending = ending
@@ -136,12 +137,6 @@ class Account:
         return f"update_{kind}.{self._ending.rule}"
 
 
-def _table(at: int, n: int, width: int) -> Ints:
-    """Rows of ints, copied from an address."""
-    if not n:
-        return np.zeros((0, width), np.int64)
-    return np.array((ctypes.c_int64 * (n * width)).from_address(at), np.int64).reshape(n, width)
-
-
-def _sorted(spans: Ints) -> Ints:
-    return spans[np.lexsort((spans[:, 1], spans[:, 0]))]
+def _pairs(at: int, n: int) -> Ints:
+    """As many NotedPairs."""
+    return numbers_at(at, n, len(NotedPair._fields_))

@@ -30,9 +30,9 @@ public:
         call->new_block = stages_.find(graph_);
         if (call->new_block >= 0)
             return Status::NEW_RECURRENCE;
-        for (i64 k = 0; k < graph_.n_blocks; k++)
-            for (const i32 local : graph_.blocks[k].local)
-                *stages++ = graph_.blocks[k].rank + local;
+        for (const Whole& b : graph_)
+            for (const i32 local : b.local)
+                *stages++ = b.rank + local;
         stages_.count_unseen();
         return Status::DONE;
     }

@@ -17,35 +17,22 @@ public:
 
     void add_pair(const Pair& pair, i64 answer) { answers_.emplace(key_of(pair), answer); }
 
-    // False where it is not known of some pair what may follow what.
-    bool decide()
+    // False where it is not known of some pair what may follow what: the caller must be asked about the first of them.
+    // Groups of virtual processors decide each by itself, and meet behind forward.
+    bool decide(bool in_groups)
     {
         since_ = {};
-        bool inside;
-        if (!boundaries(false, inside))
-            return false;
-        const bool some = inside || free[false].size() + 1 < n_stages_;
+        all_known_ = true;
+        const bool some = boundaries(false) || free[false].size() + 1 < n_stages_;
         members_.find(launch_.rows, true, false);
-        turns = some && since_.of_one_stage && !since_.pauses && members_.size() > 0;
-        if (turns && !all_answer(0, members_.end_of_stage(0), Following::TURN, turns))
-            return false;
+        turns = !in_groups && some && since_.of_one_stage && !since_.pauses && members_.size() > 0 &&
+                all_answer(0, members_.end_of_stage(0), Following::TURN);
         if (turns)
             since_.others = true;
         else
             since_ = {};
-        return boundaries(true, inside);
-    }
-
-    // The same for groups of virtual processors, each by itself.
-    bool decide_in_groups()
-    {
-        bool inside;
-        for (const bool backward : {false, true}) {
-            since_ = {};
-            if (!boundaries(backward, inside))
-                return false;
-        }
-        return true;
+        boundaries(true);
+        return all_known_;
     }
 
 private:
@@ -59,25 +46,23 @@ private:
     const Launch& launch_;
     StagesInOrder members_;
     size_t n_stages_ = 0;
+    bool all_known_ = true;
     std::map<std::array<i64, 4>, i64> answers_;
 
     static std::array<i64, 4> key_of(const Pair& pair) { return {pair.after, pair.before, pair.group, pair.following}; }
 
-    // Of one direction; `inside`: whether there are barriers inside stages.
-    bool boundaries(bool backward, bool& inside)
+    // Of one direction. Whether there are barriers inside stages.
+    bool boundaries(bool backward)
     {
         members_.find(launch_.rows, backward, false);
         free[backward].clear();
         free_at[backward].clear();
         n_stages_ = 0;
-        inside = false;
+        bool inside = false;
         for (size_t before = 0, begin = 0, end; begin < members_.size(); before = begin, begin = end) {
             end = members_.end_of_stage(begin);
             if (begin) {
-                bool no_barrier = false;
-                if (members_.goes_on(begin, before) && !follows_freely(before, begin, end, backward, no_barrier))
-                    return false;
-                if (no_barrier) {
+                if (members_.goes_on(begin, before) && follows_freely(before, begin, end, backward)) {
                     free[backward].push_back(members_[begin].stage);
                     free_at[backward].push_back(begin);
                 } else {
@@ -99,13 +84,12 @@ private:
             }
             n_stages_++;
         }
-        return true;
+        return inside;
     }
 
     // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Where
-    // blocks begin, one barrier at least must lie between any three stages, because of the memory that they get. False
-    // where it is not known.
-    bool follows_freely(size_t begin, size_t end, size_t after, bool backward, bool& follows)
+    // blocks begin, one barrier at least must lie between any three stages, because of the memory that they get.
+    bool follows_freely(size_t begin, size_t end, size_t after, bool backward)
     {
         bool others = false;
         for (size_t i = end; i < after; i++) {
@@ -114,37 +98,34 @@ private:
                 found |= members_[j].block == members_[i].block;
             others |= !found;
         }
-        follows = !since_.pauses && (since_.of_one_stage || !(others || since_.others));
-        if (follows && !all_answer(end, after, backward ? Following::BACKWARD : Following::FORWARD, follows))
-            return false;
+        const Following following = backward ? Following::BACKWARD : Following::FORWARD;
+        const bool follows = !since_.pauses && (since_.of_one_stage || !(others || since_.others)) &&
+                             all_answer(end, after, following);
         since_.others |= follows && others;
-        return true;
+        return follows;
     }
 
-    // Whether some steps may follow all that has been executed since the last barrier. False where it is not known.
-    bool all_answer(size_t begin, size_t end, Following following, bool& follows)
+    // Whether some steps may follow all that has been executed since the last barrier.
+    bool all_answer(size_t begin, size_t end, Following following)
     {
-        for (size_t i = begin; i < end && follows; i++)
-            for (const auto& before : since_.groups) {
-                const i64* known = answer(members_.block(i), before, following);
-                if (!known)
+        for (size_t i = begin; i < end; i++)
+            for (const auto& before : since_.groups)
+                if (!answer(members_.block(i), before, following))
                     return false;
-                follows = *known;
-                if (!follows)
-                    break;
-            }
         return true;
     }
 
-    // What is known of a pair; null where the caller must be asked first.
-    const i64* answer(const Block& after, const std::pair<i64, i64>& before, Following following)
+    // What is known of a pair. If that is nothing, this decision is none.
+    bool answer(const Block& after, const std::pair<i64, i64>& before, Following following)
     {
         const Pair pair{after.cell->id, launch_.rows.blocks[before.first].cell->id, before.second,
                         static_cast<i64>(following)};
         const auto known = answers_.find(key_of(pair));
         if (known != answers_.end())
-            return &known->second;
-        *pointer<Pair>(launch_.call->new_pair) = pair;
-        return nullptr;
+            return known->second;
+        if (all_known_)
+            *pointer<Pair>(launch_.call->new_pair) = pair;
+        all_known_ = false;
+        return false;
     }
 };

@@ -15,12 +15,9 @@ inline void columns(std::vector<Column>& into, i64 at, i64 step, i64 n)
 inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<WholeCell>>& cells, Graph& graph)
 {
     const auto* next = pointer<const GivenBlock>(call.blocks);
-    graph.n_blocks = call.n_blocks;
     graph.n_values = call.n_values;
-    if (static_cast<i64>(graph.blocks.size()) < graph.n_blocks)
-        graph.blocks.resize(graph.n_blocks);
-    for (i64 k = 0; k < graph.n_blocks; k++) {
-        Whole& b = graph.blocks[k];
+    graph.resize(call.n_blocks);
+    for (Whole& b : graph) {
         const GivenBlock& given = *next;
         b.cell = cells[given.cell].get();
         b.n = given.n;

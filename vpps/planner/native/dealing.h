@@ -28,7 +28,7 @@ public:
         for (size_t i = 0; i < one_by_one; i++) {
             group_of[components[i].root] = heap_[0].second;
             heap_[0].first += components[i].work;
-            sift_down();
+            sift_down(heap_);
         }
         if (one_by_one == n)
             return;
@@ -55,17 +55,4 @@ private:
 
     std::vector<std::pair<i64, i32>> heap_;  // (load, group), the least first
     std::vector<double> room_;
-
-    void sift_down()
-    {
-        const auto item = heap_[0];
-        size_t at = 0;
-        for (size_t child = 1; child < heap_.size(); at = child, child = 2 * child + 1) {
-            child += child + 1 < heap_.size() && heap_[child + 1] < heap_[child];
-            if (item < heap_[child])
-                break;
-            heap_[at] = heap_[child];
-        }
-        heap_[at] = item;
-    }
 };

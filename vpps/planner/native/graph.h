@@ -25,7 +25,25 @@ struct Vertices {
     std::vector<Column> args, ints;
     std::vector<List> lists;
     const u32* data = nullptr;
+
+    i64 operands() const { return static_cast<i64>(args.size() + lists.size()); }
 };
+
+// Calls act(value, vertex) for every value that is passed as an operand; arguments come first, then lists.
+template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&& act)
+{
+    const auto n_args = static_cast<i64>(b.args.size());
+    if (operand < n_args) {
+        const Column arg = b.args[operand];
+        for (i64 v = 0, n = b.n; v < n; v++)
+            act(arg[v], v);
+        return;
+    }
+    const List xs = b.lists[operand - n_args];
+    for (i64 v = 0, n = b.n; v < n; v++)
+        for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+            act(xs.elements[e], v);
+}
 
 // Calls act(value) for every value that a vertex reads.
 template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& act)
@@ -65,10 +83,9 @@ struct Whole : Vertices {
     }
 };
 
-class Graph {
+class Graph : public Blocks<Whole> {
 public:
-    std::vector<Whole> blocks;  // more than there are: scratch memory of those that a graph had before
-    i64 n_blocks = 0, n_values = 0, n_vertices = 0;
+    i64 n_values = 0, n_vertices = 0;
 
     Components components;
 
@@ -94,7 +111,7 @@ public:
                 block_of_kind_.push_back(static_cast<i32>(k));
             }
             n_vertices += b.n;
-            n_operands_ += operands(b);
+            n_operands_ += b.operands();
         }
         return -1;
     }
@@ -111,21 +128,10 @@ public:
         in_order_ = true;
         for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
-            for (const Column& arg : b.args) {
+            const Column own = b.values[0];
+            for (i64 i = 0; i < b.operands(); i++) {
                 Reader reader(*this);
-                const Column own = b.values[0], values = arg;
-                for (i64 v = 0, n = b.n; v < n; v++)
-                    reader.take(values[v], own[v]);
-                if (!take_in(reader))
-                    return k;
-            }
-            for (const List& list : b.lists) {
-                Reader reader(*this);
-                const Column own = b.values[0];
-                const List xs = list;
-                for (i64 v = 0, n = b.n; v < n; v++)
-                    for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                        reader.take(xs.elements[e], own[v]);
+                for_operand(b, i, [&, own](i64 value, i64 v) { reader.take(value, own[v]); });
                 if (!take_in(reader))
                     return k;
             }
@@ -163,8 +169,7 @@ public:
 
     void count_needed()
     {
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+        for (Whole& b : *this) {
             const u8* begin = needed(b);
             b.n_needed = std::count(begin, begin + b.n, u8{1});
         }
@@ -176,18 +181,16 @@ public:
         read_.assign(n_kinds_, 0);
         for (i64 i = 0; i < n; i++)
             read_[of_value_[asked[i]].kind] = 1;
-        for (i64 k = 0; k < n_blocks; k++) {
-            const Whole& b = blocks[k];
+        for (const Whole& b : *this) {
             const u8* runs = needed(b);
-            for (i64 i = 0; i < operands(b) && b.n_needed == b.n; i++)
+            for (i64 i = 0; i < b.operands() && b.n_needed == b.n; i++)
                 for (const i32 kind : kinds(b, i))
                     read_[kind] = 1;
             for (i64 v = 0; v < b.n && 0 < b.n_needed && b.n_needed < b.n; v++)
                 if (runs[v])
                     for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
         }
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+        for (Whole& b : *this) {
             const u8* read = read_.data() + b.first_kind;
             const auto outputs = static_cast<i64>(b.values.size());
             const bool any = std::find(read, read + outputs, 1) != read + outputs;
@@ -200,8 +203,7 @@ public:
     // Lets blocks go without the values of unread outputs.
     void leave_out()
     {
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+        for (Whole& b : *this) {
             size_t kept = 0;
             const size_t crossed = b.crossed.size() - (b.recurrent ? b.values.size() : 0);
             for (size_t o = 0; o < b.values.size(); o++)
@@ -230,7 +232,7 @@ public:
         sources_.clear();
         reader_of_.assign(n_blocks, -1);
         for (i64 k = 0; k < n_blocks; k++) {
-            for (i64 i = 0; i < operands(blocks[k]); i++)
+            for (i64 i = 0; i < blocks[k].operands(); i++)
                 for (const i32 kind : kinds(blocks[k], i))
                     if (std::exchange(reader_of_[block_of_kind_[kind]], static_cast<i32>(k)) != k)
                         sources_.add(block_of_kind_[kind]);
@@ -243,11 +245,22 @@ public:
             Whole& b = blocks[k];
             b.recurrent = components.is_recurrent(components.of_block(k));
             if (b.recurrent)
-                b.crossed.assign(operands(b) + b.values.size(), 0);
+                b.crossed.assign(b.operands() + b.values.size(), 0);
         }
         for (i64 k = 0; k < n_blocks; k++)
             if (blocks[k].recurrent)
                 find_crossed(k);
+    }
+
+    // Takes vertices off a stack and calls visit(value) for all that they read, which may put others there.
+    template <class Visit> void visit_all(std::vector<i32>& stack, Visit&& visit) const
+    {
+        while (!stack.empty()) {
+            const i32 vertex = stack.back();
+            stack.pop_back();
+            const Whole& b = blocks[block_of(vertex)];
+            for_values(b, vertex - b.first_vertex, visit);
+        }
     }
 
     // Of a value: the vertex that produces it, and as which kind of output.
@@ -301,8 +314,6 @@ private:
     i64 n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;
 
-    static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
-
     // Notes what has been read as one operand. False where it is no value.
     bool take_in(const Reader& reader)
     {
@@ -329,25 +340,20 @@ private:
         };
         for (i64 i = 0; i < n; i++)
             visit(values[i]);
-        while (!stack_.empty()) {
-            const i32 vertex = stack_.back();
-            stack_.pop_back();
-            const Whole& b = blocks[block_of(vertex)];
-            for_values(b, vertex - b.first_vertex, visit);
-        }
+        visit_all(stack_, visit);
     }
 
     // What a block reads of its own recurrence.
     void find_crossed(i64 block)
     {
         Whole& reader = blocks[block];
-        for (i64 i = 0; i < operands(reader); i++)
+        for (i64 i = 0; i < reader.operands(); i++)
             for (const i32 kind : kinds(reader, i)) {
                 Whole& source = blocks[block_of_kind_[kind]];
                 if (components.of_block(block_of_kind_[kind]) != components.of_block(block))
                     continue;
                 reader.crossed[i] = 1;
-                source.crossed[operands(source) + kind - source.first_kind] = 1;
+                source.crossed[source.operands() + kind - source.first_kind] = 1;
             }
     }
 };

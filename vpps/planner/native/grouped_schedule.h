@@ -30,12 +30,7 @@ public:
         }
     }
 
-    void report(u32 source, i64 slot)
-    {
-        launch_.frame[Frame::SOURCE] = source;
-        launch_.frame[Frame::SLOT] = slot;
-        launch_.write_once(Made::LOSS, launch_.model.loss);
-    }
+    void report() { launch_.write_once(Made::LOSS, launch_.model.loss); }
 
     // All have met.
     void end_backward() {}
@@ -43,7 +38,7 @@ public:
     void meet(Reason reason)
     {
         launch_.because(reason);
-        launch_.barrier();
+        launch_.streams.barrier();
     }
 
 private:

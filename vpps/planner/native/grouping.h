@@ -34,16 +34,10 @@ public:
     }
 
     // Tells the caller; `stretch`: by what the numbers of stages have been multiplied meanwhile.
-    void report(const Graph& graph, i64 stretch, FoundGrouping* found) const
+    void report(i64 stretch, FoundGrouping* found) const
     {
-        *found = {first_own * stretch, first_joining * stretch, n_components, graph.n_blocks};
-        i64* out = std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            *out++ = graph.blocks[k].n;
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            for (const i32 local : graph.blocks[k].local)
-                *out++ = graph.blocks[k].rank + local;
-        std::copy(group.begin(), group.begin() + graph.n_vertices, out);
+        *found = {first_own * stretch, first_joining * stretch, n_components};
+        std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
     }
 
 private:
@@ -76,23 +70,18 @@ private:
     // Calls act(producer, reader) for every value that a vertex reads which connects.
     template <class Do> void for_edges(const Graph& graph, Do&& act) const
     {
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& b = graph.blocks[k];
+        for (const Whole& b : graph) {
             const u8* connects = connects_.data() + b.first_vertex;
             const auto first = static_cast<i32>(b.first_vertex);
-            for (const Column arg : b.args)
-                for (i64 v = 0, n = b.n; v < n; v++)
+            for (i64 i = 0; i < b.operands(); i++)
+                for_operand(b, i, [&](i64 value, i64 v) {
                     if (connects[v])
-                        act(graph.made_by(arg[v]).vertex, first + static_cast<i32>(v));
-            for (const List xs : b.lists)
-                for (i64 v = 0, n = b.n; v < n; v++)
-                    if (connects[v])
-                        for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                            act(graph.made_by(xs.elements[e]).vertex, first + static_cast<i32>(v));
+                        act(graph.made_by(value).vertex, first + static_cast<i32>(v));
+                });
         }
     }
 
-    static bool is_source(const Whole& b) { return b.args.empty() && b.lists.empty(); }
+    static bool is_source(const Whole& b) { return !b.operands(); }
 
     void find_work(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
     {
@@ -137,12 +126,7 @@ private:
                 if (!runs || runs[b.first_vertex + v])
                     for_values(b, v, leave_out);
         }
-        while (!stack_.empty()) {
-            const i32 vertex = stack_.back();
-            stack_.pop_back();
-            const Whole& b = graph.blocks[graph.block_of(vertex)];
-            for_values(b, vertex - b.first_vertex, leave_out);
-        }
+        graph.visit_all(stack_, leave_out);
         for (i64 v = 0; v < graph.n_vertices; v++)
             if (joining_[v])
                 work_[v] = 0;
@@ -153,9 +137,9 @@ private:
     {
         readers_.assign(graph.n_vertices, 0);
         for_edges(graph, [&](i32 producer, i32) { readers_[producer]++; });
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            if (!is_source(graph.blocks[k]))
-                std::fill_n(readers_.begin() + graph.blocks[k].first_vertex, graph.blocks[k].n, 0);
+        for (const Whole& b : graph)
+            if (!is_source(b))
+                std::fill_n(readers_.begin() + b.first_vertex, b.n, 0);
     }
 
     // Sources with many readers connect nothing where that makes work more even.
@@ -212,8 +196,7 @@ private:
         });
         first_call_.assign(graph.n_vertices, graph.n_vertices);
         own_.resize(graph.n_vertices);
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& b = graph.blocks[k];
+        for (const Whole& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 const i32 vertex = static_cast<i32>(b.first_vertex + v), of = own_[vertex] = root(vertex);
                 first_call_[of] = std::min(first_call_[of], b.calls[v]);
@@ -268,8 +251,8 @@ private:
     {
         const std::vector<u8>& first = best_.first;
         i64 top = 0;
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            top = std::max(top, graph.blocks[k].n ? graph.blocks[k].rank + graph.blocks[k].top : 0);
+        for (const Whole& b : graph)
+            top = std::max(top, b.n ? b.rank + b.top : 0);
         first_own = std::find(first.begin(), first.end(), 1) != first.end();
         first_joining = first_own + top + 1;
         earliest_.assign(graph.components.size(), std::numeric_limits<i64>::max());

@@ -99,31 +99,14 @@ class BatchInputs:
             found += (n, at + length * CALL, 1, at + length * FIRST, 1, at + length * LEVEL, 1)
             found += (args_at, v.n_args, args_at + length * v.n_args, v.n_ints, 0)
             return
-        n = len(v.calls)
-        args, ints = v.args, v.ints
-        try:  # nearly always: arrays of our own, each in one piece
-            calls, first, levels = from_buffer(v.calls), from_buffer(v.first), from_buffer(v.levels)
-            alive = [calls, first, levels]
-            at_args = at_ints = 0
-            if args.size:
-                alive.append(from_buffer(args))
-                at_args = addressof(alive[-1])
-            if ints.size:
-                alive.append(from_buffer(ints))
-                at_ints = addressof(alive[-1])
-            self._alive += alive
-            found += (n, addressof(calls), 1, addressof(first), 1, addressof(levels), 1)
-            found += (at_args, args.shape[1], at_ints, ints.shape[1])
-        except (TypeError, ValueError):
-            found.append(n)
-            for column in (v.calls, v.first, v.levels):
-                found += (self._address(np.ascontiguousarray(column)), 1)
-            for table in (args, ints):
-                found += (self._address(np.ascontiguousarray(table)) if table.size else 0, table.shape[1])
-        found.append(self._address(np.ascontiguousarray(v.data)) if v.data.size else 0)
+        found.append(len(v.calls))
+        for column in (v.calls, v.first, v.levels):
+            found += (self._address(column), 1)
+        for table in (v.args, v.ints):
+            found += (self._address(table) if table.size else 0, table.shape[1])
+        found.append(self._address(v.data) if v.data.size else 0)
         for xs in v.lists:
-            elements = self._address(np.ascontiguousarray(xs.elements)) if len(xs.elements) else 0
-            found += (self._address(np.ascontiguousarray(xs.ends)), 0, elements)
+            found += (self._address(xs.ends), 0, self._address(xs.elements) if len(xs.elements) else 0)
 
     def _of_ints(self, ints: Any) -> int:
         """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
@@ -134,12 +117,13 @@ class BatchInputs:
         return addressof(found)
 
     def _address(self, numbers: Any) -> int:
-        """Of the first of some numbers, which stay where they are."""
+        """Of the first of some numbers, which stay where they are if they lie in one piece."""
         try:
             found = from_buffer(numbers)  # a seventh of what NumPy takes to tell it
         except (TypeError, ValueError):  # it cannot be written to, or does not lie in one piece
+            numbers = np.ascontiguousarray(numbers)
             self._alive.append(numbers)
-            address: int = np.asarray(numbers).__array_interface__["data"][0]
+            address: int = numbers.__array_interface__["data"][0]
             return address
         self._alive.append(found)
         return addressof(found)

@@ -112,10 +112,9 @@ class GivenProduct(Structure):
     """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
 
 
-@fields(ints="first_own first_joining n_components n_blocks")
+@fields(ints="first_own first_joining n_components")
 class FoundGrouping(Structure):
-    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it are each group's load,
-    how many vertices each block has, then the stage of every vertex, block after block, and its group."""
+    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it is each group's load."""
 
 
 # ---- the account of a plan (vpps/planner/native/account.py)
@@ -248,12 +247,12 @@ class GivenGraph(Structure):
 
 
 @fields(
-    ints="encoding phases by_time horizon trials check_every",
+    ints="encoding phases horizon trials check_every",
     words="seed",
     floats="alpha rate epsilon least_epsilon decay",
 )
 class GivenSettings(Structure):
-    """vpps.planner.native.learning.Settings."""
+    """vpps.planner.native.automaton.LearningSettings."""
 
 
 @fields(ints="flops barriers", floats="barrier speed fixed vps")
@@ -306,8 +305,7 @@ FUNCTIONS = (
     # No sequence of batches of a graph is shorter.
     "i64 vpps_lower_bound(const GivenGraph* given)",
     # Learns a machine; vpps_learned takes it.
-    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, const GivenCosts* costs, "
-    "FoundMachine* found)",
+    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundMachine* found)",
     "void vpps_learned(void* learned, i64* numbers)",
 )
 

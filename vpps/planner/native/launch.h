@@ -19,8 +19,8 @@ struct Launch {
     Call* call = nullptr;
     RowsOfBlocks rows;
     Lists lists;
-    Script script;    // its lists, and the instructions of all virtual processors where these have one stream
-    Streams streams;  // where there are several
+    Script script;
+    Streams streams{model, script};
     Account* account = nullptr;  // null where nobody asks
     i64 cursor = 0;  // the pool beyond is free
     i64 names = 0;   // bits of the instructions that no group of a cell's makes
@@ -35,9 +35,7 @@ struct Launch {
         account = call->account ? &noted_ : nullptr;
         if (account)
             account->begin();
-        script.reset(pointer<u32>(call->script), call->capacity, account);
-        if (in_streams())
-            streams.reset(model, account);
+        script.reset(pointer<u32>(call->script), call->capacity);
     }
 
     // ---- for the account: what comes
@@ -108,61 +106,13 @@ struct Launch {
         u32* words;
         if (launches > 1)
             call->entries = place(n_entries(), words);
-        begins_.assign(1, script.size);
-        if (account && !in_streams())
-            account->begin_stream(script.size);
-    }
-
-    // What follows is for a second launch of the script, which begins at other entry points.
-    void next_launch()
-    {
-        if (in_streams()) {
-            streams.next_launch(model);
-            return;
-        }
-        stop();
-        script.next_launch();
-        begins_.push_back(script.size);
-        if (account)
-            account->begin_stream(script.size);
-    }
-
-    // What comes now is executed after all that came before.
-    void barrier()
-    {
-        if (in_streams())
-            streams.barrier(model);
-        else
-            script.barrier(model.n_vps);
-    }
-
-    // The same for what a group of virtual processors executes.
-    void barrier_of_group(i64 group)
-    {
-        if (in_streams())
-            streams.barrier_of_group(model, group);
-        else
-            script.barrier(model.n_vps);
-    }
-
-    // A group signals for its next barrier now.
-    void signal_early(i64 group)
-    {
-        if (in_streams())
-            streams.signal_early(model, group);
-        else
-            script.signal_early(model);
+        streams.reset(account);
     }
 
     // Room for instructions of all virtual processors, which may change until the next ones are begun; or of one stream.
     u32* room(i64 n, i64 stream = ALL)
     {
-        if (in_streams())
-            return stream == ALL ? streams.add_for_all(model, n) : streams.add(model, stream, n);
-        script.join(model);
-        if (account)
-            account->section(account->last_stream(), script.size);
-        return script.add(n);
+        return stream == ALL ? streams.add_for_all(n) : streams.add(stream, n);
     }
 
     void write(Made made, const Instruction& instruction, i64 parameter = 0, u32 flags = 0)
@@ -178,13 +128,6 @@ struct Launch {
     {
         note(made);
         fill(instruction, room(size(instruction.words), 0));
-    }
-
-    u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
-    {
-        u32* words = room(size(group));
-        fill(b, group, step, first, count, words);
-        return words;
     }
 
     static void fill(const Block& b, const Template& group, i64 step, const i64* first, const i64* count, u32* words)
@@ -210,15 +153,16 @@ struct Launch {
         for (i32 d = 0; d < b.domains(); d++)
             count_.push_back(b.needed_rows(d));
         names |= i64{1} << instruction.name;
-        return write(b, instruction.words, 0, first_.data(), count_.data());
+        u32* words = room(size(instruction.words));
+        fill(b, instruction.words, 0, first_.data(), count_.data(), words);
+        return words;
     }
 
     // Lets the chip take in the weights that are used.
     void load(bool training)
     {
         for (const Load& load : model.loads)
-            for (i64 k = 0; k < rows.n_blocks; k++) {
-                const Block& b = rows.blocks[k];
+            for (const Block& b : rows) {
                 const bool both = training && b.n_needed > 0;
                 const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
@@ -233,33 +177,28 @@ struct Launch {
     // Ends the streams of instructions, and the script. False where there was no memory for it.
     bool finish()
     {
-        if (in_streams())
-            streams.finish(model, script, begins_);
-        else
-            stop();
+        streams.finish();
         call->words = script.size;
-        call->n_barriers = in_streams() ? streams.n_barriers() : script.n_barriers;
+        call->n_barriers = streams.n_barriers();
         if (!script.complete())
             return false;
         script.at(0)[3] = static_cast<u32>(script.size);
-        const size_t n_streams = begins_.size() / (call->entries ? 2 : 1);
-        enter(HEADER, begins_.data(), n_streams);
+        const size_t n_streams = streams.begins.size() / (call->entries ? 2 : 1);
+        enter(HEADER, streams.begins.data(), n_streams);
         if (call->entries)
-            enter(call->entries, begins_.data() + n_streams, n_streams);
+            enter(call->entries, streams.begins.data() + n_streams, n_streams);
         return true;
     }
 
     // Where the account lies, until something else is planned.
-    void report(Noted& into) { noted_.report(begins_, into); }
+    void report(Noted& into) { noted_.report(streams.begins, into); }
 
 private:
     static constexpr i64 ALL = -1;
     static constexpr i64 HEADER = 4;  // words before the entry points
-    std::vector<i64> begins_;         // where streams do, by launch
     std::vector<i64> first_, count_;  // by domain
     Account noted_;
 
-    bool in_streams() const { return model.exclusive || model.groups > 1; }
     i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
 
     RARELY void note_for_account(Made made, const Block* block, i64 a, i64 b, i64 step)
@@ -274,16 +213,8 @@ private:
     // Behind what is still to be given to all streams: it belongs to what was noted before.
     RARELY Account& settled()
     {
-        if (in_streams())
-            streams.give_to_all(model);
+        streams.give_to_all();
         return *account;
-    }
-
-    void stop()
-    {
-        if (account)
-            account->end(account->last_stream(), script.size);
-        script.add(model.stop);
     }
 
     // Writes the entry points of a launch: virtual processors share the streams evenly.

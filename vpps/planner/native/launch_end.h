@@ -32,8 +32,7 @@ public:
             held_[p] = held && held[p];
         tables_.reset();
         bool any = false;
-        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
-            const Block& b = launch_.rows.blocks[k];
+        for (const Block& b : launch_.rows) {
             if (!b.n_needed)
                 continue;
             for (const Gradient& g : b.cell->gradients)
@@ -115,11 +114,13 @@ private:
         last_.assign(launch_.model.parameters.size(), nullptr);
         if (!launch_.call->updates || launch_.call->clips)
             return;
-        for (i64 k = 0; k < launch_.rows.n_blocks; k++)
-            if (launch_.rows.blocks[k].n_needed)
-                for (const Gradient& g : launch_.rows.blocks[k].cell->gradients)
+        for (const Block& b : launch_.rows)
+            if (b.n_needed)
+                for (const Gradient& g : b.cell->gradients)
                     last_[g.parameter] = &g;
     }
+
+    bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
 
     bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
 
@@ -128,16 +129,15 @@ private:
     {
         bool found = launch_.call->keeps || std::any_of(held_.begin(), held_.end(), [](u8 held) { return held; });
         found |= products_.any() && !launch_.call->clips;
-        for (i64 k = 0; k < launch_.rows.n_blocks; k++)
-            for (const Gradient& g : launch_.rows.blocks[k].cell->gradients)
+        for (const Block& b : launch_.rows)
+            for (const Gradient& g : b.cell->gradients)
                 found |= makes_step(g);
         return found;
     }
 
     void watch()
     {
-        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
-            const Block& b = launch_.rows.blocks[k];
+        for (const Block& b : launch_.rows) {
             if (b.n_needed)
                 for (size_t i = 0; i < b.cell->watches.size(); i++) {
                     launch_.note(Made::WATCH, b, 0, i);
@@ -156,8 +156,7 @@ private:
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
                 launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
-        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
-            const Block& b = launch_.rows.blocks[k];
+        for (const Block& b : launch_.rows) {
             if (!b.n_needed)
                 continue;
             for (const Gradient& g : b.cell->gradients) {
@@ -187,9 +186,9 @@ private:
     void wait_for_products()
     {
         const auto& parameters = launch_.model.parameters;
-        launch_.next_launch();
+        launch_.streams.next_launch();
         for (size_t p = 0; p < parameters.size(); p++)
-            if (parameters[p].keeps_gradient && (touched_[p] || held_[p]))
+            if (parameters[p].keeps_gradient && has_gradient(p))
                 launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
     }
 
@@ -202,7 +201,7 @@ private:
             return;
         }
         steps([&](size_t p) { return !products_.makes(p); });
-        launch_.next_launch();
+        launch_.streams.next_launch();
         launch_.write(Made::GUARD, launch_.model.guard_again);
         steps([&](size_t p) { return products_.makes(p); });
     }
@@ -215,14 +214,12 @@ private:
             if (!parameter.trainable || stepped_[p] || !some(p))
                 continue;
             launch_.frame[Frame::HYPER] = hyper_[p];
-            if (parameter.is_table) {
-                if (!tables_.present(p))
-                    continue;
+            if (parameter.is_table && !tables_.present(p))
+                continue;
+            if (parameter.is_table)
                 tables_.describe(p);
-                launch_.write(Made::STEP, parameter.step, p);
-            } else {
-                launch_.write(Made::STEP, parameter.step, p, touched_[p] || held_[p] ? 0 : launch_.model.no_gradient);
-            }
+            const bool none = !parameter.is_table && !has_gradient(p);
+            launch_.write(Made::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
         }
     }
 
@@ -233,23 +230,20 @@ private:
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p))
                 total += tables_.n_rows(p);
-            else if (touched_[p] || held_[p])
+            else if (has_gradient(p))
                 total += parameters[p].squares;
         const i64 partials = launch_.take(total);
         launch_.frame[Frame::PARTIALS] = partials;
-        for (size_t p = 0; p < parameters.size(); p++)
-            if (!tables_.present(p) && (touched_[p] || held_[p])) {
-                launch_.write(Made::SQUARE, parameters[p].square, p);
-                launch_.frame[Frame::PARTIALS] += parameters[p].squares;
-            }
-        for (size_t p = 0; p < parameters.size(); p++)
-            if (tables_.present(p)) {
-                tables_.describe(p);
-                launch_.write(Made::SQUARE, parameters[p].square, p);
-                launch_.frame[Frame::PARTIALS] += tables_.n_rows(p);
-            }
+        for (const bool tables : {false, true})
+            for (size_t p = 0; p < parameters.size(); p++)
+                if (tables_.present(p) == tables && (tables || has_gradient(p))) {
+                    if (tables)
+                        tables_.describe(p);
+                    launch_.write(Made::SQUARE, parameters[p].square, p);
+                    launch_.frame[Frame::PARTIALS] += tables ? tables_.n_rows(p) : parameters[p].squares;
+                }
         launch_.because(Reason::CLIPPING);
-        launch_.barrier();
+        launch_.streams.barrier();
         launch_.frame[Frame::ROWS] = total;
         launch_.frame[Frame::PARTIALS] = partials;
         launch_.frame[Frame::NORM] = launch_.call->max_norm;

@@ -8,7 +8,9 @@
 
 #include "arena.h"
 #include "memory_of_block.h"
-#include "rows.h"
+#include "stages_in_order.h"
+
+#include <queue>
 
 class Memory {
 public:
@@ -106,19 +108,14 @@ public:
         last_readers(graph);
         for (i64 i = 0; i < n_wanted; i++)
             readers_[wanted[i]] = never;
-        steps_.clear();
         for (i64 k : made_) {
-            const Block& b = graph.blocks[k];
-            take_whole(b, k, Life::KEPT, BEFORE, never);
-            last_periods(b, k);
-            for (i64 s = 0; s < b.n_steps; s++)
-                steps_.push_back({b.group_of(s), b.stage[s], k, s});
+            take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, never);
+            last_periods(graph.blocks[k], k);
         }
-        std::stable_sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) {
-            return a.group != b.group ? a.group < b.group : a.stage < b.stage;
-        });
+        steps_.find(graph, false, false);
         i64 stage = -1, group = 0;
-        for (const Step& step : steps_) {
+        for (size_t i = 0; i < steps_.size(); i++) {
+            const StagesInOrder::InStage& step = steps_[i];
             if (step.group != group) {
                 arena_.reset(arena_.stop);
                 group = step.group;
@@ -126,7 +123,7 @@ public:
             }
             if (step.stage != stage)
                 arena_.begin(stage = step.stage);
-            const Block& b = graph.blocks[step.block];
+            const Block& b = steps_.block(i);
             Made& m = of_block_[step.block];
             for (const auto& [number, last] : m.passed_on) {
                 const SlabGroup& slabs = group_of(b, number);
@@ -155,9 +152,6 @@ public:
 private:
     static constexpr i64 BEFORE = -1;  // the period before the launch
     using Made = MemoryOfBlock;
-    struct Step {
-        i64 group, stage, block, step;
-    };
 
     Arena arena_;
     bool training_ = false;
@@ -168,9 +162,9 @@ private:
     std::vector<i64> hurried_;   // those that no barrier separates from the one before
     std::vector<i64> order_;     // groups of virtual processors, as they come in the steps of a block
     std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
-    std::vector<std::pair<i64, i64>> taken_, idle_;        // heaps of (-last period, slot) and (rows, -slot)
+    std::priority_queue<std::pair<i64, i64>> taken_, idle_;  // (-last period, slot) and (rows, -slot)
     std::vector<Made> of_block_;
-    std::vector<Step> steps_;
+    StagesInOrder steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
 
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
@@ -325,22 +319,20 @@ private:
         for (const auto& [group, until] : m.passed_on) {
             i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
             slots_.clear();
-            taken_.clear();
-            idle_.clear();
+            taken_ = idle_ = {};
             slot_of_.resize(b.n_needed_steps);
             for (i64 s = b.n_needed_steps; s-- > 0;) {
-                while (!taken_.empty() && -taken_.front().first < backward(b.stage[s])) {
-                    const i64 slot = popped(taken_);
-                    push(idle_, {slots_[slot], -slot});
-                }
+                for (; !taken_.empty() && -taken_.top().first < backward(b.stage[s]); taken_.pop())
+                    idle_.emplace(slots_[taken_.top().second], -taken_.top().second);
                 if (idle_.empty()) {
                     slot_of_[s] = static_cast<i64>(slots_.size());
                     slots_.push_back(room[s]);
                 } else {
-                    slot_of_[s] = -popped(idle_);
+                    slot_of_[s] = -idle_.top().second;
+                    idle_.pop();
                     slots_[slot_of_[s]] = std::max(slots_[slot_of_[s]], room[s]);
                 }
-                push(taken_, {-until[s], slot_of_[s]});
+                taken_.emplace(-until[s], slot_of_[s]);
             }
             const i64 last = *std::max_element(until.begin(), until.end());
             place_.clear();
@@ -352,19 +344,6 @@ private:
                 note(k, group * b.n_steps + s, backward(b.stage[s]), until[s]);
             }
         }
-    }
-
-    static void push(std::vector<std::pair<i64, i64>>& heap, std::pair<i64, i64> item)
-    {
-        heap.push_back(item);
-        std::push_heap(heap.begin(), heap.end());
-    }
-    static i64 popped(std::vector<std::pair<i64, i64>>& heap)
-    {
-        std::pop_heap(heap.begin(), heap.end());
-        const i64 slot = heap.back().second;
-        heap.pop_back();
-        return slot;
     }
 
     // For each group of slabs that is handed back, by step, the last period that it is there: one more than it is read.
@@ -403,8 +382,7 @@ private:
     void last_readers(const RowsOfBlocks& graph)
     {
         readers_.assign(graph.n_values, -1);
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& b = graph.blocks[k];
+        for (const Block& b : graph) {
             for (i64 s = 0; s < b.n_steps; s++) {
                 const i64 domains = b.domains(), begin = b.first_row[s * domains];
                 for (i64 r = begin; r < begin + b.count[s * domains]; r++)
@@ -455,8 +433,8 @@ private:
                 }
             }
         }
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            settle_beside(graph.blocks[k]);
+        for (Block& b : graph)
+            settle_beside(b);
     }
 
     // For each step, the base of the rows that other parts of the cell have.

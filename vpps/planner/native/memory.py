@@ -9,6 +9,7 @@ import numpy as np
 
 from vpps.planner.native.inputs import WORD
 from vpps.planner.native.interface import FoundGrouping, GivenProduct, UsedTable
+from vpps.record.arrays import Ints
 
 OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
 
@@ -18,13 +19,12 @@ class Memory:
 
     Attributes:
         script, addresses: the words, and the address of each value.
-        n_blocks: that a graph may have.
         touched: which parameters have a gradient.
         tables, products: what it says of tables, and of products of matrices.
         at: addresses of the five.
     """
 
-    def __init__(self, words: int, values: int, blocks: int, parameters: int, groups: int) -> None:
+    def __init__(self, words: int, values: int, parameters: int, groups: int) -> None:
         self.script = np.empty(words, np.uint32)
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
@@ -32,18 +32,23 @@ class Memory:
         self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
         self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
-        self.n_blocks = blocks
-        self.grouping = np.zeros(OF_GROUPING + groups + blocks + 2 * values if groups > 1 else 0, np.int64)
+        self.grouping = np.zeros(OF_GROUPING + groups if groups > 1 else 0, np.int64)
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
         return sys.getrefcount(self.script), sys.getrefcount(self.addresses), sys.getrefcount(self.touched)
 
-    def holds(self, words: int, values: int, blocks: int) -> bool:
+    def holds(self, words: int, values: int) -> bool:
         """Whether there is room for so many."""
-        return len(self.script) >= words and len(self.addresses) >= values and self.n_blocks >= blocks
+        return len(self.script) >= words and len(self.addresses) >= values
 
     @property
     def is_free(self) -> bool:
         """Whether nobody looks at it."""
         return self._references() == self._unused
+
+
+def numbers_at(address: int, *shape: int) -> Ints:
+    """A copy of numbers of the compiled planner's, which will be others soon."""
+    n = int(np.prod(shape))
+    return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

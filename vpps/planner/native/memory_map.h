@@ -10,8 +10,8 @@ public:
     {
         columns_.clear();
         blocks_.clear();
-        for (i64 k = 0; k < rows.n_blocks; k++)
-            blocks_.push_back(block(rows.blocks[k]));
+        for (const Block& b : rows)
+            blocks_.push_back(block(b));
         arrays_ = memory.arrays(rows);
         found = {rows.n_blocks, address(blocks_.data()), static_cast<i64>(arrays_.size()), address(arrays_.data()),
                  memory.stop(), memory.end()};

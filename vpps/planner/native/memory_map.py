@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.graph.graph import Graph
-from vpps.placement.distribution import FIRST_FREE, Distribution, HeldGradients, held_matrices
 from vpps.planner.blocks import PlannedBlock, Vertices
-from vpps.planner.native.account import Account
 from vpps.planner.native.interface import FoundBlock, FoundMemory
+from vpps.planner.native.memory import numbers_at
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
-from vpps.script.footprint import MemoryMap
-from vpps.script.tails import Tail
-from vpps.script.wellformed import KnownKernel
 
 
 class Encoded(NamedTuple):
@@ -35,12 +27,10 @@ class Encoded(NamedTuple):
     cell: EncodedCell
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedMemory:
+class PlannedMemory(NamedTuple):
     """What lies where.
 
     Attributes:
-        distribution: where parameters lie.
         blocks: rows and slabs of each cell.
         arrays: `(n, 5)`: start, stop, first and last period, and group or -1 for all of them, of each array that gives
             way: a slab, or what one step has of it.
@@ -48,83 +38,35 @@ class PlannedMemory:
         end: the last period.
     """
 
-    distribution: Distribution
     blocks: list[PlannedBlock]
     arrays: Ints
     stop: int
     end: int
 
-    def layout(
-        self,
-        account: Account,
-        held: HeldGradients,
-        pool_floats: int,
-        instructions: frozenset[str],
-        tails: Iterable[Tail],
-    ) -> MemoryMap:
-        """What of the pool and of the script is what, and what the kernel knows; for the verifier.
 
-        Args:
-            account: of the same plan.
-            held: gradients that the pool holds before the launch.
-            instructions: names of those that the kernel has code for.
-            tails: programs, likewise.
-        """
-        distribution = self.distribution
-        fixed, gradients = distribution.spans(held)
-        lasting = _spans(fixed, account.memory)
-        return MemoryMap(
-            n_vps=distribution.all_vps,
-            groups=distribution.groups,
-            panel=distribution.panel,
-            pool_floats=pool_floats,
-            memory=np.concatenate([np.hstack([lasting, np.full((len(lasting), 3), [-1, self.end, -1])]), self.arrays]),
-            periods=account.periods,
-            unwritten=_spans([*gradients, (distribution.end, self.stop)], account.memory),
-            lists=account.lists,
-            knows=KnownKernel(
-                instructions, {tail.number: tail for tail in tails}, held_matrices(distribution), reported=FIRST_FREE
-            ),
-        )
-
-
-def memory_map(
-    found: FoundMemory, graph: Graph, encoded: Sequence[Encoded], distribution: Distribution
-) -> PlannedMemory:
+def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
     """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
     blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
-    return PlannedMemory(distribution, made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
+    return PlannedMemory(made, numbers_at(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
 def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
-    values = list(_copy(b.values, b.n_outputs, b.n_vertices))
-    bases = _copy(b.bases, b.n_steps, b.n_bases)
+    values = list(numbers_at(b.values, b.n_outputs, b.n_vertices))
+    bases = numbers_at(b.bases, b.n_steps, b.n_bases)
     return PlannedBlock(
-        arrays=Vertices(graph.blocks[of.recorded], of.program, _copy(b.calls, b.n_vertices), values),
+        arrays=Vertices(graph.blocks[of.recorded], of.program, numbers_at(b.calls, b.n_vertices), values),
         cell=of.cell,
-        order=_copy(b.order, b.n_rows),
+        order=numbers_at(b.order, b.n_rows),
         n_needed=b.n_needed,
         n_needed_steps=b.n_needed_steps,
-        step_stage=_copy(b.stage, b.n_steps),
-        step_group=_copy(b.group, b.n_steps),
-        first=_copy(b.first, b.n_steps, b.n_domains),
-        count=_copy(b.count, b.n_steps, b.n_domains),
+        step_stage=numbers_at(b.stage, b.n_steps),
+        step_group=numbers_at(b.group, b.n_steps),
+        first=numbers_at(b.first, b.n_steps, b.n_domains),
+        count=numbers_at(b.count, b.n_steps, b.n_domains),
         pause=b.pause,
         late=bool(b.late),
         bases=bases[:, : len(of.cell.lowered.slabs)],
-        lists=_copy(b.lists, b.n_lists),
+        lists=numbers_at(b.lists, b.n_lists),
         operands=bases[:, b.operands :].reshape(b.n_steps, (b.n_bases - b.operands) // 2, 2),
     )
-
-
-def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:
-    """Spans, sorted."""
-    found = np.concatenate([np.array(some, np.int64).reshape(-1, 2), others])
-    return found[np.lexsort(found.T[::-1])]
-
-
-def _copy(address: int, *shape: int) -> Ints:
-    """Numbers of the compiled planner's, which will be others soon."""
-    n = int(np.prod(shape))
-    return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

@@ -19,6 +19,37 @@ using u8 = std::uint8_t;
 template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
 inline i64 address(const void* of) { return static_cast<i64>(reinterpret_cast<std::intptr_t>(of)); }
 
+// Puts the first of a heap that has the least in front, and which has grown, where it belongs now.
+template <class T> void sift_down(std::vector<T>& heap)
+{
+    const T item = heap[0];
+    size_t at = 0;
+    for (size_t child = 1; child < heap.size(); at = child, child = 2 * child + 1) {
+        child += child + 1 < heap.size() && heap[child + 1] < heap[child];
+        if (item < heap[child])
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = item;
+}
+
+// Blocks of a graph.
+template <class Block> struct Blocks {
+    std::vector<Block> blocks;  // more than there are: scratch memory of those that a graph had before
+    i64 n_blocks = 0;
+
+    void resize(i64 n)
+    {
+        n_blocks = n;
+        if (static_cast<i64>(blocks.size()) < n)
+            blocks.resize(n);
+    }
+    Block* begin() { return blocks.data(); }
+    Block* end() { return blocks.data() + n_blocks; }
+    const Block* begin() const { return blocks.data(); }
+    const Block* end() const { return blocks.data() + n_blocks; }
+};
+
 // Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
 class Numbers {
 public:
@@ -26,11 +57,6 @@ public:
     i64 take() { return next_ < end_ ? *next_++ : (overrun_ = true, 0); }
     bool complete() const { return next_ == end_ && !overrun_; }
     bool overrun() const { return overrun_; }
-    template <class T> void take(std::vector<T>& into, i64 n)
-    {
-        for (i64 i = 0; i < n && !overrun_; i++)
-            into.push_back(static_cast<T>(take()));
-    }
 
 private:
     const i64 *next_, *end_;

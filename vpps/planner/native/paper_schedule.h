@@ -30,25 +30,20 @@ public:
                         launch_.note(backward ? Made::BACKWARD : Made::FORWARD, stages_.block(i), k, g);
                         vertices(stages_.block(i), stages_[i].step, stages_.groups(i)[k][g]);
                     }
-                launch_.barrier();
+                launch_.streams.barrier();
             }
         }
     }
 
     // Has the loss reported: a barrier lies between the chain that makes it and this.
-    void report(u32 source, i64 slot)
-    {
-        launch_.frame[Frame::SOURCE] = source;
-        launch_.frame[Frame::SLOT] = slot;
-        launch_.write_once(Made::LOSS, launch_.model.loss);
-    }
+    void report() { launch_.write_once(Made::LOSS, launch_.model.loss); }
 
     void end_backward() {}  // a barrier follows each stage
 
     void meet(Reason reason)
     {
         launch_.because(reason);
-        launch_.barrier();
+        launch_.streams.barrier();
     }
 
 private:
@@ -98,29 +93,13 @@ private:
     {
         for (i64 row = 0; row < n; row++) {
             note(row, row + 1);
-            next_row(group, launch_.streams.add(launch_.model, virtual_processor(least_[0]), size(group.words)));
+            next_row(group, launch_.streams.add(virtual_processor(least_[0]), size(group.words)));
             least_[0] += group.load << SHIFT;
-            sift_down();
+            sift_down(least_);
         }
     }
 
     static size_t virtual_processor(i64 of) { return of & ((1 << SHIFT) - 1); }
-
-    // Puts the first of the heap where it belongs now.
-    void sift_down()
-    {
-        const i64 moved = least_[0];
-        const size_t n = least_.size();
-        size_t at = 0;
-        for (size_t child = 1; child < n; child = 2 * at + 1) {
-            child += child + 1 < n && least_[child + 1] < least_[child];
-            if (moved <= least_[child])
-                break;
-            least_[at] = least_[child];
-            at = child;
-        }
-        least_[at] = moved;
-    }
 
     template <class Note> void give_to_owners(const Group& group, i64 n, Note&& note)
     {
@@ -128,7 +107,7 @@ private:
         const i64 length = size(group.words);
         const u32* made = nullptr;  // by the first owner
         for (const i32 vp : group.owners) {
-            u32* words = launch_.streams.add(launch_.model, vp, n * length);
+            u32* words = launch_.streams.add(vp, n * length);
             if (made) {
                 std::copy_n(made, n * length, words);
                 continue;

@@ -95,19 +95,20 @@ private:
     {
         graph_.recurrences();
         chain_.clear();
+        const i64 *asked = wanted(), *end = asked + call_->n_wanted;
         if (call_->training) {
-            chain_.find(graph_, wanted()[0]);
-            graph_.reach(wanted()[0], chain_);
+            chain_.find(graph_, asked[0]);
+            graph_.reach(asked[0], chain_);
+            asked = chain_.values.data();
+            end = asked + chain_.values.size();
         } else {
-            graph_.reach(wanted(), call_->n_wanted);
+            graph_.reach(asked, call_->n_wanted);
         }
-        if (call_->dead_outputs && call_->training)
-            graph_.find_unread(chain_.values.data(), static_cast<i64>(chain_.values.size()));
-        else if (call_->dead_outputs)
-            graph_.find_unread(wanted(), call_->n_wanted);
+        if (call_->dead_outputs)
+            graph_.find_unread(asked, end - asked);
         else
-            for (i64 k = 0; k < graph_.n_blocks; k++)
-                graph_.blocks[k].unread.assign(graph_.blocks[k].values.size(), 0);
+            for (Whole& b : graph_)
+                b.unread.assign(b.values.size(), 0);
     }
 
     // In which stage vertices run, in which rows, and where barriers are left out.
@@ -140,8 +141,7 @@ private:
         rows.follow(graph_);
         rows.first_own = grouping_.first_own * rows.stretch;
         rows.first_joining = grouping_.first_joining * rows.stretch;
-        const bool decided = !training || model_.exclusive ||
-                             (in_groups() ? boundaries_.decide_in_groups() : boundaries_.decide());
+        const bool decided = !training || model_.exclusive || boundaries_.decide(in_groups());
         return decided ? Status::DONE : Status::NEW_PAIR;
     }
 
@@ -158,7 +158,7 @@ private:
         } else {
             const std::vector<i32>& steps = row_order_.steps();
             call_->n_vertices = static_cast<i64>(steps.size());
-            call_->steps = static_cast<i64>(reinterpret_cast<std::intptr_t>(steps.data()));
+            call_->steps = address(steps.data());
             return false;
         }
         return true;
@@ -209,7 +209,9 @@ private:
         if (call_->training) {
             reverse_lists_.write_constants();
             schedule.steps(false);
-            schedule.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
+            launch_.frame[Frame::SOURCE] = launch_.lists.addresses[wanted()[0]];
+            launch_.frame[Frame::SLOT] = call_->loss_slot;
+            schedule.report();
             launch_.begin_phase(During::BACKWARD);
             schedule.steps(true);
             launch_.begin_phase(During::GRADIENTS);
@@ -228,7 +230,7 @@ private:
         if (!launch_.finish())
             return Status::MORE_MEMORY;
         if (call_->grouping)
-            grouping_.report(graph_, rows.stretch, pointer<FoundGrouping>(call_->grouping));
+            grouping_.report(rows.stretch, pointer<FoundGrouping>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training)

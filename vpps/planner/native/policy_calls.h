@@ -4,6 +4,32 @@
 #include "learning.h"
 #include "policies.h"
 
+// The model of costs, whose numbers vpps/compiler/cost.py has.
+struct Costs : GivenCosts {
+    i64 barriers_of(i64 type) const { return pointer<const i64>(barriers)[type]; }
+
+    // Seconds of a step of n vertices, without barriers.
+    double step(i64 type, i64 n) const
+    {
+        return (static_cast<double>(n) + fixed) * pointer<const double>(flops)[type] / (vps * speed);
+    }
+
+    // Seconds of a graph, where steps of a stage share barriers.
+    double seconds(const Execution& run) const
+    {
+        const std::vector<Execution::Batch> steps = run.steps();
+        double total = 0;
+        i64 n_barriers = 0, of_stage = 0;
+        for (size_t i = 0; i < steps.size(); i++) {
+            total += step(steps[i].type, steps[i].n);
+            of_stage = std::max(of_stage, barriers_of(steps[i].type));
+            if (i + 1 == steps.size() || steps[i + 1].stage != steps[i].stage)
+                n_barriers += std::exchange(of_stage, 0);
+        }
+        return barrier * static_cast<double>(n_barriers) + total;
+    }
+};
+
 inline TypedGraph typed(const GivenGraph& given)
 {
     TypedGraph graph;
@@ -46,17 +72,17 @@ EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* 
     return 1;
 }
 
-EXPORT void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, const GivenCosts* costs,
-                        FoundMachine* found)
+EXPORT void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundMachine* found)
 {
     TypedGraph graph = typed(*given);
-    auto learned = std::make_unique<Learned>(Learner(graph, *settings, *costs).learn());
-    *found = {learned->trials, learned->n_steps, learned->n_stages, learned->bound, learned->machine.numbers(nullptr)};
-    return learned.release();
+    const Learned learned = Learner(graph, *settings).learn();
+    auto numbers = std::make_unique<std::vector<i64>>(learned.machine.numbers());
+    *found = {learned.trials, learned.n_steps, learned.n_stages, learned.bound, static_cast<i64>(numbers->size())};
+    return numbers.release();
 }
 
 EXPORT void vpps_learned(void* learned, i64* numbers)
 {
-    const std::unique_ptr<Learned> taken(static_cast<Learned*>(learned));
-    taken->machine.numbers(numbers);
+    const std::unique_ptr<std::vector<i64>> taken(static_cast<std::vector<i64>*>(learned));
+    std::copy(taken->begin(), taken->end(), numbers);
 }

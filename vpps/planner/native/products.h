@@ -14,8 +14,7 @@ public:
         found_.clear();
         contributions_.clear();
         of_parameter_.assign(launch_.model.parameters.size(), NONE);
-        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
-            const Block& b = launch_.rows.blocks[k];
+        for (const Block& b : launch_.rows) {
             if (b.n_needed)
                 for (const Gathered& g : b.cell->gathered)
                     add(b, g);

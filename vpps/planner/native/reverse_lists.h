@@ -16,8 +16,7 @@ public:
         ordinal_.resize(std::max<size_t>(ordinal_.size(), graph.n_values));
         first_.clear();
         u32 total = 0;
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& b = graph.blocks[k];
+        for (const Block& b : graph) {
             first_.push_back(total);
             for (const Column ids : b.values)
                 for (i64 r = 0; r < b.n_rows; r++)
@@ -30,8 +29,7 @@ public:
             targets_.push_back(ordinal_[chain.values[i]]);
             rows_.push_back(address_of_constant(chain.words[i]));
         }
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& b = graph.blocks[k];
+        for (const Block& b : graph) {
             if (!b.n_needed)
                 continue;
             for (const Argument& argument : b.cell->arguments) {

@@ -120,7 +120,7 @@ private:
         for (size_t s = 0; s < steps_.size(); s++) {
             const Step& reader = steps_[s];
             const Whole& b = graph.blocks[reader.block];
-            const auto n_operands = static_cast<i32>(waited_for_[reader.block] ? b.args.size() + b.lists.size() : 0);
+            const auto n_operands = static_cast<i32>(waited_for_[reader.block] ? b.operands() : 0);
             for (i32 k = 0; k < n_operands; k++, number++) {
                 i32 step = -1, size = 0;
                 const bool of_one_step = producers(graph, reader, k, [&](i64 producer) {

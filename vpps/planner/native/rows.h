@@ -4,12 +4,11 @@
 #include "loss_chain.h"
 #include "block.h"
 
-class RowsOfBlocks {
+class RowsOfBlocks : public Blocks<Block> {
 public:
     static constexpr i64 LEVEL = static_cast<i64>(Batching::LEVEL);
 
-    std::vector<Block> blocks;  // more than there are
-    i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
+    i64 n_values = 0;  // what crosses between parts, too
     i64 stretch = 1;  // by what the numbers of stages are multiplied
     // Where there are groups of virtual processors, stages before these are those of shared sources, or of what groups run
     // each for itself (grouping.h).
@@ -33,16 +32,15 @@ public:
     // Makes the blocks of a graph. `late`: the chain of the loss that runs beside backward.
     void take(const Graph& graph, const LossChain& late, bool at_once, i64 chunk_rows)
     {
-        n_blocks = 0;
+        i64 n = 0;
         n_values = graph.n_values;
         bool any = false;
         for (const Parts* parts : of_whole) {
             any |= parts->parts.size() > 1;
-            n_blocks += static_cast<i64>(parts->parts.size());
+            n += static_cast<i64>(parts->parts.size());
         }
         stretch = any ? STAGES : 1;
-        if (static_cast<i64>(blocks.size()) < n_blocks)
-            blocks.resize(n_blocks);
+        resize(n);
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];

@@ -9,16 +9,11 @@ class Script {
 public:
     i64 size = 0;
 
-    // `account`: null where nobody asks.
-    void reset(u32* memory, i64 capacity, Account* account)
+    void reset(u32* memory, i64 capacity)
     {
         memory_ = memory;
-        account_ = account;
         capacity_ = capacity;
         size = 0;
-        signals_ = awaited_ = 0;
-        busy_ = signalled = false;
-        n_barriers = 0;
     }
     bool complete() const { return size <= capacity_; }
     u32* at(i64 position) { return memory_ + position; }
@@ -34,73 +29,10 @@ public:
     }
     void add(const std::vector<u32>& words) { std::copy(words.begin(), words.end(), add(static_cast<i64>(words.size()))); }
 
-    // ---- instructions: one stream for all virtual processors
-
-    i64 n_barriers = 0;
-
-    void barrier(i64 n_vps)
-    {
-        n_barriers++;
-        if (account_)
-            account_->come();
-        if (n_vps == 1 || !busy_)
-            return;
-        signals_ += n_vps;
-        busy_ = false;
-    }
-    // What follows is for a second launch, whose counters are others.
-    void next_launch()
-    {
-        signals_ = awaited_ = 0;
-        busy_ = signalled = false;
-    }
-
-    // Signals for the next barrier now: what is executed until then is ordered by the one after it.
-    void signal_early(const Model& model)
-    {
-        if (model.n_vps == 1)
-            return;
-        join(model);
-        if (account_)
-            account_->begin_period(account_->last_stream(), size);
-        note_barrier();
-        add(model.signal[0]);
-        signalled = true;
-    }
-    bool signalled = false;
-
-    // Waits, if the instruction that is to follow must.
-    void join(const Model& model)
-    {
-        busy_ = true;
-        if (awaited_ != signals_)
-            wait(model);
-    }
-
 private:
     u32* memory_ = nullptr;
-    Account* account_ = nullptr;
-    i64 capacity_ = 0, signals_ = 0, awaited_ = 0;
-    bool busy_ = false;
+    i64 capacity_ = 0;
     std::vector<u32> nowhere_;
-
-    void wait(const Model& model)
-    {
-        awaited_ = signals_;
-        const std::vector<u32>& waiting = (signalled ? model.wait : model.barrier)[0];
-        signalled = false;
-        note_barrier();
-        const auto n = static_cast<i64>(waiting.size());
-        u32* words = add(n);
-        std::copy(waiting.begin(), waiting.end(), words);
-        words[n - 1] = static_cast<u32>(awaited_);
-    }
-
-    void note_barrier()
-    {
-        if (account_)
-            account_->barrier(account_->last_stream(), size, n_barriers);
-    }
 };
 
 class Lists {

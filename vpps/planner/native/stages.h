@@ -29,17 +29,15 @@ public:
     {
         for (Choice& choice : choices)
             choice.latest = 0;
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+        for (Whole& b : graph) {
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
         if (row.whole && policy_.by_level()) {
             by_level(graph);
         } else if (row.whole) {
-            members_.clear();
-            for (i64 k = 0; k < graph.n_blocks; k++)
-                members_.push_back(k);
+            members_.resize(graph.n_blocks);
+            std::iota(members_.begin(), members_.end(), 0);
             run(graph, policy_);
         } else {
             for (i64 c = 0; c < graph.components.size(); c++)
@@ -67,7 +65,8 @@ public:
     {
         Choice choice{policy(of), {}, {}};
         if (!from.complete()) {
-            from.take(choice.order, n_asked());
+            for (i64 k = n_asked(); k > 0; k--)
+                choice.order.push_back(from.take());
             choice.machine = Machine(from);
         }
         if (from.complete()) {
@@ -104,8 +103,7 @@ private:
 
     static void by_level(Graph& graph)
     {
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+        for (Whole& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 b.local[v] = static_cast<i32>(b.levels[v]);
                 b.top = std::max<i64>(b.top, b.local[v]);
@@ -117,8 +115,8 @@ private:
     static void rank(Graph& graph)
     {
         i64 depth = 1;
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            depth = std::max(depth, graph.blocks[k].top + 1);
+        for (const Whole& b : graph)
+            depth = std::max(depth, b.top + 1);
         for (i64 k = 0; k < graph.n_blocks; k++) {
             Whole& b = graph.blocks[k];
             const i64 component = graph.components.of_block(k);
@@ -158,7 +156,7 @@ private:
         asked_.clear();
         i64 n = 0;
         for (const i64 k : members_) {
-            asked_.push_back(static_cast<i64>(reinterpret_cast<std::intptr_t>(graph.blocks[k].cell)));
+            asked_.push_back(address(graph.blocks[k].cell));
             n += graph.blocks[k].n;
         }
         i64 digits = 0;
@@ -259,15 +257,9 @@ private:
             }
             // What takes no value of the recurrence has no edge.
             const bool all = members_.size() == static_cast<size_t>(graph.n_blocks);
-            for (size_t i = 0; i < b.args.size(); i++)
+            for (i64 i = 0; i < b.operands(); i++)
                 if (all || b.crossed[i])
-                    for (i64 v = 0; v < b.n; v++)
-                        connect(graph, b.args[i][v], static_cast<i32>(first + v));
-            for (size_t i = 0; i < b.lists.size(); i++)
-                if (all || b.crossed[b.args.size() + i])
-                    for (i64 v = 0; v < b.n; v++)
-                        for (i64 e = b.lists[i].ends[v]; e < b.lists[i].ends[v + 1]; e++)
-                            connect(graph, b.lists[i].elements[e], static_cast<i32>(first + v));
+                    for_operand(b, i, [&](i64 value, i64 v) { connect(graph, value, static_cast<i32>(first + v)); });
             first += static_cast<i32>(b.n);
             type++;
         }

@@ -1,4 +1,4 @@
-// A graph as batching policies see it: vertices of types, and who reads whom (vpps/planner/native/typed_graph.py).
+// A graph as batching policies see it: vertices of types, and who reads whom (vpps/planner/native/typed_graphs.py).
 #pragma once
 
 #include <algorithm>

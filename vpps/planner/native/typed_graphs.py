@@ -1,24 +1,71 @@
-"""Batching policies, and learning, on typed graphs as arrays: for decisions, `vpps-profile`, benches and tests.
-The compiled planner has them within (stages.h)."""
+"""Graphs as batching policies see them, as arrays, and policies and learning on these: for decisions, `vpps-profile`,
+benches and tests. The compiled planner has them within (stages.h)."""
 
 from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vpps.compiler.cost import Costs, StepLoad
 from vpps.errors import ScriptError
 from vpps.planner.native import library
-from vpps.planner.native.automaton import Automaton
+from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
 from vpps.planner.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings
-from vpps.planner.native.learning import Learned, LearningSettings
 from vpps.planner.native.policy_table import EncodingKind
-from vpps.planner.native.typed_graph import TypedGraph
 from vpps.record.arrays import Ints
+from vpps.record.topology import Topology
+
+
+class TypedGraph:
+    """Vertices, each of a type, and an edge for every value that one computes and another reads.
+
+    Args:
+        type_of: (n,) type of each vertex, from 0.
+        levels: (n,) of each vertex, above those of all that it reads; its depth where a policy asks for that.
+        producers, readers: (edges,) the two ends of every edge; one that passes twice counts twice.
+        n_types: types that there are; default: as many as occur.
+
+    Attributes:
+        n: vertices.
+    """
+
+    def __init__(self, type_of: Ints, levels: Ints, producers: Ints, readers: Ints, n_types: int | None = None) -> None:
+        self.n = len(type_of)
+        self.type_of, self.levels = type_of, levels
+        self.producers, self.readers = producers, readers
+        self.n_types = int(type_of.max(initial=-1)) + 1 if n_types is None else n_types
+
+    @classmethod
+    def of(cls, topology: Topology, members: Sequence[int] | None = None) -> TypedGraph:
+        """The vertices of some blocks of a graph, and what they read of each other.
+
+        Args:
+            members: numbers of the blocks; the first one is type 0, and so on. Default: all, in order.
+
+        Vertices are numbered block after block.
+        """
+        numbers = range(len(topology.blocks)) if members is None else members
+        blocks = [topology.blocks[number] for number in numbers]
+        sizes = [len(b.calls) for b in blocks]
+        firsts = np.cumsum([0, *sizes])
+        vertex_of = np.full(topology.n_values, -1, np.int64)  # that produces a value
+        for first, b in zip(firsts, blocks, strict=False):
+            for values in b.values:
+                vertex_of[values] = np.arange(first, first + len(values))
+        producers, readers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for first, b in zip(firsts, blocks, strict=False):
+            for rows, values in b.operands():
+                producer = vertex_of[values]
+                inside = producer >= 0
+                producers.append(producer[inside])
+                readers.append(first + rows[inside])
+        type_of = np.repeat(np.arange(len(blocks)), sizes)
+        levels = np.concatenate([np.zeros(0, np.int64), *(b.levels for b in blocks)])
+        return cls(type_of, levels, np.concatenate(producers), np.concatenate(readers), len(blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +89,6 @@ class Batches:
     seconds: float
 
 
-def _named(of: Any, names: str) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in names.split()}
-
-
 class _Given:
     """A typed graph as compiled code takes it."""
 
@@ -64,8 +107,7 @@ class _GivenCosts:
         flops, barriers = zip(*loads, strict=True) if loads else ((), ())
         self._alive = np.array(flops, np.float64), np.array(barriers, np.int64)
         flops_at, barriers_at = (column.ctypes.data for column in self._alive)
-        numbers = _named(costs, "barrier speed fixed vps")
-        self.at = ctypes.byref(GivenCosts(flops=flops_at, barriers=barriers_at, **numbers))
+        self.at = ctypes.byref(GivenCosts(flops_at, barriers_at, costs.barrier, costs.speed, costs.fixed, costs.vps))
 
 
 def batches(graph: TypedGraph, policy: str, machine: Automaton | None = None, costs: Costs | None = None) -> Batches:
@@ -99,26 +141,16 @@ def lower_bound(graph: TypedGraph) -> int:
     return found
 
 
-def learn(graph: TypedGraph, settings: LearningSettings, costs: Costs) -> Learned:
-    """Learn a machine for a typed graph (learning.h).
-
-    Args:
-        costs: of its types, for the reward of time.
-
-    Raises:
-        CompileError: there is no compiler.
-    """
+def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
+    """Learn a machine for a typed graph (learning.h). Raises CompileError: there is no compiler."""
     lib = library.library()
     began = time.perf_counter()
-    given, given_costs, found = _Given(graph), _GivenCosts(costs, graph.n_types), FoundMachine()
-    encoding = settings.encoding
-    its_settings = GivenSettings(
-        encoding=EncodingKind[encoding.kind.upper()],
-        phases=encoding.phases,
-        by_time=settings.reward == "time",
-        **_named(settings, "horizon trials check_every seed alpha rate epsilon least_epsilon decay"),
+    given, found = _Given(graph), FoundMachine()
+    its_settings = {name: getattr(settings, name) for name, *_ in GivenSettings._fields_[2:]}
+    given_settings = GivenSettings(
+        EncodingKind[settings.encoding.kind.upper()], settings.encoding.phases, **its_settings
     )
-    learned = lib.vpps_learn(given.at, ctypes.byref(its_settings), given_costs.at, ctypes.byref(found))
+    learned = lib.vpps_learn(given.at, ctypes.byref(given_settings), ctypes.byref(found))
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)
     seconds = time.perf_counter() - began

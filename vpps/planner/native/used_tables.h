@@ -35,8 +35,7 @@ public:
     {
         const RowsOfBlocks& graph = launch_.rows;
         collect_held();
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& b = graph.blocks[k];
+        for (const Block& b : graph) {
             if (!b.n_needed)
                 continue;
             for (const TableGradient& g : b.cell->tables) {
@@ -48,8 +47,7 @@ public:
                 launch_.lists.addresses_of(b, g.gradient, used.addresses.data() + before, b.n_needed);
             }
         }
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& b = graph.blocks[k];
+        for (const Block& b : graph) {
             if (!b.n_needed)
                 continue;
             for (const UsedLookup& u : b.cell->without_gradient) {

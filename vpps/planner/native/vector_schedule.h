@@ -29,10 +29,8 @@ public:
     }
 
     // Has the loss reported when it is there: behind the chain that makes it.
-    void report(u32 source, i64 slot)
+    void report()
     {
-        launch_.frame[Frame::SOURCE] = source;
-        launch_.frame[Frame::SLOT] = slot;
         members_.find(launch_.rows, false, true);
         for (size_t begin = 0, end; begin < members_.size(); begin = end) {
             end = members_.end_of_stage(begin);
@@ -78,7 +76,7 @@ protected:
     // A barrier of a group, and behind it what of the chain of the loss has waited for one.
     void barrier(i64 group = 0)
     {
-        launch_.barrier_of_group(group);
+        launch_.streams.barrier_of_group(group);
         if (next_late_ == late_.size())
             return;
         const auto& late = late_[next_late_++];
@@ -110,7 +108,7 @@ private:
                         continue;
                     if (filling && !signals) {
                         signals = true;
-                        launch_.signal_early(members_[begin].group);
+                        launch_.streams.signal_early(members_[begin].group);
                     }
                     write(b, backward, k, members_[i].step);
                 }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from vpps.planner.native import typed_graphs as compiled
 from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.typed_graphs import TypedGraph
 from vpps.planner.policies.knowledge import Cells, Knowledge, cells_of
 from vpps.planner.policies.policy import Fsm, LoadOf, Policy, RecurrenceChoice
 from vpps.record.topology import Topology

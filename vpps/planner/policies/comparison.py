@@ -8,7 +8,7 @@ import numpy as np
 
 from vpps.planner.native import typed_graphs as compiled
 from vpps.planner.native.stages import stages
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.typed_graphs import TypedGraph
 from vpps.planner.policies import POLICIES, policy_named
 from vpps.planner.policies.auto import Auto
 from vpps.planner.policies.knowledge import Knowledge, cells_of

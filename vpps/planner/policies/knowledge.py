@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from vpps.compiler.cost import Costs, StepLoad, costs_on
+from vpps.compiler.cost import Costs, costs_on
 from vpps.planner.native import typed_graphs as compiled
-from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.learning import Learn, Learned, LearningSettings
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
+from vpps.planner.native.typed_graphs import TypedGraph
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell, digest_of
 from vpps.targets import CPU
@@ -29,11 +28,6 @@ AT_FIRST_USE = 50_000_000
 
 MOST_LEARNED = 16
 """Recurrences for which machines are learned in a process: where each batch has other cells, each would wait for it."""
-
-
-def affordable(settings: LearningSettings, graph: TypedGraph, work: int) -> LearningSettings:
-    """The same, with so few trials that those of a graph take no more work than that (see AT_FIRST_USE)."""
-    return replace(settings, trials=min(settings.trials, work // max(1, graph.n * graph.n_types)))
 
 
 class KeptAutomata(Protocol):
@@ -83,7 +77,6 @@ class Knowledge:
         costs: of the target.
         kept: where machines outlive a process; None: nowhere.
         settings: of learning.
-        learn: how they are learned.
         machines: found so far.
         learned: what came of learning, of those that were learned here.
         unseen: of each recurrence, how many steps began in a state that its machine does not know.
@@ -92,7 +85,6 @@ class Knowledge:
     costs: Costs = field(default_factory=lambda: costs_on(CPU.name, 1))
     kept: KeptAutomata | None = None
     settings: LearningSettings = field(default_factory=LearningSettings)
-    learn: Learn = field(default_factory=lambda: compiled.learn)
     machines: dict[Digests, Automaton] = field(default_factory=dict)
     learned: dict[Digests, Learned] = field(default_factory=dict)
     unseen: dict[Digests, int] = field(default_factory=dict)
@@ -118,19 +110,19 @@ class Knowledge:
                 self.machines[recurrence.digests] = found
         return found
 
-    def machine(self, recurrence: RecurrentCells, graph: TypedGraph, loads: Iterable[StepLoad]) -> Automaton:
+    def machine(self, recurrence: RecurrentCells, graph: TypedGraph) -> Automaton:
         """The machine of a recurrence, learned where there is none, in seconds at most. After MOST_LEARNED of them that
         is one that knows no state.
 
         Args:
             graph: to learn from, its types in the recurrence's order.
-            loads: of those types; looked at where it is learned.
         """
         found = self.known(recurrence)
         if found is None and len(self.learned) >= MOST_LEARNED:
             found = self.machines[recurrence.digests] = Automaton(self.settings.encoding, {})
         elif found is None:
-            learned = self.learn(graph, affordable(self.settings, graph, AT_FIRST_USE), self.costs.of(loads))
+            trials = min(self.settings.trials, AT_FIRST_USE // max(1, graph.n * graph.n_types))
+            learned = compiled.learn(graph, replace(self.settings, trials=trials))
             self.learned[recurrence.digests] = learned
             found = self.machines[recurrence.digests] = learned.machine
             _log.info(

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpps.compiler.cost import StepLoad
 from vpps.planner.native.automaton import Automaton
-from vpps.planner.native.typed_graph import TypedGraph
+from vpps.planner.native.typed_graphs import TypedGraph
 from vpps.planner.policies.knowledge import Knowledge, RecurrentCells, cells_of
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
@@ -80,4 +80,4 @@ class Fsm(Policy):
         recurrence = self.knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        return RecurrenceChoice("fsm", recurrence, self.knowledge.machine(recurrence, graph, map(load_of, arranged)))
+        return RecurrenceChoice("fsm", recurrence, self.knowledge.machine(recurrence, graph))

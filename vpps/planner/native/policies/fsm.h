@@ -18,13 +18,14 @@ public:
         unseen = 0;
         while (!run.done()) {
             machine.encoding.encode(graph, run, state_);
-            const i64 state = machine.states.find(state_);
-            unseen += state < 0;
-            if (state < 0 && !ranks && !counts) {
+            const auto next = machine.next.find(state_);
+            const bool known = next != machine.next.end();
+            unseen += !known;
+            if (!known && !ranks && !counts) {
                 subgraphs_.start(graph, run);  // few graphs need it
                 counts = true;
             }
-            const i32 type = state >= 0 ? machine.next[state] : ranks ? state_[1] : nearest(run, subgraphs_);
+            const i32 type = known ? next->second : ranks ? state_[1] : nearest(run, subgraphs_);
             if (counts)
                 subgraphs_.execute(graph, run, type);
             else

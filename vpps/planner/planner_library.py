@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.recipe import CellRecipe, Names, in_parts, whole
 from vpps.compiler.records import PartsRecord, flat
-from vpps.errors import ScriptError
+from vpps.errors import GraphError, ScriptError
 from vpps.graph.graph import Graph
 from vpps.model.optim import HYPER
 from vpps.ops import Form
@@ -32,7 +32,6 @@ from vpps.placement.stacks import members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account, Ending
-from vpps.planner.native.found import Found
 from vpps.planner.native.inputs import BatchInputs
 from vpps.planner.native.interface import (
     Call,
@@ -46,8 +45,8 @@ from vpps.planner.native.interface import (
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
-from vpps.planner.native.wrong import wrong
-from vpps.planner.pq_order import places_by_block
+from vpps.planner.plan import Plan
+from vpps.planner.row_order import places_by_block
 from vpps.record.topology import Topology
 from vpps.record.trace import List, TracedCell, Vector
 from vpps.script.tails import Tail
@@ -78,7 +77,10 @@ class PlannerLibrary:
         averaging: of the weights, or None.
 
     Attributes:
-        lock: held while it plans; somebody may ask about a plan while another one is made.
+        distribution: of the parameters.
+        parameters: as kernels know them.
+        gradients: address of each one's.
+        groups: of virtual processors.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class PlannerLibrary:
         self._lib = lib
         self._cells, self._batching = cells, batching
         self._rule, self._averaging = rule, averaging
-        self._distribution = distribution
+        self.distribution = distribution
         self._bits = Names()
         self.parameters = list(distribution.physical)
         self.groups = distribution.groups
@@ -111,7 +113,7 @@ class PlannerLibrary:
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
         self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
         self._memories: list[Memory] = []
-        self._words = self._values = self._blocks = 0  # the most that a plan has needed
+        self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
@@ -123,23 +125,25 @@ class PlannerLibrary:
             new_pair=ctypes.addressof(self._pair),
         )
         self._call_at = ctypes.addressof(self._call)
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()  # somebody may ask about a plan while another one is made
 
     # ---- plans
 
-    def forward(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None = None) -> Found:
-        """A plan without gradients.
+    def forward(self, graph: Graph, wanted: NDArray[np.int64], held: HeldGradients, calls: int | None = None) -> Plan:
+        """A plan without gradients; those that are held stay.
 
         Args:
             calls: plan only the first so many vertices, with an account.
         """
-        call = self._call
-        call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
-            call.averages
-        ) = 0
-        call.loss_slot = -1
-        call.held = call.n_held_rows = 0
-        return self._plan(graph, wanted, calls)
+        again = partial(self.forward, graph, wanted, held, graph.n_calls)
+        with self._lock:
+            call = self._call
+            call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
+                call.averages
+            ) = 0
+            call.loss_slot = -1
+            call.held = call.n_held_rows = 0
+            return self._plan(graph, wanted, held, calls, again)
 
     def training(
         self,
@@ -151,32 +155,41 @@ class PlannerLibrary:
         held: HeldGradients,
         keep: bool,
         calls: int | None = None,
-    ) -> Found:
+    ) -> Plan:
         """A plan of training; `calls` as of `forward`. Raises GraphError where nothing can be learned."""
-        call = self._call
-        call.training, call.loss_slot = 1, LOSS_SLOTS + parity
-        call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
-        if key is not None and not self._keyless.issuperset(graph.blocks):
-            call.key_low, call.key_high = key
-        call.updates, call.keeps = int(update is not None), int(keep)
-        call.clips = call.averages = 0
-        alive: list[Any] = []
-        if update is not None:
-            hyper, sets = self._hyper(update)
-            alive.append(hyper)
-            call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
-            if update.clip_norm is not None:
-                call.clips, call.max_norm = 1, float_word(update.clip_norm)
-            call.averages = int(update.averaging is not None)
-        alive.append(self._take_held(held))
-        found = self._plan(graph, np.array([loss]), calls)
+        again = partial(self.training, graph, loss, update, parity, key, held, keep, graph.n_calls)
+        with self._lock:
+            call = self._call
+            call.training, call.loss_slot = 1, LOSS_SLOTS + parity
+            call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
+            if key is not None and not self._keyless.issuperset(graph.blocks):
+                call.key_low, call.key_high = key
+            call.updates, call.keeps = int(update is not None), int(keep)
+            call.clips = call.averages = 0
+            alive: list[Any] = []
+            if update is not None:
+                hyper, sets = self._hyper(update)
+                alive.append(hyper)
+                call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
+                if update.clip_norm is not None:
+                    call.clips, call.max_norm = 1, float_word(update.clip_norm)
+                call.averages = int(update.averaging is not None)
+            alive.append(self._take_held(held))
+            plan = self._plan(graph, np.array([loss]), held, calls, again)
         if update is not None and update.averaging is not None:
-            for table, used in found.tables.items():
+            for table, used in plan.tables.items():
                 factors = update.averaging.idle(table, used.rows).view(np.uint32)
-                found.script[used.idle : used.idle + len(factors)] = factors
-        return found
+                plan.script[used.idle : used.idle + len(factors)] = factors
+        return plan
 
-    def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found:
+    def _plan(
+        self,
+        graph: Graph,
+        wanted: NDArray[np.int64],
+        held: HeldGradients,
+        calls: int | None,
+        again: Callable[[], Plan],
+    ) -> Plan:
         if calls is None or calls == graph.n_calls:
             batch = BatchInputs(graph, self._cell)
         else:
@@ -184,21 +197,30 @@ class PlannerLibrary:
             batch = BatchInputs.of_blocks(
                 topology.blocks, [self._cell(b.cell) for b in topology.blocks], topology.n_values
             )
+        call = self._call
         try:
-            return self._plan_batch(graph, batch, wanted, calls)
+            memory = self._memory_of(graph, batch, wanted, calls)
+            plan = Plan(graph, self, tuple(self._ids[: call.n_cells].tolist()), memory, call, held, again)
+            if calls is not None:
+                where = FoundMemory()  # columns of the batch are copied
+                self._lib.vpps_map(self._handle, ctypes.byref(where))
+                plan.explanation = self._account(call), memory_map(where, graph, self._encoded)
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
+        if self.groups > 1 and _log.isEnabledFor(logging.INFO) and plan.grouping is not None:
+            plan.grouping.note_idle()
+        return plan
 
-    def _plan_batch(self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None) -> Found:
+    def _memory_of(self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None) -> Memory:
+        """Plan a batch; where that is."""
         call = self._call
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         call.places = 0
-        if batch.n_blocks > self._blocks:
-            self._blocks = batch.n_blocks
-            self._ids = np.zeros(len(Batching) * self._blocks, np.int64)
+        if len(Batching) * batch.n_blocks > len(self._ids):
+            self._ids = np.zeros(len(Batching) * batch.n_blocks, np.int64)
             call.cells = address(self._ids)
         self._values = max(self._values, batch.n_values)
         status: int = Status.MORE_MEMORY
@@ -222,36 +244,28 @@ class PlannerLibrary:
                 places = places_by_block(Topology(graph, calls), steps)
                 call.places = address(places)
         if status != Status.DONE:
-            raise wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
+            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
         if call.unseen:
             note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
-        found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
-        if calls is not None:
-            found.account = self._account(call)
-            where = FoundMemory()
-            self._lib.vpps_map(self._handle, ctypes.byref(where))
-            found.map = memory_map(where, graph, self._encoded, self._distribution)
-        if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
-            found.grouping.note_idle()
-        return found
+        return memory
 
     def _account(self, call: Call) -> Account:
         """Of the latest plan."""
         noted = Noted()
         self._lib.vpps_account(self._handle, ctypes.byref(noted))
         cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells].tolist()]
-        return Account(noted, call.words, cells, Ending(self._distribution, self._rule, self._averaging))
+        return Account(noted, call.words, cells, Ending(self.distribution, self._rule, self._averaging))
 
     def _memory(self) -> Memory:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
-                if memory.holds(self._words, self._values, self._blocks):
+                if memory.holds(self._words, self._values):
                     return memory
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = Memory(words, values, self._blocks, len(self.parameters), self.groups)
+        made = Memory(words, values, len(self.parameters), self.groups)
         self._memories.append(made)
         return made
 
@@ -314,7 +328,7 @@ class PlannerLibrary:
         self._encoded.append(encoded)
         number, cell = len(self._encoded) - 1, encoded.cell
         rule, averaging = self._rule, self._averaging
-        return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
+        return CellRecipe(cell, beside, number, training, self.distribution, self._number, self._bits, rule, averaging)
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""
@@ -385,3 +399,21 @@ class PlannerLibrary:
             alive.append(given)
             call.n_held_rows, call.held_rows = len(held.rows), given.buffer_info()[0]
         return alive
+
+
+def _wrong(status: int, graph: Graph, cell: str) -> Exception:
+    """The error to be raised, in the user's words.
+
+    Args:
+        status: with which planning has ended.
+        cell: name of the one that reads what there is not; empty for none.
+    """
+    if status == Status.NO_GRADIENT:
+        return GraphError(
+            "the loss depends on no trainable parameter, so there is nothing to learn; "
+            "use handle.forward to evaluate it"
+        )
+    if status == Status.NO_MEMORY:
+        return MemoryError(f"{graph.describe()}: the host has no memory to plan it; use smaller batches")
+    what = f"a vertex of cell {cell!r} reads" if cell else "what is asked for is"
+    return ScriptError(f"{graph.describe()}: {what} a value that the graph does not have; please report this")
