@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,28 @@ class Classifier(ABC):
     """
 
     output: Linear | MLP
+    former_names: ClassVar[dict[str, str]] = {
+        "tops": "states", "roots": "states",
+        **dict.fromkeys(("sentence_loss", "root_loss", "character_loss", "word_loss"), "node_loss"),
+    }  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:  # asked for what there is not
+        if name not in self.former_names:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        now = self.former_names[name]
+        warnings.warn(f"{type(self).__name__}.{name} is called {now} now", DeprecationWarning, stacklevel=2)
+        return getattr(self, now)
 
     @abstractmethod
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of everything that gets a class."""
+        """The states that are learned."""
+
+    def classified(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The state of everything that gets a class: where the network does not say otherwise, all of them."""
+        return self.states(graph, batch)
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
-        """The right class of each, in the order of `states`."""
+        """The right class of each, in the order of `classified`."""
         return batch["label"]
 
     @vpps.cell
@@ -40,11 +56,11 @@ class Classifier(ABC):
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The unnormalised log-probabilities of the classes of each."""
-        return self.output(self.states(graph, batch))
+        return self.output(self.classified(graph, batch))
 
     def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The cross entropy of each, a scalar."""
-        losses: Any = self.node_loss(self.states(graph, batch), self.labels(batch))
+        losses: Any = self.node_loss(self.classified(graph, batch), self.labels(batch))
         return losses  # type: ignore[no-any-return]
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:

@@ -58,7 +58,7 @@ class ProgramGRU(Classifier):
         vpps.scatter(self.gru.step(x, message))
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of the root of every graph.
+        """The state of every vertex.
 
         Args:
             batch: graphs with kinds leaf and inner, columns type and name, children as lists: such as
@@ -66,5 +66,9 @@ class ProgramGRU(Classifier):
         """
         inputs = {"type": batch["type"], "name": batch["name"]}
         h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs=inputs, distinct=True)
-        roots: vpps.Rows = h[batch.roots]
+        return h
+
+    def classified(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The state of the root of every graph."""
+        roots: vpps.Rows = self.states(graph, batch)[batch.roots]
         return roots
