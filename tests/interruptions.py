@@ -58,7 +58,9 @@ def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
 
 
 def _in_finaliser(frame: FrameType | None) -> bool:
-    """Python swallows what comes in there."""
-    while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code is not _FINALIZE:
+    """Python swallows what comes in there, and in what garbage collections call: Hypothesis times them."""
+    while (
+        frame is not None and frame.f_code.co_name not in ("__del__", "gc_callback") and frame.f_code is not _FINALIZE
+    ):
         frame = frame.f_back
     return frame is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vpps.graph import functions, matrices, primitives
+from vpps.graph import functions, primitives
 from vpps.model import optim
 from vpps.ops import OPS, Form
 
@@ -32,7 +32,7 @@ OF_FORM = {
 def markdown() -> str:
     placed = {name: heading for heading, names in HEADINGS.items() for name in names}
     found: dict[str, list[str]] = {heading: [] for heading in HEADINGS}
-    for name in (*primitives.__all__, *functions.__all__, *matrices.__all__):
+    for name in (*primitives.__all__, *functions.__all__):
         found[placed.get(name) or OF_FORM[OPS[name].form]].append(name)
     return "".join(f"## {heading}\n\n{_documented('function', names)}" for heading, names in found.items())
 

@@ -1,4 +1,4 @@
-// What vpps/record/bulk.py does for maps of the usual form, and vpps/record/ranges.py: in one call, without a temporary.
+// What vpps/record/bulk.py does for maps of the usual form, and vpps/record/ranges.py: in one call, no temporaries.
 //
 // Whatever is not of that form, or not what it should be, is left to NumPy, which also knows what to say about it: then
 // these functions return None (False) and have changed nothing.
@@ -47,7 +47,7 @@ struct View {
 
 // ---- vertices
 
-// What is left of the form of a map (vpps/record/native/interface.py), which vpps/record/packed.py has made.
+// What is left of the form of a map (vpps/record/native/interface.py); vpps/record/packed.py has made it.
 struct Form {
     const i64* at;
 
