@@ -120,8 +120,9 @@ public:
     // What is for all goes to them now.
     void give_to_all()
     {
-        if (n_for_all_)
-            give(std::exchange(n_for_all_, 0));
+        for (i64 i = 0; i < n_ && n_for_all_; i++)
+            std::copy_n(for_all_.data(), n_for_all_, append(i, n_for_all_));
+        n_for_all_ = 0;
     }
 
 private:
@@ -170,26 +171,10 @@ private:
         }
     }
 
-    void give(i64 n)
-    {
-        for (i64 i = 0; i < n_; i++)
-            std::copy_n(for_all_.data(), n, append(i, n));
-    }
-
     u32* append(i64 i, i64 n)
     {
         Stream& stream = of_[first_ + i];
         stream.busy = stream.unmet = true;
-        if (stream.awaited < stream.signals || stream.met < signals_)
-            wait(i, stream);
-        if (account_)
-            note_words(first_ + i, n > 0);
-        return room(i, n);
-    }
-
-    // For its group, then for all.
-    void wait(i64 i, Stream& stream)
-    {
         if (stream.awaited < stream.signals) {
             stream.awaited = stream.signals;
             write(i, (stream.signalled ? model_.wait : model_.barrier)[i], stream.awaited);
@@ -199,6 +184,9 @@ private:
             stream.met = signals_;
             write(i, model_.wait.back(), stream.met);
         }
+        if (account_)
+            note_words(first_ + i, n > 0);
+        return room(i, n);
     }
 
     // Part of a barrier; `until`: the signals that it waits for, its last word.
@@ -227,7 +215,7 @@ private:
         return stream.words.data() + stream.size - n;
     }
 
-    RARELY void note_words(i64 i, bool any)
+    void note_words(i64 i, bool any)
     {
         if (any)
             account_->section(i, of_[i].size);
