@@ -93,8 +93,8 @@ def plan_of(handle: vpps.Handle) -> Plan:
 
 def products_of(plan: Plan) -> dict[str, Product]:
     """By the parameter's name."""
-    assert plan.sequel is not None
-    return {product.name: product for product in plan.sequel.products}
+    assert plan.continuation is not None
+    return {product.name: product for product in plan.continuation.products}
 
 
 class TestGradients:
@@ -260,14 +260,14 @@ class TestVerifier:
     """What follows the first launch is checked with it, as one history."""
 
     def test_accepts_what_is_planned(self, plan: Plan) -> None:
-        verify(plan.script, plan.layout, plan.origin, plan.sequel)
+        verify(plan.script, plan.layout, plan.origin, plan.continuation)
 
     def test_products_are_missed(self, plan: Plan) -> None:
-        assert plan.sequel is not None
+        assert plan.continuation is not None
         for left_out in range(3):
-            products = tuple(p for k, p in enumerate(plan.sequel.products) if k != left_out)
+            products = tuple(p for k, p in enumerate(plan.continuation.products) if k != left_out)
             with pytest.raises(ScriptError, match=r"squares_matrix.*which nothing has written"):
-                verify(plan.script, plan.layout, plan.origin, plan.sequel._replace(products=products))
+                verify(plan.script, plan.layout, plan.origin, plan.continuation._replace(products=products))
 
     @pytest.mark.parametrize(
         "change, message",
@@ -284,18 +284,18 @@ class TestVerifier:
     ) -> None:
         wrong = products_of(plan)["U"]
         wrong = wrong._replace(**change(wrong))
-        assert plan.sequel is not None
+        assert plan.continuation is not None
         with pytest.raises(ScriptError, match=f"the product for the gradient of 'U': .*({message})"):
-            verify(plan.script, plan.layout, plan.origin, Continuation((wrong,), plan.sequel.entries))
+            verify(plan.script, plan.layout, plan.origin, Continuation((wrong,), plan.continuation.entries))
 
     def test_a_wait_of_the_second_launch_that_does_not_wait_is_found(self, plan: Plan) -> None:
-        assert plan.sequel is not None
+        assert plan.continuation is not None
         script = plan.script.copy()
-        entry = int(entered_at(script, plan.sequel.entries)[HEADER_WORDS])
+        entry = int(entered_at(script, plan.continuation.entries)[HEADER_WORDS])
         (wait,) = (d for d in instructions(script, entry) if d.instruction.name == "barrier")
         script[wait.position + HEAD_WORDS + 1] = 0  # its target
         with pytest.raises(ScriptError, match=r"clip.*(race|which nothing has written)"):
-            verify(script, plan.layout, plan.origin, plan.sequel)
+            verify(script, plan.layout, plan.origin, plan.continuation)
 
 
 class TestErrors:

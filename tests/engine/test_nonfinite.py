@@ -264,4 +264,4 @@ def test_scripts_of_steps_are_guarded_and_verified() -> None:
         names = [line.split()[1] for line in text.splitlines() if not line.startswith(";")]
         assert names.index("guard") < min(k for k, name in enumerate(names) if "update" in name)
         plan = handle._plan_step(handle._configurator.prepare(graph), graph, loss, accumulate=False)
-        verify(plan.script, plan.layout, plan.origin, plan.sequel)
+        verify(plan.script, plan.layout, plan.origin, plan.continuation)

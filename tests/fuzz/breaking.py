@@ -38,12 +38,12 @@ class Broken:
         self.rng = rng
         self.script: Words = subject.script.copy()
         self.layout: MemoryMap = subject.layout
-        self.sequel: Continuation | None = subject.sequel
+        self.continuation: Continuation | None = subject.continuation
         self.told: list[str] = []
         # Where the entry points are, launch after launch.
         self.slots = [range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)]
-        if subject.sequel is not None and subject.sequel.entries:
-            self.slots.append(range(subject.sequel.entries, subject.sequel.entries + subject.layout.n_vps))
+        if subject.continuation is not None and subject.continuation.entries:
+            self.slots.append(range(subject.continuation.entries, subject.continuation.entries + subject.layout.n_vps))
         self._origin: dict[int, int] = {}
         self._subject = subject
 

@@ -102,7 +102,7 @@ class Subject:
     script: Words
     layout: MemoryMap
     origin: Callable[[int], str]
-    sequel: Continuation | None
+    continuation: Continuation | None
     pool: NDArray[np.float32]
     exact: bool
 
@@ -124,14 +124,16 @@ class Subject:
         plan, machine = handle._engine.plan, handle._engine.machine
         assert plan is not None
         assert isinstance(machine, SimtMachine)
-        verify(plan.script, plan.layout, plan.origin, plan.sequel)
+        verify(plan.script, plan.layout, plan.origin, plan.continuation)
         pool = machine.pool[: plan.pool_floats].copy()
         for start, stop in plan.layout.unwritten:
             pool[start:stop] = np.nan
         machine._counters = np.stack([guarded(row) for row in machine._counters])[:, GUARD:-GUARD]
         machine.pool = guarded(pool)[GUARD:-GUARD]
         exact = not plan.instructions & {"matvec_transposed"}
-        return Subject(name, handle, machine, plan.script.copy(), plan.layout, plan.origin, plan.sequel, pool, exact)
+        return Subject(
+            name, handle, machine, plan.script.copy(), plan.layout, plan.origin, plan.continuation, pool, exact
+        )
 
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:

@@ -56,8 +56,8 @@ def hashed(name: str, c: Configuration) -> str:
     """Of all that launches depend on."""
     found = hashlib.sha256()
     for plan in plans(example(name), c, Random(f"{name} {c}")):
-        sequel = plan.sequel or Continuation((), 0)
-        facts = plan.pool_floats, plan.loss_slot, plan.n_barriers, sorted(plan.instructions), sequel
+        continuation = plan.continuation or Continuation((), 0)
+        facts = plan.pool_floats, plan.loss_slot, plan.n_barriers, sorted(plan.instructions), continuation
         found.update(plan.script.tobytes())
         # As classes were called when the hashes were written, by the planner that there was in NumPy.
         text = repr(facts).replace("Continuation(", "Sequel(").replace("PoolRows(", "Rows(")

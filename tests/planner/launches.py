@@ -118,4 +118,4 @@ def _factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[An
 
 def verify(plan: Plan) -> None:
     """Have the verifier look at all its launches. Raises ScriptError."""
-    verifier.verify(plan.script, plan.layout, plan.origin, plan.sequel)
+    verifier.verify(plan.script, plan.layout, plan.origin, plan.continuation)

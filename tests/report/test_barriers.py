@@ -22,7 +22,7 @@ def test_waits_of_a_second_launch_are_ended_by_its_own_signals() -> None:
     with vpps.Handle(model, target="simt", vps=2, clip_norm=1.0, onchip=options) as handle, handle.trace() as trace:
         handle.fb(graph, loss)
     (timeline,) = trace.timelines
-    assert timeline.plan.sequel is not None
+    assert timeline.plan.continuation is not None
     records = timeline.records
     (gap,) = {(idle.start, idle.end) for idle in timeline.idle() if idle.why == PRODUCTS and idle.vp == 0}
     found = list(releases(timeline))

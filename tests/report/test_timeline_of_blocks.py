@@ -60,8 +60,8 @@ def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
 
 def executed(timeline: Timeline, vp: int) -> list[Decoded]:
     """What a virtual processor must execute, of both launches."""
-    script, sequel = timeline.plan.script, timeline.plan.sequel
-    scripts = [script] if sequel is None else [script, entered_at(script, sequel.entries)]
+    script, continuation = timeline.plan.script, timeline.plan.continuation
+    scripts = [script] if continuation is None else [script, entered_at(script, continuation.entries)]
     return [d for words in scripts for d in instructions(words, entry_points(words)[vp])]
 
 
@@ -115,7 +115,7 @@ class TestRecords:
         with recording(net, target, onchip=ChipOptions(gradients="gemm")) as handle:
             net.train(handle, range(2))
             timeline = handle.timeline()
-            assert timeline.plan.sequel is not None
+            assert timeline.plan.continuation is not None
             seconds = timeline.seconds()
         for vp in range(VPS):
             own = of_vp(timeline, vp)

@@ -178,12 +178,12 @@ def expected(pool: NDArray[np.float32], *products: Product) -> NDArray[np.float3
 
 
 def test_order_of_calls(machine: CudaMachine, cublas: FakeCublas, fake: FakeCuda) -> None:
-    words, sequel = two_launches(ONE, G)
+    words, continuation = two_launches(ONE, G)
     for _ in range(2):  # each of the two places for scripts is made by its first
-        machine.launch(words, sequel)
+        machine.launch(words, continuation)
         machine.wait()
     fake.calls.clear()
-    machine.launch(words, sequel)
+    machine.launch(words, continuation)
     assert fake.names() == [
         "copy in", "record", "wait event", "launch", "product", "copy", "launch", "record",
     ]  # fmt: skip
@@ -196,8 +196,8 @@ def test_order_of_calls(machine: CudaMachine, cublas: FakeCublas, fake: FakeCuda
 
 def test_the_second_launch_sees_the_product(machine: CudaMachine) -> None:
     before = machine.pool[:]
-    words, sequel = two_launches(DY.address, G)
-    machine.launch(words, sequel)
+    words, continuation = two_launches(DY.address, G)
+    machine.launch(words, continuation)
     assert machine.wait() is None
     after = expected(before, PRODUCT)
     after[LOSS_SLOTS : LOSS_SLOTS + 2] = after[DY.address], after[G]
@@ -229,11 +229,11 @@ def test_with_no_rows_at_all(machine: CudaMachine, fake: FakeCuda, accumulate: b
 
 def test_counters_are_clean_however_launches_follow_each_other(machine: CudaMachine) -> None:
     """The imaginary kernel refuses to begin with counters that are not."""
-    words, sequel = two_launches(ONE, G)
+    words, continuation = two_launches(ONE, G)
     for k in range(40):
         machine.pool[LOSS_SLOTS] = 0
         if k % 3 and k % 7:
-            machine.launch(words, sequel)
+            machine.launch(words, continuation)
         else:
             machine.launch(work(VPS, ONE, LOSS_SLOTS))
         assert machine.wait() is None
@@ -242,56 +242,56 @@ def test_counters_are_clean_however_launches_follow_each_other(machine: CudaMach
 
 
 def test_a_first_launch_that_stops_is_reported_and_the_machine_works_on(machine: CudaMachine) -> None:
-    words, sequel = two_launches(ONE, G)
+    words, continuation = two_launches(ONE, G)
     bad = stuck(VPS)
-    machine.launch(bad, sequel._replace(entries=0))
+    machine.launch(bad, continuation._replace(entries=0))
     failure = machine.wait()
     assert failure is not None
     assert failure.positions == (HEADER_WORDS + VPS,)
-    machine.launch(words, sequel)
+    machine.launch(words, continuation)
     assert machine.wait() is None
 
 
 def test_a_second_launch_that_stops_names_its_position(machine: CudaMachine) -> None:
-    words, sequel = two_launches(ONE, G)
-    entries = words[sequel.entries :][:VPS]
+    words, continuation = two_launches(ONE, G)
+    entries = words[continuation.entries :][:VPS]
     second = int(entries[0])
     target = second + len(barriers(VPS, 1)) - 1  # of its first wait
     words[target] = 99
-    machine.launch(words, sequel)
+    machine.launch(words, continuation)
     failure = machine.wait()
     assert failure is not None
     assert second <= failure.positions[0] < second + len(barriers(VPS, 2))
-    words, sequel = two_launches(ONE, G)
-    machine.launch(words, sequel)
+    words, continuation = two_launches(ONE, G)
+    machine.launch(words, continuation)
     assert machine.wait() is None
 
 
 def test_a_product_that_cublas_refuses_is_an_error_and_the_machine_works_on(
     machine: CudaMachine, cublas: FakeCublas
 ) -> None:
-    words, sequel = two_launches(ONE, G)
+    words, continuation = two_launches(ONE, G)
     cublas.refuses = True
     for _ in range(2):
         with pytest.raises(DriverError, match=r"cuBLAS.*CUBLAS_STATUS_EXECUTION_FAILED"):
-            machine.launch(words, sequel)
+            machine.launch(words, continuation)
         assert machine.wait() is None, "the first launch has been begun, and ends"
     cublas.refuses = False
     assert machine.launches == 2
     for _ in range(2):
-        machine.launch(words, sequel)
+        machine.launch(words, continuation)
         assert machine.wait() is None
 
 
 def test_a_refused_launch_leaves_nothing_behind(machine: CudaMachine, fake: FakeCuda) -> None:
-    words, sequel = two_launches(ONE, G)
+    words, continuation = two_launches(ONE, G)
     fake.failing["launch"] = CUresult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(DriverError):
-        machine.launch(words, sequel)
+        machine.launch(words, continuation)
     assert machine.launches == 0
     fake.failing.clear()
     for _ in range(3):
-        machine.launch(words, sequel)
+        machine.launch(words, continuation)
         assert machine.wait() is None
 
 
@@ -302,9 +302,9 @@ def test_cublas_that_is_missing_is_an_error(
         raise ImportError("libcublas.so.13: cannot open shared object file")
 
     monkeypatch.setattr(cublas, "create", create)
-    words, sequel = two_launches(ONE, G)
+    words, continuation = two_launches(ONE, G)
     with pytest.raises(HandleError, match=r"libcublas.*cupy-cuda13x\[ctk\].*gradients='passes'"):
-        machine.launch(words, sequel)
+        machine.launch(words, continuation)
     assert machine.launches == 0
     machine.launch(work(VPS, ONE, LOSS_SLOTS))
     assert machine.wait() is None

@@ -1,6 +1,7 @@
 """Cells to instructions, once per cell: passes over nodes, lowering, passes over instructions, encoding.
 
-    trace -> passes over nodes -> lower.py -> passes over instructions -> encoded_cell.py -> recipe.py -> the planner
+    trace -> passes over nodes -> lower.py -> passes over instructions -> encoded_cell.py -> cell_descriptor.py
+          -> the planner
 
 `cells.py` runs the whole. Passes are in `passes/`; which barriers instructions need says `barriers.py`, what steps cost
 `cost.py`, where a cell's values are kept `slabs.py`; `arrangement.py` says what a kernel is specialised to.

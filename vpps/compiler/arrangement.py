@@ -13,7 +13,7 @@ from vpps.errors import SpillError
 from vpps.kernel.chip import MEMORY_ONLY, Chip
 from vpps.model.model import Parameter
 from vpps.ops import Form
-from vpps.placement.distribution import Dealt, InSlots
+from vpps.placement.distribution import InSlots, Partition
 from vpps.placement.onchip import (
     ChipOptions,
     Device,
@@ -114,9 +114,9 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
     return Arrangement(onchip.chip, in_slots, onchip)
 
 
-def _dealt(held: HeldMatrix) -> Dealt | None:
+def _dealt(held: HeldMatrix) -> Partition | None:
     if held.shape is None:
         return None
     turn = 8 * held.shape.rows if held.ownership == "round-robin" else 0
     assert turn < 1 << TURN_BITS
-    return Dealt(held.number, held.parts, turn, held.first_vp)
+    return Partition(held.number, held.parts, turn, held.first_vp)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.compiler.instr import BesideGradient, Expand, Instr, Listed, ListKey, Offsets, Uses, View
+from vpps.compiler.instr import Expand, Instr, Listed, ListKey, Offsets, SameRowGradient, Uses, View
 from vpps.script.instructions import Role
 from vpps.script.slices import unit_owners
 
@@ -168,7 +168,7 @@ def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int
     for role, view in instr.views():
         if view.slab < 0 and view.rows is not None:
             whole = view.width == instr.width and view.offset == 0
-            note(view.rows, role in (Role.READ, Role.WRITE) and whole and not isinstance(view.rows, BesideGradient))
+            note(view.rows, role in (Role.READ, Role.WRITE) and whole and not isinstance(view.rows, SameRowGradient))
     summed = [instr.values.get("offsets")]
     if instr.tail is not None:
         summed = [what.offsets for _, what in instr.operands["views"] if isinstance(what, Listed)]

@@ -1,4 +1,4 @@
-"""Encodes a lowered cell once per distribution: script templates with holes for what only a graph decides."""
+"""Encodes a lowered cell once per distribution: script templates with relocations for what only a graph decides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from vpps.compiler.barriers import Reads, follows_freely, in_groups, shares_by_owner
 from vpps.compiler.instr import (
     Args,
-    Beside,
-    BesideGradient,
     Data,
     Elements,
     Expand,
@@ -21,6 +19,8 @@ from vpps.compiler.instr import (
     ParameterGradient,
     RandomKey,
     RowOperand,
+    SameRow,
+    SameRowGradient,
     UsedLookup,
     Uses,
     View,
@@ -38,8 +38,8 @@ from vpps.values import float_word
 
 # What may just have been written: values in forward (to a step of the same cell, those of other parts are older), and
 # gradients in backward.
-_VALUES = (Args, Elements, Beside)
-_GRADIENTS = (Uses, BesideGradient)
+_VALUES = (Args, Elements, SameRow)
+_GRADIENTS = (Uses, SameRowGradient)
 
 
 class Gathered(NamedTuple):
@@ -84,7 +84,7 @@ class EncodedCell:
     Args:
         exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
         passes: of the cell compiler.
-        first_beside: see LoweredCell.
+        first_same_row: see LoweredCell.
         taken_back: likewise, with the floats from one row of such gradients to the next.
         training: see LoweredCell.
         unread: likewise.
@@ -111,7 +111,7 @@ class EncodedCell:
         exclusive: bool,
         passes: Passes,
         cell: TracedCell,
-        first_beside: int | None = None,
+        first_same_row: int | None = None,
         taken_back: Mapping[int, int] | None = None,
         training: bool = True,
         unread: Collection[int] = (),
@@ -120,7 +120,7 @@ class EncodedCell:
         self.passes = passes
         self._taken_back = {} if taken_back is None else taken_back
         self.lowered = LoweredCell(
-            cell, distribution, exclusive, passes, first_beside, self._taken_back, training, unread
+            cell, distribution, exclusive, passes, first_same_row, self._taken_back, training, unread
         )
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
@@ -191,9 +191,9 @@ class EncodedCell:
 
     def _width_of(self, key: ListKey) -> int:
         """Floats of the rows that a list of values, or of gradients, names."""
-        if isinstance(key, Uses | BesideGradient):
+        if isinstance(key, Uses | SameRowGradient):
             return self.lowered.outputs[key.output].width
-        assert isinstance(key, Args | Elements | Beside)
+        assert isinstance(key, Args | Elements | SameRow)
         kind = self.cell.kinds[key.position]
         assert isinstance(kind, Vector | List)
         assert kind.shape is not None
@@ -304,10 +304,10 @@ class EncodedCell:
         if view.slab >= 0:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
-        assert isinstance(view.rows, Beside | BesideGradient)
+        assert isinstance(view.rows, SameRow | SameRowGradient)
         # What crosses is computed into a slab of its own.
         key = view.rows
-        stride = self._taken_back[key.output] if isinstance(key, BesideGradient) else self._width_of(key)
+        stride = self._taken_back[key.output] if isinstance(key, SameRowGradient) else self._width_of(key)
         address = self._list(key, per_row=stride)
         return direct(replace(address, constant=view.offset), stride, scalar)
 

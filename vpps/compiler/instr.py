@@ -99,14 +99,14 @@ class RandomKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SameRow:
     """Values that another part of the cell computes, passed as the argument at a position: in the same rows."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class BesideGradient:
+class SameRowGradient:
     """Gradients of an output that another part of the cell hands back, as its only reader: in the same rows."""
 
     output: int
@@ -126,8 +126,8 @@ ListKey = (
     | Calls
     | Positions
     | RandomKey
-    | Beside
-    | BesideGradient
+    | SameRow
+    | SameRowGradient
 )
 
 
@@ -176,7 +176,7 @@ class View(NamedTuple):
         lie side by side, at one stride from step to step."""
         if self.shared:
             return False
-        return self.domain != domain or (self.slab < 0 and not isinstance(self.rows, Beside | BesideGradient))
+        return self.domain != domain or (self.slab < 0 and not isinstance(self.rows, SameRow | SameRowGradient))
 
 
 class RowOperand(NamedTuple):

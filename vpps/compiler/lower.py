@@ -7,10 +7,10 @@ from collections.abc import Collection
 from vpps.compiler.barriers import assign_groups
 from vpps.compiler.instr import (
     Args,
-    Beside,
     Elements,
     Instr,
     ParameterGradient,
+    SameRow,
     Slab,
     TableGradient,
     Uses,
@@ -31,7 +31,7 @@ class LoweredCell:
         exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
             products, which those execute that hold rows of the matrix.
         passes: of the cell compiler.
-        first_beside: arguments from this position on are values of other parts of the cell, in the same rows.
+        first_same_row: arguments from this position on are values of other parts of the cell, in the same rows.
         taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
         training: False for inference alone: no backward, and nothing is kept for one.
         unread: outputs that nothing reads: no gradient comes back from them.
@@ -55,14 +55,14 @@ class LoweredCell:
         distribution: Distribution,
         exclusive: bool,
         passes: Passes,
-        first_beside: int | None = None,
+        first_same_row: int | None = None,
         taken_back: Collection[int] = (),
         training: bool = True,
         unread: Collection[int] = (),
     ) -> None:
         self.cell = cell
         self.unread = unread
-        self.first_beside = len(cell.kinds) if first_beside is None else first_beside
+        self.first_same_row = len(cell.kinds) if first_same_row is None else first_same_row
         self.taken_back = taken_back
         self.slabs: list[Slab] = []
         self.slab_nodes: list[int] = []
@@ -72,7 +72,7 @@ class LoweredCell:
         self.parameter_gradients: list[ParameterGradient] = []
         self.table_gradients: list[TableGradient] = []
         self.outputs: list[View] = []
-        self.arguments: list[tuple[Args | Elements | Beside, View]] = []
+        self.arguments: list[tuple[Args | Elements | SameRow, View]] = []
         self.input_gradient: View | None = None
         self.is_bare = False
         Lowering(self, distribution, exclusive, passes).run(training)

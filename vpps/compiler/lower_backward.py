@@ -20,13 +20,13 @@ from vpps.compiler import matrices
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
-    Beside,
-    BesideGradient,
     Elements,
     Instr,
     Ints,
     Offsets,
     ParameterGradient,
+    SameRow,
+    SameRowGradient,
     TableGradient,
     View,
 )
@@ -73,7 +73,7 @@ class Backward(Forward):
 
     def _take_back(self, k: int, o: int) -> None:
         """The gradient of an output, from the rows in which the only reader of it left it."""
-        dy = View(-1, BesideGradient(k), 0, 0, self.width(o), 0)
+        dy = View(-1, SameRowGradient(k), 0, 0, self.width(o), 0)
         if self.uses[o] == 1:
             self.alias[o] = dy
         else:
@@ -230,7 +230,7 @@ class Backward(Forward):
     def _hand_back(self, argument: int, dy: View) -> None:
         """Let the producer of an argument find a gradient row for it in `dy`."""
         key = self.view_of(argument).rows
-        assert isinstance(key, Args | Elements | Beside)
+        assert isinstance(key, Args | Elements | SameRow)
         self.out.arguments.append((key, dy))
 
     def reduce_into(self, i: int, j: int, source: View) -> None:

@@ -10,7 +10,6 @@ from vpps.compiler import matrices
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
-    Beside,
     Calls,
     Data,
     Elements,
@@ -22,6 +21,7 @@ from vpps.compiler.instr import (
     Offsets,
     Positions,
     RandomKey,
+    SameRow,
     Slab,
     TableRows,
     View,
@@ -30,7 +30,7 @@ from vpps.compiler.passes import Passes
 from vpps.compiler.prepare import VIEWS, execution_order, live_nodes, offset_of, parts_of_units, prepare
 from vpps.ops import Form, size
 from vpps.ops.dropout import threshold
-from vpps.placement.distribution import Dealt, Distribution
+from vpps.placement.distribution import Distribution, Partition
 from vpps.record.trace import Node
 from vpps.script.slices import sliced_by_rows
 
@@ -124,7 +124,7 @@ class Forward:
         gathers: tuple[View, ...] = (),
         operands: dict[str, Any] | None = None,
         lists_of: int = 0,
-        dealt: Dealt | None = None,
+        dealt: Partition | None = None,
     ) -> None:
         """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
 
@@ -180,8 +180,8 @@ class Forward:
         if form is Form.ARGUMENT:
             position = node.attrs["position"]
             key: ListKey = Elements(position) if domain else Args(position)
-            if position >= self.out.first_beside:
-                key = Beside(position)
+            if position >= self.out.first_same_row:
+                key = SameRow(position)
             self.view[i] = View(-1, key, 0, 0, width, domain)
         elif form is Form.PARAMETER:
             assert node.parameter is not None

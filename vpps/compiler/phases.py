@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from vpps.compiler.encoded_cell import EncodedCell
-from vpps.compiler.instr import Beside, BesideGradient, View
+from vpps.compiler.instr import SameRow, SameRowGradient, View
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.record.trace import TracedCell
 
@@ -19,7 +19,7 @@ class EncodedPart(NamedTuple):
     """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
 
     cell: EncodedCell
-    beside: dict[Beside | BesideGradient, tuple[int, View]]
+    beside: dict[SameRow | SameRowGradient, tuple[int, View]]
 
 
 def encode_parts(
@@ -38,18 +38,18 @@ def encode_parts(
     """
     made: dict[int, EncodedPart] = {}
     numbers = {part.batching: k for k, part in enumerate(parts)}
-    handed: dict[tuple[Batching, int], tuple[int, Beside, View]] = {}  # by what crosses: who hands it back, and where
+    handed: dict[tuple[Batching, int], tuple[int, SameRow, View]] = {}  # by what crosses: who hands it back, and where
     with_gradient: set[tuple[Batching, int]] = set()  # of what crosses: that which some reader has a gradient of
     for k in reversed(range(len(parts))):  # readers first
         part = parts[k]
-        beside: dict[Beside | BesideGradient, tuple[int, View]] = {}
+        beside: dict[SameRow | SameRowGradient, tuple[int, View]] = {}
         taken_back: dict[int, int] = {}
         for output in range(len(part.outputs)):
             if (part.batching, output) in handed:
                 reader, key, view = handed[part.batching, output]
                 taken_back[output] = made[reader].cell.lowered.slabs[view.slab].width
                 made[reader].cell.handed_back.remove((key, view))
-                beside[BesideGradient(output)] = reader, view
+                beside[SameRowGradient(output)] = reader, view
         dead = [
             output
             for output, k in enumerate(part.outputs)
@@ -57,7 +57,7 @@ def encode_parts(
         ]
         cell = encode(part.cell, part.first_crossing, taken_back, training, dead)
         for position, crossing in enumerate(part.crossings, start=part.first_crossing):
-            key = Beside(position)
+            key = SameRow(position)
             found = [view for to, view in cell.lowered.arguments if to == key]
             if found:
                 with_gradient.add((crossing.batching, crossing.output))
@@ -69,7 +69,7 @@ def encode_parts(
             other = numbers[crossing.batching]
             view = made[other].cell.lowered.outputs[crossing.output]
             assert view.slab >= 0
-            made[k].beside[Beside(position)] = other, view
+            made[k].beside[SameRow(position)] = other, view
             if part.batching is Batching.LAZY:  # in one step, whatever steps computed it
                 made[other].cell.read_whole.add(view.slab)
     return [made[k] for k in range(len(parts))]

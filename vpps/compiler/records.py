@@ -15,15 +15,15 @@ from vpps.kernel.shared_types import BOOL, I32, I64, U32
 # Where the words of a list come from: the list keys of vpps/compiler/instr.py.
 From = IntEnum(
     "From",
-    "ARGS ELEMENTS ROWS TABLE_ROWS INTS CONSTANT EXPAND OFFSETS ENDS USES DATA CALLS POSITIONS RANDOM_KEY BESIDE",
+    "ARGS ELEMENTS ROWS TABLE_ROWS INTS CONSTANT EXPAND OFFSETS ENDS USES DATA CALLS POSITIONS RANDOM_KEY SAME_ROW",
     start=0,
 )
 
-# Holes of the instructions that no cell makes: what their words say of a table or of the launch.
+# Relocations of the instructions that no cell makes: what their words say of a table or of the launch.
 Frame = IntEnum("Frame", "ROWS GRADIENT OFFSETS NUMBERS IDLE PARTIALS HYPER SOURCE SLOT NORM", start=0)
 
 
-class HoleRecord(NamedTuple):
+class RelocationRecord(NamedTuple):
     """A word that a plan decides: constant + base + per_row * first row + per_count * rows (script/encode.py, Word)."""
 
     word: I32
@@ -37,7 +37,7 @@ class TemplateRecord(NamedTuple):
     """Words, and those among them that a plan decides."""
 
     words: list[U32]
-    holes: list[HoleRecord]
+    relocations: list[RelocationRecord]
 
 
 class SourceRecord(NamedTuple):
@@ -45,8 +45,8 @@ class SourceRecord(NamedTuple):
 
     Attributes:
         a, b: ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address of the table, floats of a row; INTS:
-            argument; CONSTANT: the value; USES: output; DATA: -, floats of a row; BESIDE: which, and the argument that
-            has the ids of its values.
+            argument; CONSTANT: the value; USES: output; DATA: -, floats of a row; SAME_ROW: which, and the argument
+            that has the ids of its values.
         of: another source.
     """
 
@@ -119,7 +119,7 @@ class UsedLookupRecord(NamedTuple):
 
 
 class InstructionRecord(NamedTuple):
-    """An instruction that not every launch of a kind has; where no cell makes it, its holes are those of Frame."""
+    """An instruction that not every launch of a kind has; where no cell makes it, Frame has its relocations."""
 
     name: I64  # its bit
     words: TemplateRecord
@@ -172,7 +172,7 @@ class GroupRecord(NamedTuple):
     owners: list[I32]
 
 
-class BesideRecord(NamedTuple):
+class SameRowRecord(NamedTuple):
     """What another part of a cell has for each row."""
 
     part: I32
@@ -200,7 +200,7 @@ class CellRecord(NamedTuple):
     list_of_domain: list[I32]
     slabs: list[SlabRecord]
     sources: list[SourceRecord]
-    beside: list[BesideRecord]
+    beside: list[SameRowRecord]
     keys: list[I32]  # the lists that are placed: their sources
     n_forward_keys: I64
     row_lists: list[I32]  # those that operands may need: their sources

@@ -265,7 +265,7 @@ class Engine:
         if self._options.verify:
             from vpps.script.verify import verify
 
-            verify(plan.script, plan.layout, plan.origin, plan.sequel)
+            verify(plan.script, plan.layout, plan.origin, plan.continuation)
             # What the script does not write it must not read: gradients of former launches, memory of former batches.
             for start, stop in plan.layout.unwritten:
                 self.machine.pool[start:stop] = np.nan
@@ -284,10 +284,10 @@ class Engine:
             if step:
                 self.store.begin(plan, updates)
             # At the very end: Ctrl-C may come as soon as it runs.
-            if plan.sequel is None:
+            if plan.continuation is None:
                 self.machine.launch(plan.script)
             else:
-                self.machine.launch(plan.script, plan.sequel)
+                self.machine.launch(plan.script, plan.continuation)
         except BaseException:
             self.check_begun()
             raise
@@ -344,7 +344,7 @@ class Engine:
                 self.model.step = step
         if goes_on and self.model.step >= flight.step:  # no call that only accumulates
             self.store.pass_over_step()
-        if not self.store.accumulated or not (flight.plan.sequel is not None or math.isinf(why)):
+        if not self.store.accumulated or not (flight.plan.continuation is not None or math.isinf(why)):
             return False
         self.store.drop_gradients()
         return True

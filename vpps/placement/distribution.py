@@ -87,7 +87,7 @@ class ParameterPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class Partition:
     """How the rows of a matrix on the chip are dealt to virtual processors.
 
     Attributes:
@@ -125,8 +125,8 @@ class InSlots:
         gemm: its gradient is one product of all vectors that it met, made between two launches.
     """
 
-    rows: Dealt | None
-    transposed: Dealt | None
+    rows: Partition | None
+    transposed: Partition | None
     atomic: bool
     keeps_gradient: bool
     gemm: bool = False

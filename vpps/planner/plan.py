@@ -51,7 +51,7 @@ class Plan:
         loss_slot: address of the loss after the launch, or -1.
         n_barriers: barriers of a launch.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
-        sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
+        continuation: what follows the script's first launch: products of matrices and a second launch, or None.
         held: gradients that the pool holds after the launch for a later one.
         explanation: who made which word, and what lies where, where it was planned with an account.
     """
@@ -80,7 +80,7 @@ class Plan:
         self._touched = memory.touched[: len(library.parameters) if call.training else 0]
         self._grouping = memory.grouping
         self._key = call.names, ids, bool(call.training)
-        self.sequel = self._what_follows(memory, call) if call.n_products else None
+        self.continuation = self._what_follows(memory, call) if call.n_products else None
         self.held = before
         if call.training:
             self.held = self._sums() if call.keeps else NOTHING_HELD
@@ -106,7 +106,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """Launches that a step takes."""
-        return 1 + (self.sequel.launches if self.sequel is not None else 0)
+        return 1 + (self.continuation.launches if self.continuation is not None else 0)
 
     # ---- what a launch does not need
 
@@ -176,7 +176,7 @@ class Plan:
     def _entries(self) -> Words:
         """Where the instructions of virtual processors begin."""
         n_vps = int(self.script[1])
-        second = [] if self.sequel is None or not self.sequel.entries else [self.sequel.entries]
+        second = [] if self.continuation is None or not self.continuation.entries else [self.continuation.entries]
         return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *second)])
 
     @property

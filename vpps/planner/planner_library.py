@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.compiler.cell_descriptor import CellDescriptor, Names, in_parts, whole
 from vpps.compiler.cells import EncodedCells
-from vpps.compiler.instr import Beside, BesideGradient, View
-from vpps.compiler.model_recipe import ModelRecipe
+from vpps.compiler.instr import SameRow, SameRowGradient, View
+from vpps.compiler.model_descriptor import ModelDescriptor
 from vpps.compiler.passes import streaming
 from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
-from vpps.compiler.recipe import CellRecipe, Names, in_parts, whole
 from vpps.compiler.records import PartsRecord, flat
 from vpps.errors import GraphError, ScriptError
 from vpps.graph.graph import Graph
@@ -102,8 +102,8 @@ class PlannerLibrary:
         self.groups = distribution.groups
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
-        recipe = ModelRecipe(distribution, cells.exclusive, self._bits, rule, averaging)
-        numbers = array("q", flat(recipe.record))
+        descriptor = ModelDescriptor(distribution, cells.exclusive, self._bits, rule, averaging)
+        numbers = array("q", flat(descriptor.record))
         self._handle = lib.vpps_planner(batching.name.encode(), *numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
@@ -304,15 +304,17 @@ class PlannerLibrary:
             parts = cells.split(computed, gathered, scattered)
         if parts:
             encoded = cells.encoded_parts(parts, unread, training)
-            recipes = [
-                self._recipe(Encoded(cell, part.cell, found.cell), found.beside, training)
+            descriptors = [
+                self._descriptor(Encoded(cell, part.cell, found.cell), found.beside, training)
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
-            records = in_parts(parts, recipes, eager and cells.streams(parts, training, unread))
+            records = in_parts(parts, descriptors, eager and cells.streams(parts, training, unread))
         else:
-            recipe = self._recipe(Encoded(cell, computed, cells.encoded(computed, unread, training)), {}, training)
-            records = whole(computed, recipe)
+            descriptor = self._descriptor(
+                Encoded(cell, computed, cells.encoded(computed, unread, training)), {}, training
+            )
+            records = whole(computed, descriptor)
         record = PartsRecord(records)
         if self.groups > 1:
             of_vertex, of_elements = floats_of(cells.encoded(computed, training=training))
@@ -322,13 +324,15 @@ class PlannerLibrary:
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
-    def _recipe(
-        self, encoded: Encoded, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
-    ) -> CellRecipe:
+    def _descriptor(
+        self, encoded: Encoded, beside: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
+    ) -> CellDescriptor:
         self._encoded.append(encoded)
         number, cell = len(self._encoded) - 1, encoded.cell
         rule, averaging = self._rule, self._averaging
-        return CellRecipe(cell, beside, number, training, self.distribution, self._number, self._bits, rule, averaging)
+        return CellDescriptor(
+            cell, beside, number, training, self.distribution, self._number, self._bits, rule, averaging
+        )
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""

@@ -69,8 +69,8 @@ class Execution(NamedTuple):
 def executions(plan: Plan) -> Iterator[Execution]:
     """Every stream, launch by launch, by its position."""
     scripts = [plan.script]
-    if plan.sequel is not None and plan.sequel.entries:
-        scripts.append(entered_at(plan.script, plan.sequel.entries))
+    if plan.continuation is not None and plan.continuation.entries:
+        scripts.append(entered_at(plan.script, plan.continuation.entries))
     for launch, script in enumerate(scripts, 1):
         entries = entry_points(script)
         for entry in sorted(set(entries)):

@@ -269,7 +269,7 @@ def _code(lowered: LoweredCell, part: str, planner: Planner, training: bool) -> 
         planner.distribution,
         planner.schedule.exclusive,
         replace(planner.passes, fusion=False),
-        lowered.first_beside,
+        lowered.first_same_row,
         lowered.taken_back,
         training,
         lowered.unread,

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from vpps.compiler.instr import Beside, BesideGradient, Data, ListKey, Offsets, Positions, RandomKey, Uses
+from vpps.compiler.instr import Data, ListKey, Offsets, Positions, RandomKey, SameRow, SameRowGradient, Uses
 from vpps.compiler.slabs import WHOLE, Life
 from vpps.ops.element import WORD_BYTES
 from vpps.planner.blocks import PlannedBlock, stages_in_order
@@ -157,7 +157,7 @@ def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[L
     for block in blocks:
         n_keys = len(block.cell.keys) if training else block.cell.n_forward_keys
         for key in list(block.cell.keys)[:n_keys]:
-            if isinstance(key, Beside | BesideGradient) or not _holds(block, key):
+            if isinstance(key, SameRow | SameRowGradient) or not _holds(block, key):
                 continue
             position = block.list_position(key)
             k = int(starts.searchsorted(position, "right")) - 1

@@ -116,7 +116,7 @@ class ScriptReport(Report):
 
 def script_report(plan: Plan) -> ScriptReport:
     """The script of a plan, decoded."""
-    products = () if plan.sequel is None else plan.sequel.products
+    products = () if plan.continuation is None else plan.continuation.products
     streams = tuple(
         ScriptStream(
             x.vps, x.launch, x.entry, tuple(_line(d, p.section.origin(p.offset)) for d, p in walk(plan, x.entry))

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
-    Beside,
-    BesideGradient,
     Calls,
     Data,
     Elements,
@@ -22,6 +20,8 @@ from vpps.compiler.instr import (
     Offsets,
     Positions,
     RandomKey,
+    SameRow,
+    SameRowGradient,
     TableRows,
     Uses,
     View,
@@ -51,8 +51,8 @@ _OF_LISTS: dict[type, str] = {
     Calls: "call numbers",
     Positions: "places in list {0.domain}",
     RandomKey: "random key",
-    Beside: "argument {0.position}",
-    BesideGradient: "gradient of result {0.output}",
+    SameRow: "argument {0.position}",
+    SameRowGradient: "gradient of result {0.output}",
 }
 
 

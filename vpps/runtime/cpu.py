@@ -138,8 +138,8 @@ class CpuMachine(Machine):
         self._state.lib.vpps_timeline(self._state.handle, self._recording.address)
         return self._recording
 
-    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
-        if sequel is not None:
+    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
+        if continuation is not None:
             raise HandleError("target 'cpu' makes all gradients in the launch itself, so nothing can follow it")
         self._state.alive[:] = [self.pool, script, self._recording]
         if not self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data):

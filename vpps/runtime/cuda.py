@@ -387,20 +387,20 @@ class CudaMachine(Machine):
         return self._driver.launching(kernel, self.vps, THREADS, self._state.compute, parameters)
 
     def _following(
-        self, cublas: Cublas, sequel: Continuation, script: int, running: Callable[..., Call], number: int
+        self, cublas: Cublas, continuation: Continuation, script: int, running: Callable[..., Call], number: int
     ) -> list[Call]:
         """What follows the first launch of a script: products, and a second launch, for which other entry points are
         copied into the script's head."""
         state, driver = self._state, self._driver
-        calls = cublas.multiplying(self.pool.address, sequel.products)
-        if sequel.entries:
-            head, entries = script + WORD_BYTES * HEADER_WORDS, script + WORD_BYTES * sequel.entries
+        calls = cublas.multiplying(self.pool.address, continuation.products)
+        if continuation.entries:
+            head, entries = script + WORD_BYTES * HEADER_WORDS, script + WORD_BYTES * continuation.entries
             calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
             calls.append(driver.copying(head, entries, WORD_BYTES * self.vps, state.compute))
             calls.append(running(number, second=True))
         return calls
 
-    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
         """Two at most may be in flight."""
         state = self._state
         if state.launches - state.ended > 1:
@@ -421,9 +421,9 @@ class CudaMachine(Machine):
             first = running(run)
             following: list[Call] = []
             refused: tuple[type[Exception], ...] = ()
-            if sequel is not None:
+            if continuation is not None:
                 cublas = self._cublas = self._cublas or Cublas(driver, stream)
-                following = self._following(cublas, sequel, buffer.address, running, run + 1)
+                following = self._following(cublas, continuation, buffer.address, running, run + 1)
                 context.enter_context(cublas.current)
                 refused = (cublas.error,)
             ending = driver.recording(state.events[number & 1], stream)
@@ -444,7 +444,7 @@ class CudaMachine(Machine):
             except DriverError as error:
                 if error.index <= 1:
                     state.launches = number - 1
-                if sequel is not None and not error.lost:
+                if continuation is not None and not error.lost:
                     self._clear(_COUNTER_BYTES)
                 if error.name == _TOO_LARGE:
                     raise HandleError(

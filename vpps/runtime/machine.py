@@ -172,7 +172,7 @@ class Machine(ABC):
         """Begin to bring the script of the next launch to where it will be read, which may take a while."""
 
     @abstractmethod
-    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
         """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended, or the
         one before it where launches queue.
 

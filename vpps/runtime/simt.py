@@ -107,7 +107,7 @@ class SimtMachine(Machine):
         self._recording = StampedRecording(self.vps, capacity)
         return self._recording
 
-    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
         if self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
         run = partial(self._run, self._emulator)
@@ -116,11 +116,11 @@ class SimtMachine(Machine):
         memory = np.zeros(recording.words if recording is not None else 0, np.uint32)
         begun = time.perf_counter_ns()
         self._failure = run(script, memory)
-        if sequel is not None and self._failure is None:
-            for product in sequel.products:
+        if continuation is not None and self._failure is None:
+            for product in continuation.products:
                 multiply(self.pool, product)
-            if sequel.entries:
-                self._failure = run(entered_at(script, sequel.entries), memory, second=True)
+            if continuation.entries:
+                self._failure = run(entered_at(script, continuation.entries), memory, second=True)
         if recording is not None:
             recording.fill(memory)
             if recording.span is not None:

@@ -137,24 +137,24 @@ def instructions(script: Words, entry: int) -> Iterator[Decoded]:
 
 
 def disassemble(
-    script: Words, origin: Callable[[int], str] = lambda position: "", sequel: Continuation | None = None
+    script: Words, origin: Callable[[int], str] = lambda position: "", continuation: Continuation | None = None
 ) -> str:
     """The script as text.
 
     Args:
         origin: gives the user's words for a position (`Plan.origin`).
-        sequel: what follows the first launch.
+        continuation: what follows the first launch.
     """
     entries = entry_points(script)
     lines = [f"; {len(script)} words, {len(entries)} virtual processors", *_streams(script, entries, origin)]
-    if sequel is not None:
+    if continuation is not None:
         lines.append("; then, outside the kernel")
         lines.extend(
-            f"{'':8s}  {'product':28s} {product}  ; gradient of {product.name!r}" for product in sequel.products
+            f"{'':8s}  {'product':28s} {product}  ; gradient of {product.name!r}" for product in continuation.products
         )
-        if sequel.entries:
+        if continuation.entries:
             lines.append("; then a second launch")
-            lines.extend(_streams(script, entry_points(entered_at(script, sequel.entries)), origin))
+            lines.extend(_streams(script, entry_points(entered_at(script, continuation.entries)), origin))
     return "\n".join(lines) + "\n"
 
 

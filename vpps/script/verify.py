@@ -53,24 +53,24 @@ def verify(
     script: Words,
     layout: MemoryMap,
     origin: Callable[[int], str] = lambda position: "",
-    sequel: Continuation | None = None,
+    continuation: Continuation | None = None,
 ) -> None:
     """Check a script, and what follows its first launch.
 
     Raises ScriptError naming the instruction and, through `origin`, the user's cell and op.
     """
-    Verifier(script, layout, origin, sequel).run()
+    Verifier(script, layout, origin, continuation).run()
 
 
 class Verifier(Footprint):
     """One execution."""
 
     def __init__(
-        self, script: Words, layout: MemoryMap, origin: Callable[[int], str], sequel: Continuation | None = None
+        self, script: Words, layout: MemoryMap, origin: Callable[[int], str], continuation: Continuation | None = None
     ) -> None:
         super().__init__(script, layout, origin)
         self.decoded: dict[int, tuple[Decoded, ...]] = {}  # virtual processors share streams
-        self.sequel = sequel
+        self.continuation = continuation
         self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
         self.written_in = np.full(layout.pool_floats, BEFORE)  # the period of each element's latest write
         for start, stop in layout.unwritten:
@@ -89,13 +89,13 @@ class Verifier(Footprint):
     def run(self) -> None:
         """All that happens."""
         self.launch(entry_points(self.script))
-        if self.sequel is None:
+        if self.continuation is None:
             return
         self.join()
-        for product in self.sequel.products:
+        for product in self.continuation.products:
             self.multiply(product)
-        if self.sequel.entries:
-            self.launch(entry_points(entered_at(self.script, self.sequel.entries)))
+        if self.continuation.entries:
+            self.launch(entry_points(entered_at(self.script, self.continuation.entries)))
 
     def launch(self, entries: list[int]) -> None:
         """One launch: let the virtual processors run in turn, each until it must wait.

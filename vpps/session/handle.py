@@ -323,7 +323,7 @@ class Handle(Session):
         check_loss(graph, loss)
         planner = self._configurator.prepare(graph)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
-        return disassemble(plan.script, plan.origin, plan.sequel)
+        return disassemble(plan.script, plan.origin, plan.continuation)
 
     @serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:

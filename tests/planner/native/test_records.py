@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vpps.compiler.records import (
-    HoleRecord,
     InstructionRecord,
+    RelocationRecord,
     SlabGroupRecord,
     SlabGroupsRecord,
     SlabPlaceRecord,
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.host
 
 
 def test_lists_follow_their_lengths() -> None:
-    words = TemplateRecord([10, 11], [HoleRecord(1, -1, 0, 5, 6)])
+    words = TemplateRecord([10, 11], [RelocationRecord(1, -1, 0, 5, 6)])
     assert flat(InstructionRecord(3, words)) == [3, 2, 10, 11, 1, 1, -1, 0, 5, 6]
     assert flat([InstructionRecord(3, TemplateRecord([], []))]) == [1, 3, 0, 0]
 

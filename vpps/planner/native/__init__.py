@@ -1,11 +1,11 @@
 """What plans: C++, compiled on first use, and what Python says to it.
 
-Cells come once, as records (`compiler/records.py`, filled in by `compiler/recipe.py`), which C++ reads by constructors
-of the same header; batches come as the arrays of the recorder, without a copy (`inputs.py`). The library asks
-(`Status`) for what it does not know: the parts of a cell, whether steps may follow each other freely, how a recurrence
-runs, an order of rows. What both languages share - structs, enums, constants, exported functions - is defined in
-`interface.py`, of which `interface.h` is rendered when the library is built (`kernel/shared_types.py`): the compiler
-refuses a name that Python does not have, a field that lies elsewhere, another signature.
+Cells come once, as records (`compiler/records.py`, filled in by `compiler/cell_descriptor.py`), which C++ reads by
+constructors of the same header; batches come as the arrays of the recorder, without a copy (`inputs.py`). The library
+asks (`Status`) for what it does not know: the parts of a cell, whether steps may follow each other freely, how a
+recurrence runs, an order of rows. What both languages share - structs, enums, constants, exported functions - is
+defined in `interface.py`, of which `interface.h` is rendered when the library is built (`kernel/shared_types.py`): the
+compiler refuses a name that Python does not have, a field that lies elsewhere, another signature.
 `planner/planner_library.py` makes the calls.
 
 `planner.cpp` is the algorithm. All of its stages work on one `Launch` (`launch.h`):

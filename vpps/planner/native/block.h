@@ -48,7 +48,7 @@ template <class Do> inline void values_read(const Block& b, const Source& s, i64
         }
         return;
     }
-    const Column& ids = b.args[s.kind == From::BESIDE ? s.b : s.a];
+    const Column& ids = b.args[s.kind == From::SAME_ROW ? s.b : s.a];
     for (i64 r = 0; r < n; r++)
         act(r, ids[b.vertex(r)]);
 }

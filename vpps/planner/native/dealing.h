@@ -1,7 +1,7 @@
 // Deals work to groups of virtual processors.
 #pragma once
 
-#include "recipe.h"
+#include "cell_descriptor.h"
 
 #include <algorithm>
 #include <utility>

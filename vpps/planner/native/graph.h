@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include "components.h"
-#include "recipe.h"
+#include "cell_descriptor.h"
 
 // A number for each vertex, in the caller's memory, `step` apart; or vertex * step where there is none. Plus `plus`.
 struct Column {

@@ -16,7 +16,7 @@ public:
             const i64 n_keys = training ? static_cast<i64>(b.cell->keys.size()) : b.cell->n_forward_keys;
             b.list_at.assign(b.cell->keys.size(), 0);
             for (i64 i = 0; i < n_keys; i++)
-                if (b.cell->sources[b.cell->keys[i]].kind != From::BESIDE)
+                if (b.cell->sources[b.cell->keys[i]].kind != From::SAME_ROW)
                     b.list_at[i] = place_list(k, b.cell->keys[i], training);
             row_lists_.place(b, training);
         }

@@ -275,8 +275,8 @@ class FoundMachine(Structure):
 FUNCTIONS = (
     # Finds stages of graphs by a policy; null for an unknown name.
     "void* vpps_batcher(const char* policy)",
-    # The same, which also plans, for parameters in their places (ModelRecipe); null where the numbers are not what is
-    # expected.
+    # The same, which also plans, for parameters in their places (ModelDescriptor); null where the numbers are not what
+    # is expected.
     "void* vpps_planner(const char* policy, const i64* numbers, i64 n)",
     "void vpps_batcher_free(void* batcher)",
     # The number of a new cell.

@@ -4,11 +4,11 @@
 #include "call.h"
 #include "streams.h"
 
-// What the holes of instructions say that no cell makes.
+// What the relocations of instructions say that no cell makes.
 class FrameValues {
 public:
-    i64& operator[](Frame hole) { return values_[static_cast<i64>(hole)]; }
-    i64 at(i64 hole) const { return values_[hole]; }
+    i64& operator[](Frame relocation) { return values_[static_cast<i64>(relocation)]; }
+    i64 at(i64 relocation) const { return values_[relocation]; }
 
 private:
     i64 values_[FRAME] = {};

@@ -434,15 +434,15 @@ private:
             }
         }
         for (Block& b : graph)
-            settle_beside(b);
+            settle_same_row(b);
     }
 
     // For each step, the base of the rows that other parts of the cell have.
-    static void settle_beside(Block& b)
+    static void settle_same_row(Block& b)
     {
-        const i64 n_slabs = b.n_slabs(), n_beside = static_cast<i64>(b.cell->beside.size()), n_bases = b.n_bases();
-        for (i64 i = n_slabs; i < n_slabs + n_beside; i++) {
-            const Beside& beside = b.cell->beside[i - n_slabs];
+        const i64 n_slabs = b.n_slabs(), n_same_row = static_cast<i64>(b.cell->beside.size()), n_bases = b.n_bases();
+        for (i64 i = n_slabs; i < n_slabs + n_same_row; i++) {
+            const SameRow& beside = b.cell->beside[i - n_slabs];
             const Block& other = b.parts[beside.part];
             i64 step = 0;
             for (i64 s = 0; s < b.n_steps; s++) {

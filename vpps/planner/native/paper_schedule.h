@@ -128,7 +128,7 @@ private:
     void next_row(const Group& group, u32* out)
     {
         std::copy(words_.begin(), words_.end(), out);
-        for (const Hole& hole : group.words.holes)
-            words_[hole.word] += static_cast<u32>(hole.per_row);
+        for (const Relocation& relocation : group.words.relocations)
+            words_[relocation.word] += static_cast<u32>(relocation.per_row);
     }
 };

@@ -64,8 +64,8 @@ public:
         case From::ROWS:
             rows_of_slab(b, static_cast<i32>(s.a), 0, out, n);
             break;
-        case From::BESIDE: {
-            const Beside& beside = b.cell->beside[s.a];
+        case From::SAME_ROW: {
+            const SameRow& beside = b.cell->beside[s.a];
             rows_of_slab(b.parts[beside.part], beside.slab, beside.offset, out, n);
             break;
         }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vpps.compiler.cell_descriptor import argument_counts
 from vpps.compiler.linear import linear_kind
-from vpps.compiler.recipe import argument_counts
 from vpps.errors import ScriptError
 from vpps.planner.native import library
 from vpps.planner.native.inputs import BatchInputs

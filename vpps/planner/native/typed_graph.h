@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include "recipe.h"
+#include "cell_descriptor.h"
 
 // Vertices are numbered from 0. Scratch memory of the graphs before stays.
 class TypedGraph {

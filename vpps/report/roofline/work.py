@@ -180,7 +180,7 @@ class _Counter:
         waits: dict[int, int] = {}  # by launch, of the virtual processor that waits most
         for execution in executions(self.plan):
             waits[execution.launch] = max(waits.get(execution.launch, 0), self._stream(execution))
-        for product in () if self.plan.sequel is None else self.plan.sequel.products:
+        for product in () if self.plan.continuation is None else self.plan.continuation.products:
             amount = self.by_kind.setdefault(("gradients", "", "product"), Amount())
             amount.add(Amount(instructions=1, flops=2 * product.n * product.rows * product.columns))
         touched, fresh = ({p: self._touched(k, new) for k, p in enumerate(PHASES)} for new in (False, True))

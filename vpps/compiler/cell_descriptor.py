@@ -11,8 +11,6 @@ from vpps.compiler.barriers import owners_of
 from vpps.compiler.encoded_cell import EncodedCell, Gathered, Group
 from vpps.compiler.instr import (
     Args,
-    Beside,
-    BesideGradient,
     Calls,
     Data,
     Elements,
@@ -25,6 +23,8 @@ from vpps.compiler.instr import (
     ParameterGradient,
     Positions,
     RandomKey,
+    SameRow,
+    SameRowGradient,
     TableRows,
     UsedLookup,
     Uses,
@@ -35,7 +35,6 @@ from vpps.compiler.instr import (
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.records import (
     ArgumentRecord,
-    BesideRecord,
     CellRecord,
     CrossingRecord,
     FactorRecord,
@@ -43,11 +42,12 @@ from vpps.compiler.records import (
     GatheredRecord,
     GradientRecord,
     GroupRecord,
-    HoleRecord,
     InstructionRecord,
     PartRecord,
+    RelocationRecord,
     RowOperandRecord,
     RowsRecord,
+    SameRowRecord,
     SlabGroupRecord,
     SlabGroupsRecord,
     SlabPlaceRecord,
@@ -85,14 +85,14 @@ class Names:
 
 
 def template_record(template: Template, base: NDArray[np.int64]) -> TemplateRecord:
-    """Of words; `base` says what fills each hole in, -1 for nothing."""
-    holes = np.flatnonzero((base >= 0) | (template.per_row != 0) | (template.per_count != 0))
-    columns = (holes, base[holes], template.domain[holes], template.per_row[holes], template.per_count[holes])
+    """Of words; `base` says what fills each relocation in, -1 for nothing."""
+    at = np.flatnonzero((base >= 0) | (template.per_row != 0) | (template.per_count != 0))
+    columns = at, base[at], template.domain[at], template.per_row[at], template.per_count[at]
     words = (template.constant & 0xFFFFFFFF).tolist()
-    return TemplateRecord(words, [HoleRecord(*hole) for hole in np.column_stack(columns).tolist()])
+    return TemplateRecord(words, [RelocationRecord(*row) for row in np.column_stack(columns).tolist()])
 
 
-class CellRecipe:
+class CellDescriptor:
     """Makes the record of one cell.
 
     Args:
@@ -108,7 +108,7 @@ class CellRecipe:
     def __init__(
         self,
         cell: EncodedCell,
-        beside: Mapping[Beside | BesideGradient, tuple[int, View]],
+        beside: Mapping[SameRow | SameRowGradient, tuple[int, View]],
         id: int,
         training: bool,
         distribution: Distribution,
@@ -160,7 +160,7 @@ class CellRecipe:
             list_of_domain=[program.lists.index(d) for d in range(1, program.n_domains + 1)],
             slabs=[SlabRecord(s.width, s.domain) for s in lowered.slabs],
             sources=self._written,
-            beside=[BesideRecord(part, view.slab, view.offset) for part, view in beside.values()],
+            beside=[SameRowRecord(part, view.slab, view.offset) for part, view in beside.values()],
             keys=keys,
             n_forward_keys=cell.n_forward_keys,
             row_lists=row_lists,
@@ -186,15 +186,15 @@ class CellRecipe:
         operands, then lists."""
         cell, beside = self._cell, self._beside
         n_slabs = len(cell.lowered.slabs)
-        n_beside, n_words = n_slabs + len(beside), 2 * len(cell.operands)
+        n_same_row, n_words = n_slabs + len(beside), 2 * len(cell.operands)
         found = np.full(cell.n_bases + 1, -1, np.int64)
         found[:n_slabs] = np.arange(n_slabs)
         for i, (key, at) in enumerate(cell.keys.items()):
-            found[n_slabs + at] = n_beside + n_words + i
-            if isinstance(key, Beside | BesideGradient):
+            found[n_slabs + at] = n_same_row + n_words + i
+            if isinstance(key, SameRow | SameRowGradient):
                 found[n_slabs + at] = n_slabs + beside.index(key)
         for i, at in enumerate(cell.operands.values()):
-            found[n_slabs + at : n_slabs + at + 2] = n_beside + 2 * i + np.arange(2)
+            found[n_slabs + at : n_slabs + at + 2] = n_same_row + 2 * i + np.arange(2)
         return found
 
     def _template(self, template: Template) -> TemplateRecord:
@@ -240,10 +240,10 @@ class CellRecipe:
         match key:
             case Args(position):
                 return SourceRecord(From.ARGS, cell.vector_index[position])
-            case Beside(position):  # what is read of the other part also has the ids of its values, as an argument
-                return SourceRecord(From.BESIDE, self._beside.index(key), cell.vector_index[position])
-            case BesideGradient():
-                return SourceRecord(From.BESIDE, self._beside.index(key))
+            case SameRow(position):  # what is read of the other part also has the ids of its values, as an argument
+                return SourceRecord(From.SAME_ROW, self._beside.index(key), cell.vector_index[position])
+            case SameRowGradient():
+                return SourceRecord(From.SAME_ROW, self._beside.index(key))
             case Elements(position):
                 domain = program.list_domains[position]
                 return SourceRecord(From.ELEMENTS, cell.list_index[position], domain=domain)
@@ -296,13 +296,13 @@ def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
     return vectors, ints, lists, len(cell.outputs)
 
 
-def whole(cell: TracedCell, recipe: CellRecipe) -> list[PartRecord]:
+def whole(cell: TracedCell, descriptor: CellDescriptor) -> list[PartRecord]:
     """A cell that stays whole: one part, which takes all and gives all."""
     vectors, ints, lists, outputs = (list(range(n)) for n in argument_counts(cell))
-    return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], recipe.record)]
+    return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], descriptor.record)]
 
 
-def in_parts(parts: Sequence[CellPart], recipes: Sequence[CellRecipe], streams: bool) -> list[PartRecord]:
+def in_parts(parts: Sequence[CellPart], descriptors: Sequence[CellDescriptor], streams: bool) -> list[PartRecord]:
     """A cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
     return [
@@ -314,9 +314,9 @@ def in_parts(parts: Sequence[CellPart], recipes: Sequence[CellRecipe], streams: 
             lists=list(part.lists),
             outputs=list(part.outputs),
             crossings=[CrossingRecord(numbers[c.batching], c.output) for c in part.crossings],
-            cell=recipe.record,
+            cell=descriptor.record,
         )
-        for part, recipe in zip(parts, recipes, strict=True)
+        for part, descriptor in zip(parts, descriptors, strict=True)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vpps.compiler.recipe import NOTHING, Names, template_record
+from vpps.compiler.cell_descriptor import NOTHING, Names, template_record
 from vpps.compiler.records import (
     Frame,
     InstructionRecord,
@@ -25,7 +25,7 @@ from vpps.script.slices import sliced_by_rows, tiles
 _WIDTH = 3  # word of an instruction's head
 
 
-class ModelRecipe:
+class ModelDescriptor:
     """Makes the record of the parameters and of the end of a launch.
 
     Args:
@@ -50,7 +50,7 @@ class ModelRecipe:
             "clip",
             Word(0, Frame.ROWS),
             1,
-            holes={position: Frame.NORM},
+            relocations={position: Frame.NORM},
             partials=Word(0, Frame.PARTIALS),
             max_norm=0.0,
             left_out=left_out,
@@ -88,7 +88,7 @@ class ModelRecipe:
             wait=[wait(counter).tolist() for counter in range(counters)],
             stop=_constant(encode("end", 0, 0)),
             loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
-            constants=self._instruction("input", 1, 0, alone, holes={_WIDTH: Frame.ROWS}, **constants),
+            constants=self._instruction("input", 1, 0, alone, relocations={_WIDTH: Frame.ROWS}, **constants),
             clip=clip,
             guard=self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
             guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
@@ -105,15 +105,15 @@ class ModelRecipe:
         /,
         *,
         parts: int = 1,
-        holes: dict[int, int] | None = None,
+        relocations: dict[int, int] | None = None,
         **fields: Any,
     ) -> InstructionRecord:
-        """An instruction whose holes are words of the frame; `holes` adds some at positions."""
+        """An instruction whose relocations are words of the frame; `relocations` adds some at positions."""
         if self._distribution.groups > 1 and name not in ("loss", "input"):  # those come before the end of a launch
             flags |= Flag.ALL
         words = encode(name, n, width, parts, flags, **fields)
-        for position, hole in (holes or {}).items():
-            words[position] = Word(0, hole)
+        for position, relocation in (relocations or {}).items():
+            words[position] = Word(0, relocation)
         return InstructionRecord(self._names.bit(instruction_of(name, fields).name), _alone(words))
 
     def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> ParameterRecord:

@@ -11,7 +11,7 @@ inline i64 size(const Template& of) { return static_cast<i64>(of.words.size()); 
 template <class Base> void fill(const Template& from, u32* out, Base base, const i64* first, const i64* count)
 {
     std::memcpy(out, from.words.data(), from.words.size() * sizeof(u32));
-    for (const Hole& h : from.holes) {
+    for (const Relocation& h : from.relocations) {
         i64 value = h.per_row * first[h.domain] + h.per_count * count[h.domain];
         if (h.base >= 0)
             value += base(h.base);
