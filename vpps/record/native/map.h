@@ -139,9 +139,12 @@ template <bool looks_up>
                                      i64* __restrict to, i64 start, i64 base, i64 width, i64 rise,
                                      const i64* __restrict first)
 {
-    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + (looks_up ? (first[rows[i]] - base) / width : rows[i]);
-    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = looks_up ? first[rows[i]] : base + width * rows[i];
-    for (i64 i = 0; i < n; i++) to[LEVEL * n + i] = heights[rows[i]] + rise;
+    for (i64 i = 0; i < n; i++) {
+        const i64 row = rows[i], value = looks_up ? first[row] : base + width * row;
+        to[CALL * n + i] = start + (looks_up ? (value - base) / width : row);
+        to[FIRST * n + i] = value;
+        to[LEVEL * n + i] = heights[row] + rise;
+    }
 }
 
 // What all kinds of a map share.
