@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError
 from vpps.record.levels import find_cycle, find_levels
+from vpps.record.ranges import running_sum
 
 Children = NDArray[np.int32] | tuple[NDArray[np.int64], NDArray[np.int32]]
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
-from vpps.record.ranges import join
+from vpps.record.ranges import join, ragged, running_sum
 
 Children = NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int32]]
 

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.data.grapharrays import GraphArrays, check_contents, check_names
-from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 from vpps.files import replacing
+from vpps.record.ranges import running_sum
 
 if TYPE_CHECKING:
     from vpps.data.graphset import GraphSet

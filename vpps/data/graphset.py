@@ -15,9 +15,9 @@ from vpps.data import graphfile
 from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.statistics import GraphStatistics
-from vpps.data.topology import ragged, running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
+from vpps.record.ranges import ragged, running_sum
 from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from vpps.data.grapharrays import GraphArrays, frozen
 from vpps.data.graphset import GraphSet
-from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
+from vpps.record.ranges import ragged, running_sum
 
 KINDS = ("leaf", "inner")
 

@@ -66,9 +66,10 @@ class MachineFiles:
         def parse(kept: Any) -> Automaton:
             if tuple(kept["cells"]) != digests:
                 raise ValueError("of other cells")
-            return _machine(kept)
+            return _kept_machine(path, kept).machine
 
-        return read(self.path_of(digests), parse) if is_switched_on() else None
+        path = self.path_of(digests)
+        return read(path, parse) if is_switched_on() else None
 
     def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> None:
         """See Kept."""
@@ -98,14 +99,10 @@ class MachineFiles:
 
 def machine_in(path: Path) -> KeptMachine | None:
     """What a file of a machine holds; None where it is damaged, or of another version, and thus not used."""
-
-    def parse(kept: Any) -> KeptMachine:
-        learned, names = kept["learned"], tuple(map(str, kept["names"]))
-        counts = int(learned["batches"]), int(learned["lower_bound"])
-        return KeptMachine(path, names, _machine(kept), *counts, str(kept["when"]))
-
-    return listed(path, parse)
+    return listed(path, lambda kept: _kept_machine(path, kept))
 
 
-def _machine(kept: Any) -> Automaton:
-    return Automaton.from_json(kept["machine"], len(kept["cells"]))
+def _kept_machine(path: Path, kept: Any) -> KeptMachine:
+    learned, names = kept["learned"], tuple(map(str, kept["names"]))
+    machine = Automaton.from_json(kept["machine"], len(kept["cells"]))
+    return KeptMachine(path, names, machine, int(learned["batches"]), int(learned["lower_bound"]), str(kept["when"]))

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch
-from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
 from vpps.nn import LSTM, Linear, attend
 from vpps.nn.lstm import State
+from vpps.record.ranges import ragged, running_sum
 from vpps.zoo.classifier import Classifier
 
 

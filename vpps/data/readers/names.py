@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
-from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
+from vpps.record.ranges import running_sum
 
 SMALL_TABLE = 1 << 24
 """Entries that a table of children may always have."""
