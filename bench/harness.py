@@ -37,7 +37,7 @@ def words(text: str) -> list[str]:
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "trees": {"type": Path, "metavar": "FILE", "help": "Penn-bracketed trees, one a line; else those of datasets.py"},
+    "trees": {"type": Path, "metavar": "FILE", "help": "Penn-bracketed trees, one a line"},
     "data": {"type": Path, "metavar": "FOLDER", "help": "of data sets (default: $VPPS_DATA or shared/data)"},
     "synthetic": {"action": "store_true", "help": "synthetic data"},
     "workload": {"metavar": "NAME,...", "help": "of ED-Batch's eight (default: all)"},
@@ -77,7 +77,8 @@ def parser(doc: str | None, *arguments: str, **usual: Any) -> argparse.ArgumentP
     for name, default in usual.items():
         settings = _OPTIONS[name] | ({"required": True} if default is ... else {"default": default})
         if default not in (..., None, False):
-            settings["help"] = f"{settings.get('help', '')} (default: %(default)s)".lstrip()
+            shown = ",".join(map(str, default)) if isinstance(default, list | tuple) else default
+            settings["help"] = f"{settings.get('help', '')} (default: {shown})".lstrip()
         made.add_argument(f"--{name.replace('_', '-')}", **settings)
     return made
 

@@ -142,8 +142,8 @@ def _endurance(smallest: bool) -> Iterator[Step]:
     for question, seconds in (("launches", 15), ("two", 8), ("abort", 30)):
         command = _program("gpu_endurance.py", question, *size)
         # A launch that waits for ever is to be ended soon.
-        timeout = {"VPPS_PATIENCE": "3"} if question == "abort" else {}
-        yield Step("endurance", question, command, seconds, 180, timeout)
+        patience = {"VPPS_PATIENCE": "3"} if question == "abort" else {}
+        yield Step("endurance", question, command, seconds, 180, patience)
 
 
 def _long(smallest: bool) -> Iterator[Step]:

@@ -105,5 +105,5 @@ def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     memory[starts["script"] : starts["script"] + len(plan.script)] = plan.script
     order = ("pool", "script", "counters", "cleared", "report")
     at = {name: BASE + 4 * start for name, start in starts.items()}
-    parameter = [*(at[name] for name in order), 0, at["stopped"], at["losses"]]  # no timeout: nobody is late
+    parameter = [*(at[name] for name in order), 0, at["stopped"], at["losses"]]  # no patience: nobody is late
     return memory, np.array(parameter, np.uint64).view(np.uint32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -49,16 +49,23 @@ def _iadd3(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
-def _extreme(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    """Of two operands or three; VIADDMNMX, of three as well, adds the first two."""
-    known(modifiers, "U32", "RELU", "ADD")
+def _extreme(
+    m: Machine,
+    operands: tuple[str, ...],
+    modifiers: list[str],
+    *,
+    may: tuple[str, ...] = ("U32", "RELU"),
+    adds: bool = False,
+) -> Step:
+    """Of two operands or three, of which VIADDMNMX adds the first two."""
+    known(modifiers, *may)
     put, least = m.put(operands[0]), m.predicate(operands[-1])
     terms = [m.words(t) for t in operands[1:-1]]
     kind = np.uint32 if "U32" in modifiers else np.int32
 
     def run(mask: Mask) -> None:
         values = [np.asarray(t()) for t in terms]
-        if "ADD" in modifiers:
+        if adds:
             values[:2] = [values[0] + values[1]]
         values = [value.view(kind) for value in values]
         found = np.where(least(), reduce(np.minimum, values), reduce(np.maximum, values))
@@ -289,10 +296,10 @@ def _r2p(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 WHOLE_NUMBERS: dict[str, Meaning] = {
     "IADD3": _iadd3,
     "VIADD": _of_words(lambda a, b: a + b, 2),
-    "VIADDMNMX": lambda m, operands, modifiers: _extreme(m, operands, [*modifiers, "ADD"]),
+    "VIADDMNMX": partial(_extreme, adds=True),
     "VIMNMX": _extreme,
     "IMNMX": _extreme,
-    "VIMNMX3": _extreme,
+    "VIMNMX3": partial(_extreme, may=("U32",)),
     "IMAD": _imad,
     "LEA": _lea,
     "LOP3": _lop3,

@@ -1,4 +1,3 @@
-// ---- what CUDA C++ has no word for: memory order, copies to shared memory that do not wait, clocks (PTX ISA 8.x)
 // Calls f for the numbers below N, which are known when compiling: registers have no addresses.
 template <int K> struct Number { enum { VALUE = K }; };
 template <int N, int K = 0, class F> __device__ __forceinline__ void for_numbers(F f)
@@ -9,6 +8,7 @@ template <int N, int K = 0, class F> __device__ __forceinline__ void for_numbers
     }
 }
 
+// ---- what CUDA C++ has no word for: memory order, copies to shared memory that do not wait, clocks (PTX ISA 8.x)
 #ifndef VP_SIMT  // the emulator has its own (simt/words.h)
 __device__ __forceinline__ float* shared_memory()
 {

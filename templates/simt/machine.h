@@ -36,7 +36,6 @@ struct SimtRequest {
     Launch launch;
     uint64_t words[8];  // of pool, script, counters, cleared, report, stopped, losses, recording
     uint64_t seed;      // 0: in order
-    uint64_t nanoseconds_per_switch;
     uint32_t blocks, threads, shared_bytes;
     uint32_t races;     // whether to look for races
 };

@@ -287,3 +287,11 @@ def test_help_shows_examples(command: list[str]) -> None:
     assert "vpps-cache" in done.stdout if command else "warm" in done.stdout
     if command:
         assert "Examples" in done.stdout
+
+
+def test_help_says_what_tuning_takes() -> None:
+    def words(command: str) -> str:
+        return " ".join(run(command, "--help").stdout.replace("│", " ").split())
+
+    assert "measured, instead of kernels" in words("list")
+    assert "measured, too" in words("clear")

@@ -20,7 +20,8 @@ from vpps.planner.plan import Plan
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import encode, plain
-from vpps.script.instructions import MAGIC
+from vpps.script.instructions import MAGIC, Flag
+from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
 
 pytestmark = pytest.mark.cpu
 
@@ -148,7 +149,55 @@ class TestPhases:
         assert (seconds["forward"] > 0).all()
 
 
+def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
+    """(rows, panels of units) of an instruction's result that a virtual processor computes."""
+    if d.flags & Flag.ROWS:
+        low, high = share(d.n, vp, n_vps)
+        return high - low, -(-d.width // panel) if high > low else 0
+    units = np.flatnonzero(unit_owners(d.width, d.parts, panel, n_vps) == vp)
+    return d.n, len(np.unique(units // panel))
+
+
+def expected_bytes(plan: Plan, vp: int, n_vps: int, panel: int, moments: int) -> dict[str, int]:
+    """Bytes by form of instruction, from the script alone."""
+    floats = dict.fromkeys(("Matvec", "Outer", "Update"), 0)
+    for d in stream(plan, vp):
+        form = d.instruction.form
+        if form == "Matvec":
+            rows, panels = owned(d, vp, n_vps, panel)
+            if rows:
+                floats[form] += panels * panel * int(d.fields["columns"])
+        if form in ("Outer", "UpdateMatrix"):
+            columns = int(d.fields["columns"])
+            across = -(-columns // TILE_COLUMNS)
+            passes = -(-d.n // 128)
+            for tile in range(*share(tiles(d.width, columns, panel), vp, n_vps)):
+                width = min(TILE_COLUMNS, columns - tile % across * TILE_COLUMNS)
+                valid = min(panel, d.width - tile // across * panel)
+                if form == "Outer":  # the first pass only writes, unless the instruction adds to a gradient
+                    touches = 2 * passes if d.flags & Flag.ACCUMULATE else max(1, 2 * passes - 1)
+                    floats[form] += touches * width * panel
+                else:
+                    gradient = 0 if d.flags & Flag.NO_GRADIENT else 1
+                    floats["Update"] += width * panel * (2 + gradient + 2 * moments) + width * valid
+        if form == "UpdateVector":
+            units = int((unit_owners(d.width, d.parts, panel, n_vps) == vp).sum())
+            floats["Update"] += units * (2 + (0 if d.flags & Flag.NO_GRADIENT else 1) + 2 * moments)
+        if form == "UpdateRows":
+            low, high = share(d.n, vp, n_vps)
+            floats["Update"] += (high - low) * d.width * (3 + 2 * moments)
+    return {form: 4 * n for form, n in floats.items()}
+
+
 class TestBytes:
+    def test_are_those_of_a_count_from_the_script_for_every_virtual_processor(self) -> None:
+        timeline = timeline_of(3)
+        expected = [expected_bytes(timeline.plan, vp, 3, CpuMachine(1).panel, 0) for vp in range(3)]
+        assert timeline.weight_bytes.tolist() == [e["Matvec"] for e in expected]
+        assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
+        assert timeline.update_bytes.tolist() == [e["Update"] for e in expected]
+        assert min(timeline.weight_bytes) > 0
+
     """By hand; `roofline/test_work.py` counts those of whole scripts."""
 
     def test_of_a_matrix_are_its_own_once_per_step(self) -> None:

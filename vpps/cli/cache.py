@@ -64,7 +64,7 @@ def about() -> None:
     **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'", f"{PROGRAM} list --tuning"),
 )
 def list_(
-    tuning: Tuning = False,
+    tuning: ListTuning = False,
     as_json: AsJson = False,
 ) -> None:
     """Every entry: what it is, for what it was compiled, its size, when it was made and last used, whether it is sound.
@@ -127,7 +127,7 @@ def stat(as_json: AsJson = False) -> None:
 def clear(
     older_than: OlderThan = None,
     damaged: Damaged = False,
-    tuning: ListTuning = False,
+    tuning: Tuning = False,
     only_tuning: OnlyTuning = False,
 ) -> None:
     """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed.

@@ -76,10 +76,11 @@ def cpu_features() -> frozenset[str]:
     return frozenset((found.get("flags") or found.get("Features", "")).split())
 
 
+@lru_cache(maxsize=1)
 def processor_name() -> str:
     """Of the processor, as the kernel of the operating system gives it."""
     named = (_processor().get(name) for name in ("model name", "Model", "Hardware"))
-    return next(filter(None, named), platform.processor() or platform.machine())
+    return next(filter(None, named), "") or platform.processor() or platform.machine()
 
 
 def tile_of_machine(name: str | None = None) -> Tile:

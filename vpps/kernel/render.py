@@ -1,4 +1,4 @@
-"""Renders the kernel source: one text, made of `templates/kernel.cu.j2` and the headers it includes."""
+"""Renders the kernel source, one text made of `templates/kernel.cu.j2` and what it includes, and cells' tails."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ CUDA_TIMELINE = ("cuda/timeline.cuh",)
 TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 
 ROUTINES = (  # of both
-    *("elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh"),
+    "elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh",
     "optimizers.cuh",
-)
+)  # fmt: skip
 HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_ROUTINES = (
-    *(*ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", "cuda/loads.cuh", "cuda/staging.cuh", "cuda/products.cuh"),
-    *("cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh"),
-)
+    *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", "cuda/loads.cuh", "cuda/staging.cuh", "cuda/products.cuh",
+    "cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh",
+)  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
 # Of weights in a thread, up to which there is room to load all that a tail reads at once. With more (a Tree-LSTM

@@ -17,6 +17,7 @@ class GRU:
     """
 
     def __init__(self, model: vpps.Model, input_size: int, hidden_size: int, *, name: str = "gru") -> None:
+        self.name = name
         self.hidden_size = H = hidden_size
         with model.scope(name):
             self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))

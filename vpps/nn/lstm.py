@@ -31,6 +31,7 @@ class LSTM:
     def __init__(
         self, model: vpps.Model, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, name: str = "lstm"
     ) -> None:
+        self.name = name
         self.hidden_size = hidden_size
         with model.scope(name):
             self.W = model.parameter("W", (4 * hidden_size, input_size), init=glorot_per_gate(4))

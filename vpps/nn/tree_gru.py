@@ -25,6 +25,7 @@ class NaryTreeGRU:
     def __init__(
         self, model: vpps.Model, input_size: int, hidden_size: int, arity: int = 2, *, name: str = "tree_gru"
     ) -> None:
+        self.name = name
         self.hidden_size = H = hidden_size
         self.arity = arity
         with model.scope(name):

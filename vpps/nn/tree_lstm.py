@@ -40,6 +40,7 @@ class NaryTreeLSTM:
         forget_bias: float = 0.0,
         name: str = "tree_lstm",
     ) -> None:
+        self.name = name
         self.hidden_size = H = hidden_size
         self.arity = arity
         with model.scope(name):
@@ -102,6 +103,7 @@ class ChildSumTreeLSTM:
         forget_bias: float = 0.0,
         name: str = "child_sum",
     ) -> None:
+        self.name = name
         self.hidden_size = H = hidden_size
         gates = 4 if inner_inputs else 3
         with model.scope(name):

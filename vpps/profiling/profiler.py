@@ -128,8 +128,16 @@ def _compile(
 
 
 def record(subject: Subject, outcome: SearchOutcome, graphs: Sequence[Example], device: str, by: str) -> None:
-    """Store what a search with some graphs has found on a device (`device_name`), and by what program. Raises
-    CompileError: the directory cannot be used."""
+    """Store what a search has found.
+
+    Args:
+        graphs: of the batches that were measured.
+        device: as `device_name` has it.
+        by: what measured.
+
+    Raises:
+        CompileError: the directory cannot be used.
+    """
     cells = {cell for graph, _ in graphs for cell in graph.blocks}
     best = outcome.best
     vertices = int(statistics.median(len(graph) for graph, _ in graphs))

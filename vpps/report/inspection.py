@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from vpps.compiler.arrangement import NO_CHIP, Arrangement
@@ -244,10 +244,11 @@ def inspect(
     spec: KernelSpec | None = None
     arrangement = NO_CHIP
     if compiled and row.is_gpu:
+        onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
         vps = None if chosen.vps is None else chosen.vps // chosen.onchip.groups
         kernel = specialize(
             model, example, target, arch, sms, device=device, vps=vps, optimizer=rule, clip_norm=clip_norm,
-            train=train, schedule=chosen.schedule, passes=chosen.passes, **asdict(chosen.onchip),
+            train=train, schedule=chosen.schedule, passes=chosen.passes, **onchip,
         )  # fmt: skip
         arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
     elif not row.is_gpu:

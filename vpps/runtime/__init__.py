@@ -1,8 +1,8 @@
 """What runs kernels: one module per target, behind one small interface.
 
-`machine.py` is the interface, and how far the pool grows: `cpu.py`, `simt.py` on `emulator.py`, `cuda.py` on
-`driver.py` and `device_pool.py`. Which of them says `choice.py`, how many virtual processors suit a machine `cores.py`.
-Memory for timelines is in `recording.py`, of thread blocks in `stamps.py`.
+`machine.py` is the interface, and says how far the pool grows. Behind it are `cpu.py`, `simt.py` on `emulator.py`, and
+`cuda.py` on `driver.py` and `device_pool.py`. Which of them says `choice.py`, how many virtual processors suit a
+machine `cores.py`. Memory for timelines is in `recording.py`, of thread blocks in `stamps.py`.
 
 **cpu.** Threads sleep between launches on a condition variable. A barrier spins briefly (not at all where virtual
 processors outnumber cores), yields a few times, then sleeps on a futex. By default there is one virtual processor per

@@ -292,7 +292,7 @@ class CudaMachine(Machine):
             return min(driver.memory()[1] // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """Where there is no memory the pool is as it was if anything had to be kept, else empty."""
+        """As `Machine.reserve`. Without memory the pool is as it was if anything had to be kept, else empty."""
         if floats <= len(self.pool):
             return
         with self._driver as driver:
@@ -341,7 +341,7 @@ class CudaMachine(Machine):
         )
 
     def record(self, capacity: int) -> StampedRecording:
-        """No more records than fit into 256 MiB."""
+        """As `Machine.record`, for no more records than fit into 256 MiB."""
         most = _MOST_RECORDED // (self.vps * STAMP.itemsize)
         self._recording = StampedRecording(self.vps, min(capacity, most))
         return self._recording
@@ -401,7 +401,7 @@ class CudaMachine(Machine):
         return calls
 
     def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
-        """Two at most may be in flight."""
+        """As `Machine.launch`; two at most may be in flight."""
         state = self._state
         if state.launches - state.ended > 1:
             raise HandleError("a launch was begun while two others are in flight; call wait first")
@@ -454,8 +454,9 @@ class CudaMachine(Machine):
                 raise
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """Ctrl-C leaves it running, to be waited for again. If it was stopped, the launch behind it, which did nothing,
-        is taken back: it never began. Raises DriverError: the GPU gave up."""
+        """As `Machine.wait`. Ctrl-C leaves the launch running, to be waited for again. If it was stopped, the launch
+        behind it, which did nothing, is taken back: it never began.
+        """
         state = self._state
         oldest = state.ended + 1
         if oldest > state.launches or (number is not None and number < oldest):

@@ -24,7 +24,6 @@ MAX_SHARED_BYTES = 256 << 10
 MAX_WORDS = 1 << 26  # of one array: what a shadow's index holds
 MAX_SEED = 2**64 - 1
 WARP = 32
-_NANOSECONDS = 1  # that pass when a thread gives way to another
 _POSITIONS = 32
 _NOWHERE = 0xFFFFFFFF
 
@@ -54,7 +53,6 @@ class _Request(ctypes.Structure):
         ("launch", LaunchParameters),
         ("words", ctypes.c_uint64 * 8),
         ("seed", ctypes.c_uint64),
-        ("nanoseconds_per_switch", ctypes.c_uint64),
         ("blocks", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint32),
@@ -182,7 +180,7 @@ class Emulator:
         *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
         parameters = LaunchParameters(*pointers, patience, flag, told, recorded, room, run)
         words = (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values()))
-        request = _Request(parameters, words, seed, _NANOSECONDS, blocks, threads, shared_bytes, races)
+        request = _Request(parameters, words, seed, blocks, threads, shared_bytes, races)
         lib = self._library.lib
         with self._library.lock:
             count = lib.vpps_simt_run(ctypes.byref(request))

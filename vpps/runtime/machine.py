@@ -153,7 +153,7 @@ class Machine(ABC):
         self.reserve(min(max(floats, int(len(self.pool) * _GROWTH)), limit), keep)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """As `grow`, but to this size and without a limit."""
+        """As `grow`, but to this size and without a limit. Raises CapacityError."""
         if floats > len(self.pool):
             larger = aligned_zeros(floats)
             larger[:keep] = self.pool[:keep]
@@ -177,6 +177,9 @@ class Machine(ABC):
         one before it where launches queue.
 
         Products, and a second launch of the script, count as part of the launch.
+
+        Raises:
+            HandleError: too many launches are in flight, there is no kernel, or on this target nothing may follow.
         """
 
     @property
@@ -186,7 +189,11 @@ class Machine(ABC):
 
     @abstractmethod
     def wait(self, number: int | None = None) -> Failure | None:
-        """Wait for a launch to end: the one of that number, or the oldest one that runs. None if all went well."""
+        """Wait for a launch to end: the one of that number, or the oldest one that runs. None if all went well.
+
+        Raises:
+            DriverError: the GPU gave up.
+        """
 
     @abstractmethod
     def loss(self, slot: int) -> float:

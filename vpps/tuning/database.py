@@ -184,7 +184,7 @@ class TuningDatabase:
 
     def lookup(self, key: Key, vertices: int) -> Tuned | None:
         """The record for these cells, or more, whose batches are the nearest in size; None where there is none within
-        `REACH`. Costs less than a millisecond, and a look for the folder where there is none."""
+        `REACH`. Costs less than a millisecond."""
         records = read(self.folder / key.file_name, _records) or []
         found = [record for cells, record in records if cells >= key.cells]
 

@@ -28,6 +28,10 @@ _TIMEOUT = 2.0  # seconds to wait for another process that writes the same file
 _DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
 
 
+class _OtherVersionError(ValueError):
+    """The file is in a format that this version does not read."""
+
+
 def tuning_folder() -> Path:
     """Where they are."""
     return cache_dir().absolute() / "tuning"
@@ -52,8 +56,10 @@ def read(path: Path, parse: Callable[[Any], T]) -> T | None:
         if _is_private(path.parent) and _is_private(path):
             return parse(_contents(path))
         _log.warning("%s is not used: other users own it or may write to it", path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
+    except _OtherVersionError:
+        _log.info("%s is of another version of vpps and not used", path)
     except _DAMAGE as error:
         _log.warning("%s is damaged and not used: %r", path, error)
     return None
@@ -87,7 +93,7 @@ def store(path: Path, contents: Callable[[], dict[str, Any]], indent: int | None
 def _contents(path: Path) -> Any:
     kept = json.loads(path.read_bytes())
     if kept["format"] != FORMAT:
-        raise ValueError("of another version of vpps")
+        raise _OtherVersionError
     return kept
 
 

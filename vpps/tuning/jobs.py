@@ -39,7 +39,7 @@ class CpuJob:
     tails: tuple[Tail, ...] = ()
 
     def run(self) -> None:
-        """The same."""
+        """Compile what is not in the cache. Raises CompileError."""
         from vpps.kernel.host_compiler import build_cpu, build_tails
 
         build_cpu(tile_name=self.tile)

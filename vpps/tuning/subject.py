@@ -74,7 +74,7 @@ class Subject:
         return TunedChip(tuple(specs), device, self.base.vps, self.train)
 
     def planner(self, configuration: Configuration, parameters: Distribution) -> Planner:
-        """Of a configuration."""
+        """What plans with a configuration and these places of the parameters."""
         policy = policy_named(configuration.policy, self.knowledge)
         return Planner(parameters, policy, configuration.schedule, configuration.passes)
 
@@ -113,8 +113,10 @@ class Recipe:
 
     def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
         """Of a launch of the example."""
-        planner = self.subject.planner(configuration, parameters)
-        return example_plan(planner, *self.subject.example, self.subject.update).n_barriers
+        planner, (graph, loss) = self.subject.planner(configuration, parameters), self.subject.example
+        if self.subject.update is None:
+            return planner.plan_forward(graph, [loss]).n_barriers
+        return planner.plan_training(graph, loss, self.subject.update, 0).n_barriers
 
 
 def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:

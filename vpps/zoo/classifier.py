@@ -39,10 +39,10 @@ class Classifier(ABC):
 
     @abstractmethod
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The states that are learned."""
+        """The hidden state of every vertex, or of those that the network says; (hidden,) each."""
 
     def classified(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of everything that gets a class: where the network does not say otherwise, all of them."""
+        """The state of everything that gets a class: nodes, words or whole graphs."""
         return self.states(graph, batch)
 
     def labels(self, batch: GraphBatch) -> NDArray[np.int32]:
@@ -55,11 +55,11 @@ class Classifier(ABC):
         return vpps.cross_entropy(self.output(h), label)
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The unnormalised log-probabilities of the classes of each."""
+        """The unnormalised log-probabilities of the classes, (n_classes,) for each of `classified`."""
         return self.output(self.classified(graph, batch))
 
     def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The cross entropy of each, a scalar."""
+        """The cross entropy of each of `classified`, a scalar; of next words, the logarithm of the perplexity."""
         losses: Any = self.node_loss(self.classified(graph, batch), self.labels(batch))
         return losses  # type: ignore[no-any-return]
 

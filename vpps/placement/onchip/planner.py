@@ -129,7 +129,12 @@ def _holders(
             rows_owned = attempt.rows_owned(role)
         holders.append(
             HeldMatrix(
-                *(role.name, role.rows, role.columns, role.parts, role.transposed, role.matrix),
+                name=role.name,
+                rows=role.rows,
+                columns=role.columns,
+                parts=role.parts,
+                transposed=role.transposed,
+                matrix=role.matrix,
                 tier=where.tier,
                 number=next(numbers) if slots else 0,
                 slots=slots,
