@@ -32,8 +32,10 @@ def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPa
     with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
         net.train(handle, range(2))
         for seed in (2, 2, 3):  # again and again; at once after another launch, too
+            before = handle.sync_get_latest_loss()
             with interrupt_next_launch(handle, monkeypatch):
                 handle.fb(*net.batch(77))
+            assert handle.sync_get_latest_loss() == before
             handle.fb(*net.batch(seed))
             if seed == 2:
                 with interrupt_next_launch(handle, monkeypatch):

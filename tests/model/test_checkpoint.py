@@ -325,7 +325,13 @@ class TestReading:
         """A moment of another shape would be written over its neighbour in the pool."""
         trained().save(path)
         rewrite(path, lambda tensors, description: tensors.update({key: np.ones(shape, dtype)}))
-        assert key in self.refused(path)
+        assert f"damaged: '{key}' is not of finite float32, or not of one shape" in self.refused(path)
+
+    @pytest.mark.parametrize("key", ["weight/encoder/W", "moment/v/words"])
+    def test_what_is_not_finite_is_refused(self, path: Path, key: str) -> None:
+        trained().save(path)
+        rewrite(path, lambda tensors, description: tensors[key].fill(np.nan))
+        assert f"damaged: '{key}' is not of finite float32, or not of one shape" in self.refused(path)
 
     def test_a_later_format_is_named(self, path: Path) -> None:
         small().save(path)

@@ -97,7 +97,7 @@ class CellDescriptor:
 
     Args:
         cell: encoded.
-        beside: what it finds in other parts of the same cell: number of the part, and the view.
+        same_row: what it finds in other parts of the same cell: number of the part, and the view.
         id: number of the encoded cell.
         training: whether it is for plans of training, or of inference.
         parameters: number of each parameter.
@@ -108,7 +108,7 @@ class CellDescriptor:
     def __init__(
         self,
         cell: EncodedCell,
-        beside: Mapping[SameRow | SameRowGradient, tuple[int, View]],
+        same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]],
         id: int,
         training: bool,
         distribution: Distribution,
@@ -124,7 +124,7 @@ class CellDescriptor:
         self._exclusive = cell.exclusive
         self._names = names
         self._written: list[SourceRecord] = []
-        self._beside = list(beside)
+        self._same_row = list(same_row)
         self._bases = self._numbers_of_bases()
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
@@ -160,7 +160,7 @@ class CellDescriptor:
             list_of_domain=[program.lists.index(d) for d in range(1, program.n_domains + 1)],
             slabs=[SlabRecord(s.width, s.domain) for s in lowered.slabs],
             sources=self._written,
-            beside=[SameRowRecord(part, view.slab, view.offset) for part, view in beside.values()],
+            same_row=[SameRowRecord(part, view.slab, view.offset) for part, view in same_row.values()],
             keys=keys,
             n_forward_keys=cell.n_forward_keys,
             row_lists=row_lists,
@@ -184,15 +184,15 @@ class CellDescriptor:
     def _numbers_of_bases(self) -> NDArray[np.int64]:
         """Of each base of the templates, and of none: slabs come first, then what other parts have, then the words of
         operands, then lists."""
-        cell, beside = self._cell, self._beside
+        cell, same_row = self._cell, self._same_row
         n_slabs = len(cell.lowered.slabs)
-        n_same_row, n_words = n_slabs + len(beside), 2 * len(cell.operands)
+        n_same_row, n_words = n_slabs + len(same_row), 2 * len(cell.operands)
         found = np.full(cell.n_bases + 1, -1, np.int64)
         found[:n_slabs] = np.arange(n_slabs)
         for i, (key, at) in enumerate(cell.keys.items()):
             found[n_slabs + at] = n_same_row + n_words + i
             if isinstance(key, SameRow | SameRowGradient):
-                found[n_slabs + at] = n_slabs + beside.index(key)
+                found[n_slabs + at] = n_slabs + same_row.index(key)
         for i, at in enumerate(cell.operands.values()):
             found[n_slabs + at : n_slabs + at + 2] = n_same_row + 2 * i + np.arange(2)
         return found
@@ -241,9 +241,9 @@ class CellDescriptor:
             case Args(position):
                 return SourceRecord(From.ARGS, cell.vector_index[position])
             case SameRow(position):  # what is read of the other part also has the ids of its values, as an argument
-                return SourceRecord(From.SAME_ROW, self._beside.index(key), cell.vector_index[position])
+                return SourceRecord(From.SAME_ROW, self._same_row.index(key), cell.vector_index[position])
             case SameRowGradient():
-                return SourceRecord(From.SAME_ROW, self._beside.index(key))
+                return SourceRecord(From.SAME_ROW, self._same_row.index(key))
             case Elements(position):
                 domain = program.list_domains[position]
                 return SourceRecord(From.ELEMENTS, cell.list_index[position], domain=domain)

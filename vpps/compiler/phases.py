@@ -19,7 +19,7 @@ class EncodedPart(NamedTuple):
     """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
 
     cell: EncodedCell
-    beside: dict[SameRow | SameRowGradient, tuple[int, View]]
+    same_row: dict[SameRow | SameRowGradient, tuple[int, View]]
 
 
 def encode_parts(
@@ -42,14 +42,14 @@ def encode_parts(
     with_gradient: set[tuple[Batching, int]] = set()  # of what crosses: that which some reader has a gradient of
     for k in reversed(range(len(parts))):  # readers first
         part = parts[k]
-        beside: dict[SameRow | SameRowGradient, tuple[int, View]] = {}
+        same_row: dict[SameRow | SameRowGradient, tuple[int, View]] = {}
         taken_back: dict[int, int] = {}
         for output in range(len(part.outputs)):
             if (part.batching, output) in handed:
                 reader, key, view = handed[part.batching, output]
                 taken_back[output] = made[reader].cell.lowered.slabs[view.slab].width
                 made[reader].cell.handed_back.remove((key, view))
-                beside[SameRowGradient(output)] = reader, view
+                same_row[SameRowGradient(output)] = reader, view
         dead = [
             output
             for output, k in enumerate(part.outputs)
@@ -63,13 +63,13 @@ def encode_parts(
                 with_gradient.add((crossing.batching, crossing.output))
             if crossing.alone and len(found) == 1 and found[0].slab >= 0:
                 handed[crossing.batching, crossing.output] = k, key, found[0]
-        made[k] = EncodedPart(cell, beside)
+        made[k] = EncodedPart(cell, same_row)
     for k, part in enumerate(parts):
         for position, crossing in enumerate(part.crossings, start=part.first_crossing):
             other = numbers[crossing.batching]
             view = made[other].cell.lowered.outputs[crossing.output]
             assert view.slab >= 0
-            made[k].beside[SameRow(position)] = other, view
+            made[k].same_row[SameRow(position)] = other, view
             if part.batching is Batching.LAZY:  # in one step, whatever steps computed it
                 made[other].cell.read_whole.add(view.slab)
     return [made[k] for k in range(len(parts))]

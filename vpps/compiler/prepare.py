@@ -29,8 +29,10 @@ def root(nodes: Sequence[Node], i: int) -> int:
 
 
 def offset_in_root(nodes: Sequence[Node], i: int) -> int:
-    """Floats from the beginning of that."""
-    return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0]) if nodes[i].op.form in VIEWS else 0
+    """Floats before a view in the node that it is part of."""
+    if nodes[i].op.form not in VIEWS:
+        return 0
+    return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0])
 
 
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:

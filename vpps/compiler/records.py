@@ -200,7 +200,7 @@ class CellRecord(NamedTuple):
     list_of_domain: list[I32]
     slabs: list[SlabRecord]
     sources: list[SourceRecord]
-    beside: list[SameRowRecord]
+    same_row: list[SameRowRecord]
     keys: list[I32]  # the lists that are placed: their sources
     n_forward_keys: I64
     row_lists: list[I32]  # those that operands may need: their sources

@@ -223,7 +223,7 @@ class Engine:
             except SpillError:
                 self.arrangement = next(self._arrangements)
                 self.stepped_down += 1
-                self._bind(accumulate=False)  # it stays as it is
+                self._bind(accumulate=False)  # room for gradients of tables, once made, stays
 
     # ---- launches
 

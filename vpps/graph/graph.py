@@ -123,8 +123,8 @@ class Graph:
         if block is None:
             block = self._inputs[shape, grad] = self.block_of(self.input_program(shape, grad))
         self.last_block = block
-        block.data.append(data)
         result: Expression = block.append(self, [], [], [])
+        block.data.append(data)
         return result
 
     def input_program(self, shape: Shape, grad: bool) -> TracedCell:

@@ -161,11 +161,17 @@ def _read(path: Path) -> _Contents:
                 raise ValueError("since")
         accumulated = _accumulated(description.get("accumulated"), tensors, weights)
         averages = _averages(description.get("averages"), tensors, weights)
+    except _UnusableError as error:
+        raise CheckpointError(f"{path}: damaged: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         # The last two: numbers that are infinite, deep JSON.
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
     return _Contents(description, user, weights, state, accumulated, averages)
+
+
+class _UnusableError(ValueError):
+    """An array is there, but not of the numbers that belong there."""
 
 
 def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
@@ -177,10 +183,10 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
 
 
 def _tensor(tensors: Mapping[str, Any], name: str, shape: Shape | None = None, dtype: type = np.float32) -> Any:
-    """A tensor of finite numbers, of that shape and type. Raises KeyError, ValueError."""
+    """A tensor of finite numbers, of that shape and type. Raises KeyError, _UnusableError."""
     found = tensors[name]
     if found.dtype != dtype or shape not in (None, found.shape) or not np.isfinite(found).all():
-        raise ValueError(name)
+        raise _UnusableError(f"{name!r} is not of finite {np.dtype(dtype)}, or not of one shape")
     return found
 
 

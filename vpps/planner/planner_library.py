@@ -199,7 +199,7 @@ class PlannerLibrary:
             )
         call = self._call
         try:
-            memory = self._memory_of(graph, batch, wanted, calls)
+            memory = self._planned(graph, batch, wanted, calls)
             plan = Plan(graph, self, tuple(self._ids[: call.n_cells].tolist()), memory, call, held, again)
             if calls is not None:
                 where = FoundMemory()  # columns of the batch are copied
@@ -211,8 +211,8 @@ class PlannerLibrary:
             plan.grouping.note_idle()
         return plan
 
-    def _memory_of(self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None) -> Memory:
-        """Plan a batch; where that is."""
+    def _planned(self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None) -> Memory:
+        """Have C++ plan a batch, answering what it asks; the memory that the plan is in."""
         call = self._call
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
@@ -305,7 +305,7 @@ class PlannerLibrary:
         if parts:
             encoded = cells.encoded_parts(parts, unread, training)
             descriptors = [
-                self._descriptor(Encoded(cell, part.cell, found.cell), found.beside, training)
+                self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training)
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
@@ -325,13 +325,13 @@ class PlannerLibrary:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
     def _descriptor(
-        self, encoded: Encoded, beside: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
+        self, encoded: Encoded, same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
     ) -> CellDescriptor:
         self._encoded.append(encoded)
         number, cell = len(self._encoded) - 1, encoded.cell
         rule, averaging = self._rule, self._averaging
         return CellDescriptor(
-            cell, beside, number, training, self.distribution, self._number, self._bits, rule, averaging
+            cell, same_row, number, training, self.distribution, self._number, self._bits, rule, averaging
         )
 
     def _tell_pair(self, pair: Pair) -> None:

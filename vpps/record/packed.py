@@ -82,6 +82,7 @@ def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: An
     for cell in made:
         if type(cell) is not Cell:
             return None
+    inputs = inputs.copy()  # another thread may change it: C++ counts on as many columns as there are names
     signature = tuple([(name, int) for name in inputs])  # as record_map has it
     kinds: Kinds | None = made[0].maps.get((made, arity, signature, None))
     if kinds is None:

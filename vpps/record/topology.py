@@ -115,6 +115,7 @@ def strongly_connected(reads: list[set[int]]) -> list[int]:
     low: dict[int, int] = {}
     stack: list[int] = []
     component = [-1] * len(reads)
+    n_components = 0
     for root in range(len(reads)):
         work = [(root, iter(sorted(reads[root])))] if root not in index else []
         while work:
@@ -133,7 +134,7 @@ def strongly_connected(reads: list[set[int]]) -> list[int]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == index[node]:
-                    number = max(component) + 1
                     while component[node] < 0:
-                        component[stack.pop()] = number
+                        component[stack.pop()] = n_components
+                    n_components += 1
     return component

@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Self
 
 from vpps.engine.ahead import example_plan
@@ -81,7 +82,9 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
             self.close()
         except NonFiniteError:

@@ -9,9 +9,8 @@ and unmade (the handle places all parameters anew) when a cell does not. It is s
 so which cells were trained belongs to the model and its checkpoints (`cell_history.py`).
 
 What `lazy_batching` cuts by is a fact of the graph (`record/topology.py`), so the cut is one of each plan, kept per
-cell and fact. The *tails* that `fusion` makes (`script/tails.py`) are part of the kernel on cuda and simt; on cpu they
-are a small library beside it, compiled when first needed.
-"""
+cell and fact. The *tails* that `fusion` makes (`script/tails.py`), identified by their program and not by sizes, are
+part of the kernel on cuda and simt; on cpu they are a small library beside it, compiled when first needed."""
 
 from __future__ import annotations
 

@@ -446,9 +446,8 @@ def drop_unused_slabs(cell: LoweredCell) -> None:
     cell.slab_nodes = [cell.slab_nodes[i] for i in kept]
     cell.n_forward_slabs = sum(i < cell.n_forward_slabs for i in kept)
     for name in (
-        *("forward", "backward", "parameter_gradients", "table_gradients"),
-        *("outputs", "arguments", "input_gradient"),
-    ):
+        "forward", "backward", "parameter_gradients", "table_gradients", "outputs", "arguments", "input_gradient",
+    ):  # fmt: skip
         setattr(cell, name, _renumbered(getattr(cell, name), numbers))
 
 

@@ -45,7 +45,8 @@ def recomputed(
             room[slab, False][_SOURCE] = unlimited
         if slab in read:
             room[_SINK][slab, True] = unlimited
-    while _SOURCE in (following := _ways_to_the_sink(room)):
+    following = _ways_to_the_sink(room)
+    while _SOURCE in following:
         nodes = [_SOURCE]
         while nodes[-1] != _SINK:
             nodes.append(following[nodes[-1]])
@@ -53,6 +54,7 @@ def recomputed(
         for a, b in pairwise(nodes):
             room[b][a] -= flow
             room[a][b] += flow
+        following = _ways_to_the_sink(room)
     return {slab for slab in slabs if (slab, False) in following and slab in made_of}
 
 

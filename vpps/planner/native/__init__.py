@@ -14,8 +14,8 @@ compiler refuses a name that Python does not have, a field that lies elsewhere, 
 - `stages.h` and `rows.h` arrange it; `grouping.h` deals it to groups of virtual processors;
 - `memory.h` gives out slabs;
 - `index_lists.h`, `row_lists.h` and `reverse_lists.h` place what precedes the instructions;
-- a schedule writes the steps: `vector_schedule.h` (`boundaries.h` decides its barriers), or `grouped_schedule.h` and
-  `paper_schedule.h`, which have several streams (`streams.h`);
+- a schedule writes the steps into streams of instructions (`streams.h`): `vector_schedule.h` into one (`boundaries.h`
+  decides its barriers), `grouped_schedule.h` and `paper_schedule.h` into several;
 - `launch_end.h` writes gradients and update (`used_tables.h`: of lookup tables; `products.h`: by cuBLAS);
 - `account.h` and `memory_map.h` note, where asked, what was made and what lies where.
 

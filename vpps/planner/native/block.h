@@ -31,7 +31,7 @@ struct Block : Vertices {
     i64 rows(i32 domain) const { return domain ? static_cast<i64>(owner[domain - 1].size()) : n_rows; }
     i64 needed_rows(i32 domain) const { return domain ? ends[domain - 1][n_needed] : n_needed; }
     i64 n_slabs() const { return static_cast<i64>(cell->slabs.size()); }
-    i64 operand_base(i64 operand) const { return n_slabs() + static_cast<i64>(cell->beside.size()) + 2 * operand; }
+    i64 operand_base(i64 operand) const { return n_slabs() + static_cast<i64>(cell->same_row.size()) + 2 * operand; }
     i64 n_bases() const { return operand_base(static_cast<i64>(cell->operands.size())); }
 };
 

@@ -46,7 +46,7 @@ private:
     static constexpr double EVEN = 1.25, WORTH_A_BARRIER = 0.8;
 
     // A way to deal vertices to groups.
-    struct Partition {
+    struct Division {
         std::vector<i32> group;
         std::vector<u8> first;  // shared sources that several groups read: they must be there before
         std::vector<i64> loads;
@@ -64,7 +64,7 @@ private:
     std::vector<Component> components_;
     std::vector<i32> group_of_root_;
     Dealing dealing_;
-    Partition best_, other_;
+    Division best_, other_;
     std::vector<i64> earliest_, latest_;  // by component of cells
 
     // Calls act(producer, reader) for every value that a vertex reads which connects.
@@ -167,7 +167,7 @@ private:
     }
 
     // Deals components, where the shared sources connect nothing.
-    void deal(const Graph& graph, i64 n_shared, Partition& into)
+    void deal(const Graph& graph, i64 n_shared, Division& into)
     {
         find_components(graph, n_shared);
         group_of_root_.assign(graph.n_vertices, 0);
@@ -219,7 +219,7 @@ private:
                 components_.push_back({work_of_root_[v], first_call_[v], v});
     }
 
-    void settle(const Graph& graph, i64 n_shared, Partition& into)
+    void settle(const Graph& graph, i64 n_shared, Division& into)
     {
         into.n_shared = n_shared;
         into.n_components = static_cast<i64>(components_.size());

@@ -440,16 +440,16 @@ private:
     // For each step, the base of the rows that other parts of the cell have.
     static void settle_same_row(Block& b)
     {
-        const i64 n_slabs = b.n_slabs(), n_same_row = static_cast<i64>(b.cell->beside.size()), n_bases = b.n_bases();
+        const i64 n_slabs = b.n_slabs(), n_same_row = static_cast<i64>(b.cell->same_row.size()), n_bases = b.n_bases();
         for (i64 i = n_slabs; i < n_slabs + n_same_row; i++) {
-            const SameRow& beside = b.cell->beside[i - n_slabs];
-            const Block& other = b.parts[beside.part];
+            const SameRow& value = b.cell->same_row[i - n_slabs];
+            const Block& other = b.parts[value.part];
             i64 step = 0;
             for (i64 s = 0; s < b.n_steps; s++) {
                 while (step + 1 < other.n_steps &&
                        other.first_row[(step + 1) * other.domains()] <= b.first_row[s * b.domains()])
                     step++;
-                b.bases[s * n_bases + i] = other.bases[step * other.n_bases() + beside.slab] + beside.offset;
+                b.bases[s * n_bases + i] = other.bases[step * other.n_bases() + value.slab] + value.offset;
             }
         }
     }

@@ -65,8 +65,8 @@ public:
             rows_of_slab(b, static_cast<i32>(s.a), 0, out, n);
             break;
         case From::SAME_ROW: {
-            const SameRow& beside = b.cell->beside[s.a];
-            rows_of_slab(b.parts[beside.part], beside.slab, beside.offset, out, n);
+            const SameRow& value = b.cell->same_row[s.a];
+            rows_of_slab(b.parts[value.part], value.slab, value.offset, out, n);
             break;
         }
         case From::TABLE_ROWS:

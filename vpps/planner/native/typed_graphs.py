@@ -142,14 +142,17 @@ def lower_bound(graph: TypedGraph) -> int:
 
 
 def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
-    """Learn a machine for a typed graph (learning.h). Raises CompileError: there is no compiler."""
+    """Learn a machine for a typed graph (learning.h).
+
+    Raises:
+        CompileError: there is no compiler.
+    """
     lib = library.library()
     began = time.perf_counter()
     given, found = _Given(graph), FoundMachine()
-    its_settings = {name: getattr(settings, name) for name, *_ in GivenSettings._fields_[2:]}
-    given_settings = GivenSettings(
-        EncodingKind[settings.encoding.kind.upper()], settings.encoding.phases, **its_settings
-    )
+    encoding = {"encoding": EncodingKind[settings.encoding.kind.upper()], "phases": settings.encoding.phases}
+    names = [name for name, *_ in GivenSettings._fields_ if name not in encoding]
+    given_settings = GivenSettings(**encoding, **{name: getattr(settings, name) for name in names})
     learned = lib.vpps_learn(given.at, ctypes.byref(given_settings), ctypes.byref(found))
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)

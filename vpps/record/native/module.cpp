@@ -85,9 +85,10 @@ PyObject* method_get(PyObject* self, PyObject* instance, PyObject*)
     return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
 }
 
-// Name, documentation and signature are those of the method in Python; inspect.unwrap finds it.
+// Name, documentation and signature are those of the method in Python; inspect.unwrap finds it. The class is its own.
 PyObject* method_attribute(PyObject* self, PyObject* name)
 {
+    if (!PyUnicode_CompareWithASCIIString(name, "__class__")) return PyObject_GenericGetAttr(self, name);
     PyObject* careful = as<Method>(self)->careful;
     return PyUnicode_CompareWithASCIIString(name, "__wrapped__") ? PyObject_GetAttr(careful, name) : Py_NewRef(careful);
 }
