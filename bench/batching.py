@@ -115,7 +115,7 @@ def run_program(name: str, learning: Any, batches: Sequence[Any], options: argpa
 def of_machines(machines: Sequence[Any]) -> dict[str, Any]:
     """What is known of learning some machines; nothing where there is nothing to choose."""
     return {
-        "states": sum(len(learned.machine.table) for learned in machines),
+        "states": sum(len(learned.automaton.table) for learned in machines),
         "trials": sum(learned.trials for learned in machines),
         "learned": {
             "batches": sum(learned.batches for learned in machines),

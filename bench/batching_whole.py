@@ -64,7 +64,7 @@ def by(policy: str, machine: Automaton | None = None) -> Run:
 
 def by_machine(learned: Learned) -> Run:
     """As a learned machine says."""
-    return by("fsm", learned.machine)
+    return by("fsm", learned.automaton)
 
 
 by_depth = by("depth")

@@ -5,10 +5,10 @@
 They are those of vpps.zoo in the paper's sizes (workload_tasks.py), over one synthetic example: a kernel depends on
 cells and sizes alone.
 
-Every round of a program is a new process with an empty cache. `value` is what the first `vpps.specialize` of the
-process takes: planning, rendering, NVRTC's loading and compiling, and again wherever the compiler spilled
-(`stepped_down` times). `cpu` is the processor time of that, which tells a busy machine from a slow compiler. `cached`
-is the same call once more, `cached_cubin` what of that is the look into the cache.
+Every round of a program is a new process whose cache holds the planner alone. `value` is what the first
+`vpps.specialize` of the process takes: planning, rendering, NVRTC's loading and compiling, and again wherever the
+compiler spilled (`stepped_down` times). `cpu` is the processor time of that, which tells a busy machine from a slow
+compiler. `cached` is the same call once more, `cached_cubin` what of that is the look into the cache.
 
 The peer is table II of the paper: program compilation (NVRTC of CUDA 9.1, to PTX) and module load (PTX to binary) on a
 Xeon E5-1650 v2 for a Titan V: another processor, another GPU. To load a cubin takes a GPU: gpu_micro/launch.py.
@@ -19,18 +19,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import harness
 import numpy as np
 from workload_tasks import make_task
 
 import vpps
+from vpps.planner.native import library
 
 BENCH = "compile"
 PAPER = {  # program: (compilation, module load), seconds
@@ -80,8 +83,10 @@ def once(program: str, arch: str) -> dict[str, float]:
 
 
 def in_new_process(program: str, arch: str) -> dict[str, float]:
-    """As `once`, with an empty cache."""
+    """As `once`, with a cache that holds nothing but the planner, which is the same for all programs."""
+    planner = library.build().parent
     with tempfile.TemporaryDirectory() as cache:
+        shutil.copytree(planner, Path(cache, "kernels", planner.name))
         command = [sys.executable, __file__, "--once", program, "--arch", arch]
         environment = os.environ | {"VPPS_CACHE_DIR": cache}
         run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -55,7 +55,7 @@ def measure(
     harness.report(
         BENCH, case, seconds, "s",
         higher_is_better=False, trials=sum(learned.trials for learned in machines),
-        states=sum(len(learned.machine.table) for learned in machines),
+        states=sum(len(learned.automaton.table) for learned in machines),
         batches=sum(learned.batches for learned in machines), bound=sum(learned.lower_bound for learned in machines),
         vertices=sum(graph.n for graph in graphs), **extra,
     )  # fmt: skip

@@ -59,6 +59,24 @@ class Trainer:
         self.handle.close()
 
 
+def tree_states(W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter, bU: vpps.Parameter) -> tuple[Any, Any]:
+    """Functions that compute c and h of a leaf and of an inner node, by the equations in `treelstm.py`."""
+
+    def finished(c, o):
+        return c, vpps.sigmoid(o) * vpps.tanh(c)
+
+    def leaf(x):
+        i, o, u = vpps.split(W @ x + b, 3)
+        return finished(vpps.sigmoid(i) * vpps.tanh(u), o)
+
+    def inner(c_left, h_left, c_right, h_right):
+        i, f_left, f_right, o, u = vpps.split(U @ vpps.concat([h_left, h_right]) + bU, 5)
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f_left) * c_left + vpps.sigmoid(f_right) * c_right
+        return finished(c, o)
+
+    return leaf, inner
+
+
 class VppsTreeLstm(Trainer):
     """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`, recording a call of a cell per node."""
 
@@ -80,21 +98,19 @@ class VppsTreeLstm(Trainer):
 
         table = self.words
 
-        def finished(c, o, label):
+        leaf_state, inner_state = tree_states(W, b, U, bU)
+
+        def finished(c, h, label):
             """State and loss of a node."""
-            h = vpps.sigmoid(o) * vpps.tanh(c)
             return c, h, vpps.cross_entropy(Wo @ h + bo, label)
 
         @vpps.cell
         def leaf(word, label):
-            i, o, u = vpps.split(W @ vpps.lookup(table, word) + b, 3)
-            return finished(vpps.sigmoid(i) * vpps.tanh(u), o, label)
+            return finished(*leaf_state(vpps.lookup(table, word)), label)
 
         @vpps.cell
         def inner(c_left, h_left, c_right, h_right, label):
-            i, f_left, f_right, o, u = vpps.split(U @ vpps.concat([h_left, h_right]) + bU, 5)
-            c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f_left) * c_left + vpps.sigmoid(f_right) * c_right
-            return finished(c, o, label)
+            return finished(*inner_state(c_left, h_left, c_right, h_right), label)
 
         self.leaf, self.inner = leaf, inner
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)

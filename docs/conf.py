@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -29,6 +30,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
+autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
@@ -41,7 +43,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"contextlib\..*"),
     (
         "py:.*",
-        r"(R|P|Advice|Array|Averages|Batch|Batch_co|Example|Float32|Init|Ints|Schedule|Shape|State|Value|Vector)",
+        r"(R|P|Advice|Array|Averages|Batch|Batch_co|Example|Float32|Gradients|Init|Kept|Ints|Schedule|Shape|State|Value|Vector)",
     ),
     ("py:.*", r"vpps\.\w+\.\w+.*"),  # modules that define public names, and internal classes
 ]

@@ -24,6 +24,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests of vpps.torch need PyTorch, all of them."""
+    if item.path.is_relative_to(Path(__file__).parent / "torch"):
+        item.add_marker(pytest.mark.frameworks("torch"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a framework that is not there."""
+    for mark in item.iter_markers("frameworks"):
+        for name in mark.args:
+            pytest.importorskip(name, reason=f"{name} is not installed: scripts/test --torch installs and tests it")
+
+
 @pytest.fixture
 def real_data() -> Callable[[str], Path]:
     """Path of a file of the real data sets; skips the test where it is absent."""

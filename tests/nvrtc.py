@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import struct
 import sys
 
 import pytest
@@ -86,6 +87,37 @@ _NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
 def noncoherent_loads(code: MachineCode) -> list[str]:
     """Global loads that go through the read-only path: right only for what nothing writes during the launch."""
     return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
+
+
+def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:
+    """What the driver goes by: entries (attribute, symbol, value) of the cubin's section .nv.info.
+
+    NVIDIA does not document them; `cuobjdump --dump-elf` calls them EIATTR_REGCOUNT and EIATTR_MIN_STACK_SIZE (of an
+    entry, with what it calls).
+    """
+
+    def text(start: int) -> str:
+        return image[start : image.index(b"\0", start)].decode()
+
+    (table,) = struct.unpack_from("<Q", image, 0x28)  # System V ABI, chapter 4
+    entry_size, count, names = struct.unpack_from("<HHH", image, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQII", image, table + i * entry_size) for i in range(count)]
+    sections = {text(headers[names][4] + header[0]): header for header in headers}
+    (*_, info, info_size, _, _), (*_, symbols, _, link, _) = sections[".nv.info"], sections[".symtab"]
+    found = {}
+    position = info
+    while position < info + info_size:
+        form, attribute, size = struct.unpack_from("<BBH", image, position)
+        position += 4
+        if form != 4:  # EIFMT_SVAL; the others have no value behind
+            continue
+        if size == 8:
+            symbol, value = struct.unpack_from("<II", image, position)
+            (name,) = struct.unpack_from("<I", image, symbols + 24 * symbol)
+            if text(headers[link][4] + name) == kernel:
+                found[attribute] = value
+        position += size
+    return found[0x2F], found[0x12]
 
 
 def interpreter(cached: int, parameter: str = "", case: str = "") -> str:

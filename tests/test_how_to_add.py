@@ -86,7 +86,7 @@ EXAMPLES = {
 +#include "policies/policy.h"
 +
 +struct Widest : Policy {
-+    void batch(TypedGraph& graph, const Machine&) override
++    void batch(TypedGraph& graph, const Automaton&) override
 +    {
 +        run.start(graph);
 +        while (!run.done())

@@ -5,6 +5,7 @@ from vpps import errors as _errors
 from vpps._version import __version__ as __version__
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import Specialized, specialize
+from vpps.engine.gradients import RowGradients
 from vpps.engine.timeline import Timeline
 from vpps.errors import *
 from vpps.graph import functions as _functions
@@ -24,7 +25,7 @@ from vpps.session.handle import Handle
 
 config.start_logging()
 
-_SUBMODULES = ("data", "inspection", "nn", "reference", "zoo")
+_SUBMODULES = ("data", "inspection", "nn", "reference", "torch", "zoo")
 
 
 def __getattr__(name: str) -> object:
@@ -46,6 +47,7 @@ __all__ = [
     "Model",
     "Parameter",
     "Passes",
+    "RowGradients",
     "Rows",
     "Specialized",
     "Timeline",

@@ -68,6 +68,9 @@ CXX = Variable(
     "CXX", "", "the C++ compiler of planner, recorder and the cpu target; default: g++, clang++, the ziglang package's"
 )
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
+OMP_WAIT_POLICY = Variable(
+    "OMP_WAIT_POLICY", "", "PASSIVE: idle threads of PyTorch sleep; nothing is said of cores that vpps shares with them"
+)
 
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """All of them: what `vpps-cache stat` and the page of the documentation show."""

@@ -63,3 +63,21 @@ def host_array(value: Any, what: str) -> Any:
             ".detach().cpu().numpy() for a PyTorch tensor"
         ) from error
     return cupy.asnumpy(array)
+
+
+def requires_gradient(value: Any) -> bool:
+    """Whether it is a tensor of PyTorch through which gradients flow; imports nothing."""
+    return getattr(value, "requires_grad", False) is True
+
+
+def detached(value: Any) -> Any:
+    """The numbers of a tensor that requires gradients, on the host, in a type that NumPy has; others as they are."""
+    if not requires_gradient(value):
+        return value
+    plain = value.detach().cpu()  # waits for the stream that computes it
+    return plain.float() if plain.element_size() < 4 else plain
+
+
+def version_of(tensor: Any) -> int | None:
+    """How often a tensor of PyTorch was written to; None where PyTorch does not count (in inference mode)."""
+    return None if tensor.is_inference() else int(tensor._version)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, VppsError
-from vpps.interop import host_array
+from vpps.interop import host_array, requires_gradient
 
 Float32 = NDArray[np.float32]
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -26,13 +26,8 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
     Rounding a wider float is fine; losing the value is not. Raises DtypeError for booleans, strings, objects, complex
     numbers, integers that float32 does not hold exactly, and finite numbers beyond float32's range.
     """
-    if not isinstance(value, np.ndarray | list | tuple | float | int):  # of these it is known where they are
-        value = host_array(value, what)
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:  # the last one: PyTorch's, of tensors that require gradients
-        raise DtypeError(f"{what}: cannot be read as an array of numbers ({error})") from error
-    if array.dtype.kind not in "fiu":
+    array = as_array(value, what)
+    if array.dtype.kind not in "fiu" and not _is_narrow(array.dtype):
         raise DtypeError(f"{what}: expected numbers, got dtype {array.dtype}; convert it to float32 first")
     with np.errstate(over="ignore"):
         result = np.array(array, dtype=np.float32, order="C", copy=True)
@@ -45,6 +40,34 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
     elif array.dtype.itemsize > 4 and np.any(np.isinf(result) & np.isfinite(array)):
         raise DtypeError(f"{what}: holds finite numbers beyond float32's range (3.4e38); rescale them")
     return result
+
+
+def _is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a type of ml_dtypes, JAX's bfloat16 or a float8, all of whose numbers are float32's."""
+    return dtype.kind == "V" and np.can_cast(dtype, np.float32)
+
+
+def as_array(value: Any, what: str) -> NDArray[Any]:
+    """`value` as a NumPy array in the host's memory, wherever it was; a copy only where that is needed.
+
+    Raises DtypeError: it has no numbers, or not yet.
+    """
+    if not isinstance(value, np.ndarray | list | tuple | float | int):  # of these it is known where they are
+        value = host_array(value, what)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # the last one: PyTorch's, of tensors that require gradients
+        if requires_gradient(value):
+            raise DtypeError(
+                f"{what}: the tensor requires gradients; graph.input and graph.rows hand them on where they are given "
+                "grad=True, anywhere else give tensor.detach()"
+            ) from None
+        if type(error).__name__ == "TracerArrayConversionError":
+            raise DtypeError(
+                f"{what}: an array that JAX traces, inside jit, grad or vmap, has no numbers yet; call vpps outside of "
+                "them, or for jax.grad within a function of jax.custom_vjp"
+            ) from None
+        raise DtypeError(f"{what}: cannot be read as an array of numbers ({error})") from error
 
 
 def as_number(value: Any) -> float | None:

@@ -149,10 +149,8 @@ class LevelBatched(ABC):
         """Forward, a backward by hand, and the update."""
 
     def _transposed(self, inner: int) -> Tensor:
-        """The recurrent matrix, for so many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix up to twice as
-        fast as by a transposed one; copying the matrix costs a few such products."""
-        matrix = self.weights[self.recurrent]
-        return self._copy.copy_(matrix.t()) if inner > 200 else matrix.t()
+        """See `transposed`."""
+        return transposed(self.weights[self.recurrent], inner, self._copy)
 
     def _update(self, matrix: str, bias: str, d_out: Tensor, x: Tensor) -> None:
         """Weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
@@ -172,14 +170,25 @@ class LevelBatched(ABC):
         """Nothing to release."""
 
 
+def transposed(matrix: Tensor, inner: int, copy: Tensor) -> Tensor:
+    """The recurrent matrix, for so many inner nodes. MKL multiplies 16 to 64 rows by a plain matrix up to twice as
+    fast as by a transposed one; copying the matrix costs a few such products."""
+    return copy.copy_(matrix.t()) if inner > 200 else matrix.t()
+
+
 def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
-    """Logits of all rows; autograd does the backward.
+    """Logits of all rows, from what `states_by_level` takes; autograd does the backward."""
+    return F.linear(states_by_level(w, x, s, row_order), w["Wo"], w["bo"])
+
+
+def states_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order: Tensor) -> Tensor:
+    """h of all rows.
 
     Args:
         x: vectors of the leaves' words.
         row_order: as `Schedule.row_order`, where the weights are.
     """
-    hidden = w["Wo"].shape[1]
+    hidden = len(w["bU"]) // 5
     gates = F.linear(x, w["W"], w["b"])
     i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
     leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
@@ -201,7 +210,7 @@ def forward_by_level(w: Mapping[str, Tensor], x: Tensor, s: Schedule, row_order:
             c = torch.cat((c, leaf_cs[level])).index_select(0, order[level])
             h = torch.cat((h, leaf_hs[level])).index_select(0, order[level])
         hs.append(h)
-    return F.linear(torch.cat(hs[::-1]), w["Wo"], w["bo"])
+    return torch.cat(hs[::-1])
 
 
 class TorchTreeLstm(LevelBatched):
@@ -218,21 +227,55 @@ class TorchTreeLstm(LevelBatched):
     @torch.no_grad()
     def _manual_step(self, s: Schedule) -> None:
         w = self.weights
-        hidden = w["Wo"].shape[1]
-        batch, rows, inner = s.rows[1], s.rows[-1], s.inner[-1]
-        sizes = np.diff(s.inner)[:-1].tolist()  # inner nodes of each level that has any
-
-        def levels(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-            """Tensors with a row per inner node, cut by level, roots first: cheaper than slicing inside the loops."""
-            return list(zip(*(t.split(sizes) for t in tensors), strict=True))
-
-        U_t = self._transposed(inner)
-
-        # Forward: all leaves, then level by level from the deepest. Activated gates are kept for the backward. Row j of
-        # pair_h and pair_c is the two children of inner node j.
-        c, h = torch.empty(rows, hidden), torch.empty(rows, hidden)
-        pair_c, pair_h = c[batch:].view(-1, 2, hidden), h[batch:].view(-1, 2 * hidden)
+        batch, rows = s.rows[1], s.rows[-1]
         x = w["words"].index_select(0, s.words)
+        layer = TreeLayer(w, x, s, self._transposed(s.inner[-1]))
+        h = layer.h
+        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()), 1)
+        self._loss = F.nll_loss(log_p, s.labels, reduction="sum") / batch
+
+        d_logits = log_p.exp_()
+        d_logits.scatter_add_(1, s.labels[:, None], d_logits.new_full((rows, 1), -1.0)).mul_(1.0 / batch)
+        layer.backward(d_logits @ w["Wo"])
+
+        d_x = layer.d_leaf_gates @ w["W"]
+        self._update("W", "b", layer.d_leaf_gates, x)
+        self._update("U", "bU", layer.d_gates, layer.children_h)
+        self._update("Wo", "bo", d_logits, h)
+        if self.optimizer == "sgd":
+            w["words"].index_add_(0, s.words, d_x, alpha=-self.lr)
+        else:
+            w["words"].grad = torch.sparse_coo_tensor(s.words[None], d_x, w["words"].shape, check_invariants=False)
+            for optimizer in self.optimizers:
+                optimizer.step()
+
+
+class TreeLayer:
+    """The states of a mini-batch's trees with a backward by hand, which leaves the last products to the caller.
+
+    Attributes:
+        h: (rows, H), what the layer computes.
+        children_h: (inner nodes, 2 H) what U multiplies, a view of h.
+        d_leaf_gates, d_gates: after `backward`, gradients by W x + b (leaves, 3 H) and U children_h + bU.
+    """
+
+    d_leaf_gates: Tensor
+    d_gates: Tensor
+
+    def __init__(self, w: Mapping[str, Tensor], x: Tensor, s: Schedule, U_t: Tensor) -> None:
+        """Forward. Activated gates are kept for the backward.
+
+        Args:
+            x: (leaves, embedding).
+            U_t: U transposed.
+        """
+        self.w, self.s = w, s
+        self.hidden = hidden = U_t.shape[0] // 2
+        batch, rows, inner = s.rows[1], s.rows[-1], s.inner[-1]
+        # All leaves, then level by level from the deepest. Row j of children_h and pair_c is the two children of inner
+        # node j.
+        c, h = torch.empty(rows, hidden), torch.empty(rows, hidden)
+        pair_c, children_h = c[batch:].view(-1, 2, hidden), h[batch:].view(-1, 2 * hidden)
         leaf_gates = torch.addmm(w["b"], x, w["W"].t()).view(-1, 3, hidden)
         leaf_gates[:, :2].sigmoid_()
         leaf_gates[:, 2].tanh_()
@@ -243,49 +286,47 @@ class TorchTreeLstm(LevelBatched):
         h.index_copy_(0, s.leaf_rows, o * leaf_tanh_c)
         gates, tanh_c = torch.empty(inner, 5, hidden), torch.empty(inner, hidden)
         flat_gates, sigmoids = gates.view(-1, 5 * hidden), gates[:, :4]
-        forward = levels(s.inner_rows, pair_h, *pair_c.unbind(1), flat_gates, sigmoids, *gates.unbind(1), tanh_c)
-        for own, children_h, c_left, c_right, out, sigmoid, i, f_left, f_right, o, u, tc in reversed(forward):
-            torch.addmm(w["bU"], children_h, U_t, out=out)
+        forward = self._levels(
+            s.inner_rows, children_h, *pair_c.unbind(1), flat_gates, sigmoids, *gates.unbind(1), tanh_c
+        )
+        for own, level_h, c_left, c_right, out, sigmoid, i, f_left, f_right, o, u, tc in reversed(forward):
+            torch.addmm(w["bU"], level_h, U_t, out=out)
             sigmoid.sigmoid_()
             u.tanh_()
             own_c = (i * u).addcmul_(f_left, c_left).addcmul_(f_right, c_right)
             torch.tanh(own_c, out=tc)
             c.index_copy_(0, own, own_c)
             h.index_copy_(0, own, o * tc)
-        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()), 1)
-        self._loss = F.nll_loss(log_p, s.labels, reduction="sum") / batch
+        self.h, self.children_h, self.pair_c = h, children_h, pair_c
+        self.leaf_gates, self.leaf_tanh_c, self.gates, self.tanh_c = leaf_gates, leaf_tanh_c, gates, tanh_c
 
-        # Backward, roots first. Every child has one parent, which writes (c) or adds to (h) its row of the gradient.
-        d_logits = log_p.exp_()
-        d_logits.scatter_add_(1, s.labels[:, None], d_logits.new_full((rows, 1), -1.0)).mul_(1.0 / batch)
-        d_h, d_c = d_logits @ w["Wo"], torch.empty(rows, hidden)
+    def backward(self, d_h: Tensor) -> None:
+        """From the gradient by h, which is overwritten: roots first. Every child has one parent, which writes (c) or
+        adds to (h) its row of the gradient."""
+        s, hidden, gates = self.s, self.hidden, self.gates
+        batch = s.rows[1]
+        d_c = torch.empty_like(d_h)
         d_c[:batch] = 0.0  # the roots have no parent
         pair_d_c, pair_d_h = d_c[batch:].view(-1, 2, hidden), d_h[batch:].view(-1, 2 * hidden)
-        d_gates, h_by_c = _local_gradients(gates, pair_c, tanh_c)
-        flat_d_gates = d_gates.view(-1, 5 * hidden)
-        backward = levels(s.inner_rows, pair_d_h, pair_d_c, gates[:, 1:3], d_gates, flat_d_gates, h_by_c)
+        d_gates, h_by_c = _local_gradients(gates, self.pair_c, self.tanh_c)
+        self.d_gates = d_gates.view(-1, 5 * hidden)
+        backward = self._levels(s.inner_rows, pair_d_h, pair_d_c, gates[:, 1:3], d_gates, self.d_gates, h_by_c)
         for own, children_d_h, children_d_c, forget, local, flat_local, by_c in backward:
             own_d_h = d_h.index_select(0, own)
             own_d_c = d_c.index_select(0, own).addcmul_(own_d_h, by_c)
             _chain(local, own_d_c, own_d_h)
-            children_d_h.addmm_(flat_local, w["U"])
+            children_d_h.addmm_(flat_local, self.w["U"])
             torch.mul(forget, own_d_c[:, None], out=children_d_c)
-        leaf_d_gates, h_by_c = _local_gradients(leaf_gates, None, leaf_tanh_c)
+        leaf_d_gates, h_by_c = _local_gradients(self.leaf_gates, None, self.leaf_tanh_c)
         leaf_d_h = d_h.index_select(0, s.leaf_rows)
         leaf_d_c = d_c.index_select(0, s.leaf_rows).addcmul_(leaf_d_h, h_by_c)
         _chain(leaf_d_gates, leaf_d_c, leaf_d_h)
-        flat_leaf_d_gates = leaf_d_gates.view(-1, 3 * hidden)
+        self.d_leaf_gates = leaf_d_gates.view(-1, 3 * hidden)
 
-        d_x = flat_leaf_d_gates @ w["W"]
-        self._update("W", "b", flat_leaf_d_gates, x)
-        self._update("U", "bU", flat_d_gates, pair_h)
-        self._update("Wo", "bo", d_logits, h)
-        if self.optimizer == "sgd":
-            w["words"].index_add_(0, s.words, d_x, alpha=-self.lr)
-        else:
-            w["words"].grad = torch.sparse_coo_tensor(s.words[None], d_x, w["words"].shape, check_invariants=False)
-            for optimizer in self.optimizers:
-                optimizer.step()
+    def _levels(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """Tensors with a row per inner node, cut by level, roots first: cheaper than slicing inside the loops."""
+        sizes = np.diff(self.s.inner)[:-1].tolist()  # inner nodes of each level that has any
+        return list(zip(*(t.split(sizes) for t in tensors), strict=True))
 
 
 def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -> tuple[Tensor, Tensor]:

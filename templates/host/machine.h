@@ -1,13 +1,18 @@
 // ---- the machine, host: OS threads as virtual processors. They live from open to close and sleep between launches.
+//
+// To wake one takes longer than many a launch of a single example. Where somebody waits for a launch at once, that thread
+// is the first virtual processor (`helped`), and its own sleeps on.
 struct Machine {
     pthread_mutex_t lock;
-    pthread_cond_t start, done;
+    pthread_cond_t start, first, done;  // `first`: `start` of the first one
     unsigned launches;  // a new number wakes the threads
     int running;        // threads that have not finished the current launch
     bool closing;
+    bool helped, begun;  // by whoever waits for the launch; who has begun
     unsigned stopped;
     Vp launch;          // what every virtual processor gets, but for its id
     int count, spins;
+    int host;  // the core that virtual processors keep off; -1: none yet
     pthread_t* threads;
     struct Place { Machine* machine; int id; }* places;
     unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
@@ -16,6 +21,22 @@ struct Machine {
 };
 enum { SPINS = 100 };  // about two microseconds: what a wait takes when all virtual processors run at once
 
+// Executes the part of one virtual processor in the launch; all the same in whatever mode of rounding and of denormals
+// that the process has brought its threads into.
+static void execute(Machine& m, Vp vp, int id)
+{
+    fenv_t before;
+    fegetenv(&before);
+    fesetenv(FE_DFL_ENV);
+    vp.id = id;
+    VP_TIMELINE(vp.timeline = m.timelines + id;)
+    vpps_kernel(vp);
+    fesetenv(&before);
+    pthread_mutex_lock(&m.lock);
+    if (--m.running == 0) pthread_cond_broadcast(&m.done);
+    pthread_mutex_unlock(&m.lock);
+}
+
 static void* vpps_thread(void* argument)
 {
     const Machine::Place place = *(Machine::Place*)argument;
@@ -23,21 +44,45 @@ static void* vpps_thread(void* argument)
     unsigned seen = 0;
     for (;;) {
         pthread_mutex_lock(&m.lock);
-        while (m.launches == seen && !m.closing) pthread_cond_wait(&m.start, &m.lock);
+        while ((m.launches == seen || (m.helped && !place.id)) && !m.closing)
+            pthread_cond_wait(place.id ? &m.start : &m.first, &m.lock);
         if (m.closing) {
             pthread_mutex_unlock(&m.lock);
             return nullptr;
         }
         seen = m.launches;
-        Vp vp = m.launch;
+        const Vp vp = m.launch;
         pthread_mutex_unlock(&m.lock);
-        vp.id = place.id;
-        VP_TIMELINE(vp.timeline = m.timelines + place.id;)
-        vpps_kernel(vp);
-        pthread_mutex_lock(&m.lock);
-        if (--m.running == 0) pthread_cond_broadcast(&m.done);
-        pthread_mutex_unlock(&m.lock);
+        execute(m, vp, place.id);
     }
+}
+
+// Lets virtual processors keep off the core of the thread that launches, which goes on meanwhile, or is the first of them,
+// where there are others. Linux wakes a thread on the core where it ran last, busy or not, if it takes the cores to be well
+// used; then whoever launches stands still until the virtual processor has ended, which takes longer than most launches.
+static void keep_off(Machine& m)
+{
+#if defined(__linux__)
+    const int core = sched_getcpu();
+    cpu_set_t rest;
+    if (core == m.host || sched_getaffinity(0, sizeof rest, &rest)) return;
+    m.host = core;
+    CPU_CLR(core, &rest);
+    const int others = CPU_COUNT(&rest);
+    for (int i = m.count > others; i < m.count && m.count - 1 <= others; i++)
+        pthread_setaffinity_np(m.threads[i], sizeof rest, &rest);
+#endif
+}
+
+// If that is wanted be the first virtual processor, with the lock held.
+static void help(Machine& m)
+{
+    if (!m.helped || m.begun) return;
+    m.begun = true;
+    const Vp vp = m.launch;
+    pthread_mutex_unlock(&m.lock);
+    execute(m, vp, 0);
+    pthread_mutex_lock(&m.lock);
 }
 
 #pragma GCC visibility push(default)
@@ -47,9 +92,11 @@ extern "C" {
 void vpps_close(Machine* m)
 {
     pthread_mutex_lock(&m->lock);
+    help(*m);
     while (m->running) pthread_cond_wait(&m->done, &m->lock);
     m->closing = true;
     pthread_cond_broadcast(&m->start);
+    pthread_cond_broadcast(&m->first);
     pthread_mutex_unlock(&m->lock);
     for (int i = 0; i < m->count; i++) pthread_join(m->threads[i], nullptr);
     for (unsigned* c : m->counters) free(c);
@@ -64,10 +111,12 @@ Machine* vpps_open(int count, int cores)
 {
     Machine* m = (Machine*)calloc(1, sizeof(Machine));
     m->spins = count > cores ? 0 : SPINS;
+    m->host = -1;
     static const TailEntry none = {0, nullptr};
     m->tails = &none;
     pthread_mutex_init(&m->lock, nullptr);
     pthread_cond_init(&m->start, nullptr);
+    pthread_cond_init(&m->first, nullptr);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
 #if !defined(__APPLE__)
@@ -99,8 +148,8 @@ void vpps_set_tails(Machine* m, const TailEntry* tails) { m->tails = tails; }  /
 unsigned vpps_launches(Machine* m) { return m->launches; }                    // begun so far
 VP_TIMELINE(void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; })  // of the next launch
 
-// Begin a launch and return at once: 1, or 0 if the previous one is still running.
-int vpps_launch(Machine* m, float* pool, const Word* script)
+// Begin a launch and return at once: 1, or 0 if the previous one is still running. `helped`: vpps_wait comes at once.
+int vpps_launch(Machine* m, float* pool, const Word* script, int helped)
 {
     pthread_mutex_lock(&m->lock);
     if (m->running) {
@@ -113,7 +162,11 @@ int vpps_launch(Machine* m, float* pool, const Word* script)
     m->stopped = 0;
     m->running = m->count;
     m->launch = {0, m->count, pool, script, mine, m->tails, &m->stopped, m->spins, 1.f, 0, {}};
-    pthread_cond_broadcast(&m->start);
+    keep_off(*m);
+    m->helped = helped;
+    m->begun = false;
+    if (m->count > 1) pthread_cond_broadcast(&m->start);
+    if (!helped) pthread_cond_signal(&m->first);
     pthread_mutex_unlock(&m->lock);
     return 1;
 }
@@ -121,6 +174,8 @@ int vpps_launch(Machine* m, float* pool, const Word* script)
 // Wait up to `milliseconds`. -1: still running. 0: done. Else the position + 1 of the instruction that stopped the launch.
 long vpps_wait(Machine* m, int milliseconds)
 {
+    pthread_mutex_lock(&m->lock);
+    help(*m);
     struct timespec until;
 #if defined(__APPLE__)
     clock_gettime(CLOCK_REALTIME, &until);
@@ -133,7 +188,6 @@ long vpps_wait(Machine* m, int milliseconds)
         until.tv_sec++;
         until.tv_nsec -= 1000000000L;
     }
-    pthread_mutex_lock(&m->lock);
     int late = 0;
     while (m->running && late != ETIMEDOUT) late = pthread_cond_timedwait(&m->done, &m->lock, &until);
     const long result = m->running ? -1 : (long)m->stopped;

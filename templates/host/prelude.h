@@ -1,5 +1,6 @@
 // ---- prelude, host: CUDA-style source as host C++17. A virtual processor is one OS thread.
 #include <cerrno>
+#include <cfenv>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>

@@ -56,10 +56,6 @@ def test_without_a_device_a_program_says_so() -> None:
 # ---- peers in PyTorch: the programs stop with status 1 where losses differ, so that running them is the test
 
 
-def needs_torch() -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[bench]'")
-
-
 @pytest.fixture
 def trees_file(tmp_path: Path) -> Path:
     """Trees of one word, of a few, and one that is a chain."""
@@ -81,8 +77,8 @@ def sentences_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.cpu
+@pytest.mark.frameworks("torch")
 def test_tree_lstms_of_all_programs_have_the_losses_of_vpps(trees_file: Path) -> None:
-    needs_torch()
     lines = lines_of(
         "gpu_treelstm.py", "--trees", str(trees_file), "--device", "cpu", "--batch-sizes", "1,3", "--hidden", "24",
         "--embedding", "16", "--passes", "1", "--tf32", "off", "--vps", "2",
@@ -95,8 +91,8 @@ def test_tree_lstms_of_all_programs_have_the_losses_of_vpps(trees_file: Path) ->
 
 
 @pytest.mark.cpu
+@pytest.mark.frameworks("torch")
 def test_chain_lstms_have_the_losses_of_vpps(sentences_file: Path) -> None:
-    needs_torch()
     lines = lines_of(
         "gpu_lstm.py", "--sentences", str(sentences_file), "--device", "cpu", "--tokens", "4,real", "--batch-sizes",
         "3", "--hidden", "24", "--embedding", "16", "--passes", "1", "--tf32", "off", "--vps", "2",

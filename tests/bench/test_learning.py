@@ -63,8 +63,8 @@ def test_setups_are_of_tasks() -> None:
 
 
 @pytest.mark.cpu
+@pytest.mark.frameworks("torch")
 def test_lines_and_table(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the peer of this bench is PyTorch")
     bank = synthetic_treebank(300, 60)
     (tmp_path / "sst").mkdir()
     for name, trees in (("train.txt", bank.train), ("dev.txt", bank.dev)):

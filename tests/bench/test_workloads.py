@@ -22,9 +22,9 @@ SMALL = ("--synthetic", "--hidden", "16", "--limit", "12", "--passes", "2", "--s
 
 
 @pytest.mark.cpu
+@pytest.mark.frameworks("torch")
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_vpps_beside_pytorch(mode: str) -> None:
-    pytest.importorskip("torch", reason="the peer of this test is PyTorch")
     lines = lines_of(
         "workloads.py",
         *SMALL,

@@ -312,6 +312,7 @@ class TestDryRun:
         assert err.splitlines()[-1].startswith("vpps-profile: interrupted")
         assert "Traceback" not in err
         assert children
+        assert not list((tmp_path / "cache").rglob("*.so")), "it waited until the planner was compiled"
         assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 

@@ -16,7 +16,7 @@ from tests.processes import ROOT, TIMEOUT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-WITH_BLOCKS = [page for page in PAGES if blocks_of(page)]
+WITH_BLOCKS = {page: blocks for page in PAGES if (blocks := blocks_of(page))}
 
 # Blocks that no machine of ours can run, by reason, and how many there are at most.
 NOT_RUN = {"installs packages": 2, "compiles kernels for minutes": 1, "depends on the machine": 1}
@@ -30,7 +30,17 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            marks=[pytest.mark.frameworks] if any(b.marks.get("needs") in ("torch", "jax") for b in blocks) else [],
+        )
+        for page, blocks in WITH_BLOCKS.items()
+    ],
+    ids=name_of,
+)
 def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for name in ("VPPS_PASSES", "VPPS_VERIFY"):  # of the other tests; pages show what a user sees

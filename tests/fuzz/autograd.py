@@ -47,7 +47,7 @@ def losses(lines: list[str], weights: Mapping[str, Any]) -> tuple[float, dict[st
     exec("\n".join(line for line in lines if not line.startswith("import ")), names)
     loss = names["loss"]
     loss.backward()
-    return float(loss), {k: np.zeros(p.shape) if p.grad is None else p.grad.numpy() for k, p in made.items()}
+    return loss.item(), {k: np.zeros(p.shape) if p.grad is None else p.grad.numpy() for k, p in made.items()}
 
 
 def _functions(torch: Any) -> dict[str, Callable[..., Any]]:

@@ -20,7 +20,7 @@ from tests.fuzz.program import Found
 from vpps.data import GraphSet
 from vpps.engine.configuration import Configuration
 from vpps.model import checkpoint
-from vpps.tuning import database, machines
+from vpps.tuning import automata, database
 
 TREES = b"(3 (2 The) (4 (3 gorgeously) (2 8 1\\/2)))\n\n(0 (1 caf\xc3\xa9)(2 (0 -LRB-) (1 b) (1 c)))\n(1 d)\n"
 DAGS = {
@@ -110,7 +110,7 @@ class File:
                 assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without a word"
         elif self.form == "tuning":
             choices = database.choices_in(path)
-            found = machines.machine_in(path)
+            found = automata.automaton_in(path)
             for choice in choices or ():
                 assert choice.tuned.describe()
             assert found is None or found.names is not None

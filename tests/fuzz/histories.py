@@ -26,8 +26,9 @@ RULES = (
     "vpps.Adam(lr=0.01, eps=0.01, weight_decay=0.1)", "vpps.AdamW(lr=0.01, eps=0.01)",
     "vpps.Adagrad(lr=0.02, eps=0.1)", "vpps.RMSprop(lr=0.01, eps=0.1)",
 )  # fmt: skip
-EVENTS = ("fb", "accumulate", "resume", "configure", "handle", "evaluate", "discard", "freeze", "assign")
-WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate")
+EVENTS = ("fb", "accumulate", "resume", "configure", "handle", "evaluate", "discard", "freeze", "assign", "halves")
+STEPS = "fb", "halves"
+WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate", "halves")
 
 
 class Event(NamedTuple):
@@ -104,6 +105,19 @@ class History:
         match event.name:
             case "fb":
                 return [f"handle.fb(*batch({batch}))"]
+            case "halves":  # what was accumulated is added up in another order by `apply`
+                return [
+                    f"graph, loss = batch({batch})",
+                    "if plain:",
+                    "    handle.fb(graph, loss)",
+                    "else:",
+                    f"    update = bool({n % 2} or handle.accumulated)",
+                    "    handle.forward(graph, [loss], train=True, keep=True, update=update)",
+                    *(["    handle.forward(graph, [loss])"] if n % 3 == 0 else []),  # its forward is made again
+                    "    found = handle.backward([1])",
+                    "    if not update:",
+                    "        handle.apply(found)",
+                ]
             case "accumulate":
                 return [f"handle.fb(*batch({batch}), accumulate=True)"]
             case "discard":
@@ -173,9 +187,9 @@ class History:
         for event in self.events:
             graph, loss = batch(event.number % max(len(self.batches), 1))
             name = _changed(names, event.number)
-            if event.name in ("fb", "accumulate"):
+            if event.name in (*STEPS, "accumulate"):
                 expected.accumulate(graph, loss)
-            if event.name == "fb":
+            if event.name in STEPS:
                 expected.update()
             elif event.name == "discard":
                 expected.discard()
@@ -240,7 +254,7 @@ def draw(random: Random) -> History:
     batches = tuple(graphs.draw_calls(random, random.randint(1, len(drawn)), 8) for _ in range(random.randint(1, 3)))
     if random.random() < 0.5:  # other cells come first
         batches = tuple(tuple(Call(-1 - call.cell, call.numbers) for call in calls) for calls in batches)
-    weights = (8, 4, 3, 2, 1, 1, 1, 1, 1)
+    weights = (8, 4, 3, 2, 1, 1, 1, 1, 1, 6)
     whats = random.choices(range(len(EVENTS)), weights, k=random.randint(2, 14))
     options = graphs.draw_options(random)._replace(policy=random.choice((0, 0, 1, 2, 3, 4)), short=False)
     return History(

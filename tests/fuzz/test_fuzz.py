@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cpu
 SEED = 3
 
 
+@pytest.mark.frameworks  # PyTorch is a second opinion on graphs
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("kind, n", [("graphs", 3), ("histories", 5), ("files", 60), ("interruptions", 12)])
 def test_some_cases(kind: str, n: int, part: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,25 @@ class TestNames:
     def test_shapes_may_be_lists_and_numpy_ints(self) -> None:
         model = vpps.Model()
         assert model.parameter("a", [2, np.int32(3)]).shape == (2, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.cpu
+def test_weights_stay_where_they_are(tmp_path: Path) -> None:
+    """Whatever writes them: others may share the memory."""
+    net = new()
+    host = {p.name: p.host for p in net.model}
+    net.model.save(tmp_path / "before.safetensors")
+    with vpps.Handle(net.model, vpps.Adam(), ema=0.9) as handle:
+        handle.fb(*net.batch(1))
+        trained = net.model.numpy()
+        with net.model.averaged():
+            pass
+    net.model["b"].assign(trained["b"] + 1)
+    for p in net.model:
+        assert p.host is host[p.name]
+        np.testing.assert_array_equal(host[p.name], trained[p.name] + (p.name == "b"))
+    net.model.restore(tmp_path / "before.safetensors")
+    assert all(p.host is host[p.name] for p in net.model)
 
 
 @pytest.mark.host

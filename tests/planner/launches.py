@@ -14,7 +14,7 @@ from vpps.compiler.arrangement import arrangements, matrices_of
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import gpu_for, stacks_of
 from vpps.ops.philox import LaunchKey
-from vpps.placement.distribution import Distribution, HeldGradients
+from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
 from vpps.placement.update import Averaging, Update
 from vpps.planner.native.automaton import Encoding, LearningSettings
@@ -84,7 +84,8 @@ def distribution_of(
 
 
 def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = Planner) -> Iterator[Plan]:
-    """Every kind of launch: training, clipped, averaging, accumulating, over what is held, inference."""
+    """Every kind of launch: training, clipped, averaging, accumulating, over what is held, halves, an update from given
+    gradients, inference."""
     rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
     passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
@@ -107,6 +108,12 @@ def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = P
     )
     yield training(updates=False, keep=True, held=more)
     yield training(clip_norm=2.0, held=more)
+    for updates, clip_norm, before in ((False, None, NOTHING_HELD), (True, None, more), (True, 0.5, NOTHING_HELD)):
+        update = Update(rule, 9, 5, clip_norm, averaging) if updates else None
+        yield planner.plan_halves(it.graph, it.wanted, update, 1, KEY, before)
+    for clip_norm in (None, 0.5):
+        update = Update(rule, 9, 5, clip_norm, averaging)
+        yield planner.plan_update(update, 1, HeldGradients(held.dense), more.rows)
     yield planner.plan_forward(it.graph, [it.loss])
     yield planner.plan_forward(it.graph, it.wanted)
 
@@ -118,4 +125,4 @@ def _factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[An
 
 def verify(plan: Plan) -> None:
     """Have the verifier look at all its launches. Raises ScriptError."""
-    verifier.verify(plan.script, plan.layout, plan.origin, plan.continuation)
+    verifier.verify(plan.script, plan.layout, plan.origin, plan.continuation, plan.divisions)

@@ -29,7 +29,7 @@ RULE = vpps.SGD(lr=0.1)
 BARRIERS = ("barrier", "signal", "wait")
 OF_THE_END = {  # of those that no cell makes: what messages call them, but for the parameter
     Phase.FORWARD: {"loss", "input", "load"},
-    Phase.BACKWARD: set[str](),
+    Phase.BACKWARD: {"load"},  # where it is a launch of its own
     Phase.GRADIENTS: {"load_gradient", "store_gradient", "gather_sum", "guard"},
     Phase.UPDATE: {"guard", "clip", "load_gradient", "squares_matrix", "squares_rows"},
 }

@@ -51,9 +51,11 @@ def test_a_map_gives_the_bits_of_calls_one_by_one(network: Network, policy: str,
             assert value.tobytes() == again.tobytes()
 
 
+@pytest.mark.frameworks("torch")
 @networks
 def test_a_map_agrees_with_autograd(network: Network) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import torch
+
     model, cells, p = network.make()
     data = network.data(np.random.default_rng(8), 4)
     graph = vpps.Graph()

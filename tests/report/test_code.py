@@ -15,7 +15,7 @@ from tests.report.models import tree
 from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
 from vpps.kernel import sass as sass_module
-from vpps.kernel.complaints import quoted
+from vpps.kernel.diagnostics import quoted
 from vpps.report import Inspection, inspect
 from vpps.report.inspection import cpu_asm, cpu_source
 from vpps.report.kernel_report import KernelsReport

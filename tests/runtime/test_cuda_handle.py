@@ -15,6 +15,7 @@ import pytest
 import vpps
 from tests.classifier import HIDDEN, Classifier, new, same_bits
 from tests.comparison import relative_error
+from tests.kernels import know_the_end_of_launches, widen
 from tests.processes import run
 from tests.runtime import fake_cuda, test_cublas
 from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
@@ -27,6 +28,7 @@ from vpps.placement.onchip import ChipOptions
 from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.emulator import Emulator
+from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
 
@@ -39,6 +41,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     yield fake
     assert fake.depth == 0, "a context was left current"
     assert fake.findings == []
+
+
+@pytest.fixture
+def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels know what any step may need, so that few are compiled."""
+    for machine in (CudaMachine, SimtMachine):
+        widen(monkeypatch, machine, know_the_end_of_launches)
 
 
 @pytest.fixture
@@ -93,6 +102,7 @@ def queued(handle: vpps.Handle) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("roomy_kernels")
 class TestTraining:
     def test_is_that_of_the_same_kernels_in_the_emulator(self, fake: FakeCuda) -> None:
         """No loss, weight or moment differs in one bit, whether anybody waits between steps or not."""
@@ -146,6 +156,26 @@ class TestTraining:
                 handle.sync_get_latest_loss()
         assert same_bits(nets[0].model.numpy(), nets[1].model.numpy())
 
+    @pytest.mark.parametrize("chip", [ChipOptions(), ChipOptions(gradients="gemm")], ids=["", "gemm"])
+    def test_by_halves_has_the_same_bits(self, fake: FakeCuda, chip: ChipOptions) -> None:
+        """Beside whole steps, which wait for what is in flight."""
+        test_cublas.install(fake)
+        whole, halves = new(), new()
+        with on_cuda(whole, vpps.Adam(), onchip=chip) as handle:
+            losses = whole.train(handle, range(6))
+        with on_cuda(halves, vpps.Adam(), onchip=chip, verify=True) as handle:
+            for k in range(6):
+                graph, loss = halves.batch(k)
+                if k % 3 == 0:
+                    handle.fb(graph, loss)
+                    continue
+                (value,) = handle.forward(graph, [loss], train=True, keep=True, update=k % 3 == 1)
+                assert value == losses[k]
+                found = handle.backward([1])
+                if found:
+                    handle.apply(found)
+        assert same_bits(whole.model.numpy(), halves.model.numpy())
+
     def test_goes_on_from_a_checkpoint(self, fake: FakeCuda, tmp_path: Any) -> None:
         net, witness = new(), new()
         with on_cuda(net) as handle:
@@ -174,6 +204,7 @@ class TestOrder:
             assert fake.names() == ["copy in", "record", "wait event", "launch", "record"]
             assert len(handle._engine._flights) == 1, "the one before has been waited for"
 
+    @pytest.mark.usefixtures("roomy_kernels")
     def test_a_step_waits_where_the_host_has_something_to_do(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
         steps: list[tuple[str, Callable[[vpps.Handle, Classifier], Any], int]] = [
@@ -241,6 +272,7 @@ def _same(net: Classifier, seed: int) -> tuple[vpps.Graph, list[vpps.Expression]
     return graph, [loss]
 
 
+@pytest.mark.usefixtures("roomy_kernels")
 class TestFailures:
     @pytest.mark.parametrize("accumulate", [False, True])
     @pytest.mark.parametrize("behind", [True, False])

@@ -38,6 +38,27 @@ class Tensor:
         raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad")
 
 
+class HostArray(Tensor):
+    """As in JAX: read through NumPy. What is traced, within a function to be compiled or derived, has no numbers."""
+
+    ndim = 1
+
+    def __init__(self, values: Any, traced: bool = False) -> None:
+        self.kind, self.values, self.traced = 1, np.asarray(values), traced
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def __array__(self, *unused: Any, **also: Any) -> np.ndarray[Any, Any]:
+        if self.traced:
+            raise type("TracerArrayConversionError", (TypeError,), {})("a long text")
+        return self.values
+
+
 class NumbaArray:
     """As in Numba: the second protocol alone."""
 
@@ -80,6 +101,21 @@ def test_a_graph_takes_them_for_data(cupy: ModuleType) -> None:
     assert graph.last_block.data[-1].tolist() == [1, 2]
     with pytest.raises(DtypeError, match=r"^input.*call 1: the Tensor cannot be read .*detach"):
         graph.input(Tensor(2, [1], requires_grad=True))
+
+
+def test_arrays_of_ints_are_rows_of_a_table() -> None:
+    model = vpps.Model()
+    words = model.lookup("words", (5, 2))
+    assert len(vpps.Graph().lookup(words, HostArray([3, 1, 3]))) == 3
+    for given, message in (([1.5, 2], "expected ints, one per row, got .* float64"), ([5], "5 is out of range|row 5")):
+        with pytest.raises((DtypeError, vpps.IndexRangeError), match=message):
+            vpps.Graph().lookup(words, HostArray(given))
+
+
+@pytest.mark.parametrize("use", ["input", "rows"])
+def test_what_is_traced_has_no_numbers(use: str) -> None:
+    with pytest.raises(DtypeError, match=f"^{use}, call 0: an array that JAX traces.*call vpps outside .*custom_vjp"):
+        getattr(vpps.Graph(), use)(HostArray([1.0], traced=True))
 
 
 def test_parameters_take_them_for_weights(cupy: ModuleType) -> None:

@@ -194,6 +194,21 @@ class TestSum:
             assert key_of(model) == launch_key(5, 2)
         assert len(np.unique(masks, axis=0)) == 3
 
+    def test_given_gradients_are_read_at_once(self) -> None:
+        """What becomes of their arrays afterwards, a PyTorch optimizer's zeros, is nothing to it."""
+        results = []
+        for overwrite in (False, True):
+            net = Net(vpps.Model(seed=2))
+            given: list[Any] = [np.ones((40, 45), np.float32), np.array([2, 3]), np.ones((2, 40), np.float32)]
+            with vpps.Handle(net.model, vpps.SGD(lr=1.0)) as handle:
+                handle.apply({"W0": given[0], "words": tuple(given[1:])}, accumulate=True)
+                for array in given if overwrite else ():
+                    array[...] = 0
+                handle.apply({"words": vpps.RowGradients(np.array([3]), np.ones((1, 40), np.float32))})
+            results.append(net.model.numpy())
+        for name, w in results[0].items():
+            assert w.tobytes() == results[1][name].tobytes(), name
+
 
 class TestBetween:
     @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from tests.comparison import relative_error
 from tests.zoo.cases import Case, every_case
 from vpps.zoo.task import Task
 
+pytestmark = pytest.mark.frameworks("torch")
+
 TOLERANCE = 1e-4
 SCHEDULES = ("vector", "paper")
 BENCH = Path(__file__).parents[2] / "bench"
@@ -24,7 +26,6 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 def assert_agrees_with_torch(task: Task, target: str, batch_sizes: tuple[int, ...], seed: int = 1) -> None:
     """Random batches, both schedules, both forms of the PyTorch program: batched by hand, and vertex by vertex."""
-    pytest.importorskip("torch", reason="the peer of this test is PyTorch")
     if str(BENCH) not in sys.path:
         sys.path.insert(0, str(BENCH))
     from peers.torch_zoo import PROGRAMS

@@ -25,8 +25,8 @@ from vpps.kernel.cache import inventory
 from vpps.kernel.cache.inventory import CacheSummary, Item
 from vpps.planner.native import library as planner
 from vpps.targets import TARGETS
+from vpps.tuning.automata import PREFIX, KeptAutomaton, automaton_in
 from vpps.tuning.database import AUTOTUNE, StoredChoice, choices_in
-from vpps.tuning.machines import PREFIX, KeptMachine, machine_in
 
 PROGRAM = "vpps-cache"
 DAY = 86400.0
@@ -276,7 +276,7 @@ def _as_json(item: Item) -> dict[str, Any]:
 def _list_choices(as_json: bool) -> None:
     """Print every record of the tuning database, and the files that are not used."""
     paths = inventory.tuning()
-    machines = {path: machine_in(path) for path in paths if path.name.startswith(PREFIX)}
+    machines = {path: automaton_in(path) for path in paths if path.name.startswith(PREFIX)}
     found = {path: choices_in(path) for path in paths if path not in machines}
     choices = [choice for of_file in found.values() for choice in of_file or ()]
     learned = [machine for machine in machines.values() if machine is not None]
@@ -293,7 +293,7 @@ def _list_choices(as_json: bool) -> None:
     if learned:
         titles = ("machine for batches of", "states", "batches", "lower bound", "when")
         facts = [
-            (", ".join(m.names), *map(str, (len(m.machine.table), m.batches, m.lower_bound)), m.when) for m in learned
+            (", ".join(m.names), *map(str, (len(m.automaton.table), m.batches, m.lower_bound)), m.when) for m in learned
         ]
         plain_console().print(table_of(titles, facts, left=(titles[0], "when")))
     for path, of_file in (found | machines).items():
@@ -301,9 +301,9 @@ def _list_choices(as_json: bool) -> None:
             print(f"{path}: damaged, or of another version of vpps; it is not used")
 
 
-def _machine_as_json(kept: KeptMachine) -> dict[str, Any]:
+def _machine_as_json(kept: KeptAutomaton) -> dict[str, Any]:
     return {
-        "cells": list(kept.names), "states": len(kept.machine.table), "batches": kept.batches,
+        "cells": list(kept.names), "states": len(kept.automaton.table), "batches": kept.batches,
         "lower_bound": kept.lower_bound, "when": kept.when, "path": str(kept.path),
     }  # fmt: skip
 

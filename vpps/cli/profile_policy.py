@@ -13,7 +13,7 @@ from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
 from vpps.planner.policies.knowledge import cells_of
 from vpps.record.topology import Topology
 from vpps.report.inspection import inspect
-from vpps.tuning.machines import MachineFiles
+from vpps.tuning.automata import AutomatonFiles
 
 
 def trained(workload: Workload, target: str, store: bool) -> Iterator[dict[str, Any]]:
@@ -29,7 +29,7 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[dict[str, 
     """
     example = workload.first(1)[0]
     planner = inspect(workload.model, example, target, optimizer=workload.optimizer).planner
-    knowledge, files, topology = planner.batching.knowledge, MachineFiles(), Topology(example[0])
+    knowledge, files, topology = planner.batching.knowledge, AutomatonFiles(), Topology(example[0])
     for members in topology.recurrence.shared:
         recurrence = knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
@@ -40,7 +40,7 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[dict[str, 
         others = {policy: batches(graph, policy).n_steps for policy in ("sufficient", "critical")}
         yield {
             "cells": list(names), "vertices": graph.n, "trials": learned.trials, "seconds": learned.seconds,
-            "states": len(learned.machine.table), "batches": learned.batches, "stages": learned.stages,
+            "states": len(learned.automaton.table), "batches": learned.batches, "stages": learned.stages,
             "lower_bound": learned.lower_bound, **others, "path": str(path),
         }  # fmt: skip
 

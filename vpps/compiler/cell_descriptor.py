@@ -52,6 +52,7 @@ from vpps.compiler.records import (
     SlabGroupsRecord,
     SlabPlaceRecord,
     SlabRecord,
+    SlabViewRecord,
     SourceRecord,
     TableGradientRecord,
     TemplateRecord,
@@ -154,6 +155,7 @@ class CellDescriptor:
                 fused = cell.fused(gradient, rule, step_fields(self._physical[p], averaging))
                 stepped = self._instruction(fused)
             gradients.append(GradientRecord(parameters[p], self._instruction(group), stepped))
+        wanted = lowered.input_gradient if training else None
         self.record = CellRecord(
             id=id,
             n_domains=program.n_domains,
@@ -179,6 +181,7 @@ class CellDescriptor:
             gathered=gathered,
             matrices_of_forward=sorted(cell.numbers_used(training=False)),
             matrices_of_training=sorted(cell.numbers_used(training=True)) if training else [],
+            input_gradient=SlabViewRecord(-1, 0) if wanted is None else SlabViewRecord(wanted.slab, wanted.offset),
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:

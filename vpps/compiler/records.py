@@ -180,6 +180,13 @@ class SameRowRecord(NamedTuple):
     offset: I64
 
 
+class SlabViewRecord(NamedTuple):
+    """Part of a slab's rows; -1: of none."""
+
+    slab: I32
+    offset: I64
+
+
 class RowOperandRecord(NamedTuple):
     """An operand whose rows lie at an even stride or are found through a list: which list, the offset in each row.
 
@@ -219,6 +226,7 @@ class CellRecord(NamedTuple):
     gathered: list[GatheredRecord]
     matrices_of_forward: list[I32]  # on the chip: their numbers
     matrices_of_training: list[I32]
+    input_gradient: SlabViewRecord  # of a graph's input that wants its gradient
 
 
 class CrossingRecord(NamedTuple):

@@ -31,7 +31,7 @@ from vpps.model.optim import Optimizer
 from vpps.ops.element import WORD_BYTES
 from vpps.ops.operand import Expression
 from vpps.ops.philox import launch_key
-from vpps.placement.distribution import LEFT_OUT, NOTHING_HELD
+from vpps.placement.distribution import LEFT_OUT, NOTHING_HELD, Pool
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -40,6 +40,7 @@ from vpps.record.trace import TracedCell
 from vpps.runtime.choice import make_machine
 from vpps.runtime.machine import Wanted
 from vpps.script.instructions import HEAD_WORDS
+from vpps.script.products import entered_at
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Engine:
         machine: virtual processors and the pool.
         store: what of the model is in the pool.
         plan: of the latest launch, None before the first.
+        has_gradients: whether that launch has computed gradients.
         batching: the policy, which outlives planners.
         planner: once the parameters have their places.
         arrangement: what the chip holds, for these cells.
@@ -125,6 +127,7 @@ class Engine:
         self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups)
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
+        self.has_gradients = False
         self.planner: Planner | None = None
         self.timelines: dict[int, Timeline] = {}
         self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
@@ -245,31 +248,40 @@ class Engine:
         return self.machine.queues and fits and simple
 
     def _is_simple(self, plan: Plan) -> bool:
-        return self.store.is_simple and plan.held == NOTHING_HELD
+        return self.store.is_simple and plan.held == NOTHING_HELD and not plan.divisions
 
-    def launch(self, plan: Plan, step: int = 0, updates: bool = False, loss: Expression | None = None) -> None:
+    def launch(
+        self,
+        plan: Plan,
+        step: int = 0,
+        updates: bool = False,
+        loss: Expression | None = None,
+        given: Callable[[Pool], None] | None = None,
+        part: int = 0,
+        at_once: bool = False,
+    ) -> None:
         """Begin to execute a plan.
 
         Args:
             step: number of the update that it makes or contributes to; 0 where it is no step of training.
             updates: whether it makes it.
             loss: of that step.
+            given: writes gradients into the pool that the launch finds there.
+            part: of the plan, which its divisions separate: forward, backward, what follows.
+            at_once: `wait` comes next.
         """
         waited = time.perf_counter_ns()
         self.machine.grow(plan.pool_floats, self.store.distribution.end, self._pool_limit)
         if not self._trains:
             self.model.pull_weights()
         self.store.upload()
-        if step:
+        if self._options.verify and not part:
+            self._verify(plan)
+        if step and not plan.updates_alone:
             self.store.upload_gradients()
-        if self._options.verify:
-            from vpps.script.verify import verify
-
-            verify(plan.script, plan.layout, plan.origin, plan.continuation)
-            # What the script does not write it must not read: gradients of former launches, memory of former batches.
-            for start, stop in plan.layout.unwritten:
-                self.machine.pool[start:stop] = np.nan
-        self.plan = plan
+        if given is not None:
+            given(self.machine.pool)
+        self.plan, self.has_gradients = plan, plan.loss_slot >= 0 and (part > 0 or not plan.divisions)
         self.peak = max(self.peak, plan.pool_floats)
         number = self.machine.launches + 1
         if self.records:
@@ -283,14 +295,24 @@ class Engine:
         try:
             if step:
                 self.store.begin(plan, updates)
+            self.machine.helped = at_once
             # At the very end: Ctrl-C may come as soon as it runs.
-            if plan.continuation is None:
-                self.machine.launch(plan.script)
+            script = entered_at(plan.script, plan.divisions[part - 1]) if part else plan.script
+            if plan.continuation is None or part < len(plan.divisions):
+                self.machine.launch(script)
             else:
-                self.machine.launch(plan.script, plan.continuation)
+                self.machine.launch(script, plan.continuation)
         except BaseException:
             self.check_begun()
             raise
+
+    def _verify(self, plan: Plan) -> None:
+        from vpps.script.verify import verify
+
+        verify(plan.script, plan.layout, plan.origin, plan.continuation, plan.divisions)
+        # What the script does not write it must not read: gradients of former launches, memory of former batches.
+        for start, stop in plan.layout.unwritten:
+            self.machine.pool[start:stop] = np.nan
 
     def check_begun(self) -> None:
         """Where Ctrl-C came just before a launch began, or the one before it was stopped, take back what was noted."""
@@ -298,7 +320,7 @@ class Engine:
         while flights and self.machine.launches < flights[-1].number:
             flights[-1].undo()
             flights.pop()
-            self.plan = flights[-1].plan if flights else None
+            self.plan, self.has_gradients = flights[-1].plan if flights else None, True  # none but whole steps queue
 
     def wait(self, running: int = 0) -> None:
         """Wait until no more launches than that are in flight; tell the losses of steps.
@@ -322,7 +344,7 @@ class Engine:
                     self.store.drop_gradients()
                     lost = "; the accumulated gradients are discarded"
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
-            loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
+            loss = self.machine.loss(plan.loss_slot) if flight.step and plan.has_loss else None
             why = self.machine.loss(plan.loss_slot + LEFT_OUT) if flight.step else 0.0
             left_out = why != 0
             dropped = left_out and self._take_back(flight, why)

@@ -34,23 +34,27 @@ class Losses:
         self.skipped = 0
         self._warned = False
 
-    def note(self, step: int, loss: float, left_out: bool, dropped: bool, where: Callable[[], str]) -> None:
+    def note(self, step: int, loss: float | None, left_out: bool, dropped: bool, where: Callable[[], str]) -> None:
         """A step has ended. Raises NonFiniteError if that is wanted.
 
         Args:
+            loss: None where gradients were given.
             left_out: whether it changed nothing, as its loss or gradients are not finite.
             dropped: but for what was accumulated, which is lost: nobody goes without a word of that.
             where: finds out where that began, in the user's words; "" if nobody knows.
         """
-        self.latest = loss
+        if loss is not None:
+            self.latest = loss
         if not left_out:
             return
         self.skipped += 1
         if not dropped and (self.on_nonfinite == "skip" or (self.on_nonfinite == "warn" and self._warned)):
             return
-        what = f"the loss of step {step} is {loss:.6g}"
-        if math.isfinite(loss):
-            what += ", but its gradients are not finite, or too large to be squared"
+        what = "gradients are not finite, or too large to be squared"
+        if loss is None:
+            what = f"step {step}: {what}"
+        else:
+            what = f"the loss of step {step} is {loss:.6g}{f', but its {what}' if math.isfinite(loss) else ''}"
         try:
             found = where()
         except Exception:  # what is to be said must be said

@@ -17,7 +17,7 @@ from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages, factors
 from vpps.ops.philox import StepKey
-from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients
+from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients, Pool
 from vpps.placement.stacks import Stacks, members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.plan import Plan
@@ -45,6 +45,8 @@ class ParameterStore:
         self._distribution: Distribution | None = None
         self._layout = -1  # the model's layout that it was made for
         self._versions: dict[Parameter, int] = {}  # of the weights in the pool
+        self._known: dict[Parameter, int] = {}  # the same, also of those that have lost their place
+        self.changes = 0  # of weights, by whomever
         self._state_version = -1  # of the optimizer's state, adopted
         self._moments_are_current = False
         self._since = 0  # the model's step when the optimizer's moments began
@@ -165,15 +167,17 @@ class ParameterStore:
     def upload(self) -> None:
         """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool
+        self.note_changes()
         for p, place in distribution.places.items():
-            if self._versions.get(p) != p.version:
+            version = p.version  # now: another thread may bring others meanwhile, which are uploaded then
+            if self._versions.get(p) != version:
                 distribution.store_weights(pool, p, p.host)
                 if place.average:
                     averages = self._averages()
                     distribution.store(pool, p, place.average, averages.values.get(p.name, p.host))
                     if isinstance(p, Lookup):
                         self._row_averaged[p] = self._rows_averaged(p).copy()
-                self._versions[p] = p.version
+                self._versions[p] = version
         if self.kind is not None and not self._moments_are_current:
             state = self._saved_state()
             for p, place in distribution.places.items():
@@ -183,21 +187,31 @@ class ParameterStore:
                     distribution.store(pool, p, address, zeros if saved is None else saved)
             self._moments_are_current = True
 
+    def note_changes(self) -> None:
+        """Count what has been done to the model's weights by others."""
+        for p in self.distribution.places:
+            if self._known.get(p) != p.version:
+                self._known[p] = p.version
+                self.changes += 1
+
     def upload_gradients(self) -> None:
         """Bring those that were accumulated back to the pool, for a launch that adds to them."""
         kept = self.model.accumulated
         if self._held_in_pool or kept is None:
             return
         distribution, pool = self.distribution, self.machine.pool
-        for p in (member for one in self.held.dense for member in members(one)):
-            gradient = kept.gradients.get(p.name)  # where they were not stacked, some of them may have had none
-            held = np.zeros(p.shape, np.float32) if gradient is None else gradient
-            distribution.store(pool, p, distribution.places[p].gradient, held)
+        self._write_dense(pool, self.held, kept)
         for p, rows in self.held.rows.items():
             gradient = self._rows_of_gradient(p)
             gradient[rows] = kept.gradients[p.name].reshape(len(rows), -1)
             distribution.store(pool, p, distribution.places[p].gradient, gradient)
         self._held_in_pool = True
+
+    def _write_dense(self, pool: Pool, held: HeldGradients, kept: AccumulatedGradients) -> None:
+        for p in (member for one in held.dense for member in members(one)):
+            gradient = kept.gradients.get(p.name)  # where they were not stacked, some of them may have had none
+            value = np.zeros(p.shape, np.float32) if gradient is None else gradient
+            self.distribution.store(pool, p, self.distribution.places[p].gradient, value)
 
     def _rows_of_gradient(self, table: Parameter) -> Float32:
         """A copy of a table's accumulated gradient in the pool; rows that are not held hold nothing."""
@@ -254,6 +268,7 @@ class ParameterStore:
         self.held = plan.held
         self._held_in_pool = self._held_changed = True
         if updates:
+            self.changes += 1
             self._calls, self.model.accumulated = 0, None
             self.model.step += 1
             self._weights_changed = True
@@ -273,17 +288,35 @@ class ParameterStore:
         """A function that sets back what `begin` notes to what it is now."""
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
         averages, averaged, row_averaged = self.model.averages, self._averaged, self._row_averaged
-        changed = self._weights_changed, self._held_changed
+        changed = self._weights_changed, self._held_changed, self.changes
         rows = {t: row_averaged[t][plan.tables[t].rows] for t in row_averaged if t in plan.tables}
 
         def restore() -> None:
             self.model.step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
             self.model.averages, self._averaged = averages, averaged
-            self._weights_changed, self._held_changed = changed
+            self._weights_changed, self._held_changed, self.changes = changed
             for table, before in rows.items():
                 row_averaged[table][plan.tables[table].rows] = before
 
         return restore
+
+    def take_accumulated(self, total: AccumulatedGradients) -> None:
+        """Let these be what has accumulated."""
+        self.model.accumulated = total
+        self._adopt_gradients()
+
+    def as_held(self, total: AccumulatedGradients) -> tuple[HeldGradients, dict[Parameter, NDArray[np.int64]]]:
+        """The dense ones as what the pool holds before a launch; rows of the tables."""
+        places, stack_of = self.distribution.places, self.distribution.stacks.of
+        dense = frozenset(stack_of.get(p, p) for p in places if p.name in total.gradients and p.name not in total.rows)
+        return HeldGradients(dense), {p: total.rows[p.name] for p in places if p.name in total.rows}
+
+    def write_gradients(self, pool: Pool, plan: Plan, total: AccumulatedGradients) -> None:
+        """Put them where a plan of an update finds them."""
+        self._write_dense(pool, self.as_held(total)[0], total)
+        for p, used in plan.tables.items():
+            rows = total.gradients[p.name].reshape(-1)
+            pool[used.gradient : used.gradient + len(rows)] = rows
 
     def drop_gradients(self) -> None:
         """Forget what was accumulated."""
@@ -326,9 +359,9 @@ class ParameterStore:
         for p, place in distribution.places.items():
             if not p.trainable:
                 continue
-            p.host = distribution.fetch(pool, p, place.weights)
+            p.host[...] = distribution.fetch(pool, p, place.weights)
             p.version += 1
-            self._versions[p] = p.version
+            self._versions[p] = self._known[p] = p.version
             for name, address in zip(self.kind.moments, place.moments, strict=True):
                 moments[name][p.name] = distribution.fetch(pool, p, address)
             if place.average:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from vpps.graph.drawing import Drawing, draw
+from vpps.interop import detached, requires_gradient, version_of
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.ops.operand import LARGEST, Expression, interned, recorded, result_shape, shown
@@ -19,7 +20,7 @@ from vpps.record import vertices
 from vpps.record.bulk import record_map
 from vpps.record.cell import Cell
 from vpps.record.chunks import Chunk
-from vpps.record.rows import Rows
+from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.record.vertices import Block, extend
@@ -54,6 +55,8 @@ class Graph:
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
         self._constants: dict[int, int] = {}
+        # PyTorch's tensors that want gradients, their versions; value ids and shape of the inputs made of each.
+        self.tensors: list[tuple[Any, int | None, Any, Shape]] = []
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -93,7 +96,7 @@ class Graph:
         result: Expression | None = None if record is None else record(self, (row,))
         if result is None:
             check_table(table, self._where("lookup"))
-            if isinstance(row, np.ndarray) and row.ndim:
+            if getattr(row, "ndim", 0):
                 return lookup_rows(self, table, row)
             result = self.apply("lookup", [table, row], {})
             self.recorders[table] = self.last_block.record
@@ -103,20 +106,31 @@ class Graph:
         """Data as a leaf; copied now. With `grad=True` its gradient can be read back by `handle.input_gradient`.
 
         It may be an array of CuPy, PyTorch, JAX or Numba in the memory of a GPU: then it is copied to the host, where
-        the batch is put together, once what computes it has ended.
+        the batch is put together, once what computes it has ended. A tensor of PyTorch that requires gradients is given
+        with `grad=True`; `vpps.torch.Module` hands its gradient on.
 
         Raises:
             DtypeError: not convertible to float32 without loss, or on a GPU and not to be read from there.
             ShapeError: rank above 2, or no element.
         """
-        data = as_float32(array, self._where("input"))
+        if grad is not False:
+            grad = as_flag(grad, "input(grad)")
+        data = as_float32(detached(array) if grad else array, self._where("input"))
         if data.ndim > 2 or data.size == 0:
             raise ShapeError(
                 f"{self._where('input')}: expected a scalar, vector or matrix with elements, got shape {data.shape}"
             )
-        if grad is not False:
-            grad = as_flag(grad, "input(grad)")
-        return self._input(data.reshape(-1), data.shape, grad)
+        result = self._input(data.reshape(-1), data.shape, grad)
+        if grad:
+            self._remember(array, result)
+        return result
+
+    def _remember(self, array: Any, made: Expression | Rows) -> None:
+        """Keep a tensor whose gradient is wanted beside the inputs that were made of it."""
+        if requires_gradient(array):
+            self.tensors.append(
+                (array, version_of(array), value_ids(made), made.shape)
+            )  # an expression holds the graph
 
     def _input(self, data: Float32, shape: Shape, grad: bool) -> Expression:
         block = self._inputs.get((shape, grad))
@@ -151,13 +165,18 @@ class Graph:
 
         Args:
             array: (n,) scalars, (n, width) vectors or (n, rows, columns) matrices; copied now.
-            grad: whether `handle.input_gradient(rows)` can read the gradients back, (n, ...).
+            grad: whether `handle.input_gradient(rows)` can read the gradients back, (n, ...); for a tensor of PyTorch
+                as in `input`.
 
         Raises:
             DtypeError, ShapeError: as `input`.
         """
         grad = as_flag(grad, "rows(grad)")
-        return record_floats(self, checked_floats(array, self._where("rows")), grad)
+        data = checked_floats(detached(array) if grad else array, self._where("rows"))
+        rows = record_floats(self, data, grad)
+        if grad:
+            self._remember(array, rows)
+        return rows
 
     def map(
         self,

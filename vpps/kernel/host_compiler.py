@@ -17,7 +17,7 @@ from vpps.config import CXX, ISA
 from vpps.errors import CompileError
 from vpps.kernel import processes, ziglang
 from vpps.kernel.cache import Label, cached, key_of
-from vpps.kernel.complaints import of_log
+from vpps.kernel.diagnostics import of_log
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
 from vpps.script.tails import Tail
 
@@ -165,7 +165,7 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
     Raises:
         EndedError: it was interrupted.
         OSError: the disk is full, or fails: it may work in another folder.
-        CompileError: it rejects that (the message shows its first complaints), or writes nothing.
+        CompileError: it rejects that (the message shows its first diagnostics), or writes nothing.
     """
     result = Path(step[-1])
     own = ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}
@@ -177,8 +177,8 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         for number in _OF_DISK:
             if os.strerror(number) in log:
                 raise OSError(number, f"{shlex.join(compiler)}: {os.strerror(number)}", str(result.parent))
-        complaints = of_log(log, text.read_text(encoding="utf-8"), text)
-        raise CompileError(f"{shlex.join(compiler)} rejected {what}:\n{complaints}")
+        diagnostics = of_log(log, text.read_text(encoding="utf-8"), text)
+        raise CompileError(f"{shlex.join(compiler)} rejected {what}:\n{diagnostics}")
     if not result.is_file():
         raise CompileError(f"{shlex.join(compiler)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
@@ -191,7 +191,7 @@ def build_cpu(timeline: bool = False, tile_name: str | None = None) -> tuple[Pat
         tile_name: of the tile; None for the processor's usual one.
 
     Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first complaints); no such tile.
+        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics); no such tile.
     """
     tile = tile_of_machine(tile_name)
     source = render_cpu(tile, timeline)
@@ -226,7 +226,7 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
         label: what the library is, for whoever looks at the cache; the compiler is added.
 
     Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first complaints).
+        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics).
     """
     command = compiler()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import BinaryRequest, Label, keep_facts, key_of, obtain
-from vpps.kernel.complaints import quoted
+from vpps.kernel.diagnostics import quoted
 from vpps.kernel.libnvrtc import Form, library
 from vpps.kernel.resources import Resources, resources_of
 
@@ -84,7 +84,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
 
     Raises:
         CompileError: no NVRTC, one that does not know the architecture, one that rejects the source (the message shows
-            its first complaints with the lines of source around them), or a cache directory that cannot be used.
+            its first diagnostics with the lines of source around them), or a cache directory that cannot be used.
     """
     options = _options_for(arch, "sm_")
     known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
@@ -153,13 +153,13 @@ def _compile(
     done = nvrtc.compile(source, f"{name}.cu", options, form)
     if done.error:
         raise CompileError(
-            f"{compiler_version()} rejected the kernel source ({done.error}):\n{_complaints(done.log, source)}"
+            f"{compiler_version()} rejected the kernel source ({done.error}):\n{_diagnostics(done.log, source)}"
         )
     return done.image, done.log, time.perf_counter() - start
 
 
 def _paragraphs(log: str) -> list[tuple[int, str, str]]:
-    """(line, "error" or "warning", message) of every complaint, without the compiler's echo of the source line."""
+    """(line, "error" or "warning", message) of every diagnostic, without the compiler's echo of the source line."""
     found = []
     for paragraph in log.split("\n\n"):
         lines = paragraph.strip("\n").splitlines()
@@ -177,7 +177,7 @@ def _warnings(log: str) -> tuple[str, ...]:
     return tuple(f"line {line}: {message}" for line, kind, message in _paragraphs(log) if kind == "warning")
 
 
-def _complaints(log: str, source: str) -> str:
+def _diagnostics(log: str, source: str) -> str:
     """The first errors, each with the numbered lines around it; the whole log where no line is to blame."""
     errors = [(line, message) for line, kind, message in _paragraphs(log) if kind == "error"]
     return quoted(errors, source) if errors else log[:2000]

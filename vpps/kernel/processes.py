@@ -64,7 +64,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         )  # fmt: skip
         if _refused():  # in the meantime
             _kill(guard)
-        _, complaints = process.communicate(timeout=LIMIT)
+        _, diagnostics = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         slow = f"{command[0]} was ended: it had not finished after {LIMIT:g} s; set CXX to another compiler"
         raise CompileError(slow) from None
@@ -93,7 +93,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         full = ", as happens where memory runs out" if number == signal.SIGKILL else ""
         raise CompileError(f"{command[0]} was ended by {name}{full}")
-    return process.returncode, complaints
+    return process.returncode, diagnostics
 
 
 def no_more(what: str, why: object) -> str:

@@ -71,7 +71,7 @@ def build_simt(source: str, races: bool = False) -> Path:
         races: whether it reports every access to memory, so that races are seen; slower.
 
     Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first complaints).
+        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics).
     """
     words = template_dir() / "simt" / WORDS
     command = compiler()

@@ -247,7 +247,7 @@ def restore(model: Model, path: Path, strict: bool) -> None:
     history = _history(contents, model, path)
     model.pull_weights()
     for p in shared:
-        p.host = contents.weights[p.name].copy()
+        p.host[...] = contents.weights[p.name]
         p.version += 1
     _adopt(model, contents, history)
 

@@ -54,7 +54,9 @@ class Parameter(Operand):
         self.shape: Shape = value.shape
         self._trainable = trainable
         self.version = 0
-        self.host = value  # the Model's copy; older than the training handle's while that one trains
+        # The Model's copy; older than the training handle's while that one trains. Always written in place: tensors of
+        # PyTorch may share its memory (vpps.torch).
+        self.host = value
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
@@ -116,7 +118,7 @@ class Parameter(Operand):
             model.pull_weights()
             if model.averages is not None:
                 model.averages.catch_up(self)
-        self.host = array
+        self.host[...] = array
         self.version += 1
 
     def _pull(self) -> None:

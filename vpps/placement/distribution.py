@@ -6,7 +6,8 @@ shape (R, C) is packed as [panel][column][PANEL rows], the last panel padded wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
@@ -22,6 +23,9 @@ from vpps.script.slices import TURN_BITS
 from vpps.script.wellformed import MatrixWords
 
 ALIGN = 64 // WORD_BYTES  # one cache line
+
+CACHED_COLUMNS = 128
+"""Columns of a panel that are unpacked at a time: every row reads all of their cache lines, which stay in L1."""
 
 # The first floats of the pool are constants and results.
 ZERO = 0
@@ -266,20 +270,24 @@ class Distribution:
         """Floats of a packed matrix."""
         return -(-shape[0] // self.panel) * self.panel * shape[1]
 
-    def pack(self, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A matrix (R, C) as panels, flat."""
-        rows, columns = matrix.shape
-        panels = -(-rows // self.panel)
-        padded = np.zeros((panels * self.panel, columns), np.float32)
-        padded[:rows] = matrix
-        return np.ascontiguousarray(padded.reshape(panels, self.panel, columns).transpose(0, 2, 1)).reshape(-1)
-
     def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """The inverse of `pack`; a copy."""
+        """The matrix (R, C) of some panels; a copy."""
         rows, columns = shape
-        panels = -(-rows // self.panel)
-        padded = flat.reshape(panels, columns, self.panel).transpose(0, 2, 1).reshape(panels * self.panel, columns)
-        return padded[:rows].copy()
+        panels = flat.reshape(-1, columns, self.panel).transpose(0, 2, 1)
+        matrix = np.empty(panels.shape, np.float32)
+        for first in range(0, columns, CACHED_COLUMNS):
+            block = slice(first, first + CACHED_COLUMNS)
+            matrix[:, :, block] = panels[:, :, block]
+        return matrix.reshape(-1, columns)[:rows]
+
+    def _pack(self, panels: NDArray[np.float32], matrix: NDArray[np.float32]) -> None:
+        """Fill panels, (panels, columns, PANEL), from a matrix (rows, columns): each element is copied once."""
+        rows, columns = matrix.shape
+        full, rest = divmod(rows, self.panel)
+        panels[:full] = matrix[: rows - rest].reshape(full, self.panel, columns).transpose(0, 2, 1)
+        if rest:
+            panels[full, :, :rest] = matrix[rows - rest :].T
+            panels[full, :, rest:] = 0
 
     def is_packed(self, p: Parameter) -> bool:
         """Whether the parameter is a matrix kept as panels."""
@@ -287,8 +295,11 @@ class Distribution:
 
     def store(self, pool: Pool, p: Parameter, address: int, value: NDArray[np.float32]) -> None:
         """Write an array of the parameter's shape (weights or a moment) at `address`, in the parameter's layout."""
-        flat = self.pack(value) if self.is_packed(p) else value.reshape(-1)
-        pool[address : address + len(flat)] = flat
+        if self.is_packed(p):
+            with _written(pool, address, self.packed_size(p.shape)) as floats:
+                self._pack(floats.reshape(-1, p.shape[1], self.panel), value)
+        else:
+            pool[address : address + value.size] = value.reshape(-1)
 
     def fetch(self, pool: Pool, p: Parameter, address: int) -> NDArray[np.float32]:
         """Read an array of the parameter's shape from `address`; a copy."""
@@ -300,19 +311,28 @@ class Distribution:
         place = self.places[p]
         self.store(pool, p, place.weights, value)
         if place.transposed:
-            flat = self.pack(np.ascontiguousarray(value.T))
-            if p in self.stacks.of:
-                flat = self._among_others(pool, p, flat)
-            pool[place.transposed : place.transposed + len(flat)] = flat
+            stack = self.stacks.of.get(p)
+            height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], self.first_row(p))
+            n_floats = self.packed_size((p.shape[1], height))
+            with _written(pool, place.transposed, n_floats, whole=stack is None) as floats:
+                panels = floats.reshape(-1, height, self.panel)
+                self._pack(panels[:, first : first + p.shape[0]], value.T)
 
-    def _among_others(self, pool: Pool, p: Parameter, flat: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The packed transpose of a stack as it is in the pool, but for the columns of one member."""
-        start, rows = self.places[p].transposed, p.shape[0]
-        stack, first = self.stacks.of[p], self.first_row(p)
-        whole = pool[start : start + self.packed_size(stack.shape[::-1])].copy()
-        panels = whole.reshape(-1, stack.shape[0], self.panel)
-        panels[:, first : first + rows] = flat.reshape(-1, rows, self.panel)
-        return whole
+
+@contextmanager
+def _written(pool: Pool, address: int, floats: int, whole: bool = True) -> Iterator[NDArray[np.float32]]:
+    """Floats of the pool to be written: themselves, or what is copied there afterwards where they are on a device.
+
+    Args:
+        whole: whether all of them are; else the others stay.
+    """
+    place = slice(address, address + floats)
+    if isinstance(pool, np.ndarray):
+        yield pool[place]
+        return
+    copy = np.empty(floats, np.float32) if whole else pool[place]
+    yield copy
+    pool[place] = copy
 
 
 def held_matrices(distribution: Distribution) -> dict[int, MatrixWords]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,18 @@ if TYPE_CHECKING:
     from vpps.planner.planner_library import PlannerLibrary
 
 
+class Seeds(NamedTuple):
+    """Where gradients of what is wanted are written between forward and backward.
+
+    Attributes:
+        offsets: of each among all of them.
+        floats: of all.
+    """
+
+    offsets: NDArray[np.int64]
+    floats: int
+
+
 class Plan:
     """A script with everything needed to run and to explain it. What no launch needs is found when it is asked for.
 
@@ -53,6 +66,13 @@ class Plan:
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         continuation: what follows the script's first launch: products of matrices and a second launch, or None.
         held: gradients that the pool holds after the launch for a later one.
+        divisions: where the caller has a word: positions in the script of the entry points of launches of their own, of
+            what follows forward, and of what follows backward where that makes an update.
+        seeds: address of the gradients that are written between them.
+        updates_alone: whether it is an update from given gradients, and nothing else.
+        has_loss: whether it leaves a loss at `loss_slot`.
+        input_gradients: (value, address) of every value of an input that wanted its gradient; address ZERO where none
+            flows into it.
         explanation: who made which word, and what lies where, where it was planned with an account.
     """
 
@@ -80,7 +100,14 @@ class Plan:
         self._touched = memory.touched[: len(library.parameters) if call.training else 0]
         self._grouping = memory.grouping
         self._key = call.names, ids, bool(call.training)
+        n_divisions = 1 + call.ends_alone if call.seeded and call.n_wanted else 0
+        later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
+        self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
+        self.seeds: int = call.seeds_at
+        self.has_loss = bool(call.training and not call.seeded)
+        self.updates_alone = bool(call.seeded and not call.n_wanted)
         self.continuation = self._what_follows(memory, call) if call.n_products else None
+        self.input_gradients = _pairs(call.input_gradients, call.n_input_gradients)
         self.held = before
         if call.training:
             self.held = self._sums() if call.keeps else NOTHING_HELD
@@ -94,7 +121,7 @@ class Plan:
             p, gradient = self._library.parameters[found.parameter], self._library.gradients[found.parameter]
             (rows, columns), sides = p.shape, (PoolRows(found.dy, found.dy_stride), PoolRows(found.x, found.x_stride))
             made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in self._before.dense))
-        return Continuation(tuple(made), call.entries)
+        return Continuation(tuple(made), self._continued[0] if self._continued else 0)
 
     def _sums(self) -> HeldGradients:
         """What the pool holds after a launch that keeps gradients."""
@@ -106,7 +133,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """Launches that a step takes."""
-        return 1 + (self.continuation.launches if self.continuation is not None else 0)
+        return 1 + len(self.later_launches)
 
     # ---- what a launch does not need
 
@@ -176,8 +203,12 @@ class Plan:
     def _entries(self) -> Words:
         """Where the instructions of virtual processors begin."""
         n_vps = int(self.script[1])
-        second = [] if self.continuation is None or not self.continuation.entries else [self.continuation.entries]
-        return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *second)])
+        return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *self.later_launches)])
+
+    @property
+    def later_launches(self) -> list[int]:
+        """Where entry points of launches after the first are."""
+        return [*self.divisions, *self._continued]
 
     @property
     def account(self) -> Account:
@@ -220,6 +251,12 @@ class Plan:
     # ---- what lies where
 
     @property
+    def _given(self) -> list[int]:
+        """Addresses of the memory that the caller writes."""
+        tables = [used.gradient for used in self.tables.values()] if self.updates_alone else []
+        return [*tables, self.seeds] if self.divisions else tables
+
+    @property
     def blocks(self) -> list[PlannedBlock]:
         """Rows and slabs of each cell."""
         return self._explained[1].blocks
@@ -229,6 +266,7 @@ class Plan:
         """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
         distribution = self._library.distribution
         account, memory = self._explained
+        taken = account.memory[~np.isin(account.memory[:, 0], self._given)]
         fixed, gradients = distribution.spans(self._before)
         lasting = _spans(fixed, account.memory)
         always = np.hstack([lasting, np.full((len(lasting), 3), [-1, memory.end, -1])])
@@ -240,10 +278,18 @@ class Plan:
             pool_floats=self.pool_floats,
             memory=np.concatenate([always, memory.arrays]),
             periods=account.periods,
-            unwritten=_spans([*gradients, (distribution.end, memory.stop)], account.memory),
+            unwritten=_spans([*gradients, (distribution.end, memory.stop)], taken),
             lists=account.lists,
             knows=KnownKernel(self.instructions, tails, held_matrices(distribution), reported=FIRST_FREE),
         )
+
+
+def _pairs(at: int, n: int) -> NDArray[np.int64]:
+    """A copy of the pairs of numbers that lie there, (n, 2)."""
+    return np.frombuffer(ctypes.string_at(at, 16 * n), np.int64).reshape(n, 2) if n else _NO_PAIRS
+
+
+_NO_PAIRS = np.zeros((0, 2), np.int64)
 
 
 def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:

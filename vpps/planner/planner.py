@@ -6,20 +6,23 @@ more when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpps.compiler.cells import EncodedCells
 from vpps.compiler.passes import Passes
 from vpps.compiler.schedule import SCHEDULES
 from vpps.graph.graph import Graph
+from vpps.model.model import Parameter
+from vpps.ops import size
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.plan import Plan
+from vpps.planner.plan import Plan, Seeds
 from vpps.planner.planner_library import PlannerLibrary
 from vpps.planner.policies import Policy, policy_named
 from vpps.planner.row_order import RECORDED
@@ -61,7 +64,11 @@ class Planner:
         self._latest: PlannerLibrary | None = None
 
     def plan_forward(
-        self, graph: Graph, wanted: Sequence[Expression | Rows], held: HeldGradients = NOTHING_HELD
+        self,
+        graph: Graph,
+        wanted: Sequence[Expression | Rows],
+        held: HeldGradients = NOTHING_HELD,
+        key: LaunchKey | StepKey | None = None,
     ) -> Plan:
         """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
 
@@ -69,7 +76,7 @@ class Planner:
             CompileError: there is no compiler.
         """
         values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
-        return self._library(None).forward(graph, values, held)
+        return self._library(None).forward(graph, values, held, key)
 
     def plan_training(
         self,
@@ -93,7 +100,34 @@ class Planner:
             GraphError: the loss depends on no trainable parameter.
             CompileError: there is no compiler.
         """
-        return self._library(update).training(graph, loss.ref, update, parity, key, held, keep)
+        return self._library(update).training(graph, np.array([loss.ref]), update, parity, key, held, keep)
+
+    def plan_halves(
+        self,
+        graph: Graph,
+        wanted: Sequence[Expression | Rows],
+        update: Update | None,
+        parity: int,
+        key: LaunchKey | StepKey | None = None,
+        held: HeldGradients = NOTHING_HELD,
+    ) -> Plan:
+        """As `plan_training`, in two launches: forward, and what follows from gradients of what is wanted, which the
+        caller writes at `Plan.seeds`, one behind the other."""
+        values, widths = [np.atleast_1d(value_ids(e)) for e in wanted], [size(e.shape) for e in wanted]
+        each = np.repeat(widths, [len(v) for v in values])
+        seeds = Seeds(np.cumsum(each) - each, int(each.sum()))
+        found = np.concatenate(values)
+        return self._library(update).training(graph, found, update, parity, key, held, False, seeds)
+
+    def plan_update(
+        self, update: Update, parity: int, held: HeldGradients, given: Mapping[Parameter, NDArray[np.int64]]
+    ) -> Plan:
+        """Plan of an update alone, from gradients that are held.
+
+        Args:
+            given: numbers of the rows of tables whose gradients the caller writes (`Plan.tables`).
+        """
+        return self._library(update).update(update, parity, held, given)
 
     def _library(self, update: Update | None) -> PlannerLibrary:
         """What plans launches with such an update."""

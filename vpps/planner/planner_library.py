@@ -24,6 +24,7 @@ from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.records import PartsRecord, flat
 from vpps.errors import GraphError, ScriptError
 from vpps.graph.graph import Graph
+from vpps.model.model import Parameter
 from vpps.model.optim import HYPER
 from vpps.ops import Form
 from vpps.ops.philox import LaunchKey, StepKey
@@ -45,7 +46,7 @@ from vpps.planner.native.interface import (
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
-from vpps.planner.plan import Plan
+from vpps.planner.plan import Plan, Seeds
 from vpps.planner.row_order import places_by_block
 from vpps.record.topology import Topology
 from vpps.record.trace import List, TracedCell, Vector
@@ -129,58 +130,96 @@ class PlannerLibrary:
 
     # ---- plans
 
-    def forward(self, graph: Graph, wanted: NDArray[np.int64], held: HeldGradients, calls: int | None = None) -> Plan:
+    def forward(
+        self,
+        graph: Graph,
+        wanted: NDArray[np.int64],
+        held: HeldGradients,
+        key: LaunchKey | StepKey | None = None,
+        calls: int | None = None,
+    ) -> Plan:
         """A plan without gradients; those that are held stay.
 
         Args:
+            key: of the launch's random numbers; None turns dropout off.
             calls: plan only the first so many vertices, with an account.
         """
-        again = partial(self.forward, graph, wanted, held, graph.n_calls)
+        again = partial(self.forward, graph, wanted, held, key, graph.n_calls)
         with self._lock:
             call = self._call
-            call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
-                call.averages
-            ) = 0
+            call.training = call.updates = call.keeps = call.clips = call.averages = 0
+            self._take_key(graph, key)
             call.loss_slot = -1
-            call.held = call.n_held_rows = 0
+            call.held = call.n_held_rows = call.n_given_rows = call.seeded = 0
             return self._plan(graph, wanted, held, calls, again)
 
     def training(
         self,
         graph: Graph,
-        loss: int,
+        wanted: NDArray[np.int64],
         update: Update | None,
         parity: int,
         key: LaunchKey | StepKey | None,
         held: HeldGradients,
         keep: bool,
+        seeds: Seeds | None = None,
         calls: int | None = None,
     ) -> Plan:
-        """A plan of training; `calls` as of `forward`. Raises GraphError where nothing can be learned."""
-        again = partial(self.training, graph, loss, update, parity, key, held, keep, graph.n_calls)
+        """A plan of training.
+
+        Args:
+            wanted: the loss; or, with seeds, all that they are of.
+            seeds: where the caller writes gradients of what is wanted, between forward and backward.
+            calls: as of `forward`.
+
+        Raises:
+            GraphError: nothing can be learned.
+        """
+        again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, graph.n_calls)
         with self._lock:
             call = self._call
-            call.training, call.loss_slot = 1, LOSS_SLOTS + parity
-            call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
-            if key is not None and not self._keyless.issuperset(graph.blocks):
-                call.key_low, call.key_high = key
+            call.training, call.loss_slot, call.n_given_rows = 1, LOSS_SLOTS + parity, 0
+            call.seeded = int(seeds is not None)
+            if seeds is not None:
+                call.seeds, call.n_seed_floats = address(seeds.offsets), seeds.floats
+            self._take_key(graph, key)
             call.updates, call.keeps = int(update is not None), int(keep)
             call.clips = call.averages = 0
             alive: list[Any] = []
             if update is not None:
-                hyper, sets = self._hyper(update)
-                alive.append(hyper)
-                call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
-                if update.clip_norm is not None:
-                    call.clips, call.max_norm = 1, float_word(update.clip_norm)
-                call.averages = int(update.averaging is not None)
+                alive.append(self._take_update(update))
             alive.append(self._take_held(held))
-            plan = self._plan(graph, np.array([loss]), held, calls, again)
-        if update is not None and update.averaging is not None:
-            for table, used in plan.tables.items():
-                factors = update.averaging.idle(table, used.rows).view(np.uint32)
-                plan.script[used.idle : used.idle + len(factors)] = factors
-        return plan
+            plan = self._plan(graph, wanted, held, calls, again)
+        return _averaged(plan, update)
+
+    def update(
+        self,
+        update: Update,
+        parity: int,
+        held: HeldGradients,
+        given: Mapping[Parameter, NDArray[np.int64]],
+        calls: int | None = None,
+    ) -> Plan:
+        """A plan of an update alone, from dense gradients that are held.
+
+        Args:
+            given: numbers of the rows of tables whose gradients the caller writes.
+            calls: as of `forward`.
+        """
+        nothing = Graph()
+        again = partial(self.update, update, parity, held, given, 0)
+        with self._lock:
+            call = self._call
+            call.training, call.loss_slot, call.seeded = 1, LOSS_SLOTS + parity, 1
+            call.keeps = call.n_seed_floats = 0
+            self._take_key(nothing, None)
+            call.updates, call.clips, call.averages = 1, 0, 0
+            alive = [self._take_update(update), self._take_held(held)]
+            rows, alive_rows = self._rows_of_tables(given)
+            call.n_given_rows, call.given_rows = len(given), rows.buffer_info()[0]
+            alive.append(alive_rows)
+            plan = self._plan(nothing, np.zeros(0, np.int64), held, calls, again)
+        return _averaged(plan, update)
 
     def _plan(
         self,
@@ -216,7 +255,7 @@ class PlannerLibrary:
         call = self._call
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
-        call.wanted, call.n_wanted = address(wanted), len(wanted)
+        call.wanted, call.n_wanted = (address(wanted) if len(wanted) else 0), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         call.places = 0
         if len(Batching) * batch.n_blocks > len(self._ids):
@@ -367,6 +406,23 @@ class PlannerLibrary:
 
     # ---- what it needs beside the graph
 
+    def _take_key(self, graph: Graph, key: LaunchKey | StepKey | None) -> None:
+        """Say which random numbers dropout has."""
+        call = self._call
+        call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
+        if key is not None and not self._keyless.issuperset(graph.blocks):
+            call.key_low, call.key_high = key
+
+    def _take_update(self, update: Update) -> NDArray[np.float32]:
+        """Say what step is made; returns what must stay alive meanwhile."""
+        call = self._call
+        hyper, sets = self._hyper(update)
+        call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
+        if update.clip_norm is not None:
+            call.clips, call.max_norm = 1, float_word(update.clip_norm)
+        call.averages = int(update.averaging is not None)
+        return hyper
+
     def _hyper(self, update: Update) -> tuple[NDArray[np.float32], int]:
         """Hyper-parameters of the groups of the optimizer, end to end, and their number."""
         optimizer = update.optimizer
@@ -394,15 +450,28 @@ class PlannerLibrary:
             alive.append(dense)
             call.held = dense.ctypes.data
         if held.rows:
-            tables: list[int] = []
-            for table, rows in held.rows.items():
-                numbers = np.ascontiguousarray(rows, np.int64)
-                alive.append(numbers)
-                tables += [self._number[table], len(numbers), numbers.ctypes.data]
-            given = array("q", tables)
-            alive.append(given)
-            call.n_held_rows, call.held_rows = len(held.rows), given.buffer_info()[0]
+            tables, rows = self._rows_of_tables(held.rows)
+            alive += [tables, rows]
+            call.n_held_rows, call.held_rows = len(held.rows), tables.buffer_info()[0]
         return alive
+
+    def _rows_of_tables(self, given: Mapping[Parameter, NDArray[np.int64]]) -> tuple[array[int], list[Any]]:
+        """Numbers of rows as the compiled planner takes them; and what must stay alive meanwhile."""
+        tables, alive = array("q"), []
+        for table, rows in given.items():
+            numbers = np.ascontiguousarray(rows, np.int64)
+            alive.append(numbers)
+            tables.extend((self._number[table], len(numbers), numbers.ctypes.data))
+        return tables, alive
+
+
+def _averaged(plan: Plan, update: Update | None) -> Plan:
+    """A plan whose script knows for how long the averages of table rows have not followed."""
+    if update is not None and update.averaging is not None:
+        for table, used in plan.tables.items():
+            factors = update.averaging.idle(table, used.rows).view(np.uint32)
+            plan.script[used.idle : used.idle + len(factors)] = factors
+    return plan
 
 
 def _wrong(status: int, graph: Graph, cell: str) -> Exception:

@@ -68,9 +68,7 @@ class Execution(NamedTuple):
 
 def executions(plan: Plan) -> Iterator[Execution]:
     """Every stream, launch by launch, by its position."""
-    scripts = [plan.script]
-    if plan.continuation is not None and plan.continuation.entries:
-        scripts.append(entered_at(plan.script, plan.continuation.entries))
+    scripts = [plan.script, *(entered_at(plan.script, at) for at in plan.later_launches)]
     for launch, script in enumerate(scripts, 1):
         entries = entry_points(script)
         for entry in sorted(set(entries)):

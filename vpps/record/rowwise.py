@@ -16,7 +16,7 @@ from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
 from vpps.record.trace import List, TracedCell, check_operand
-from vpps.values import Float32, as_float32, as_index
+from vpps.values import Float32, as_array, as_float32, as_index
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -171,9 +171,9 @@ def index_column(x: Any, n: int, where: str) -> Any:
         value = as_index(x)
         if value is not None:
             return value
-        if not isinstance(x, np.ndarray | list | tuple):
+        if not isinstance(x, list | tuple) and not hasattr(x, "__array__"):
             raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
-        x = np.asarray(x)
+        x = as_array(x, where)
     if x.dtype.kind not in "iu":
         raise DtypeError(f"{where}: expected ints, one per row, got an array of dtype {x.dtype}")
     if x.shape != (n,):

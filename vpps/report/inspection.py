@@ -37,7 +37,7 @@ from vpps.report.script_report import ScriptReport, script_report
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.targets import CPU, TARGETS, Target, target_named
 from vpps.text import counted
-from vpps.tuning.machines import MachineFiles
+from vpps.tuning.automata import AutomatonFiles
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,7 +262,7 @@ def inspect(
             specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
         )
         arch = arch if row.has_archs else ""
-    knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles())
+    knowledge = Knowledge(costs_on(target, parameters.all_vps), AutomatonFiles())
     planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
     if update is None:
         plan = planner.plan_forward(graph, [loss])

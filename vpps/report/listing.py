@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vpps.errors import CompileError, KernelError
-from vpps.kernel.complaints import numbered
+from vpps.kernel.diagnostics import numbered
 from vpps.targets import CPU, CUDA
 from vpps.text import Report
 

@@ -35,7 +35,7 @@ _FUNCTIONS = {
     "vpps_open": (_POINTER, [_INT, _INT]),
     "vpps_close": (None, [_POINTER]),
     "vpps_launches": (ctypes.c_uint, [_POINTER]),
-    "vpps_launch": (_INT, [_POINTER, _POINTER, _POINTER]),
+    "vpps_launch": (_INT, [_POINTER, _POINTER, _POINTER, _INT]),
     "vpps_wait": (ctypes.c_long, [_POINTER, _INT]),
     "vpps_set_tails": (None, [_POINTER, _POINTER]),
     "vpps_apply": (None, [_INT, _POINTER, _POINTER, ctypes.c_long]),
@@ -142,7 +142,8 @@ class CpuMachine(Machine):
         if continuation is not None:
             raise HandleError("target 'cpu' makes all gradients in the launch itself, so nothing can follow it")
         self._state.alive[:] = [self.pool, script, self._recording]
-        if not self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data):
+        at = self.pool.ctypes.data, script.ctypes.data
+        if not self._state.lib.vpps_launch(self._state.handle, *at, self.helped):
             raise HandleError("a launch was begun while another one is running")
 
     @property

@@ -78,6 +78,7 @@ class Machine(ABC):
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
         arch: what kernels are compiled for: "sm_90", "avx512", or "" for the emulator.
         source: the kernel's source; "" before `specialise`, where kernels are specialised to models.
+        helped: whether whoever waits for the launch that comes does so at once, and may work for it.
         queues: whether a launch may be begun while another one runs, to follow it. If that one is stopped, the one that
             was to follow it has never begun.
         spec: what its kernel can do; None before `specialise`, and where one kernel serves every model.
@@ -91,6 +92,7 @@ class Machine(ABC):
     arch = ""
     source = ""
     queues = False
+    helped = False
     spec: KernelSpec | None = None
     resources: Resources | None = None
 

@@ -22,7 +22,7 @@ Order is tracked by vector clocks, so it holds for any arrangement of signals an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,7 +36,7 @@ from vpps.script.instructions import BY_NAME, Flag
 from vpps.script.products import Continuation, Product, entered_at
 from vpps.script.slices import Ints
 from vpps.script.tails import ViewUse
-from vpps.script.wellformed import complaints
+from vpps.script.wellformed import diagnostics
 
 READ, OWN, SAME, WRITE, ADD = Access.READ, Access.OWN, Access.SAME, Access.WRITE, Access.ADD
 READS = READ, OWN, SAME
@@ -54,12 +54,16 @@ def verify(
     layout: MemoryMap,
     origin: Callable[[int], str] = lambda position: "",
     continuation: Continuation | None = None,
+    divisions: Sequence[int] = (),
 ) -> None:
     """Check a script, and what follows its first launch.
 
+    Args:
+        divisions: positions of the entry points of launches that follow first of all.
+
     Raises ScriptError naming the instruction and, through `origin`, the user's cell and op.
     """
-    Verifier(script, layout, origin, continuation).run()
+    Verifier(script, layout, origin, continuation).run(divisions)
 
 
 class Verifier(Footprint):
@@ -86,9 +90,12 @@ class Verifier(Footprint):
         self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # who gave each, where, and what it knew
         self.targets: dict[int, set[int]] = {}  # what has been waited for
 
-    def run(self) -> None:
+    def run(self, divisions: Sequence[int] = ()) -> None:
         """All that happens."""
         self.launch(entry_points(self.script))
+        for division in divisions:
+            self.join()
+            self.launch(entry_points(entered_at(self.script, division)))
         if self.continuation is None:
             return
         self.join()
@@ -127,8 +134,8 @@ class Verifier(Footprint):
             found = self.decoded.get(position)
             if found is None:
                 d = decode(self.script, position)
-                for complaint in complaints(d, self.layout.knows, self.most):
-                    self.fail(d, complaint)
+                for diagnostic in diagnostics(d, self.layout.knows, self.most):
+                    self.fail(d, diagnostic)
                 found = self.decoded[position] = tuple(_halves(d))
             self.check_behind(before, found[0])
             yield from found

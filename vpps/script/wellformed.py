@@ -65,7 +65,7 @@ class KnownKernel:
 EVERYTHING = KnownKernel()
 
 
-def complaints(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
+def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
     """What is wrong with an instruction.
 
     Args:

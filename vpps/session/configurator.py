@@ -20,8 +20,8 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge
 from vpps.record.trace import TracedCell
+from vpps.tuning.automata import AutomatonFiles
 from vpps.tuning.database import Tuned, keep, tuned_for
-from vpps.tuning.machines import MachineFiles
 from vpps.tuning.online import OnlineTuner, Progress
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Configurator:
         self._losses = losses
         self._target = options.target
         self._chosen = options.chosen
-        self._knowledge = Knowledge(kept=MachineFiles())
+        self._knowledge = Knowledge(kept=AutomatonFiles())
         self._tuned: Tuned | None = None
         self._looked_up = False  # whether the tuning database was asked, with the first graph
         self._tuner: OnlineTuner | None = None
@@ -165,9 +165,17 @@ class Configurator:
 
     def prepare_aside(self, graph: Graph) -> None:
         """For something that is no step of training."""
+        self.interrupt()
+        self.prepare(graph)
+
+    def prepare_update(self) -> None:
+        """For an update from given gradients; what was not decided before stays so."""
+        self._exchanged(Graph(), False, False)
+
+    def interrupt(self) -> None:
+        """Something comes that tuning must not take for a step."""
         if self._tuner is not None:
             self._tuner.interrupted()
-        self.prepare(graph)
 
     def kernel_for(
         self, graph: Graph, make: Callable[[Planner], Plan], trains: bool = False, accumulate: bool = False

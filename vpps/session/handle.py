@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from vpps.compiler.passes import Passes
 from vpps.engine.losses import OnNonfinite
 from vpps.engine.options import Example, Options, check_loss, described
-from vpps.engine.readback import addresses_of, input_gradient, parameter_gradient, read_rows
+from vpps.engine.readback import addresses_of, input_gradient, read_rows
 from vpps.engine.serialised import serialised
 from vpps.engine.timeline import Timeline
 from vpps.errors import GraphError, HandleError
@@ -31,15 +30,15 @@ from vpps.record.rows import Rows
 from vpps.report.trace import Trace
 from vpps.runtime.device_pool import DevicePool
 from vpps.session.explained import explained
-from vpps.session.session import Session
+from vpps.session.halves import Halves
 from vpps.targets import AUTO
-from vpps.values import as_flag, as_items
+from vpps.values import as_flag
 
 if TYPE_CHECKING:
     from vpps.report.inspection import Inspection
 
 
-class Handle(Session):
+class Handle(Halves):
     """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
 
     Args:
@@ -116,10 +115,7 @@ class Handle(Session):
         """
         self._check(graph, "fb", training=True)
         accumulate = as_flag(accumulate, "accumulate", HandleError)
-        if self.model.is_averaged:
-            raise HandleError(
-                "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
-            )
+        self._refuse_averaged("fb")
         check_loss(graph, loss)
         self._check_rule()
         configurator = self._configurator
@@ -183,66 +179,7 @@ class Handle(Session):
         self._engine.wait()
         return self._losses.latest
 
-    @serialised
-    def gradients(
-        self, graph: Graph, loss: Expression, train: bool = False
-    ) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """The loss and its gradients, without an update, and without what earlier calls of `fb` accumulated.
-
-        Args:
-            train: whether dropout is on, with the mask that the next `fb` of this graph would have.
-
-        Returns:
-            The loss, and dense arrays by parameter name; zeros for parameters that the loss does not depend on, and for
-            those that are not trainable.
-
-        Raises:
-            As `fb`.
-        """
-        self._check(graph, "gradients", training=True)
-        check_loss(graph, loss)
-        train = as_flag(train, "train", HandleError)
-        self._configurator.prepare_aside(graph)
-        key = self._engine.store.next_key() if train else None
-        plan = self._configurator.kernel_for(
-            graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key)
-        )
-        self._engine.wait()
-        self._engine.store.park_gradients()
-        self._engine.launch(plan)
-        self._engine.wait()
-        value = self._engine.machine.loss(plan.loss_slot)
-        pool, distribution = self._engine.machine.pool, self._engine.store.distribution
-        found = {p.name: parameter_gradient(plan, pool, distribution, p) for p in self.model}
-        return value, found
-
     # ---- evaluation
-
-    @serialised
-    def forward(self, graph: Graph, wanted: Sequence[Expression | Rows]) -> list[NDArray[np.float32]]:
-        """Values of expressions with the current weights: inference, no gradients are stored; of rows, (n, ...).
-
-        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
-        other values are gone when nothing more is to be computed from them.
-
-        Raises:
-            GraphError: an expression of another graph.
-            CapacityError, HandleError: as `fb`.
-        """
-        self._check(graph, "forward", training=False)
-        if isinstance(wanted, Expression | Rows):
-            raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
-        wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
-        if not any(isinstance(e, Expression) or len(e) for e in wanted):
-            return [np.zeros((0, *e.shape), np.float32) for e in wanted]
-        self._configurator.prepare_aside(graph)
-        plan = self._configurator.kernel_for(
-            graph, lambda p: p.plan_forward(graph, wanted, self._engine.store.held_in_pool)
-        )
-        self._engine.wait()
-        self._engine.launch(plan)
-        self._engine.wait()
-        return [self.value(e) for e in wanted]
 
     @serialised
     def value(self, expression: Expression | Rows) -> NDArray[np.float32]:
@@ -287,13 +224,15 @@ class Handle(Session):
 
     @serialised
     def input_gradient(self, expression: Expression | Rows) -> NDArray[np.float32]:
-        """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`, or (n, ...)
-        with respect to rows of `graph.rows(array, grad=True)`.
+        """After `fb`, `gradients` or `backward`: the gradient with respect to a `graph.input(array, grad=True)`, or
+        (n, ...) with respect to rows of `graph.rows(array, grad=True)`.
 
         Raises:
             GraphError: any other expression, or the latest call was `forward`.
         """
-        plan = self._latest_plan(expression, "input_gradient")
+        plan = self._latest_plan(expression, "input_gradient", waits=False)
+        if not self._engine.has_gradients:
+            raise GraphError("input_gradient: the latest call was forward, which computes no gradients")
         return input_gradient(plan, self._engine.machine.pool, expression)
 
     # ---- inspection

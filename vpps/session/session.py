@@ -136,6 +136,12 @@ class Session:
     # ---- what it is
 
     @property
+    def is_newer(self) -> bool:
+        """Whether it holds weights or state of training that the model has not got yet; `model.pull_weights` brings
+        them."""
+        return self._engine.store.is_newer
+
+    @property
     def _engine(self) -> Engine:
         return self._configurator.engine
 
@@ -237,10 +243,13 @@ class Session:
         if optimizer.groups:
             optimizer.check_groups([p.name for p in self.model])
 
-    def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:
+    def _latest_plan(self, expression: Expression | Rows, what: str, waits: bool = True) -> Plan:
+        """Of the latest launch. It goes on where `waits` is false and gradients of inputs are there."""
         self._check_usable()
-        self._engine.wait()
         plan = self._engine.plan
+        if waits or plan is None or len(plan.divisions) < 2:
+            self._engine.wait()
+            plan = self._engine.plan
         if plan is None:
             since = "yet, or since a trace was begun or another kernel taken"
             raise GraphError(f"{what}: nothing has been computed {since}; call fb or forward first")

@@ -20,9 +20,9 @@ from vpps.placement.stacks import Stacks
 from vpps.placement.update import Update
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
+from vpps.tuning.automata import AutomatonFiles
 from vpps.tuning.candidates import TunedChip
 from vpps.tuning.jobs import CpuJob
-from vpps.tuning.machines import MachineFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Subject:
     base: Configuration = Configuration()  # noqa: RUF009 - frozen
     train: bool = True
     at_once: int | None = None
-    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles()))
+    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=AutomatonFiles()))
 
     @property
     def update(self) -> Update | None:

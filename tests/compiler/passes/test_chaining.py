@@ -9,11 +9,13 @@ import pytest
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.kernels import know_gradients, widen
 from tests.simt import models
 from vpps.compiler.passes import Passes
 from vpps.errors import ScriptError
 from vpps.planner.plan import Plan
 from vpps.reference import Reference, weights_of
+from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
 from vpps.script.tails import ViewUse
@@ -64,8 +66,11 @@ def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 150])
-def test_results_are_those_of_the_reference_and_of_unfused_instructions(n: int) -> None:
+def test_results_are_those_of_the_reference_and_of_unfused_instructions(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of one tile, of as many vectors as have room, and of more."""
+    widen(monkeypatch, SimtMachine, know_gradients)  # as in test_fusion.py
     net = Gated()
     graph, loss = net.batch(n)
     reference = Reference(graph, weights_of(net.model))

@@ -68,7 +68,7 @@ def test_stages_are_levels(policy: str, graph: TypedGraph) -> None:
 @given(graph=typed_graphs(), other=typed_graphs(), phases=st.sampled_from([1, 3]), seed=st.integers(0, 2**64 - 1))
 def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph, phases: int, seed: int) -> None:
     how = LearningSettings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
-    machine = learn(graph, how).machine
+    machine = learn(graph, how).automaton
     for applied in (graph, other):  # which has states that are not known
         found = batches(applied, "fsm", machine)
         assert_good(found, applied)
@@ -94,7 +94,7 @@ def test_what_is_no_policy_or_machine_is_refused() -> None:
 
     with pytest.raises(ScriptError, match="knows no policy widest"):
         batches(figure_1(), "widest")
-    with pytest.raises(ScriptError, match="cannot read a machine"):
+    with pytest.raises(ScriptError, match="cannot read an automaton"):
         batches(figure_1(), "fsm", Cut(Encoding("sort"), {(0, 0): 0}))
 
 

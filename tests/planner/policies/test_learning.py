@@ -41,8 +41,8 @@ def test_what_is_learned_is_the_same_everywhere(kind: str, phases: int) -> None:
     graph = lattice(np.random.default_rng(5), 6, 20)
     how = LearningSettings(encoding=Encoding(kind, phases), trials=40, horizon=8, seed=2**64 - 59)
     found = learn(graph, how)
-    digest = zlib.crc32(found.machine.numbers().astype("<i8"))
-    assert (found.batches, found.stages, len(found.machine.table), digest) == FIRST_VERSION[kind, phases]
+    digest = zlib.crc32(found.automaton.numbers().astype("<i8"))
+    assert (found.batches, found.stages, len(found.automaton.table), digest) == FIRST_VERSION[kind, phases]
     assert (found.trials, found.lower_bound) == (40, 28)
 
 
@@ -51,7 +51,7 @@ def test_machines_batch_the_tree_of_the_paper_as_well_as_possible(kind: str) -> 
     found = learn(figure_1(), replace(QUICK, encoding=Encoding(kind)))
     assert (found.batches, found.lower_bound) == (6, 6)
     assert found.trials == 0  # the run before any learning is at the bound already
-    assert batches(figure_1(), "fsm", found.machine).unseen == 0  # no state that was not seen
+    assert batches(figure_1(), "fsm", found.automaton).unseen == 0  # no state that was not seen
 
 
 def test_two_trees_with_types_swapped_need_the_phase() -> None:
@@ -78,9 +78,9 @@ def test_learning_is_reproducible() -> None:
     how = replace(QUICK, encoding=Encoding("sort", phases=4))
     first, again = (learn(graph, how) for _ in range(2))
     other = learn(graph, replace(how, seed=2))
-    assert first.machine == again.machine
+    assert first.automaton == again.automaton
     assert (first.batches, first.trials) == (again.batches, again.trials)
-    assert first.machine != other.machine
+    assert first.automaton != other.automaton
 
 
 def test_the_best_machine_is_kept_and_not_the_last() -> None:
@@ -111,7 +111,7 @@ def test_a_machine_is_no_worse_than_what_learning_begins_with(kind: str) -> None
 @settings(max_examples=20, deadline=None)
 @given(graph=typed_graphs(most=15, most_types=3), kind=st.sampled_from(ENCODINGS), phases=st.integers(1, 3))
 def test_machines_survive_json_and_numbers(graph: TypedGraph, kind: str, phases: int) -> None:
-    found = learn(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases))).machine
+    found = learn(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases))).automaton
     assert Automaton.from_json(json.loads(json.dumps(found.as_json())), graph.n_types) == found
     assert Automaton.from_numbers(found.numbers()) == found
 
@@ -149,7 +149,7 @@ def test_a_batch_waits_for_few_trials_of_a_large_graph(monkeypatch: pytest.Monke
     nothing = np.zeros(0, np.int64)
     large = TypedGraph(*np.zeros((2, AT_FIRST_USE // 14), np.int64), nothing, nothing, n_types=2)
     for graph in small, large:
-        Knowledge().machine(RecurrentCells((), (), ("cell",)), graph)
+        Knowledge().automaton(RecurrentCells((), (), ("cell",)), graph)
     assert asked == [LearningSettings().trials, 7]
 
 
@@ -160,7 +160,7 @@ def test_a_few_recurrences_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
         lattice(np.random.default_rng(3), sentences=2, length=8),
         Knowledge(settings=LearningSettings(trials=1)),
     )
-    machines = [known.machine(RecurrentCells((), (), (cell,)), graph) for cell in ("a", "b", "c")]
+    machines = [known.automaton(RecurrentCells((), (), (cell,)), graph) for cell in ("a", "b", "c")]
     assert [bool(machine.table) for machine in machines] == [True, True, False]
     found = batches(graph, "fsm", machines[2])
     assert found.unseen == len(found.sequence)

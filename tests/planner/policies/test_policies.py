@@ -25,7 +25,7 @@ from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.planner.policies.auto import Auto, Decision
 from vpps.planner.policies.comparison import lower_bound, orders
 from vpps.record.topology import Topology
-from vpps.tuning.machines import MachineFiles
+from vpps.tuning.automata import AutomatonFiles
 
 E = vpps.Expression
 WIDTH = 8
@@ -176,15 +176,15 @@ class TestFsm:
             firsts.add(next(b.cell.name for b in topology.blocks if b.cell.name in ("first", "second")))
         assert firsts == {"first", "second"}
         knowledge = made.batching.knowledge
-        assert len(knowledge.machines) == len(knowledge.learned) == 1
+        assert len(knowledge.automata) == len(knowledge.learned) == 1
 
     def test_unseen_states_are_counted_and_told(self, net: Net) -> None:
         knowledge = Knowledge(settings=LearningSettings(trials=20))
         made, graph = planner(net, "fsm", knowledge), net.graph(1)[0]
         stages(net, made, graph)
-        ((digests, machine),) = knowledge.machines.items()
+        ((digests, machine),) = knowledge.automata.items()
         assert list(knowledge.unseen.values()) == [0]
-        knowledge.machines[digests] = Automaton(machine.encoding, {})
+        knowledge.automata[digests] = Automaton(machine.encoding, {})
         stages(net, made, graph)
         (steps,) = knowledge.unseen.values()
         assert steps > 0
@@ -198,7 +198,7 @@ class TestFsm:
         self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture, content: str
     ) -> None:
         def learned() -> Knowledge:
-            made = planner(net, "fsm", Knowledge(kept=MachineFiles(), settings=LearningSettings(trials=20)))
+            made = planner(net, "fsm", Knowledge(kept=AutomatonFiles(), settings=LearningSettings(trials=20)))
             stages(net, made, net.graph(1)[0])
             return made.batching.knowledge
 
@@ -225,7 +225,7 @@ class TestFsm:
     def test_nothing_is_kept_or_looked_up_where_tuning_is_off(
         self, net: Net, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        knowledge = Knowledge(kept=MachineFiles(), settings=LearningSettings(trials=20))
+        knowledge = Knowledge(kept=AutomatonFiles(), settings=LearningSettings(trials=20))
         monkeypatch.setenv("VPPS_TUNING", "off")
         stages(net, planner(net, "fsm", knowledge), net.graph(1)[0])
         assert len(knowledge.learned) == 1
@@ -235,7 +235,7 @@ class TestFsm:
         self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         folder.write_text("a file is in the way")
-        knowledge = Knowledge(kept=MachineFiles(), settings=LearningSettings(trials=20))
+        knowledge = Knowledge(kept=AutomatonFiles(), settings=LearningSettings(trials=20))
         stages(net, planner(net, "fsm", knowledge), net.graph(1)[0])
         assert len(knowledge.learned) == 1
         assert "what was learned about batches is not kept" in caplog.text

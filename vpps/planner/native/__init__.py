@@ -38,7 +38,7 @@ barrier after two others; cells that never wait keep theirs to the end.
 batch shortens, and per vertex and type how many producers still lead from a vertex of the type, so that the ratio of
 ED-Batch's lemma 2.1 follows each batch at O(edges x types) in all. Batches become stages: one after the other share a
 stage while none reads what the stage has computed; `stages.h` puts recurrences and all else together. It asks once per
-recurrence how it runs where a policy `asks()`, and is told a policy or a machine with the order of its types.
-`machine.h` has machines, `learning.h` learns them; `typed_graphs.py` has both for graphs that nobody plans: decisions
+recurrence how it runs where a policy `asks()`, and is told a policy or an automaton with the order of its types.
+`automaton.h` has automata, `learning.h` learns them; `typed_graphs.py` has both for graphs that nobody plans: decisions
 of `auto`, `vpps-profile`, benches.
 """

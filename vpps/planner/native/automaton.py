@@ -1,5 +1,5 @@
 """Finite-state machines that choose the next batch (ED-Batch, 2.2), as they are kept, how they are learned, and what
-comes of that; `planner/native/machine.h` runs them, `learning.h` learns them."""
+comes of that; `planner/native/automaton.h` runs them, `learning.h` learns them."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class Automaton:
         table = {tuple(state): a for *state, a in kept["states"]}
         phases = encoding.phases
         if encoding.kind not in ENCODINGS or not (type(phases) is int and 0 < phases <= MOST_PHASES):
-            raise ValueError("a machine of an unknown encoding")
+            raise ValueError("an automaton of an unknown encoding")
         for (phase, *types), a in table.items():
             if not all(type(x) is int for x in (phase, a)) or not 0 <= phase < phases:
-                raise ValueError("a machine of no phases")
+                raise ValueError("an automaton of no phases")
             if a not in types or not all(type(x) is int and 0 <= x < n_types for x in types):
-                raise ValueError("a machine of other types")
+                raise ValueError("an automaton of other types")
         return cls(encoding, table)
 
 
@@ -123,14 +123,14 @@ class Learned:
     """What came of it.
 
     Attributes:
-        machine: the best one.
+        automaton: the best one.
         trials: how many were made.
         seconds: that took.
         batches, stages: of the graph with it.
         lower_bound: of batches.
     """
 
-    machine: Automaton
+    automaton: Automaton
     trials: int
     seconds: float
     batches: int

@@ -25,7 +25,7 @@ public:
         all_known_ = true;
         const bool some = boundaries(false) || free[false].size() + 1 < n_stages_;
         members_.find(launch_.rows, true, false);
-        turns = !in_groups && some && since_.of_one_stage && !since_.pauses && members_.size() > 0 &&
+        turns = !in_groups && !launch_.call->seeded && some && since_.of_one_stage && !since_.pauses && members_.size() > 0 &&
                 all_answer(0, members_.end_of_stage(0), Following::TURN);
         if (turns)
             since_.others = true;

@@ -11,7 +11,7 @@ from vpps.compiler.records import RECORDS, Frame, From
 from vpps.compiler.slabs import Life
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
-from vpps.placement.distribution import ALIGN, ONE
+from vpps.placement.distribution import ALIGN, ONE, ZERO
 from vpps.planner.native.policy_table import EncodingKind
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
@@ -25,29 +25,36 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     training layout splits dead_outputs chunk_rows account
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
     updates keeps clips max_norm averages n_hyper hyper hyper_of
-    held n_held_rows held_rows
+    held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
     script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair steps n_vertices places
-    products n_products entries
+    products n_products entries n_launches input_gradients n_input_gradients
     """
 )
 class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
+        training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded: 0 or 1.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
         layout: a LayoutCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
         held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
         held_rows: (parameter, number of rows, address of their numbers) of each table.
+        given_rows: likewise, of tables whose gradients the caller writes before the launch.
+        seeded: whether the caller writes the gradients of what is wanted, `seeds`, between two launches, forward and
+            what follows; else a loss is wanted. Where nothing is: the end of a launch alone.
+        ends_alone: whether what follows backward is a launch of its own, as gradients of inputs are wanted meanwhile.
+        seeds, seeds_at: where each of them is among n_seed_floats, which lie there in the pool.
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
         grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
-        entries: position of the entry points of the second launch.
+        entries: position of the entry points of the launches after the first, one after the other.
+        input_gradients: address of a NotedPair for each value of an input that wants its gradient: value and address,
+            ZERO where none flows into it; until something else is planned.
         new_block, key, n_key, new_pair, steps, n_vertices: what it asks about, see Status; `new_pair` is the address
             of a Pair, `steps` of an i32 for each vertex, block after block.
         places: answers `steps`: where each vertex comes among those of its step, likewise; 0 before it is asked.
@@ -262,12 +269,12 @@ class GivenCosts(Structure):
 
 @fields(ints="n_batches n_stages n_steps unseen", floats="seconds")
 class FoundBatches(Structure):
-    """How many batches a graph has; in how many steps the machine did not know its state; seconds by the costs."""
+    """How many batches a graph has; in how many steps the automaton did not know its state; seconds by the costs."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
-class FoundMachine(Structure):
-    """How a machine was learned, that runs a graph in so many steps; `bound`: of its batches at least."""
+class FoundAutomaton(Structure):
+    """How an automaton was learned, that runs a graph in so many steps; `bound`: of its batches at least."""
 
 
 # ---- functions
@@ -282,10 +289,10 @@ FUNCTIONS = (
     # The number of a new cell.
     "i64 vpps_batcher_cell(void* batcher, const GivenCell* cell)",
     # Tells by which policy the recurrence runs that was asked about. Of one that learns: which of its cells, in the
-    # order of their blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is
+    # order of their blocks, is each of the automaton's types; then the automaton. 0 where the numbers are not what is
     # expected.
     "i64 vpps_batcher_choice(void* batcher, const char* policy, const i64* numbers, i64 n)",
-    # How many steps the machine of a choice did not know since this was asked last.
+    # How many steps the automaton of a choice did not know since this was asked last.
     "i64 vpps_batcher_unseen(void* batcher, i64 choice)",
     # The stages of all vertices, block after block.
     "Status vpps_stages(void* batcher, Call* call, i64* stages)",
@@ -299,13 +306,13 @@ FUNCTIONS = (
     # Likewise, what lies where.
     "void vpps_map(void* planner, FoundMemory* found)",
     # Batches of a graph. Room for n each: type of each batch; stage of each vertex. `costs` may be null. 0 where the
-    # numbers of the machine are not what is expected.
-    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* machine, i64 n_machine, "
+    # numbers of the automaton are not what is expected.
+    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton, "
     "const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)",
     # No sequence of batches of a graph is shorter.
     "i64 vpps_lower_bound(const GivenGraph* given)",
-    # Learns a machine; vpps_learned takes it.
-    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundMachine* found)",
+    # Learns an automaton; vpps_learned takes it.
+    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundAutomaton* found)",
     "void vpps_learned(void* learned, i64* numbers)",
 )
 
@@ -316,9 +323,9 @@ def header() -> str:
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
-        *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
+        *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundAutomaton),
     )
-    numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}
+    numbers = {"ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}
     return "".join(
         (
             '#include "numbers.h"\n',

@@ -100,12 +100,13 @@ struct Launch {
 
     // ---- instructions
 
-    // Behind all lists. `launches`: one or two.
-    void begin_instructions(int launches)
+    // Behind all lists.
+    void begin_instructions(i64 launches)
     {
         u32* words;
+        call->n_launches = launches;
         if (launches > 1)
-            call->entries = place(n_entries(), words);
+            call->entries = place(n_entries() * (launches - 1), words);
         streams.reset(account);
     }
 
@@ -183,10 +184,9 @@ struct Launch {
         if (!script.complete())
             return false;
         script.at(0)[3] = static_cast<u32>(script.size);
-        const size_t n_streams = streams.begins.size() / (call->entries ? 2 : 1);
-        enter(HEADER, streams.begins.data(), n_streams);
-        if (call->entries)
-            enter(call->entries, streams.begins.data() + n_streams, n_streams);
+        const size_t n_streams = streams.begins.size() / call->n_launches;
+        for (i64 i = 0; i < call->n_launches; i++)
+            enter(i ? call->entries + (i - 1) * n_entries() : HEADER, streams.begins.data() + i * n_streams, n_streams);
         return true;
     }
 

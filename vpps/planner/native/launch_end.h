@@ -19,7 +19,7 @@ public:
     }
 
     // Products of matrices are made between two launches, the second of which makes the steps that need them.
-    int n_launches() const { return launch_.call->updates && products_.any() ? 2 : 1; }
+    bool is_continued() const { return launch_.call->updates && products_.any(); }
 
     // Which parameters have a gradient from this batch. Whether any has.
     bool touch()
@@ -31,10 +31,12 @@ public:
         for (size_t p = 0; p < n; p++)
             held_[p] = held && held[p];
         tables_.reset();
-        bool any = false;
+        gives_to_inputs_ = false;
+        bool any = launch_.rows.n_blocks == 0;  // gradients are given
         for (const Block& b : launch_.rows) {
             if (!b.n_needed)
                 continue;
+            gives_to_inputs_ |= b.cell->input_gradient.slab >= 0;
             for (const Gradient& g : b.cell->gradients)
                 any = (touched_[g.parameter] = 1);
             for (const Gathered& g : b.cell->gathered)
@@ -42,8 +44,11 @@ public:
             any |= tables_.take(*b.cell);
         }
         std::copy(touched_.begin(), touched_.end(), pointer<u8>(launch_.call->touched));
-        return any;
+        return any || (launch_.call->seeded && gives_to_inputs_);
     }
+
+    // Whether inputs get gradients.
+    bool gives_to_inputs() const { return gives_to_inputs_; }
 
     // Lists of the end: hyper-parameters, rows of tables that are used.
     void place()
@@ -66,7 +71,7 @@ public:
             launch_.write(Made::GUARD, launch_.model.guard);
         }
         // The norm of all gradients must be known before any step is made.
-        waits_ = call.clips && n_launches() > 1;
+        waits_ = call.clips && is_continued();
         gradients();
         schedule.meet(Reason::UPDATE);
         launch_.begin_phase(During::UPDATE);
@@ -92,6 +97,7 @@ private:
     GradientProducts products_;
     UsedTables tables_;
     bool waits_ = false;      // all steps are made in the second launch
+    bool gives_to_inputs_ = false;
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
@@ -176,7 +182,7 @@ private:
             if (parameters[p].keeps_gradient && !updates && touched_[p])
                 launch_.write(Made::STORE_GRADIENT, parameters[p].store_gradient, p);
         for (size_t p = 0; p < parameters.size(); p++)
-            if (tables_.present(p)) {
+            if (tables_.present(p) && !tables_.given(p)) {
                 tables_.describe(p);
                 launch_.write(Made::SUM, launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum, p);
             }

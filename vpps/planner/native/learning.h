@@ -1,4 +1,4 @@
-// Learns a machine for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
+// Learns an automaton for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
 // A trial batches the whole graph once. In every state it takes the action of the greatest value, or with probability
 // epsilon any; where none has been tried, what policy `critical` would do, or `sufficient` where states do not rank
@@ -9,7 +9,7 @@
 // They are tried out now and then, and the best one is kept, not the last; the first is what a trial did before anything
 // was learned.
 //
-// The same seed gives the same machine, on all machines: doubles are computed in a fixed order, multiplications and
+// The same seed gives the same automaton, on all machines: doubles are computed in a fixed order, multiplications and
 // additions are not contracted (library.py, FLAGS), and chance is splitmix64.
 #pragma once
 
@@ -37,7 +37,7 @@ private:
 
 // What comes of it.
 struct Learned {
-    Machine machine;
+    Automaton automaton;
     i64 trials, n_steps, n_stages, bound;
 };
 
@@ -58,12 +58,12 @@ public:
         whole_.start(graph_, run_);
         double epsilon = settings_.epsilon;
         trial(0);
-        Machine machine = of_trial();
+        Automaton automaton = of_trial();
         for (;;) {
-            fsm_.batch(graph_, machine);
+            fsm_.batch(graph_, automaton);
             const auto n_steps = static_cast<i64>(fsm_.run.steps().size()), n_stages = i64{fsm_.run.n_stages};
             if (found.n_steps < 0 || std::pair(n_steps, n_stages) < std::pair(found.n_steps, found.n_stages)) {
-                found.machine = std::move(machine);
+                found.automaton = std::move(automaton);
                 found.n_steps = n_steps;
                 found.n_stages = n_stages;
             }
@@ -75,7 +75,7 @@ public:
                 learn_from();
                 epsilon = std::max(settings_.least_epsilon, epsilon * settings_.decay);
             }
-            machine = of_values();
+            automaton = of_values();
         }
     }
 
@@ -159,9 +159,9 @@ private:
     i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(run_, subgraphs_); }
 
     // What the latest trial did last in each state.
-    Machine of_trial() const
+    Automaton of_trial() const
     {
-        Machine found;
+        Automaton found;
         found.encoding = encoding_;
         for (const Taken& taken : taken_)
             found.next[taken.state->first] = taken.type;
@@ -169,9 +169,9 @@ private:
     }
 
     // The greedy policy.
-    Machine of_values() const
+    Automaton of_values() const
     {
-        Machine found;
+        Automaton found;
         found.encoding = encoding_;
         for (const auto& [state, values] : states_)
             if (!values.empty())

@@ -73,6 +73,7 @@ class _Loader:
         self.library: ctypes.CDLL | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._done = threading.Event()
         self._error: CompileError | None = None
 
     def start(self) -> None:
@@ -82,6 +83,7 @@ class _Loader:
         compiler()
         with self._lock:
             if self._thread is None:
+                self._done.clear()
                 with suppress(CompileError):  # no more threads: `load` compiles
                     self._thread = in_background(self._run, "vpps-planner-compiler")
 
@@ -90,7 +92,7 @@ class _Loader:
         while self.library is None:
             self.start()
             if (thread := self._thread) is not None:
-                thread.join()
+                self._done.wait()  # no join: one that Ctrl-C interrupts takes the thread for ended, in Python 3.11
             else:
                 self._run()
             with self._lock:
@@ -103,13 +105,15 @@ class _Loader:
 
     def forget(self) -> None:
         """In a forked child: the thread is the parent's."""
-        self._lock, self._thread, self._error = threading.Lock(), None, None
+        self._lock, self._thread, self._done, self._error = threading.Lock(), None, threading.Event(), None
 
     def _run(self) -> None:
         try:
             self.library = _load(build())
         except CompileError as error:
             self._error = error
+        finally:
+            self._done.set()
 
 
 _loader = _Loader()
@@ -125,6 +129,6 @@ def library() -> ctypes.CDLL:
     """The planner, waited for where it is being compiled.
 
     Raises:
-        CompileError: there is no compiler, or it rejects the source (the message shows its first complaints).
+        CompileError: there is no compiler, or it rejects the source (the message shows its first diagnostics).
     """
     return _loader.load()

@@ -75,8 +75,11 @@ private:
     PaperSchedule paper_{launch_};
     LaunchEnd end_{launch_};
     std::vector<u32> kept_;
+    std::vector<NotedPair> input_gradients_;
 
     bool in_groups() const { return model_.groups > 1; }
+    // Whether the caller has a word between forward and backward.
+    bool is_divided() const { return call_->seeded && call_->n_wanted; }
 
     const i64* wanted() const { return pointer<const i64>(call_->wanted); }
 
@@ -96,7 +99,7 @@ private:
         graph_.recurrences();
         chain_.clear();
         const i64 *asked = wanted(), *end = asked + call_->n_wanted;
-        if (call_->training) {
+        if (call_->training && !call_->seeded) {
             chain_.find(graph_, asked[0]);
             graph_.reach(asked[0], chain_);
             asked = chain_.values.data();
@@ -201,26 +204,39 @@ private:
 
     template <class Schedule> void write_instructions(Schedule& schedule)
     {
-        launch_.begin_instructions(call_->training ? end_.n_launches() : 1);
+        const bool divided = is_divided();
+        call_->ends_alone = divided && call_->updates && end_.gives_to_inputs();
+        launch_.begin_instructions(1 + divided + call_->ends_alone + (call_->training && end_.is_continued()));
         if (launch_.account)
             launch_.account->top = memory_.top;
-        launch_.load(call_->training);
+        launch_.load(call_->training && !divided);
         schedule.begin();
         if (call_->training) {
             reverse_lists_.write_constants();
             schedule.steps(false);
-            launch_.frame[Frame::SOURCE] = launch_.lists.addresses[wanted()[0]];
+            launch_.frame[Frame::SOURCE] = call_->seeded ? ZERO : launch_.lists.addresses[wanted()[0]];
             launch_.frame[Frame::SLOT] = call_->loss_slot;
-            schedule.report();
+            if (!call_->seeded)
+                schedule.report();
             launch_.begin_phase(During::BACKWARD);
+            if (divided)
+                next_launch();
             schedule.steps(true);
             launch_.begin_phase(During::GRADIENTS);
             schedule.end_backward();
+            if (call_->ends_alone)
+                next_launch();
             end_.write(schedule);
         } else {
             schedule.steps(false);
             keep(wanted(), call_->n_wanted);
         }
+    }
+
+    void next_launch()
+    {
+        launch_.streams.next_launch();
+        launch_.load(true);
     }
 
     // Tells the caller what it needs to know.
@@ -233,13 +249,31 @@ private:
             grouping_.report(rows.stretch, pointer<FoundGrouping>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
-        if (call_->training)
+        if (call_->training) {
             end_.report();
+            find_input_gradients();
+        }
         call_->unseen = stages_.count_unseen();
         call_->n_cells = rows.n_blocks;
         for (i64 k = 0; k < rows.n_blocks; k++)
             pointer<i64>(call_->cells)[k] = rows.blocks[k].late ? ~rows.blocks[k].cell->id : rows.blocks[k].cell->id;
         return Status::DONE;
+    }
+
+    void find_input_gradients()
+    {
+        input_gradients_.clear();
+        for (const Block& b : launch_.rows) {
+            const SlabView& gradient = b.cell->input_gradient;
+            if (gradient.slab < 0 || !b.n_rows)
+                continue;
+            const i64 width = b.cell->slabs[gradient.slab].width;
+            for (i64 r = 0; r < b.n_rows; r++)
+                input_gradients_.push_back({b.values[0][b.vertex(r)],
+                                            r < b.n_needed ? b.bases[gradient.slab] + r * width + gradient.offset : ZERO});
+        }
+        call_->input_gradients = address(input_gradients_.data());
+        call_->n_input_gradients = static_cast<i64>(input_gradients_.size());
     }
 
     // Where other values than the wanted ones lie, others have come since.

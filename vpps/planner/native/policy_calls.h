@@ -51,12 +51,12 @@ EXPORT i64 vpps_lower_bound(const GivenGraph* given)
     return typed(*given).lower_bound();
 }
 
-EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* machine, i64 n_machine,
+EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton,
                         const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)
 {
     const PolicyRow* row = policy_named(policy);
-    Numbers from(machine, n_machine);
-    const Machine learned = n_machine ? Machine(from) : Machine();
+    Numbers from(automaton, n_automaton);
+    const Automaton learned = n_automaton ? Automaton(from) : Automaton();
     if (!row || !from.complete())
         return 0;
     TypedGraph graph = typed(*given);
@@ -72,11 +72,11 @@ EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* 
     return 1;
 }
 
-EXPORT void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundMachine* found)
+EXPORT void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundAutomaton* found)
 {
     TypedGraph graph = typed(*given);
     const Learned learned = Learner(graph, *settings).learn();
-    auto numbers = std::make_unique<std::vector<i64>>(learned.machine.numbers());
+    auto numbers = std::make_unique<std::vector<i64>>(learned.automaton.numbers());
     *found = {learned.trials, learned.n_steps, learned.n_stages, learned.bound, static_cast<i64>(numbers->size())};
     return numbers.release();
 }

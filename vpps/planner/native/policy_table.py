@@ -1,4 +1,4 @@
-"""The table of batching policies, and the encodings of learned machines, of which `policy_table.h` and a part of
+"""The table of batching policies, and the encodings of learned automata, of which `policy_table.h` and a part of
 `interface.h` are made. ARCHITECTURE.md says how to add a policy."""
 
 from __future__ import annotations

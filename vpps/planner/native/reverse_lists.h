@@ -11,7 +11,9 @@ public:
     // arguments and rows.
     void place(const LossChain& chain)
     {
-        find_constants(chain);
+        constants_.clear();
+        if (!launch_.call->seeded)
+            find_constants(chain);
         const RowsOfBlocks& graph = launch_.rows;
         ordinal_.resize(std::max<size_t>(ordinal_.size(), graph.n_values));
         first_.clear();
@@ -22,12 +24,16 @@ public:
                 for (i64 r = 0; r < b.n_rows; r++)
                     ordinal_[ids[b.vertex(r)]] = total++;
         }
-        // Where each gradient row goes, and its address; first those that are constants.
+        // Where each gradient row goes, and its address; first those that backward begins with.
         targets_.clear();
         rows_.clear();
-        for (size_t i = 0; i < chain.values.size(); i++) {
-            targets_.push_back(ordinal_[chain.values[i]]);
-            rows_.push_back(address_of_constant(chain.words[i]));
+        if (launch_.call->seeded) {
+            place_seeds();
+        } else {
+            for (size_t i = 0; i < chain.values.size(); i++) {
+                targets_.push_back(ordinal_[chain.values[i]]);
+                rows_.push_back(address_of_constant(chain.words[i]));
+            }
         }
         for (const Block& b : graph) {
             if (!b.n_needed)
@@ -93,9 +99,20 @@ private:
     std::vector<u32> ordinal_, targets_, starts_, rows_;
     std::vector<i64> first_;  // by block: ordinal of its first value
 
+    // The caller writes them when forward has ended.
+    void place_seeds()
+    {
+        Call& call = *launch_.call;
+        const i64 *values = pointer<const i64>(call.wanted), *seeds = pointer<const i64>(call.seeds);
+        call.seeds_at = launch_.take(call.n_seed_floats);
+        for (i64 i = 0; i < call.n_wanted; i++) {
+            targets_.push_back(ordinal_[values[i]]);
+            rows_.push_back(static_cast<u32>(call.seeds_at + seeds[i]));
+        }
+    }
+
     void find_constants(const LossChain& chain)
     {
-        constants_.clear();
         for (const u32 word : chain.words)  // nearly always the same for all
             if (word != WORD_OF_ONE && (constants_.empty() || word != constants_.back()))
                 constants_.push_back(word);

@@ -12,8 +12,8 @@
 // How a recurrence of several cells runs, as the caller has told.
 struct Choice {
     Policy* policy;
-    Machine machine;         // of a policy that learns
-    std::vector<i64> order;  // which member, in the order of the blocks, is each of the machine's types
+    Automaton automaton;         // of a policy that learns
+    std::vector<i64> order;  // which member, in the order of the blocks, is each of the automaton's types
     i64 latest = 0, unseen = 0;  // steps in which it did not know its state: of the latest graph, of those counted
 };
 
@@ -48,7 +48,7 @@ public:
         return -1;
     }
 
-    // Counts the states that machines did not know in the latest graph. Whether there are any.
+    // Counts the states that automata did not know in the latest graph. Whether there are any.
     bool count_unseen()
     {
         bool any = false;
@@ -59,7 +59,7 @@ public:
         return any;
     }
 
-    // How what was asked for last is to run; of a policy that learns the numbers are its order, then its machine. False
+    // How what was asked for last is to run; of a policy that learns the numbers are its order, then its automaton. False
     // where they are not what is expected.
     bool choose(const PolicyRow& of, Numbers& from)
     {
@@ -67,7 +67,7 @@ public:
         if (!from.complete()) {
             for (i64 k = n_asked(); k > 0; k--)
                 choice.order.push_back(from.take());
-            choice.machine = Machine(from);
+            choice.automaton = Automaton(from);
         }
         if (from.complete()) {
             choice_of_[asked_] = choices.size();
@@ -80,11 +80,11 @@ private:
     std::map<const PolicyRow*, std::unique_ptr<Policy>> policies_;  // those in use
     Policy& policy_;
     TypedGraph typed_;
-    const Machine none_;
+    const Automaton none_;
     // Cells of a recurrence, in the order of the blocks, and how many binary digits its size has where that counts.
     std::vector<i64> asked_;
     std::map<std::vector<i64>, size_t> choice_of_;
-    std::vector<i64> members_;  // blocks of a component; in the order of the machine's types
+    std::vector<i64> members_;  // blocks of a component; in the order of the automaton's types
     std::vector<i64> rising_, starts_;
     std::vector<i32> sorted_, level_of_value_;
     std::vector<i32> shift_, shift_of_block_;  // by kind of value: what makes the number of a vertex that in `typed_`
@@ -215,7 +215,7 @@ private:
                 members_[t] = rising_[choice->order[t]];
         }
         take(graph);
-        policy.batch(typed_, choice ? choice->machine : none_);
+        policy.batch(typed_, choice ? choice->automaton : none_);
         if (choice)
             choice->latest += policy.unseen;
         i64 first = 0;

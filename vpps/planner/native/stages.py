@@ -40,14 +40,14 @@ def tell_choice(
     choice = policy.choice(topology, found.members(found.component[block]), load_of)
     numbers = choice.numbers()
     if not lib.vpps_batcher_choice(batcher, choice.policy.encode(), numbers.ctypes.data, len(numbers)):
-        raise ScriptError(f"the compiled planner cannot read a machine of policy {choice.policy}; please report this")
+        raise ScriptError(f"the compiled planner cannot read an automaton of {choice.policy}; please report this")
     return choice
 
 
 def note_unseen(
     lib: ctypes.CDLL, batcher: int, policy: Policy, choices: Sequence[RecurrenceChoice], counts: bool = True
 ) -> None:
-    """Have a policy count the steps that began in states which its machines do not know.
+    """Have a policy count the steps that began in states which its automata do not know.
 
     Args:
         choices: that were told, in that order.
@@ -55,7 +55,7 @@ def note_unseen(
     """
     for number, choice in enumerate(choices):
         steps = lib.vpps_batcher_unseen(batcher, number)
-        if counts and (steps or choice.machine is not None):
+        if counts and (steps or choice.automaton is not None):
             policy.knowledge.note_unseen(choice.recurrence, steps)
 
 

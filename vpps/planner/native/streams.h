@@ -89,12 +89,12 @@ public:
         of_[first_ + group].signalled = true;
     }
 
-    // What follows is for a second launch of the script, whose counters are others.
+    // What follows is for another launch of the script, whose counters are others.
     void next_launch()
     {
         end();
         n_barriers_ = n_barriers();
-        first_ = n_;
+        first_ += n_;
         begin();
     }
 

@@ -14,7 +14,7 @@ from vpps.compiler.cost import Costs, StepLoad
 from vpps.errors import ScriptError
 from vpps.planner.native import library
 from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
-from vpps.planner.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings
+from vpps.planner.native.interface import FoundAutomaton, FoundBatches, GivenCosts, GivenGraph, GivenSettings
 from vpps.planner.native.policy_table import EncodingKind
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
@@ -77,7 +77,7 @@ class Batches:
         stages: of each vertex.
         n_stages: how many there are; a barrier ends each.
         n_steps: how many of (type, stage) there are, no more than batches.
-        unseen: how many batches began in a state that the machine does not know.
+        unseen: how many batches began in a state that the automaton does not know.
         seconds: by the model of costs; 0 without one.
     """
 
@@ -110,18 +110,18 @@ class _GivenCosts:
         self.at = ctypes.byref(GivenCosts(flops_at, barriers_at, costs.barrier, costs.speed, costs.fixed, costs.vps))
 
 
-def batches(graph: TypedGraph, policy: str, machine: Automaton | None = None, costs: Costs | None = None) -> Batches:
+def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None, costs: Costs | None = None) -> Batches:
     """Batches of a graph, or of a recurrence alone, by a policy.
 
     Args:
-        machine: of "fsm".
+        automaton: of "fsm".
         costs: of the graph's types.
 
     Raises:
         CompileError: there is no compiler.
-        ScriptError: the machine is none for such a graph.
+        ScriptError: the automaton is none for such a graph.
     """
-    numbers = machine.numbers() if machine is not None else np.zeros(0, np.int64)
+    numbers = automaton.numbers() if automaton is not None else np.zeros(0, np.int64)
     given, given_costs = _Given(graph), _GivenCosts(costs, graph.n_types) if costs is not None else None
     sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), FoundBatches()
     good = library.library().vpps_batches(
@@ -130,7 +130,7 @@ def batches(graph: TypedGraph, policy: str, machine: Automaton | None = None, co
         *(sequence.ctypes.data, stages.ctypes.data, ctypes.byref(found)),
     )
     if not good:
-        raise ScriptError(f"compiled code cannot read a machine, or knows no policy {policy}; please report this")
+        raise ScriptError(f"compiled code cannot read an automaton, or knows no policy {policy}; please report this")
     used = sequence[: found.n_batches].tolist()
     return Batches(used, stages, found.n_stages, found.n_steps, found.unseen, found.seconds)
 
@@ -142,14 +142,14 @@ def lower_bound(graph: TypedGraph) -> int:
 
 
 def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
-    """Learn a machine for a typed graph (learning.h).
+    """Learn an automaton for a typed graph (learning.h).
 
     Raises:
         CompileError: there is no compiler.
     """
     lib = library.library()
     began = time.perf_counter()
-    given, found = _Given(graph), FoundMachine()
+    given, found = _Given(graph), FoundAutomaton()
     encoding = {"encoding": EncodingKind[settings.encoding.kind.upper()], "phases": settings.encoding.phases}
     names = [name for name, *_ in GivenSettings._fields_ if name not in encoding]
     given_settings = GivenSettings(**encoding, **{name: getattr(settings, name) for name in names})

@@ -10,7 +10,7 @@ public:
     void reset()
     {
         for (UsedRows& used : used_) {
-            used.present = false;
+            used.present = used.given = false;
             used.ids.clear();
             used.addresses.clear();
         }
@@ -29,12 +29,15 @@ public:
     // Whether a parameter is a table that is used, and how many of its rows are.
     bool present(size_t parameter) const { return used_[parameter].present; }
     i64 n_rows(size_t parameter) const { return used_[parameter].n; }
+    // Whether the caller writes their gradients.
+    bool given(size_t parameter) const { return used_[parameter].given; }
 
     // Lists of the rows that are used, and memory for their gradients.
     void place()
     {
         const RowsOfBlocks& graph = launch_.rows;
         collect_held();
+        collect_given();
         for (const Block& b : graph) {
             if (!b.n_needed)
                 continue;
@@ -88,7 +91,7 @@ public:
 private:
     struct UsedRows {
         i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
-        bool present = false;
+        bool present = false, given = false;
         std::vector<u32> ids, addresses;  // of gradient rows, in fixed order; last, ids of rows that have none
     };
 
@@ -114,6 +117,17 @@ private:
         if (launch_.call->keeps)
             for (UsedRows& used : used_)
                 used.n = static_cast<i64>(used.ids.size());  // the first so many are held
+    }
+
+    void collect_given()
+    {
+        const i64* given = pointer<const i64>(launch_.call->given_rows);  // as those that are held
+        for (i64 i = 0; i < launch_.call->n_given_rows; i++, given += 3) {
+            UsedRows& used = used_[given[0]];
+            used.present = used.given = true;
+            const i64* rows = pointer<const i64>(given[2]);
+            used.ids.assign(rows, rows + given[1]);
+        }
     }
 
     void place_table(const Parameter& p, UsedRows& used)

@@ -20,7 +20,7 @@ public:
     // In training what follows the last one is left to what comes.
     void steps(bool backward)
     {
-        if (backward && !boundaries_.turns)
+        if (backward && !boundaries_.turns && !launch_.call->seeded)
             barrier();
         members_.find(launch_.rows, backward, false);
         run(0, members_.size(), backward);

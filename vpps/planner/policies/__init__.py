@@ -11,14 +11,14 @@ something to choose only in recurrences of several cells - trees with two kinds 
     sinks-last      level by level, all its cells side by side: the fewest stages
     sufficient      the type of which the largest share of what waits for no other of its type is ready (lemma 2.1)
     critical        the type of the ready vertex at which the longest path begins
-    fsm             as a machine says that was learned for this recurrence (ED-Batch 2.3): states are the types ready,
+    fsm             as an automaton says, learned for this recurrence (ED-Batch 2.3): states are the types ready,
                     ranked as `critical` ranks them, or one of the paper's three encodings, with the phase or without
     auto            `sinks-last`, unless a model of barriers and of steps, each of which costs a vertex more than it
                     has, promises 5 % of another one; decided with the first graph of a size
     depth, agenda   published baselines, on the whole graph: by level; the type of least mean depth first (DyNet)
 
-Machines know a recurrence by its cells' programs, and lie in the tuning database (`tuning/machines.py`). A state that a
-machine does not know is decided as `sufficient` would, or as `critical` where states are ranked so, and counted.
+Automata know a recurrence by its cells' programs, and lie in the tuning database (`tuning/automata.py`). A state that a
+automaton does not know is decided as `sufficient` would, or as `critical` where states are ranked so, and counted.
 Learning has a budget where a batch waits for it, and models whose recurrence has other cells in every batch learn for
 16 of them.
 """

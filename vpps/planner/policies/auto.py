@@ -1,5 +1,5 @@
 """Policy `auto`: inside each recurrence of several cells, the policy that is fastest by the cost model: `sinks-last`,
-`critical`, or `fsm` where a machine is known.
+`critical`, or `fsm` where an automaton is known.
 
 That is decided with the first graph of each size, to a factor of two, and looked up afterwards. Where there is nothing
 to decide it is `sinks-last`, and where there is little to gain, too: it is planned the soonest, and a model of costs is
@@ -81,7 +81,7 @@ class Auto(Policy):
         found = self.decisions.get(key)
         if found is None and len(self.decisions) >= MOST_WEIGHED:
             ((usual, _),) = Counter(made.policy for made in self.decisions.values()).most_common(1)
-            return Decision(usual if usual != "fsm" else "critical", {})  # the machine may not be known
+            return Decision(usual if usual != "fsm" else "critical", {})  # the automaton may not be known
         if found is None:
             found = self.decisions[key] = self._decide(topology, members, load_of)
         return found
@@ -91,9 +91,9 @@ class Auto(Policy):
         loads = {number: load_of(number) for number in members}
         considered: list[tuple[str, Sequence[int], Automaton | None]]
         considered = [(name, members, None) for name in ("sinks-last", "critical")]
-        machine = self.knowledge.known(recurrence)
-        if machine is not None:
-            considered.append(("fsm", recurrence.arranged(members), machine))
+        automaton = self.knowledge.known(recurrence)
+        if automaton is not None:
+            considered.append(("fsm", recurrence.arranged(members), automaton))
         seconds = {}
         for name, numbers, of_name in considered:
             costs = self.knowledge.costs.of(loads[number] for number in numbers)

@@ -24,7 +24,7 @@ class Order:
         policy: its name.
         batches: pairs of a cell and a stage, cells whole.
         stages: after each of which there are barriers.
-        unseen: batches that began in a state that a learned machine does not know.
+        unseen: batches that began in a state that a learned automaton does not know.
     """
 
     policy: str

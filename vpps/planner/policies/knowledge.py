@@ -1,4 +1,4 @@
-"""What policies know beside the graph: costs of the target, and machines for recurrences, learned or stored."""
+"""What policies know beside the graph: costs of the target, and automata for recurrences, learned or stored."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ AT_FIRST_USE = 50_000_000
 """Vertices times types of all trials of learning, at most, while a batch waits for it: seconds."""
 
 MOST_LEARNED = 16
-"""Recurrences for which machines are learned in a process: where each batch has other cells, each would wait for it."""
+"""Recurrences for which automata are learned in a process: where each batch has other cells, each would wait for it."""
 
 
 class KeptAutomata(Protocol):
-    """Where machines outlive a process."""
+    """Where automata outlive a process."""
 
     def find(self, digests: Digests) -> Automaton | None:
-        """The machine of a recurrence, if there is one."""
+        """The automaton of a recurrence, if there is one."""
         ...
 
     def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> None:
@@ -51,7 +51,7 @@ class RecurrentCells(NamedTuple):
 
     Attributes:
         order: position of each in the order of the blocks.
-        cells: in that order; their places are the types of its machine.
+        cells: in that order; their places are the types of its automaton.
         digests: likewise.
     """
 
@@ -71,21 +71,21 @@ class RecurrentCells(NamedTuple):
 
 @dataclass
 class Knowledge:
-    """Machines that policies have found, and how they come to them.
+    """Automata that policies have found, and how they come to them.
 
     Attributes:
         costs: of the target.
-        kept: where machines outlive a process; None: nowhere.
+        kept: where automata outlive a process; None: nowhere.
         settings: of learning.
-        machines: found so far.
+        automata: found so far.
         learned: what came of learning, of those that were learned here.
-        unseen: of each recurrence, how many steps began in a state that its machine does not know.
+        unseen: of each recurrence, how many steps began in a state that its automaton does not know.
     """
 
     costs: Costs = field(default_factory=lambda: costs_on(CPU.name, 1))
     kept: KeptAutomata | None = None
     settings: LearningSettings = field(default_factory=LearningSettings)
-    machines: dict[Digests, Automaton] = field(default_factory=dict)
+    automata: dict[Digests, Automaton] = field(default_factory=dict)
     learned: dict[Digests, Learned] = field(default_factory=dict)
     unseen: dict[Digests, int] = field(default_factory=dict)
     _recurrences: dict[Cells, RecurrentCells] = field(default_factory=dict)
@@ -102,16 +102,16 @@ class Knowledge:
         return found
 
     def known(self, recurrence: RecurrentCells) -> Automaton | None:
-        """The machine of a recurrence where there is one already."""
-        found = self.machines.get(recurrence.digests)
+        """The automaton of a recurrence where there is one already."""
+        found = self.automata.get(recurrence.digests)
         if found is None and self.kept is not None:
             found = self.kept.find(recurrence.digests)
             if found is not None:
-                self.machines[recurrence.digests] = found
+                self.automata[recurrence.digests] = found
         return found
 
-    def machine(self, recurrence: RecurrentCells, graph: TypedGraph) -> Automaton:
-        """The machine of a recurrence, learned where there is none, in seconds at most. After MOST_LEARNED of them that
+    def automaton(self, recurrence: RecurrentCells, graph: TypedGraph) -> Automaton:
+        """The automaton of a recurrence, learned where there is none, in seconds at most. After MOST_LEARNED of them it
         is one that knows no state.
 
         Args:
@@ -119,12 +119,12 @@ class Knowledge:
         """
         found = self.known(recurrence)
         if found is None and len(self.learned) >= MOST_LEARNED:
-            found = self.machines[recurrence.digests] = Automaton(self.settings.encoding, {})
+            found = self.automata[recurrence.digests] = Automaton(self.settings.encoding, {})
         elif found is None:
             trials = min(self.settings.trials, AT_FIRST_USE // max(1, graph.n * graph.n_types))
             learned = compiled.learn(graph, replace(self.settings, trials=trials))
             self.learned[recurrence.digests] = learned
-            found = self.machines[recurrence.digests] = learned.machine
+            found = self.automata[recurrence.digests] = learned.automaton
             _log.info(
                 "learned in %.2f s to batch the recurrence of %s: %d batches, at least %d",
                 learned.seconds,
@@ -137,14 +137,14 @@ class Knowledge:
         return found
 
     def describe(self) -> list[str]:
-        """What is known of each recurrence that has a machine, a sentence each."""
+        """What is known of each recurrence that has an automaton, a sentence each."""
         found, without = [], 0
         for recurrence in {r.digests: r for r in self._recurrences.values()}.values():
-            machine = self.machines.get(recurrence.digests)
-            if machine is None:
+            automaton = self.automata.get(recurrence.digests)
+            if automaton is None:
                 continue
             learned, how = self.learned.get(recurrence.digests), "as kept in the tuning database"
-            if learned is None and not machine.table:
+            if learned is None and not automaton.table:
                 without += 1
                 continue
             if learned is not None:
@@ -153,7 +153,7 @@ class Knowledge:
                     f"{learned.stages} stages, at least {learned.lower_bound} batches"
                 )
             found.append(
-                f"{recurrence.names}: a machine of {len(machine.table)} states, {how}; "
+                f"{recurrence.names}: a machine of {len(automaton.table)} states, {how}; "
                 f"{self.unseen.get(recurrence.digests, 0)} steps so far began in a state that it does not know"
             )
         if without:
@@ -163,7 +163,7 @@ class Knowledge:
         return found
 
     def note_unseen(self, recurrence: RecurrentCells, steps: int) -> None:
-        """Count steps that began in a state that the machine does not know."""
+        """Count steps that began in a state that the automaton does not know."""
         self.unseen[recurrence.digests] = self.unseen.get(recurrence.digests, 0) + steps
 
 

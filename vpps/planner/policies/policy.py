@@ -24,18 +24,18 @@ class RecurrenceChoice(NamedTuple):
     Attributes:
         policy: by which.
         recurrence: its cells.
-        machine: of a policy that learns.
+        automaton: of a policy that learns.
     """
 
     policy: str
     recurrence: RecurrentCells
-    machine: Automaton | None = None
+    automaton: Automaton | None = None
 
     def numbers(self) -> Ints:
         """For compiled code."""
-        if self.machine is None:
+        if self.automaton is None:
             return np.zeros(0, np.int64)
-        return np.concatenate([self.recurrence.order, self.machine.numbers()])
+        return np.concatenate([self.recurrence.order, self.automaton.numbers()])
 
 
 class Policy:
@@ -65,9 +65,9 @@ class Policy:
 
 
 class Fsm(Policy):
-    """Policy `fsm`, ED-Batch's: as a learned machine says.
+    """Policy `fsm`, ED-Batch's: as a learned automaton says.
 
-    A recurrence is known by its cells. Its machine is the one that was kept, where there is one, else it is learned
+    A recurrence is known by its cells. Its automaton is the one that was kept, where there is one, else it is learned
     from the first graph that has the recurrence, and kept.
     """
 
@@ -80,4 +80,4 @@ class Fsm(Policy):
         recurrence = self.knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        return RecurrenceChoice("fsm", recurrence, self.knowledge.machine(recurrence, graph))
+        return RecurrenceChoice("fsm", recurrence, self.knowledge.automaton(recurrence, graph))

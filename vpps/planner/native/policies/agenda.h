@@ -8,7 +8,7 @@
 
 class Agenda : public Policy {
 public:
-    void batch(TypedGraph& graph, const Machine&) override
+    void batch(TypedGraph& graph, const Automaton&) override
     {
         run.start(graph);
         sums_.assign(graph.n_types, 0);

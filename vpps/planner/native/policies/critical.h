@@ -18,7 +18,7 @@
 #include "policies/policy.h"
 
 struct Critical : Policy {
-    void batch(TypedGraph& graph, const Machine&) override
+    void batch(TypedGraph& graph, const Automaton&) override
     {
         run.start(graph, true);
         while (!run.done())

@@ -1,4 +1,4 @@
-// Policy `fsm`, ED-Batch's: a machine that was learned for the recurrence chooses the type of the next batch.
+// Policy `fsm`, ED-Batch's: an automaton that was learned for the recurrence chooses the type of the next batch.
 //
 // Where it does not know the state, the type is that of `critical`, if the encoding ranks types, else that of
 // `sufficient`.
@@ -10,16 +10,16 @@ class Fsm : public Policy {
 public:
     bool asks() const override { return true; }
 
-    void batch(TypedGraph& graph, const Machine& machine) override
+    void batch(TypedGraph& graph, const Automaton& automaton) override
     {
-        const bool ranks = machine.encoding.ranks();
+        const bool ranks = automaton.encoding.ranks();
         bool counts = false;
         run.start(graph, ranks);
         unseen = 0;
         while (!run.done()) {
-            machine.encoding.encode(graph, run, state_);
-            const auto next = machine.next.find(state_);
-            const bool known = next != machine.next.end();
+            automaton.encoding.encode(graph, run, state_);
+            const auto next = automaton.next.find(state_);
+            const bool known = next != automaton.next.end();
             unseen += !known;
             if (!known && !ranks && !counts) {
                 subgraphs_.start(graph, run);  // few graphs need it

@@ -3,24 +3,24 @@
 
 #include <memory>
 #include <string_view>
-#include "machine.h"
+#include "automaton.h"
 
 // Scratch memory of the graphs before stays.
 class Policy {
 public:
     Execution run;   // of the latest graph
-    i64 unseen = 0;  // batches of it that began in a state that the machine does not know
+    i64 unseen = 0;  // batches of it that began in a state that the automaton does not know
 
     virtual ~Policy() = default;
 
     // Batches a typed graph: all of it, or a recurrence of several cells (PolicyRow); level by level, unless a policy
-    // knows better. The machine is what was learned for such graphs by a policy that learns.
-    virtual void batch(TypedGraph& graph, const Machine&) { run.by_level(graph); }
+    // knows better. The automaton is what was learned for such graphs by a policy that learns.
+    virtual void batch(TypedGraph& graph, const Automaton&) { run.by_level(graph); }
 
     // Whether it leaves it at that, so that nobody need make a typed graph.
     virtual bool by_level() const { return false; }
 
-    // Whether the caller says how a recurrence runs that it has not had so far: by which policy, and by what machine.
+    // Whether the caller says how a recurrence runs that it has not had so far: by which policy, and by what automaton.
     virtual bool asks() const { return false; }
 
     // Whether the answer may be another one in a graph of another size.

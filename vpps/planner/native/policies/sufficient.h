@@ -18,7 +18,7 @@ inline i32 nearest(const Execution& run, const Subgraphs& subgraphs)
 
 class Sufficient : public Policy {
 public:
-    void batch(TypedGraph& graph, const Machine&) override
+    void batch(TypedGraph& graph, const Automaton&) override
     {
         run.start(graph);
         subgraphs_.start(graph, run);

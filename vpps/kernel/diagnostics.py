@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-SHOWN = 3  # complaints that a message quotes
+SHOWN = 3  # diagnostics that a message quotes
 AROUND = 2  # lines of source before and after the one complained of
 _OTHERS = 8  # lines of a log that blames no line of the source
 
 _ERROR = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<message>.*)")
 
-Complaint = tuple[int, str]
+Diagnostic = tuple[int, str]
 """Number of a line, from 1, and what is wrong there."""
 
 
@@ -21,8 +21,8 @@ def numbered(lines: Iterable[tuple[int, str]], marked: int = 0) -> list[str]:
     return [f"{'>' if n == marked else ' '} {n:5d} | {line}".rstrip() for n, line in lines]
 
 
-def quoted(errors: list[Complaint], source: str) -> str:
-    """The first complaints, each with the lines around it."""
+def quoted(errors: list[Diagnostic], source: str) -> str:
+    """The first diagnostics, each with the lines around it."""
     lines = source.splitlines()
     shown = []
     for number, message in errors[:SHOWN]:

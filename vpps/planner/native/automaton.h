@@ -40,12 +40,12 @@ private:
 };
 
 // The encoding, and which type is next in each known state.
-struct Machine {
+struct Automaton {
     Encoding encoding;
     std::map<std::vector<i32>, i32> next;
 
     // From what `Automaton.numbers` of Python gives.
-    explicit Machine(Numbers& from)
+    explicit Automaton(Numbers& from)
     {
         encoding.kind = taken<EncodingKind>(from);
         encoding.phases = from.take();
@@ -54,7 +54,7 @@ struct Machine {
             next[state] = taken<i32>(from);
         }
     }
-    Machine() = default;
+    Automaton() = default;
 
     // The same.
     std::vector<i64> numbers() const

@@ -8,7 +8,7 @@ import pytest
 
 import vpps
 from vpps.kernel.cache import Label
-from vpps.kernel.complaints import numbered, of_log, quoted
+from vpps.kernel.diagnostics import numbered, of_log, quoted
 from vpps.kernel.host_compiler import FLAGS, build_library
 from vpps.kernel.simt_compiler import build_simt
 

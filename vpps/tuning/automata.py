@@ -1,4 +1,4 @@
-"""Machines of policy `fsm` (planner/native/automaton.py) in the tuning database: a file for each recurrence."""
+"""Automata of policy `fsm` (planner/native/automaton.py) in the tuning database: a file for each recurrence."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ PREFIX = "machine-"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMachine:
-    """A file of a machine, as it is listed.
+class KeptAutomaton:
+    """A file of an automaton, as it is listed.
 
     Attributes:
         path: of the file.
         names: of the cells.
-        machine: it.
+        automaton: it.
         batches, lower_bound: of the graph that it was learned from.
         when: ISO 8601, UTC, to the second.
     """
 
     path: Path
     names: tuple[str, ...]
-    machine: Automaton
+    automaton: Automaton
     batches: int
     lower_bound: int
     when: str
 
 
-class MachineFiles:
-    """The machines in the tuning database's folder; none are found or kept where VPPS_TUNING says so.
+class AutomatonFiles:
+    """The automata in the tuning database's folder; none are found or kept where VPPS_TUNING says so.
 
     Args:
         folder: default: that of the cache directory.
@@ -61,18 +61,18 @@ class MachineFiles:
         return self.folder / f"{PREFIX}{key_of(*digests)}.json"
 
     def find(self, digests: Digests) -> Automaton | None:
-        """See Kept."""
+        """See KeptAutomata."""
 
         def parse(kept: Any) -> Automaton:
             if tuple(kept["cells"]) != digests:
                 raise ValueError("of other cells")
-            return _kept_machine(path, kept).machine
+            return _kept_automaton(path, kept).automaton
 
         path = self.path_of(digests)
         return read(path, parse) if is_switched_on() else None
 
     def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> None:
-        """See Kept."""
+        """See KeptAutomata."""
         if not is_switched_on():
             return
         try:
@@ -81,28 +81,30 @@ class MachineFiles:
             _log.warning("what was learned about batches is not kept: %s", error)
 
     def store(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> Path:
-        """Keep a machine in place of what there is for the recurrence; returns the file.
+        """Keep an automaton in place of what there is for the recurrence; returns the file.
 
         Raises:
             CompileError: the directory cannot be used; says why and what to do.
         """
         facts = asdict(learned)
-        del facts["machine"]
+        del facts["automaton"]
         record = {
             "cells": digests, "names": tuple(names), "when": now(), "settings": asdict(settings), "learned": facts,
-            "machine": learned.machine.as_json(),
+            "machine": learned.automaton.as_json(),
         }  # fmt: skip
         path = self.path_of(digests)
         store(path, lambda: record)
         return path
 
 
-def machine_in(path: Path) -> KeptMachine | None:
-    """What a file of a machine holds; None where it is damaged, or of another version, and thus not used."""
-    return listed(path, lambda kept: _kept_machine(path, kept))
+def automaton_in(path: Path) -> KeptAutomaton | None:
+    """What a file of an automaton holds; None where it is damaged, or of another version, and thus not used."""
+    return listed(path, lambda kept: _kept_automaton(path, kept))
 
 
-def _kept_machine(path: Path, kept: Any) -> KeptMachine:
+def _kept_automaton(path: Path, kept: Any) -> KeptAutomaton:
     learned, names = kept["learned"], tuple(map(str, kept["names"]))
-    machine = Automaton.from_json(kept["machine"], len(kept["cells"]))
-    return KeptMachine(path, names, machine, int(learned["batches"]), int(learned["lower_bound"]), str(kept["when"]))
+    automaton = Automaton.from_json(kept["machine"], len(kept["cells"]))
+    return KeptAutomaton(
+        path, names, automaton, int(learned["batches"]), int(learned["lower_bound"]), str(kept["when"])
+    )

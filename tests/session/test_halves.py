@@ -1,0 +1,477 @@
+"""Forward, backward and update by themselves: the same bits as `fb`, and gradients of whatever was wanted."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import GRADIENT_TOLERANCE, relative_error
+from tests.engine.test_parameter_store import interrupt_next_launch
+from tests.session.test_accumulate import state
+from vpps.placement.onchip import ChipOptions
+from vpps.reference import Reference, weights_of
+from vpps.script.disassemble import entry_points
+
+E = vpps.Expression
+TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
+WORDS, WIDTH, CLASSES = 9, 6, 3
+
+OPTIMIZERS: dict[str, Callable[[], vpps.Optimizer]] = {
+    "sgd": lambda: vpps.SGD(lr=0.1, weight_decay=0.1),
+    "momentum": lambda: vpps.Momentum(lr=0.05),
+    "adam": lambda: vpps.Adam(lr=lambda step: 0.02 / step, groups={"W": {"weight_decay": 0.1}}),
+}
+
+
+class Net:
+    """Trees with dropout over a table; leaves read an input, too."""
+
+    def __init__(self, dropout: float = 0.3) -> None:
+        self.model = model = vpps.Model(seed=4)
+        words = model.lookup("words", (WORDS, WIDTH), init="normal")
+        W = model.parameter("W", (2 * WIDTH, 2 * WIDTH))
+        b = model.parameter("b", (2 * WIDTH,), init="normal")
+        O = model.parameter("O", (CLASSES, WIDTH))
+
+        @vpps.cell
+        def leaf(x: E, word: int) -> E:
+            return vpps.tanh(vpps.lookup(words, word) + x)
+
+        @vpps.cell
+        def node(left: E, right: E) -> E:
+            gate, update = vpps.split(W @ vpps.concat([left, right]) + b, 2)
+            return vpps.dropout(vpps.sigmoid(gate) * vpps.tanh(update), dropout)
+
+        @vpps.cell
+        def scores(h: E) -> E:
+            return O @ h
+
+        self.leaf, self.node, self.scores = leaf, node, scores
+
+    def states(self, graph: vpps.Graph, seed: int, x: Any = None) -> tuple[vpps.Rows, list[E]]:
+        """Inputs, and the state of every inner node, the root's last."""
+        random = np.random.default_rng(seed)
+        n = int(random.integers(2, 6))
+        data = random.normal(size=(n, WIDTH)) if x is None else x
+        rows = graph.rows(data, grad=True)
+        nodes = [self.leaf(row, int(random.integers(seed % 3, WORDS))) for row in rows]
+        inner = []
+        while len(nodes) > 1:
+            at = int(random.integers(len(nodes) - 1))
+            nodes[at : at + 2] = [self.node(*nodes[at : at + 2])]
+            inner.append(nodes[at])
+        return rows, inner
+
+    def batch(self, seed: int) -> tuple[vpps.Graph, E]:
+        graph = vpps.Graph()
+        losses = []
+        for k in range(3):
+            _, inner = self.states(graph, 10 * seed + k)
+            losses += [vpps.cross_entropy(self.scores(h), k) for h in inner]
+        return graph, vpps.sum(losses) * 0.25
+
+
+def by_fb(handle: vpps.Handle, graph: vpps.Graph, loss: E) -> None:
+    handle.fb(graph, loss)
+
+
+def by_apply(handle: vpps.Handle, graph: vpps.Graph, loss: E) -> None:
+    handle.forward(graph, [loss], train=True, keep=True)
+    handle.apply(handle.backward([1]))
+
+
+def by_update(handle: vpps.Handle, graph: vpps.Graph, loss: E) -> None:
+    handle.forward(graph, [loss], train=True, update=True)
+    assert handle.backward([1]) == {}
+
+
+def trained(how: Callable[[vpps.Handle, vpps.Graph, E], None], steps: int = 4, **options: Any) -> dict[str, Any]:
+    net = Net()
+    with vpps.Handle(net.model, verify=True, **options) as handle:
+        for k in range(steps):
+            how(handle, *net.batch(k))
+    return state(net.model) | {"step": net.model.step}
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+@contextmanager
+def stopped_launches(handle: vpps.Handle, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In the block every launch meets an instruction that does not exist, first of all."""
+    machine = handle._engine.machine
+    launch = machine.launch
+
+    def damaged(script: Any, *continuation: Any) -> None:
+        script = script.copy()
+        script[entry_points(script)] = 0xFFFF
+        launch(script, *continuation)
+
+    with patch.context() as context:
+        context.setattr(machine, "launch", damaged)
+        yield
+
+
+class TestBits:
+    @pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1}, {"ema": 0.9}, {"schedule": "paper"}], ids=str)
+    @pytest.mark.parametrize(
+        "target, names",
+        [
+            pytest.param("cpu", OPTIMIZERS, marks=pytest.mark.cpu),
+            pytest.param("simt", ["adam"], marks=pytest.mark.simt),
+        ],
+    )
+    def test_are_those_of_fb(self, target: str, names: Iterable[str], options: dict[str, Any]) -> None:
+        for name in names:
+            whole, *halves = (
+                trained(how, optimizer=OPTIMIZERS[name](), target=target, vps=2, **options)
+                for how in (by_fb, by_apply, by_update)
+            )
+            for found in halves:
+                assert same(whole, found), name
+
+    @pytest.mark.simt
+    @pytest.mark.parametrize("clip_norm", [None, 0.1])
+    @pytest.mark.parametrize("chip", [ChipOptions(gradients="gemm"), ChipOptions(groups=2)], ids=["gemm", "groups"])
+    def test_are_those_of_fb_with_products_and_groups(self, chip: ChipOptions, clip_norm: float | None) -> None:
+        """Three launches where products of matrices follow backward."""
+        options = {"target": "simt", "vps": 4, "onchip": chip, "clip_norm": clip_norm}
+        whole = trained(by_fb, steps=2, optimizer=vpps.Adam(), **options)
+        assert same(whole, trained(by_update, steps=2, optimizer=vpps.Adam(), **options))
+        assert same(whole, trained(by_apply, steps=2, optimizer=vpps.Adam(), **options))
+
+    def test_an_update_takes_what_was_accumulated(self) -> None:
+        def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
+            net = Net()
+            with vpps.Handle(net.model, vpps.Adam()) as handle:
+                handle.fb(*net.batch(0), accumulate=True)
+                handle.fb(*net.batch(1), accumulate=True)
+                how(handle, *net.batch(2))
+                assert handle.accumulated == 0
+            return state(net.model)
+
+        whole, applied = run(by_fb), run(by_apply)
+        assert same(whole, run(by_update))
+        for name in whole:
+            assert relative_error(applied[name], whole[name]) < 1e-5, name
+
+    def test_gradients_are_accumulated_by_apply(self) -> None:
+        def run(*, by: str) -> dict[str, Any]:
+            net = Net(dropout=0)
+            with vpps.Handle(net.model, vpps.Adam()) as handle:
+                for k in range(3):
+                    graph, loss = net.batch(k)
+                    if by == "fb":
+                        handle.fb(graph, loss, accumulate=k < 2)
+                        continue
+                    handle.forward(graph, [loss], keep=True)
+                    handle.apply(handle.backward([1]), accumulate=k < 2)
+                    assert handle.accumulated == (k + 1 if k < 2 else 0)
+            return state(net.model)
+
+        whole, applied = run(by="fb"), run(by="apply")
+        for name in whole:
+            assert relative_error(applied[name], whole[name]) < 1e-5, name
+
+
+class TestGradients:
+    @pytest.mark.parametrize("target", TARGETS)
+    def test_are_those_of_the_reference(self, target: str) -> None:
+        """Of several outputs, of rows and single expressions, one of them twice and one without a seed."""
+        net, graph, random = Net(dropout=0), vpps.Graph(), np.random.default_rng(1)
+        rows, inner = net.states(graph, 1)
+        scores = net.scores(inner[-1])
+        wanted = [scores, rows, inner[0], scores, inner[-1]]
+        seeds = [random.normal(size=(len(e), *e.shape) if isinstance(e, vpps.Rows) else e.shape) for e in wanted]
+        terms = [vpps.dot(e, graph.input(s)) for e, s in zip(wanted, seeds, strict=True) if isinstance(e, E)][:-1]
+        terms += [vpps.dot(row, graph.input(s)) for row, s in zip(rows, seeds[1], strict=True)]
+        loss = vpps.sum(terms)
+        with vpps.Handle(net.model, target=target, vps=2, verify=True) as handle:
+            values = handle.forward(graph, wanted, keep=True)
+            found = handle.backward([*seeds[:-1], None])
+            of_inputs = handle.input_gradient(rows)
+        reference = Reference(graph, weights_of(net.model))
+        expected = reference.backward(loss)
+        for e, value in zip(wanted, values, strict=True):
+            if isinstance(e, E):
+                assert relative_error(value, reference.value(e)) < GRADIENT_TOLERANCE
+        assert found.keys() == {"words", "W", "b", "O"}
+        of_table = found.pop("words")
+        assert isinstance(of_table, vpps.RowGradients)
+        assert relative_error(of_table.values, expected["words"][of_table.rows]) < GRADIENT_TOLERANCE
+        for name, gradient in found.items():
+            assert relative_error(gradient, expected[name]) < GRADIENT_TOLERANCE, name
+        by_hand = np.stack([reference.gradient(row) for row in rows])
+        assert relative_error(of_inputs, by_hand) < GRADIENT_TOLERANCE
+
+    def test_of_inputs_alone(self) -> None:
+        """Nothing of the model is trained: what flows through it is what is wanted."""
+        net, graph = Net(dropout=0), vpps.Graph()
+        rows, inner = net.states(graph, 2)
+        with vpps.Handle(net.model) as handle:
+            handle.forward(graph, [inner[-1]], keep=True)
+            handle.backward([np.ones(WIDTH)])
+            expected = handle.input_gradient(rows)
+            for p in net.model:
+                p.trainable = False
+            handle.forward(graph, [inner[-1]], keep=True)
+            assert handle.backward([np.ones(WIDTH)]) == {}
+            assert np.array_equal(handle.input_gradient(rows), expected)
+            assert np.any(expected)
+
+    def test_of_gradients_are_sparse_if_asked(self) -> None:
+        net = Net(dropout=0)
+        graph, loss = net.batch(1)
+        with vpps.Handle(net.model) as handle:
+            value, dense = handle.gradients(graph, loss)
+            again, sparse = handle.gradients(graph, loss, sparse=True)
+            kept = handle.forward(graph, [loss], keep=True)
+            halves = handle.backward([1])
+        assert value == again == kept[0]
+        for name, gradient in sparse.items():
+            other = halves[name]
+            if isinstance(gradient, vpps.RowGradients):
+                assert isinstance(other, vpps.RowGradients)
+                assert np.array_equal(gradient.values, other.values)
+                whole = np.zeros_like(dense[name])
+                whole[gradient.rows] = gradient.values
+                gradient, other = whole, whole
+            assert np.array_equal(gradient, other), name
+            assert np.array_equal(gradient, dense[name]), name
+
+    def test_draws_have_other_masks(self) -> None:
+        net = Net(dropout=0.5)
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model) as handle:
+            drawn = [handle.forward(graph, [loss], train=True, draw=k)[0] for k in (0, 1, 2)]
+            again = [handle.forward(graph, [loss], train=True, keep=True, draw=k)[0] for k in (0, 1, 2)]
+            handle.fb(graph, loss)
+            assert handle.sync_get_latest_loss() == drawn[0]
+        assert drawn == again
+        assert len(set(map(float, drawn))) == 3
+
+
+class TestKept:
+    def test_several_wait_for_their_backward(self) -> None:
+        """In any order, beside other calls; each as if it had been alone."""
+        net, handles = Net(), []
+        with vpps.Handle(net.model) as handle:
+            alone = []
+            for k in range(3):
+                graph, loss = net.batch(k)
+                handle.forward(graph, [loss], train=True, keep=True)
+                alone.append(handle.backward([1]))
+            for k in range(3):
+                graph, loss = net.batch(k)
+                handle.forward(graph, [loss], train=True, keep=True)
+                handles.append(handle.kept)
+            handle.gradients(*net.batch(4))
+            for k in (1, 0, 2, 0):
+                found = handle.backward([1], kept=handles[k])
+                assert found.keys() == alone[k].keys()
+                for name in found:
+                    assert all(map(np.array_equal, found[name], alone[k][name])), (k, name)
+
+    def test_a_graph_may_grow_meanwhile(self) -> None:
+        net, graph = Net(dropout=0), vpps.Graph()
+        _, inner = net.states(graph, 1)
+        with vpps.Handle(net.model) as handle:
+            handle.forward(graph, [inner[-1]], keep=True)
+            first, kept = handle.backward([np.ones(WIDTH)]), handle.kept
+            _, more = net.states(graph, 2)
+            handle.forward(graph, [more[-1]], keep=True)
+            again = handle.backward([np.ones(WIDTH)], kept)
+            for name in ("W", "b"):
+                assert np.array_equal(first[name], again[name])
+
+    def test_other_weights_are_refused(self) -> None:
+        net = Net()
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model) as handle:
+            changes: list[Callable[[], object]] = [
+                lambda: handle.fb(graph, loss),
+                lambda: net.model["b"].assign(np.zeros(2 * WIDTH)),
+                lambda: handle.apply({}),
+            ]
+            for change in changes:
+                handle.forward(graph, [loss], keep=True)
+                change()
+                with pytest.raises(vpps.HandleError, match=r"the weights have changed since .*; call forward again"):
+                    handle.backward([1])
+            handle.forward(graph, [loss], update=True)
+            handle.backward([1])
+            with pytest.raises(vpps.HandleError, match="backward makes an update here, so record all"):
+                handle.backward([1])
+
+    def test_reading_weights_changes_nothing(self) -> None:
+        net = Net()
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model) as handle:
+            handle.fb(graph, loss)
+            handle.forward(graph, [loss], keep=True)
+            net.model.numpy()
+            handle.backward([1])
+
+    def test_a_handle_goes_with_its_last_reference(self) -> None:
+        """What it has kept holds no reference to it, so that its threads end then, and not at a garbage collection."""
+        net = Net()
+        graph, loss = net.batch(0)
+        handle = vpps.Handle(net.model)
+        handle.forward(graph, [loss], train=True, keep=True)
+        gone = weakref.ref(handle)
+        del handle
+        assert gone() is None
+
+    def test_gradients_of_inputs_come_with_backward(self) -> None:
+        net, graph = Net(), vpps.Graph()
+        rows, inner = net.states(graph, 1)
+        with vpps.Handle(net.model) as handle:
+            handle.forward(graph, [inner[-1]], keep=True)
+            with pytest.raises(vpps.GraphError, match="computes no gradients"):
+                handle.input_gradient(rows)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "seeds, error, message",
+        [
+            ([], vpps.ShapeError, r"0 seeds are given for 1 expressions"),
+            ([np.ones(2)], vpps.ShapeError, r"has shape \(2,\); expected \(\)"),
+            (["x"], vpps.DtypeError, "the seed of"),
+            (1.0, vpps.DtypeError, "backward: expected expressions in a list"),
+        ],
+    )
+    def test_of_seeds(self, seeds: Any, error: type[Exception], message: str) -> None:
+        net = Net()
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model) as handle:
+            handle.forward(graph, [loss], keep=True)
+            with pytest.raises(error, match=message):
+                handle.backward(seeds)
+            assert handle.backward([1.0])  # the values are still there
+
+    def test_of_what_is_kept(self) -> None:
+        net = Net()
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model) as handle:
+            with pytest.raises(vpps.HandleError, match="nothing was kept; call forward"):
+                handle.backward([1.0])
+            with pytest.raises(vpps.GraphError, match="nothing is wanted"):
+                handle.forward(graph, [], keep=True)
+            with pytest.raises(vpps.GraphError, match="no trainable parameter"):
+                handle.forward(graph, [graph.input(np.ones(3))], keep=True)
+        with (
+            vpps.Handle(net.model, train=False) as handle,
+            pytest.raises(vpps.HandleError, match=r"forward: this handle is forward-only"),
+        ):
+            handle.forward(graph, [loss], keep=True)
+
+    @pytest.mark.parametrize(
+        "gradients, error, message",
+        [
+            ({"V": np.ones(3)}, vpps.ModelError, r"'V': the model has no such parameter"),
+            ({"b": np.ones(3)}, vpps.ShapeError, r"'b': expected shape \(12,\), got \(3,\)"),
+            ({"b": "x"}, vpps.DtypeError, "'b'"),
+            ({"b": ([0], np.ones((1, 2)))}, vpps.DtypeError, r"\(rows, values\) is for tables"),
+            ({"words": ([9], np.ones((1, WIDTH)))}, vpps.IndexRangeError, "row 9 is out of range"),
+            ({"words": ([0.5], np.ones((1, WIDTH)))}, vpps.DtypeError, "rows are ints"),
+            ({"words": ([0, 1], np.ones((1, WIDTH)))}, vpps.ShapeError, r"expected shape \(2, 6\)"),
+            ({"O": np.ones((CLASSES, WIDTH))}, vpps.ModelError, "not trainable; leave its gradient out"),
+            ([], vpps.ModelError, "expected a dict by name"),
+        ],
+    )
+    def test_of_given_gradients(self, gradients: Any, error: type[Exception], message: str) -> None:
+        net = Net()
+        net.model["O"].trainable = False
+        with vpps.Handle(net.model) as handle:
+            before = state(net.model)
+            with pytest.raises(error, match=message):
+                handle.apply(gradients)
+            assert same(before, state(net.model))
+
+    def test_of_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ctrl-C before a launch: nothing has happened. One that is stopped says so, and training goes on."""
+        net = Net()
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model, vpps.Adam(), target="cpu") as handle:
+            handle.fb(graph, loss)
+            before = state(net.model)
+            handle.forward(graph, [loss], update=True)
+            with interrupt_next_launch(handle, monkeypatch):
+                handle.backward([1])
+            assert net.model.step == 1
+            assert same(before, state(net.model))
+            handle.backward([1])
+            assert net.model.step == 2
+            handle.forward(graph, [loss], update=True)
+            with stopped_launches(handle, monkeypatch), pytest.raises(vpps.KernelError, match="the kernel stopped"):
+                handle.backward([1])
+            handle.forward(graph, [loss], keep=True)
+            assert handle.backward([1])
+
+
+class TestApply:
+    def test_rows_may_come_in_any_order_and_more_than_once(self) -> None:
+        def updated(gradients: dict[str, Any]) -> dict[str, Any]:
+            net = Net()
+            with vpps.Handle(net.model, vpps.Adam()) as handle:
+                handle.apply(gradients)
+            return state(net.model)
+
+        values = np.random.default_rng(0).normal(size=(4, WIDTH)).astype(np.float32)
+        distinct = np.stack([values[1], values[0] + values[2], values[3]])
+        dense = np.zeros((WORDS, WIDTH), np.float32)
+        dense[[1, 5, 8]] = distinct
+        expected = updated({"words": vpps.RowGradients(np.array([1, 5, 8]), distinct)})
+        assert same(expected, updated({"words": ([5, 1, 5, 8], values)}))
+        assert same(expected, updated({"words": dense}))
+
+    @pytest.mark.parametrize("on_nonfinite", ["warn", "raise", "skip"])
+    @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+    def test_what_is_not_finite_is_left_out(self, value: float, on_nonfinite: Any) -> None:
+        net = Net()
+        bad = np.zeros(2 * WIDTH, np.float32)
+        bad[3] = value
+        with vpps.Handle(net.model, vpps.Adam(), on_nonfinite=on_nonfinite) as handle:
+            handle.apply({"O": np.ones((CLASSES, WIDTH))}, accumulate=True)
+            before = state(net.model)
+            if on_nonfinite == "raise":
+                with pytest.raises(vpps.NonFiniteError, match="step 1: gradients are not finite"):
+                    handle.apply({"b": bad})
+            elif on_nonfinite == "warn":
+                with pytest.warns(RuntimeWarning, match="step 1: gradients are not finite"):
+                    handle.apply({"b": bad})
+            else:
+                handle.apply({"b": bad})
+            assert same(before, state(net.model))
+            assert (handle.skipped, handle.accumulated) == (1, 1)
+            assert net.model.step == (0 if on_nonfinite == "raise" else 1)
+
+    def test_seeds_that_are_not_finite_are_left_out(self) -> None:
+        net = Net()
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model, vpps.Adam(), on_nonfinite="skip") as handle:
+            before = state(net.model)
+            handle.forward(graph, [loss], update=True)
+            handle.backward([np.nan])
+            assert same(before, state(net.model))
+            assert (handle.skipped, net.model.step) == (1, 1)
+            assert np.isnan(handle.sync_get_latest_loss())  # there was no fb
+
+    def test_is_the_first_call_of_a_handle(self) -> None:
+        net, other = Net(dropout=0), Net(dropout=0)
+        graph, loss = other.batch(0)
+        with vpps.Handle(other.model) as handle:
+            _, found = handle.gradients(graph, loss, sparse=True)
+        with vpps.Handle(other.model, vpps.SGD(lr=0.5)) as handle:
+            handle.fb(graph, loss)
+        with vpps.Handle(net.model, vpps.SGD(lr=0.5)) as handle:
+            handle.apply(found)
+        assert same(state(net.model), state(other.model))

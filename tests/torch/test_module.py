@@ -1,0 +1,398 @@
+"""What PyTorch asks of a module: state dicts, modes, moves and copies - right, or a clear error."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+
+torch = pytest.importorskip("torch", reason="torch is not installed: scripts/test --torch installs and tests it")
+
+from tests.torch.networks import HIDDEN, INPUT, Chain  # noqa: E402
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture
+def chain() -> Chain:
+    return Chain(table=True)
+
+
+@pytest.fixture
+def net(chain: Chain) -> Any:
+    return vpps.torch.Module(chain.model, vps=1)
+
+
+def step(chain: Chain, net: Any, seed: int = 0) -> Any:
+    """Backward of a random batch's loss; the loss."""
+    graph = vpps.Graph()
+    x = np.random.default_rng(seed).normal(size=(3, INPUT))
+    loss = net.loss(graph, chain.loss(graph, graph.rows(x)))
+    loss.backward()
+    return loss
+
+
+class TestStateDict:
+    def test_names(self, net: Any) -> None:
+        assert set(net.state_dict()) == {"chain.W", "chain.U", "chain.b", "words", "_extra_state"}
+        assert set(torch.nn.Sequential(net).state_dict()) >= {"0.chain.W", "0.words", "0._extra_state"}
+
+    def test_round_trip_through_a_file(self, chain: Chain, net: Any) -> None:
+        file = io.BytesIO()
+        torch.save(net.state_dict(), file)
+        file.seek(0)
+        other = Chain(seed=2, table=True)
+        copied = vpps.torch.Module(other.model, vps=1)
+        assert step(other, copied) != step(chain, net)
+        copied.load_state_dict(torch.load(file, weights_only=True))
+        assert step(other, copied) == step(chain, net)
+        for p in chain.model:
+            np.testing.assert_array_equal(other.model[p.name].numpy(), p.numpy())
+
+    @pytest.mark.parametrize(
+        "optimizer, options",
+        [(vpps.Adam(lr=0.01), {}), (vpps.Momentum(lr=0.1), {}), (vpps.Adam(lr=0.01), {"ema": 0.9})],
+    )
+    def test_training_goes_on_from_it(self, optimizer: vpps.Optimizer, options: dict[str, Any]) -> None:
+        """To the bit: moments, averages and steps are in it."""
+        chains = [Chain(seed=seed, table=True) for seed in (1, 2)]
+        nets = [vpps.torch.Module(c.model, optimizer, vps=1, **options) for c in chains]
+        for k in range(3):
+            step(chains[0], nets[0], k)
+        step(chains[1], nets[1], 7)
+        nets[1].load_state_dict(nets[0].state_dict())
+        for k in range(3, 5):
+            for chain, net in zip(chains, nets, strict=True):
+                step(chain, net, k)
+        for p in chains[0].model:
+            np.testing.assert_array_equal(chains[1].model[p.name].numpy(), p.numpy())
+            if options:
+                np.testing.assert_array_equal(chains[1].model[p.name].average(), p.average())
+        assert chains[1].model.step == 5
+
+    def test_a_model_saved_by_vpps_has_what_pytorch_trained(
+        self, chain: Chain, net: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        step(chain, net)
+        optimizer.step()
+        chain.model.save(tmp_path / "model.safetensors")
+        other = Chain(seed=2, table=True)
+        copied = vpps.torch.Module(other.model, vps=1)
+        other.model.restore(tmp_path / "model.safetensors")
+        assert torch.equal(copied.chain.U, net.chain.U)
+        assert step(other, copied) == step(chain, net)
+
+    def test_another_shape(self, net: Any) -> None:
+        state = net.state_dict() | {"chain.b": torch.zeros(HIDDEN + 1)}
+        with pytest.raises(RuntimeError, match=r"size mismatch for chain\.b"):
+            net.load_state_dict(state)
+
+    def test_extra_state_of_something_else(self, net: Any) -> None:
+        for other in ({"a": 1}, torch.zeros(3), torch.zeros(9, dtype=torch.uint8)):
+            with pytest.raises(vpps.ModelError, match="not the extra state of a Module of this model"):
+                net.load_state_dict(net.state_dict() | {"_extra_state": other})
+
+    def test_weights_alone_will_do(self, net: Any) -> None:
+        """Those of an old layer; and a state dict is tensors, to be cloned and written by whatever takes tensors."""
+        wanted = {name: value.clone() for name, value in net.state_dict().items()}
+        del wanted["_extra_state"]
+        wanted["chain.b"] += 1
+        assert str(net.load_state_dict(wanted)) == "<All keys matched successfully>"
+        assert torch.equal(net.chain.b, wanted["chain.b"])
+        del wanted["chain.b"]
+        with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "chain\.b"'):
+            net.load_state_dict(wanted)
+
+    def test_moments_of_another_shape(self, chain: Chain) -> None:
+        net = vpps.torch.Module(chain.model, vpps.Adam(), vps=1)
+        step(chain, net)
+        state = net.state_dict()
+        extra = torch.load(BytesIO(state["_extra_state"].numpy().tobytes()))
+        extra["optimizer"]["moments"]["m"]["chain/b"] = torch.zeros(2)
+        torch.save(extra, file := BytesIO())
+        state["_extra_state"] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        with pytest.raises(vpps.ModelError, match="'chain/b' has shape"):
+            net.load_state_dict(state)
+
+    @pytest.mark.parametrize("name", ["loss", "model", "handle", "forward", "training", "T", "a.b", "_parameters"])
+    def test_names_that_modules_have_themselves(self, name: str) -> None:
+        model = vpps.Model()
+        p = model.parameter(name, (3,))
+        net = vpps.torch.Module(model, vps=1)
+        assert set(net.state_dict()) == {name, "_extra_state"}
+        graph = vpps.Graph()
+        net(graph, p * graph.input(np.ones(3))).sum().backward()
+        assert all(t.grad is not None for t in net.parameters())
+
+    def test_a_parameter_beside_a_scope_of_its_name(self) -> None:
+        model = vpps.Model()
+        model.parameter("a", ()), model.parameter("a/b", (2,)), model.parameter("a/b/c", (3,))
+        assert list(vpps.torch.Module(model, vps=1).state_dict()) == ["a", "_extra_state", "a.b", "a.b.c"]
+
+    def test_names_that_would_be_one(self) -> None:
+        model = vpps.Model()
+        model.parameter("a/b", ()), model.parameter("a.b", ())
+        with pytest.raises(vpps.ModelError, match=r"'a\.b'.*'a/b'"):
+            vpps.torch.Module(model, vps=1)
+
+
+class TestModes:
+    """Dropout is on in training, with other masks every time, and off in evaluation."""
+
+    @pytest.fixture
+    def dropping(self) -> Any:
+        model = vpps.Model()
+        w = model.parameter("w", (200,), init="ones")
+
+        def forward(net: Any, wanted: str = "forward") -> Any:
+            graph = vpps.Graph()
+            dropped = vpps.dropout(w * graph.input(np.ones(200)), 0.5)
+            if wanted == "loss":
+                return net.loss(graph, vpps.dot(dropped, dropped))
+            return net(graph, dropped)
+
+        return model, forward
+
+    def test_masks_differ_from_call_to_call(self, dropping: Any) -> None:
+        model, forward = dropping
+        net = vpps.torch.Module(model, vps=1)
+        masks = [forward(net) for _ in range(3)]
+        with torch.no_grad():
+            masks.append(forward(net))
+        for k, mask in enumerate(masks):
+            assert (mask == 0).any()
+            assert not any(torch.equal(mask, other) for other in masks[:k])
+        masks[0].sum().backward()
+        assert torch.equal(net.w.grad, masks[0].detach())
+        assert model.step == 0
+
+    def test_eval_turns_it_off(self, dropping: Any) -> None:
+        model, forward = dropping
+        net = vpps.torch.Module(model, vps=1).eval()
+        with torch.no_grad():
+            assert torch.equal(forward(net), torch.ones(200))
+        value = forward(net)
+        assert torch.equal(value, torch.ones(200))
+        value.sum().backward()
+        assert torch.equal(net.w.grad, torch.ones(200))
+        assert forward(net, "loss").item() == 200
+
+    def test_masks_go_on_from_a_state_dict(self, dropping: Any) -> None:
+        model, forward = dropping
+        net = vpps.torch.Module(model, vps=1)
+        forward(net), forward(net, "loss")
+        state = net.state_dict()
+        following = [forward(net).detach() for _ in range(2)]
+        assert not torch.equal(*following)
+        net.load_state_dict(state)
+        assert torch.equal(forward(net), following[0])
+        assert torch.equal(forward(net), following[1])
+
+    def test_no_grad_computes_values_alone(self, chain: Chain, net: Any) -> None:
+        x = torch.ones(2, INPUT, requires_grad=True)
+        for context in (torch.no_grad, torch.inference_mode):
+            with context():
+                graph = vpps.Graph()
+                loss = chain.loss(graph, graph.rows(x, grad=True))
+                assert not net(graph, loss).requires_grad
+                assert not net.loss(graph, loss).requires_grad
+        assert net.handle.kept is None
+
+    def test_evaluation_changes_no_weights_where_vpps_updates_them(self, chain: Chain) -> None:
+        net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.1), vps=1).eval()
+        before = chain.model.numpy()
+        x = torch.ones(2, INPUT, requires_grad=True)
+        graph = vpps.Graph()
+        net(graph, chain.loss(graph, graph.rows(x, grad=True))).backward()
+        assert x.grad.any()
+        for name, value in chain.model.numpy().items():
+            np.testing.assert_array_equal(value, before[name])
+
+
+def test_averaged_weights(chain: Chain) -> None:
+    """Inside the block they are computed with; PyTorch's tensors stay the weights."""
+    net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.5), vps=1, ema=0.5)
+    for k in range(3):
+        step(chain, net, k)
+    graph = vpps.Graph()
+    state = chain.states(graph, graph.rows(np.ones((2, INPUT))), np.array([1, 2]))[-1]
+    with torch.no_grad():
+        before = net(graph, state)
+        with chain.model.averaged():
+            averaged = net(graph, state)
+            weights = {p.name.replace("/", "."): torch.from_numpy(p.average()) for p in chain.model}
+            assert not torch.equal(net.chain.U, weights["chain.U"])
+        assert torch.equal(net(graph, state), before)
+    torch.testing.assert_close(averaged, chain.in_torch(weights, torch.ones(2, INPUT), np.array([1, 2]))[-1])
+    step(chain, net, 4)
+
+
+class TestResults:
+    def test_shapes(self, chain: Chain, net: Any) -> None:
+        graph = vpps.Graph()
+        rows = graph.rows(np.ones((4, INPUT)))
+        states = chain.W @ rows
+        assert net(graph, states).shape == (4, HIDDEN)
+        assert net(graph, states[0]).shape == (HIDDEN,)
+        one, every = net(graph, [vpps.dot(states[0], states[1]), states])
+        assert (one.shape, every.shape) == ((), (4, HIDDEN))
+
+    def test_no_rows(self, chain: Chain, net: Any) -> None:
+        graph = vpps.Graph()
+        states = chain.W @ graph.rows(np.ones((2, INPUT)))
+        assert net(graph, states[:0]).shape == (0, HIDDEN)
+        none, some = net(graph, [states[:0], states])
+        (none.sum() + some.sum()).backward()
+        assert net.chain.W.grad.any()
+
+    def test_what_depends_on_no_weights(self, net: Any) -> None:
+        graph = vpps.Graph()
+        value = net(graph, graph.input([1, 2]) * 2)
+        assert value.tolist() == [2, 4]
+        assert not value.requires_grad
+
+    def test_values_stay_as_they_are(self, chain: Chain, net: Any) -> None:
+        """They are no views of memory that later launches use."""
+        graph = vpps.Graph()
+        value = net(graph, chain.W @ graph.rows(np.ones((4, INPUT))))
+        kept = value.detach().clone()
+        for k in range(3):
+            step(chain, net, k)
+        assert torch.equal(value, kept)
+
+    def test_gradients_are_not_copied(self, chain: Chain, net: Any) -> None:
+        """What the handle gives is what the parameter keeps."""
+        given: list[int] = []
+        fetch = net.handle.gradients
+
+        def noted(*args: Any, **how: Any) -> Any:
+            loss, found = fetch(*args, **how)
+            given.extend(g.ctypes.data for g in found.values() if isinstance(g, np.ndarray))
+            return loss, found
+
+        net.handle.gradients = noted
+        step(chain, net)
+        assert {p.grad.data_ptr() for n, p in net.named_parameters() if n != "words"} == set(given)
+
+
+class TestMovesAndCopies:
+    MOVES = (
+        "half", "double", "bfloat16", "share_memory",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("move", MOVES)
+    def test_that_cannot_be(self, net: Any, move: str) -> None:
+        outer = torch.nn.Sequential(net)
+        with pytest.raises(vpps.ModelError, match=r"vpps\.torch\.Module"):
+            getattr(outer, move)()
+
+    @pytest.mark.parametrize("device", ["meta", "cuda"])
+    def test_to_a_device(self, net: Any, device: str) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            pytest.skip("PyTorch has no GPU here")
+        with pytest.raises(vpps.ModelError, match=r"vpps\.torch\.Module"):
+            net.to(device)
+
+    def test_to_where_it_is(self, chain: Chain, net: Any) -> None:
+        assert net.float().cpu().to(torch.float32) is net
+        assert net.chain.W.data_ptr() == chain.W.host.ctypes.data
+
+    @pytest.mark.parametrize("copier", [copy.deepcopy, copy.copy, pickle.dumps])
+    def test_copies(self, net: Any, copier: Callable[[Any], Any]) -> None:
+        for outer in (net, torch.nn.Sequential(net)):
+            if outer is net or copier is not copy.copy:
+                with pytest.raises(vpps.ModelError, match=r"cannot be copied or pickled.*state_dict"):
+                    copier(outer)
+
+    def test_another_tensor_in_the_place_of_weights(self, chain: Chain, net: Any) -> None:
+        weights = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+        graph = vpps.Graph()
+        loss = chain.loss(graph, graph.rows(np.ones((1, INPUT))))
+        with pytest.raises(vpps.ModelError, match="another tensor has been put in place"):
+            torch.func.functional_call(net, weights, (graph, loss))
+        net(graph, loss)
+        net.chain.W = torch.nn.Parameter(torch.zeros(HIDDEN, INPUT))
+        with pytest.raises(vpps.ModelError, match=r"'chain/W' .*another tensor has been put"):
+            net(graph, loss)
+
+    def test_another_shape_in_the_place_of_weights(self, net: Any) -> None:
+        net.chain.b.data = torch.zeros(HIDDEN + 1)
+        with pytest.raises(
+            vpps.ModelError, match=r"'chain/b' .*: its weights have become torch\.float32 of shape \(7,\)"
+        ):
+            net.state_dict()
+
+
+@pytest.mark.parametrize("inner", [None, vpps.SGD(lr=0.1)])
+def test_other_defaults_of_pytorch(chain: Chain, inner: vpps.Optimizer | None) -> None:
+    """The types and devices that tensors have where nobody says which."""
+    x = torch.ones(2, INPUT, requires_grad=True)
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        net = vpps.torch.Module(chain.model, inner, vps=1).to("cpu")
+        graph = vpps.Graph()
+        states = chain.states(graph, graph.rows(x, grad=True), np.array([1, 2]))
+        product = vpps.dot(states[0], states[1])
+        for call in (lambda: net(graph, states[-1]), lambda: net.loss(graph, product)):
+            value = call()
+            assert (value.dtype, value.device.type) == (torch.float32, "cpu")
+            value.sum().backward()
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(device)
+    assert x.grad.any()
+    assert inner is not None or net.words.grad.any()
+
+
+class TestArguments:
+    @pytest.mark.parametrize("name, value", [("clip_norm", 1.0), ("ema", 0.9), ("autotune", True)])
+    def test_options_of_updates_that_pytorch_makes(self, chain: Chain, name: str, value: Any) -> None:
+        with pytest.raises(vpps.HandleError, match=f"{name}=.* is of vpps's updates, and PyTorch makes them here"):
+            vpps.torch.Module(chain.model, **{name: value})
+
+    def test_something_else_than_a_model(self) -> None:
+        with pytest.raises(vpps.ModelError, match=r"expected a vpps\.Model"):
+            vpps.torch.Module(torch.nn.Linear(1, 1))
+
+    def test_a_second_module(self, chain: Chain, net: Any) -> None:
+        with pytest.raises(vpps.HandleError, match="already"):
+            vpps.torch.Module(chain.model)
+
+    @pytest.mark.parametrize("wanted", [3, None, [3], "x"])
+    def test_what_is_no_expression(self, net: Any, wanted: Any) -> None:
+        graph = vpps.Graph()
+        graph.input([1.0])
+        with pytest.raises(vpps.VppsError):
+            net(graph, wanted)
+        with pytest.raises(vpps.VppsError):
+            net.loss(graph, wanted)
+
+    def test_an_expression_of_another_graph(self, chain: Chain, net: Any) -> None:
+        graph, other = vpps.Graph(), vpps.Graph()
+        other.input([1.0])
+        with pytest.raises(vpps.GraphError, match="belongs to another graph"):
+            net(other, chain.loss(graph, graph.rows(np.ones((1, INPUT)))))
+
+    def test_something_else_than_a_graph(self, chain: Chain, net: Any) -> None:
+        graph = vpps.Graph()
+        with pytest.raises(vpps.GraphError, match=r"expected a vpps\.Graph"):
+            net(torch.zeros(3), chain.loss(graph, graph.rows(np.ones((1, INPUT)))))
+
+    def test_a_loss_that_is_no_scalar(self, chain: Chain, net: Any) -> None:
+        graph = vpps.Graph()
+        state = chain.states(graph, graph.rows(np.ones((1, INPUT))))[-1]
+        with pytest.raises(vpps.GraphError, match="scalar"):
+            net.loss(graph, state)
+        with torch.no_grad(), pytest.raises(vpps.GraphError, match="scalar"):
+            net.loss(graph, state)

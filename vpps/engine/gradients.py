@@ -1,0 +1,144 @@
+"""Gradients of parameters outside of the pool: as calls give them, and take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.engine.nonfinite import SQUARABLE
+from vpps.errors import DtypeError, IndexRangeError, ModelError, ShapeError
+from vpps.model.model import Lookup, Model, Parameter
+from vpps.model.state import AccumulatedGradients
+from vpps.placement.distribution import Distribution, Pool
+from vpps.planner.plan import Plan
+from vpps.values import Float32, as_float32, as_mapping, said_of
+
+
+class RowGradients(NamedTuple):
+    """The gradient of a table, where only some rows are used.
+
+    Attributes:
+        rows: (n,) int64, their numbers, rising.
+        values: (n, ...) float32, the gradient of each.
+    """
+
+    rows: NDArray[np.int64]
+    values: Float32
+
+
+Gradient = Float32 | RowGradients
+Gradients = dict[str, Gradient]
+
+
+def found_gradients(plan: Plan, pool: Pool, distribution: Distribution) -> Gradients:
+    """Copies of those that a launch left, by the names of the parameters that have one."""
+    found: Gradients = {}
+    for p, place in distribution.places.items():
+        if p in plan.tables:
+            used = plan.tables[p]
+            width = math.prod(p.shape[1:])
+            values = pool[used.gradient : used.gradient + len(used.rows) * width]
+            found[p.name] = RowGradients(used.rows.copy(), values.reshape(len(used.rows), *p.shape[1:]).copy())
+        elif p in plan.touched:
+            found[p.name] = distribution.fetch(pool, p, place.gradient)
+    return found
+
+
+def dense_gradients(model: Model, found: Gradients) -> dict[str, Float32]:
+    """The same as dense arrays of all parameters; zeros where there is none."""
+    dense: dict[str, Float32] = {}
+    for p in model:
+        gradient = found.get(p.name)
+        if isinstance(gradient, np.ndarray):
+            dense[p.name] = gradient
+            continue
+        dense[p.name] = np.zeros(p.shape, np.float32)
+        if gradient is not None:
+            dense[p.name][gradient.rows] = gradient.values
+    return dense
+
+
+def given_gradients(model: Model, given: Mapping[str, Any], what: str, copy: bool) -> AccumulatedGradients:
+    """What a user gives, checked: arrays of the parameters' shapes by name; of a table `RowGradients`, or a dense
+    array, of which rows of zeros are left out. Arrays of the right kind are not copied, unless asked for.
+
+    Raises:
+        ModelError: a parameter that the model does not have, or that is not trainable.
+        ShapeError, DtypeError, IndexRangeError: another shape, no numbers, rows that the table does not have.
+    """
+    found = AccumulatedGradients(1)
+    for name, gradient in as_mapping(given, f"{what}: gradients", ModelError).items():
+        where = f"{what}: the gradient of {name!r}"
+        if name not in model:
+            raise ModelError(f"{where}: the model has no such parameter; {said_of(name, [p.name for p in model])}")
+        p = model[name]
+        if not p.trainable:
+            raise ModelError(f"{where}: it is not trainable; leave its gradient out, or set trainable = True")
+        if isinstance(gradient, tuple):
+            if not isinstance(p, Lookup) or len(gradient) != 2:
+                raise DtypeError(f"{where}: expected an array of shape {p.shape}; (rows, values) is for tables")
+            found.rows[name], found.gradients[name] = _rows(p, *gradient, where, copy)
+            continue
+        array = _array(gradient, p.shape, where, copy)
+        if isinstance(p, Lookup):
+            rows = np.flatnonzero(array.reshape(len(array), -1).any(axis=1))
+            found.rows[name], array = rows, array[rows]
+        found.gradients[name] = array
+    return found
+
+
+def _array(value: Any, shape: tuple[int, ...], where: str, copy: bool) -> Float32:
+    """`value` itself where it is as it should be and no copy is asked for."""
+    good = isinstance(value, np.ndarray) and value.dtype == np.float32 and value.flags.c_contiguous
+    array: Float32 = value if good and not copy else as_float32(value, where)
+    if array.shape != shape:
+        raise ShapeError(f"{where}: expected shape {shape}, got {array.shape}")
+    return array
+
+
+def _rows(
+    table: Parameter, rows: Any, values: Any, where: str, copy: bool = False
+) -> tuple[NDArray[np.int64], Float32]:
+    """Rows, rising, each once: those of the same number are added up in their order."""
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
+        raise DtypeError(f"{where}: rows are ints, (n,); got shape {numbers.shape}, dtype {numbers.dtype}")
+    numbers = numbers.astype(np.int64)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < table.shape[0]:
+        bad = numbers[(numbers < 0) | (numbers >= table.shape[0])][0]
+        raise IndexRangeError(f"{where}: row {bad} is out of range; rows of {table!r}: 0 to {table.shape[0] - 1}")
+    array = _array(values, (len(numbers), *table.shape[1:]), where, copy)
+    if len(numbers) > 1 and not (np.diff(numbers) > 0).all():
+        distinct, at = np.unique(numbers, return_inverse=True)
+        summed = np.zeros((len(distinct), *table.shape[1:]), np.float32)
+        np.add.at(summed, at, array)
+        return distinct, summed
+    return numbers, array
+
+
+def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGradients) -> AccumulatedGradients:
+    """The sums of two, as one more call; neither is changed."""
+    if kept is None:
+        return more
+    total = AccumulatedGradients(kept.calls + more.calls, dict(kept.gradients), dict(kept.rows))
+    for name, gradient in more.gradients.items():
+        before = kept.gradients.get(name)
+        if before is None:
+            total.gradients[name] = gradient
+            if name in more.rows:
+                total.rows[name] = more.rows[name]
+        elif name in more.rows:
+            rows = np.concatenate([kept.rows[name], more.rows[name]])
+            total.rows[name], total.gradients[name] = _rows(model[name], rows, np.concatenate([before, gradient]), name)
+        else:
+            total.gradients[name] = before + gradient
+    return total
+
+
+def are_finite(given: AccumulatedGradients) -> bool:
+    """Whether all are finite, and none is too large to be squared: what the kernel asks of its own before a step."""
+    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in given.gradients.values() if g.size)

@@ -1,0 +1,362 @@
+"""What a handle computes in parts: values, gradients, and updates from gradients that somebody else has made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vpps.engine.engine import Engine
+from vpps.engine.gradients import (
+    Gradients,
+    added,
+    are_finite,
+    dense_gradients,
+    found_gradients,
+    given_gradients,
+)
+from vpps.engine.options import check_loss
+from vpps.engine.parameter_store import ParameterStore
+from vpps.engine.readback import addresses_of, read_rows
+from vpps.engine.serialised import serialised
+from vpps.errors import GraphError, HandleError, ShapeError
+from vpps.graph.graph import Graph
+from vpps.ops.operand import Expression
+from vpps.ops.philox import StepKey
+from vpps.placement.distribution import NOTHING_HELD, Pool
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.record.rows import Rows
+from vpps.session.session import Session
+from vpps.values import Float32, as_count, as_flag, as_float32, as_items
+
+
+class Kept:
+    """Values of a forward that wait for their backward.
+
+    Attributes:
+        graph, wanted: what was computed; gradients are given of what was wanted.
+        masks: arguments of `Halves._key`; no function of the handle, which would hold what it is held by.
+        key: what that says when it is planned first, of the random numbers of dropout; None: it is off.
+        updates: whether the backward makes an update.
+        plan: of both.
+        launch: number of the launch that has left the values; 0: they are gone.
+    """
+
+    def __init__(
+        self, graph: Graph, wanted: Sequence[Expression | Rows], masks: tuple[bool, int], updates: bool
+    ) -> None:
+        self.graph, self.wanted, self.masks, self.updates = graph, wanted, masks, updates
+        self.key: StepKey | None = None
+        self.plan: Plan | None = None
+        self.launch = 0
+
+    def __repr__(self) -> str:
+        return f"<values kept of {self.graph.describe()}>"
+
+    def note(self, engine: Engine, plan: Plan) -> None:
+        """The latest launch has left the values."""
+        self.plan, self.launch = plan, engine.machine.launches
+        self._engine, self._held = ref(engine), engine.store.held
+        self._changes, self._step = engine.store.changes, engine.model.step
+
+    def is_current(self, engine: Engine) -> bool:
+        """Whether the weights are those of the forward, and the step is the same."""
+        store = engine.store
+        store.note_changes()
+        if self._engine() is not engine or self._changes != store.changes:
+            return False
+        return not self.updates or (self._step == engine.model.step and self._held is store.held)
+
+
+class Halves(Session):
+    """Forward and backward of a step by themselves, and its update.
+
+    `fb(graph, loss)` is `forward(graph, [loss], train=True, keep=True)`, then `apply(backward([1]))`, to the bit.
+    """
+
+    _kept: Kept | None = None
+
+    @property
+    def kept(self) -> Kept | None:
+        """What the latest `forward(keep=True)` has left for `backward`; None before the first."""
+        return self._kept
+
+    @serialised
+    def forward(
+        self,
+        graph: Graph,
+        wanted: Sequence[Expression | Rows],
+        train: bool = False,
+        keep: bool = False,
+        update: bool = False,
+        draw: int = 0,
+    ) -> list[Float32]:
+        """Values of expressions with the current weights; of rows, (n, ...).
+
+        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
+        other values are gone when nothing more is to be computed from them - unless they are kept.
+
+        Args:
+            train: whether dropout is on, with the masks that the next `fb` of this graph would have.
+            keep: let values stay for `backward`.
+            update: the same, and let `backward` make the update as well, in its launch, as `fb` does, with the
+                optimizer's hyper-parameters of now.
+            draw: other masks than those of the next `fb`: 1, 2, ...
+
+        Raises:
+            GraphError: an expression of another graph; with `keep`, nothing is wanted, or it depends neither on a
+                trainable parameter nor on an input that wants its gradient.
+            CapacityError, HandleError: as `fb`.
+        """
+        flags = {"train": train, "keep": keep, "update": update}
+        train, keep, update = (as_flag(flag, name, HandleError) for name, flag in flags.items())
+        keep |= update
+        self._check(graph, "forward", training=keep)
+        if isinstance(wanted, Expression | Rows):
+            raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
+        wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
+        if not any(isinstance(e, Expression) or len(e) for e in wanted):
+            if keep:
+                raise GraphError("forward(keep=True): nothing is wanted, so there is no gradient of it to be given")
+            return [np.zeros((0, *e.shape), np.float32) for e in wanted]
+        if keep:
+            return self._forward_kept(graph, wanted, train, update, draw)
+        self._configurator.prepare_aside(graph)
+        plan = self._configurator.kernel_for(
+            graph, lambda p: p.plan_forward(graph, wanted, self._store.held_in_pool, self._key(train, draw))
+        )
+        self._run(plan)
+        return self._values(plan, wanted)
+
+    def _forward_kept(
+        self, graph: Graph, wanted: list[Expression | Rows], train: bool, update: bool, draw: int
+    ) -> list[Float32]:
+        if update:
+            self._refuse_averaged("forward(update=True)")
+            self._check_rule()
+        self._configurator.interrupt()
+        self._configurator.prepare(graph, trains=True)
+        kept = Kept(graph, wanted, (train, draw), update)
+        plan = self._run_first(kept)
+        self._kept = kept
+        return self._values(plan, wanted)
+
+    def _run_first(self, kept: Kept) -> Plan:
+        """Compute what is to be kept, anew if need be."""
+
+        def made(planner: Planner) -> Plan:
+            store, update = self._store, None
+            if kept.plan is None:
+                kept.key = self._key(*kept.masks)
+            if kept.updates:
+                update = store.next_update(self.optimizer, self.clip_norm)
+            held = store.held if kept.updates else NOTHING_HELD
+            return planner.plan_halves(kept.graph, kept.wanted, update, self._engine.parity, kept.key, held)
+
+        skipped = -1
+        while skipped != self._losses.skipped:  # the step before may be left out: this one's number depends on it
+            skipped = self._losses.skipped
+            plan = self._configurator.kernel_for(kept.graph, made, trains=True)
+            self._engine.wait()
+        if not kept.updates:
+            self._store.park_gradients()
+        self._run(plan)
+        kept.note(self._engine, plan)
+        return plan
+
+    @serialised
+    def backward(self, seeds: Sequence[ArrayLike | None], kept: Kept | None = None) -> Gradients:
+        """Gradients of parameters, from those of what `forward(keep=True)` was asked for; nothing is computed twice.
+
+        `input_gradient` gives those of inputs afterwards.
+
+        Args:
+            seeds: the gradient of a scalar with respect to each of `wanted`, in its shape; None for zeros.
+            kept: `handle.kept` as it was after an earlier forward; default: the latest one. Where another launch came
+                since, or its backward has been, that forward is computed once more, with the same result.
+
+        Returns:
+            By name, dense arrays, or `RowGradients` of tables, of the parameters that what was wanted depends on.
+            Nothing after `forward(update=True)`: the update goes on while the program does, as that of `fb`.
+
+        Raises:
+            HandleError: nothing was kept, or the weights have changed since.
+            ShapeError, DtypeError: seeds that do not fit what was wanted.
+            KernelError, NonFiniteError: as `fb`.
+        """
+        self._check_usable()
+        kept = self._kept if kept is None else kept
+        if kept is None:
+            raise HandleError("backward: nothing was kept; call forward(graph, wanted, keep=True) before")
+        flat = _flat_seeds(kept.wanted, seeds)
+        engine = self._engine
+        engine.wait()
+        if not kept.is_current(engine):
+            remedy = "call forward again, or backward before what changes them"
+            if kept.updates:
+                remedy = "each backward makes an update here, so record all that one update is made of in one graph"
+            raise HandleError(
+                f"backward: the weights have changed since {kept.graph.describe()} was computed; {remedy}"
+            )
+        if kept.updates:
+            self._refuse_averaged("backward")
+        plan = kept.plan
+        if plan is None or kept.launch != engine.machine.launches or engine.plan is not plan:
+            self._configurator.prepare(kept.graph, trains=True)
+            plan = self._run_first(kept)
+        kept.launch = 0  # memory of values is used again for gradients
+        if not kept.updates:
+            self._store.park_gradients()
+        at = plan.seeds
+
+        def give(pool: Pool) -> None:
+            pool[at : at + len(flat)] = flat
+
+        if not kept.updates:
+            self._run(plan, given=give, part=1)
+            return self._found(plan)
+        if len(plan.divisions) == 1:
+            engine.launch(plan, self.model.step + 1, updates=True, given=give, part=1)
+        else:
+            self._run(plan, given=give, part=1)
+            engine.launch(plan, self.model.step + 1, updates=True, part=2)
+        return {}
+
+    @serialised
+    def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
+        """An update from given gradients, with clipping, averages and moments as in `fb`.
+
+        What earlier calls have accumulated is added to them. Parameters without a gradient have one of zero, but for
+        rows of tables, which updates leave alone.
+
+        Args:
+            gradients: by name arrays of the parameters' shapes, or `RowGradients` (any pair of rows and values) of
+                tables; of a table's dense array, rows of zeros are left out.
+            accumulate: keep them for a later update, as `fb(accumulate=True)` does.
+
+        Raises:
+            ModelError, ShapeError, DtypeError, IndexRangeError: they do not fit the model.
+            HandleError, KernelError, NonFiniteError: as `fb`.
+        """
+        self._check_usable()
+        accumulate = as_flag(accumulate, "accumulate", HandleError)
+        if not self._train:
+            raise HandleError("apply: this handle is forward-only (train=False)")
+        self._refuse_averaged("apply")
+        given = given_gradients(self.model, gradients, "apply", copy=accumulate)
+        self._check_rule()
+        self._engine.wait()
+        self._configurator.interrupt()
+        self._configurator.prepare_update()
+        step, store = self.model.step + 1, self._store
+        if not are_finite(given):
+            if not accumulate and self._losses.on_nonfinite != "raise":
+                self.model.step = step
+                store.pass_over_step()
+            self._losses.note(step, None, True, False, str)
+            return
+        store.park_gradients()
+        total = added(self.model, self.model.accumulated, given)
+        if accumulate:
+            store.take_accumulated(total)
+            return
+        held, rows = store.as_held(total)
+        plan = self._configurator.kernel_for(
+            _NOTHING,
+            lambda p: p.plan_update(store.next_update(self.optimizer, self.clip_norm), self._engine.parity, held, rows),
+        )
+        self._run(plan, step=step, updates=True, given=lambda pool: self._store.write_gradients(pool, plan, total))
+        if self._store.accumulated:  # the step was left out, and they are with the model alone
+            self._store.park_gradients()
+
+    @serialised
+    def gradients(
+        self, graph: Graph, loss: Expression, train: bool = False, sparse: bool = False, draw: int = 0
+    ) -> tuple[float, Gradients]:
+        """The loss and its gradients, without an update, and without what earlier calls of `fb` accumulated.
+
+        Args:
+            train, draw: as of `forward`.
+            sparse: give what `backward` would.
+
+        Returns:
+            The loss, and dense arrays by parameter name; zeros for parameters that the loss does not depend on, and for
+            those that are not trainable.
+
+        Raises:
+            As `fb`.
+        """
+        self._check(graph, "gradients", training=True)
+        check_loss(graph, loss)
+        train, sparse = as_flag(train, "train", HandleError), as_flag(sparse, "sparse", HandleError)
+        self._configurator.prepare_aside(graph)
+        plan = self._configurator.kernel_for(
+            graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, self._key(train, draw))
+        )
+        self._engine.wait()
+        self._store.park_gradients()
+        self._run(plan)
+        found = self._found(plan)
+        return self._engine.machine.loss(plan.loss_slot), found if sparse else dict(dense_gradients(self.model, found))
+
+    # ---- what these have in common
+
+    @property
+    def _store(self) -> ParameterStore:
+        return self._engine.store
+
+    def _refuse_averaged(self, what: str) -> None:
+        if self.model.is_averaged:
+            raise HandleError(
+                f"{what} inside `with model.averaged()`: leave the block first, to train the weights themselves"
+            )
+
+    def _key(self, train: bool, draw: int) -> StepKey | None:
+        """Of the random numbers of a call."""
+        if not train:
+            return None
+        key = self._store.next_key()
+        return StepKey(key.seed, key.step, key.accumulated + as_count(draw, "draw", HandleError, least=0))
+
+    def _run(self, plan: Plan, **how: Any) -> None:
+        """Launch, when no other launch is in flight any more, and wait."""
+        self._engine.wait()
+        self._engine.launch(plan, at_once=True, **how)
+        self._engine.wait()
+
+    def _found(self, plan: Plan) -> Gradients:
+        return found_gradients(plan, self._engine.machine.pool, self._store.distribution)
+
+    def _values(self, plan: Plan, wanted: Sequence[Expression | Rows]) -> list[Float32]:
+        """What the latest launch has computed."""
+        pool, found = self._engine.machine.pool, []
+        for e in wanted:
+            rows = read_rows(pool, addresses_of(plan, e, "forward"), e.shape)
+            found.append(rows if isinstance(e, Rows) else rows.reshape(e.shape))
+        return found
+
+
+_NOTHING = Graph()
+
+
+def _flat_seeds(wanted: Sequence[Expression | Rows], seeds: Sequence[ArrayLike | None]) -> Float32:
+    """One behind the other."""
+    given = as_items(seeds, "backward")
+    if len(given) != len(wanted):
+        raise ShapeError(f"backward: {len(given)} seeds are given for {len(wanted)} expressions that were wanted")
+    found = []
+    for e, seed in zip(wanted, given, strict=True):
+        shape = (len(e), *e.shape) if isinstance(e, Rows) else e.shape
+        if seed is None:
+            found.append(np.zeros(math.prod(shape), np.float32))
+            continue
+        array = as_float32(seed, f"backward: the seed of {e!r}")
+        if array.shape != shape:
+            raise ShapeError(f"backward: the seed of {e!r} has shape {array.shape}; expected {shape}")
+        found.append(array.reshape(-1))
+    return found[0] if len(found) == 1 else np.concatenate(found)

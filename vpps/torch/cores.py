@@ -1,0 +1,59 @@
+"""Threads of PyTorch and of vpps on the same cores: said once where they are too many, and a way to share."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+
+from vpps.config import OMP_WAIT_POLICY
+from vpps.errors import HandleError
+from vpps.runtime.cores import usable_cores
+from vpps.targets import TARGETS
+from vpps.values import as_count
+
+_advised = False
+_fitting: set[tuple[int, int]] = set()  # numbers of threads and of virtual processors of which nothing is said
+
+
+def share_cores(torch_threads: int = 1) -> None:
+    """Let PyTorch's operators run on so many threads of this process, so that virtual processors have the other cores.
+
+    PyTorch and vpps work in turn, but threads of OpenMP spin for a while when they have nothing to do, on cores that
+    virtual processors need by then. One thread is best where PyTorch's part is small. With `OMP_WAIT_POLICY=PASSIVE`
+    in the environment they sleep instead.
+
+    Raises:
+        HandleError: no such number of threads.
+    """
+    global _advised
+    torch.set_num_threads(as_count(torch_threads, "share_cores: torch_threads", HandleError))
+    _advised = True
+
+
+def advise(target: str, vps: int) -> None:
+    """Warn, once in a process, where virtual processors and threads of PyTorch have to share cores."""
+    global _advised
+    if _advised or (threads := torch.get_num_threads()) == 1 or (threads, vps) in _fitting:
+        return
+    cores = usable_cores()
+    passive = OMP_WAIT_POLICY.get().upper() == "PASSIVE"
+    if TARGETS[target].is_gpu or passive or threads - 1 + vps <= cores:  # who calls waits while virtual processors work
+        _fitting.add((threads, vps))
+        return
+    _advised = True
+    warnings.warn(
+        f"PyTorch's {threads} threads and {vps} virtual processors share {cores} cores and slow each other down: call "
+        "vpps.torch.share_cores() first, which leaves PyTorch one thread, or make the Module with a smaller vps=",
+        RuntimeWarning,
+        stacklevel=_users_level(),
+    )
+
+
+def _users_level() -> int:
+    """The `stacklevel` of a warning that the caller of this function gives of what the user called."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("vpps", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level

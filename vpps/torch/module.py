@@ -1,0 +1,216 @@
+"""Module: a model of vpps as a torch.nn.Module, whose calls run graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import torch
+
+from vpps.engine.options import check_loss
+from vpps.errors import GraphError, HandleError, ModelError
+from vpps.graph.graph import Graph
+from vpps.model.model import Model, Parameter
+from vpps.model.optim import SGD, Optimizer
+from vpps.ops.operand import Expression
+from vpps.record.rows import Rows
+from vpps.session.handle import Handle
+from vpps.torch.compiling import leave_recording, not_compiled
+from vpps.torch.cores import advise
+from vpps.torch.function import LossFunction, TensorCall, ValuesFunction
+from vpps.torch.state import adopt_extra_state, extra_state
+from vpps.torch.tensors import Leaves, as_outputs, device_of
+from vpps.torch.weights import SharedWeights
+from vpps.values import as_flag, as_items
+
+_OF_UPDATES = ("clip_norm", "ema", "autotune")
+"""Options of a handle that do nothing where PyTorch updates the weights."""
+
+
+leave_recording()
+
+
+class Module(torch.nn.Module):
+    """A model as a layer of a PyTorch network.
+
+        net = vpps.torch.Module(model)
+        optimizer = torch.optim.Adam([*encoder.parameters(), *net.parameters()])
+        graph = vpps.Graph()
+        rows = graph.rows(encoder(words), grad=True)
+        hidden = net(graph, cells(graph, rows))  # or loss = net.loss(graph, expression)
+        loss_of(hidden).backward()
+        optimizer.step()
+
+    Its parameters are the model's weights, in the same memory: "tree/U" is `net.tree.U`, and "tree.U" in state dicts.
+    What an optimizer of PyTorch changes is noticed, and so are other changes in place, with the next call; what is
+    written through `tensor.data` or a NumPy view where it changes most of the weights, few elements may be missed.
+    `requires_grad` and `trainable` are one thing: what was set last holds from
+    the next call on. `eval()` turns dropout off; every training forward has another mask.
+
+    Args:
+        model: the parameters.
+        optimizer: None: PyTorch updates the weights, with gradients from here. One of vpps's: every backward updates
+            the model's weights in its launch, and their `grad` stays None.
+        sparse: whether tables get sparse gradients, for `torch.optim.SparseAdam`.
+        options: of `vpps.Handle`: target, vps, ...
+
+    Attributes:
+        model: as given.
+        handle: what runs it.
+
+    Raises:
+        HandleError, ModelError, CompileError: as `vpps.Handle`.
+    """
+
+    def __init__(
+        self, model: Model, optimizer: Optimizer | None = None, *, sparse: bool = False, **options: Any
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, Model):
+            raise ModelError(f"vpps.torch.Module({model!r}): expected a vpps.Model")
+        model.refuse_if_averaged("vpps.torch.Module")
+        useless = [name for name in _OF_UPDATES if optimizer is None and options.get(name)]
+        if useless:
+            raise HandleError(
+                f"{useless[0]}={options[useless[0]]!r} is of vpps's updates, and PyTorch makes them here: do that in "
+                "PyTorch (torch.nn.utils.clip_grad_norm_), or give an optimizer of vpps"
+            )
+        self.model = model
+        self.sparse = as_flag(sparse, "sparse", HandleError)
+        self._updates = optimizer is not None
+        self.handle = Handle(model, SGD(lr=0.0) if optimizer is None else optimizer, **options)
+        self._weights = SharedWeights(self, self.handle, self._updates)
+        self.register_load_state_dict_post_hook(lambda net, _: net._weights.synchronise(reading=True))
+        # In place of parameters whose gradients PyTorch is not to have, so that there is a backward at all.
+        self._anchor = torch.zeros((), device="cpu", requires_grad=True)
+        self._drawn = model.step, 0
+        self._device = device_of(self.handle.target)
+
+    # ---- calls
+
+    @not_compiled
+    def forward(self, graph: Graph, wanted: Expression | Rows | Sequence[Expression | Rows]) -> Any:
+        """Values as tensors, through which gradients flow to the weights, and to tensors that the graph was given with
+        `graph.rows(tensor, grad=True)`.
+
+        Args:
+            wanted: an expression, or rows, or a list of them.
+
+        Returns:
+            A tensor, (n, ...) of rows; of a list a tuple of tensors. With target cuda they are on the GPU.
+
+        Raises:
+            GraphError, CapacityError, HandleError: as `Handle.forward`; backward as `Handle.backward`.
+        """
+        single = isinstance(wanted, Expression | Rows)
+        items: list[Any] = [wanted] if single else as_items(wanted, "net(graph, wanted)")
+        with self._weights.lock:
+            outputs = self._values(graph, items)
+        return outputs[0] if single else outputs
+
+    @not_compiled
+    def loss(self, graph: Graph, loss: Expression) -> Any:
+        """A scalar as a tensor. Its gradients are computed in the same launch, and backward only scales them: quicker
+        than `net(graph, loss)`. Where vpps updates it is the same as that.
+
+        Raises:
+            GraphError, CapacityError, HandleError: as `Handle.gradients`.
+        """
+        if isinstance(graph, Graph):  # else the handle says so
+            check_loss(graph, loss)
+        with self._weights.lock:
+            call, inputs = self._call(graph)
+            if self._updates or not inputs:
+                return self._values(graph, [loss])[0]
+            how: dict[str, Any] = {"train": self.training, "draw": self._draw(), "sparse": True}
+            try:
+                value, gradients = self.handle.gradients(graph, loss, **how)
+            except GraphError:  # only inputs are to be trained there; if anything else is wrong it is said below
+                return self._values(graph, [loss])[0]
+            call.found = [*call.of_parameters(gradients), *call.leaves.gradients(self.handle)]
+            return LossFunction.apply(call, value, *inputs)
+
+    def _values(self, graph: Graph, wanted: list[Expression | Rows]) -> tuple[Any, ...]:
+        call, inputs = self._call(graph)
+        how: dict[str, Any] = {"train": self.training, "draw": self._draw()}
+        if inputs:
+            with suppress(GraphError):  # nothing is to be trained there; if anything else is wrong it is said below
+                found = self.handle.forward(graph, wanted, keep=True, update=self._updates and self.training, **how)
+                call.kept = self.handle.kept
+                return tuple(ValuesFunction.apply(call, found, *inputs))
+        return as_outputs(self.handle.forward(graph, wanted, **how), self._device)
+
+    def _call(self, graph: Graph) -> tuple[TensorCall, list[Any]]:
+        """A call, and the tensors that it has gradients for: none where nobody wants any."""
+        self._weights.synchronise()
+        advise(self.handle.target, self.handle.vps)
+        wants = torch.is_grad_enabled()
+        leaves = Leaves(graph if wants else None)
+        parameters: list[Parameter | None] = []
+        inputs = leaves.tensors
+        if wants and not self._updates:
+            trained = self._weights.trained
+            parameters, inputs = [s.parameter for s in trained], [*(s.tensor for s in trained), *inputs]
+        elif wants and self.training:
+            parameters, inputs = [None], [self._anchor, *inputs]
+        return TensorCall(self.handle, self._weights, leaves, parameters, self.sparse, self._device), inputs
+
+    def _draw(self) -> int:
+        """The number of this forward among those in training that have been since the latest step of vpps: each has
+        other masks of dropout, and the first one those that `Handle.fb` would have."""
+        if self._drawn[0] != self.model.step:
+            self._drawn = self.model.step, 0
+        step, draw = self._drawn
+        if self.training:
+            self._drawn = step, draw + 1
+        return draw
+
+    # ---- what PyTorch asks of a module
+
+    def get_extra_state(self) -> Any:
+        """What weights are not: steps, moments, averages; a tensor of bytes. Part of `state_dict()`."""
+        self._weights.refresh()
+        return extra_state(self.model, self._drawn, self._updates)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Part of `load_state_dict`. Raises ModelError: it is not of this model."""
+        self._weights.refresh()
+        self._drawn = adopt_extra_state(self.model, state, self._updates)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *others: Any
+    ) -> None:
+        """Weights alone will do: those of an old layer, or of another library."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *others)
+        if (key := f"{prefix}_extra_state") in missing:
+            missing.remove(key)
+
+    def extra_repr(self) -> str:
+        """Part of `repr(net)`."""
+        return f"{self.model!r}, {self.handle!r}"
+
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Module:
+        """`to`, `half`, `cuda` and the like: weights stay where they are, in float32."""
+        probe = fn(torch.zeros(1, dtype=torch.float32, device="cpu"))
+        if probe.dtype != torch.float32:
+            raise ModelError(
+                f"vpps.torch.Module computes in float32, not {probe.dtype}: convert the modules around it, and its "
+                "outputs, as in net(graph, rows).to(dtype)"
+            )
+        if probe.device.type == "meta" or probe.is_shared():
+            raise ModelError("vpps.torch.Module: its weights are the model's memory, which cannot be moved or shared")
+        if probe.device.type not in ("cpu", self._device.type):
+            raise ModelError(
+                f"vpps.torch.Module: the handle computes on target {self.handle.target!r}, not on {probe.device}: make "
+                "it with Module(model, target=...); its weights stay on the host, and inputs may be anywhere"
+            )
+        return self
+
+    def __deepcopy__(self, memo: object = None) -> NoReturn:
+        raise ModelError(
+            "a vpps.torch.Module cannot be copied or pickled: its handle has threads and memory of its own; make "
+            "another one of another model and load_state_dict(net.state_dict()), or torch.save(net.state_dict(), path)"
+        )
+
+    __copy__ = __reduce__ = __reduce_ex__ = __deepcopy__
