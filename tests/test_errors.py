@@ -672,10 +672,14 @@ USES: dict[str, tuple[Use, type[BaseException], tuple[str, ...]]] = {
     "empty graph": (lambda h, w: h.fb(vpps.Graph(), w.s), vpps.GraphError, ("fb", "empty")),
     "empty graph for forward": (lambda h, w: h.forward(vpps.Graph(), []), vpps.GraphError, ("forward", "empty")),
     "model in place of a graph": (lambda h, w: h.fb(w.model, w.s), vpps.GraphError, ("fb", "vpps.Graph", "Model")),
-    "no parameter": (lambda h, w: h.fb(*_without_parameters()), vpps.GraphError, ("no trainable parameter", "forward")),
+    "no parameter": (
+        lambda h, w: h.fb(*_without_parameters()),
+        vpps.NoGradientError,
+        ("no trainable parameter", "forward"),
+    ),
     "no parameter of the loss": (
         lambda h, w: h.fb(w.graph, vpps.sum(w.matrix)),
-        vpps.GraphError,
+        vpps.NoGradientError,
         ("no trainable parameter", "handle.forward"),
     ),
     "parameter of another model": (

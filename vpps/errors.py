@@ -17,6 +17,7 @@ __all__ = [
     "IndexRangeError",
     "KernelError",
     "ModelError",
+    "NoGradientError",
     "NonFiniteError",
     "ScriptError",
     "ShapeError",
@@ -49,6 +50,10 @@ class DivisionError(VppsError, ZeroDivisionError):
 
 class GraphError(VppsError):
     """A graph is put together wrongly: expressions of two graphs mixed, a loss that is no scalar, an empty graph."""
+
+
+class NoGradientError(GraphError):
+    """What is to be trained depends on no trainable parameter, and on no input that wants its gradient."""
 
 
 class TraceError(VppsError):

@@ -225,6 +225,15 @@ class TestGradients:
             assert handle.backward([np.ones(WIDTH)]) == {}
             assert np.array_equal(handle.input_gradient(rows), expected)
             assert np.any(expected)
+            loss = vpps.sum(inner[-1])
+            value, found = handle.gradients(graph, loss)
+            assert value == handle.forward(graph, [loss])[0]
+            assert not any(map(np.any, found.values()))
+            handle.gradients(graph, loss)
+            assert np.array_equal(handle.input_gradient(rows), expected)
+            for accumulate in (False, True):  # a step is of parameters alone
+                with pytest.raises(vpps.NoGradientError, match="the loss depends on no trainable parameter"):
+                    handle.fb(graph, loss, accumulate=accumulate)
 
     def test_of_gradients_are_sparse_if_asked(self) -> None:
         net = Net(dropout=0)
@@ -363,9 +372,9 @@ class TestErrors:
         with vpps.Handle(net.model) as handle:
             with pytest.raises(vpps.HandleError, match="nothing was kept; call forward"):
                 handle.backward([1.0])
-            with pytest.raises(vpps.GraphError, match="nothing is wanted"):
+            with pytest.raises(vpps.NoGradientError, match="nothing is wanted"):
                 handle.forward(graph, [], keep=True)
-            with pytest.raises(vpps.GraphError, match="no trainable parameter"):
+            with pytest.raises(vpps.NoGradientError, match=r"what is wanted depends on no .* leave keep= and update="):
                 handle.forward(graph, [graph.input(np.ones(3))], keep=True)
         with (
             vpps.Handle(net.model, train=False) as handle,

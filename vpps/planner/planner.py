@@ -97,7 +97,8 @@ class Planner:
             keep: leave the sums in the pool for a later launch.
 
         Raises:
-            GraphError: the loss depends on no trainable parameter.
+            NoGradientError: the loss depends on no trainable parameter and, where there is no update, on no input that
+                wants its gradient.
             CompileError: there is no compiler.
         """
         return self._library(update).training(graph, np.array([loss.ref]), update, parity, key, held, keep)

@@ -22,7 +22,7 @@ from vpps.compiler.passes import streaming
 from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.records import PartsRecord, flat
-from vpps.errors import GraphError, ScriptError
+from vpps.errors import NoGradientError, ScriptError
 from vpps.graph.graph import Graph
 from vpps.model.model import Parameter
 from vpps.model.optim import HYPER
@@ -173,7 +173,7 @@ class PlannerLibrary:
             calls: as of `forward`.
 
         Raises:
-            GraphError: nothing can be learned.
+            NoGradientError: nothing can be learned.
         """
         again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, graph.n_calls)
         with self._lock:
@@ -283,7 +283,7 @@ class PlannerLibrary:
                 places = places_by_block(Topology(graph, calls), steps)
                 call.places = address(places)
         if status != Status.DONE:
-            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
+            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "", call)
         if call.unseen:
             note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
         return memory
@@ -474,7 +474,7 @@ def _averaged(plan: Plan, update: Update | None) -> Plan:
     return plan
 
 
-def _wrong(status: int, graph: Graph, cell: str) -> Exception:
+def _wrong(status: int, graph: Graph, cell: str, call: Call) -> Exception:
     """The error to be raised, in the user's words.
 
     Args:
@@ -482,7 +482,12 @@ def _wrong(status: int, graph: Graph, cell: str) -> Exception:
         cell: name of the one that reads what there is not; empty for none.
     """
     if status == Status.NO_GRADIENT:
-        return GraphError(
+        if call.seeded:
+            return NoGradientError(
+                "what is wanted depends on no trainable parameter, and on no input that wants its gradient, so there "
+                "is nothing to learn; leave keep= and update= out to evaluate it"
+            )
+        return NoGradientError(
             "the loss depends on no trainable parameter, so there is nothing to learn; "
             "use handle.forward to evaluate it"
         )

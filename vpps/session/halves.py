@@ -23,7 +23,7 @@ from vpps.engine.options import check_loss
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import addresses_of, read_rows
 from vpps.engine.serialised import serialised
-from vpps.errors import GraphError, HandleError, ShapeError
+from vpps.errors import GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
@@ -109,8 +109,9 @@ class Halves(Session):
             draw: other masks than those of the next `fb`: 1, 2, ...
 
         Raises:
-            GraphError: an expression of another graph; with `keep`, nothing is wanted, or it depends neither on a
-                trainable parameter nor on an input that wants its gradient.
+            GraphError: an expression of another graph.
+            NoGradientError: with `keep`, nothing is wanted, or it depends neither on a trainable parameter nor on an
+                input that wants its gradient.
             CapacityError, HandleError: as `fb`.
         """
         flags = {"train": train, "keep": keep, "update": update}
@@ -122,7 +123,9 @@ class Halves(Session):
         wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             if keep:
-                raise GraphError("forward(keep=True): nothing is wanted, so there is no gradient of it to be given")
+                raise NoGradientError(
+                    "forward(keep=True): nothing is wanted, so there is no gradient of it to be given"
+                )
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
         if keep:
             return self._forward_kept(graph, wanted, train, update, draw)
@@ -289,7 +292,8 @@ class Halves(Session):
             those that are not trainable.
 
         Raises:
-            As `fb`.
+            NoGradientError: the loss depends neither on a trainable parameter nor on an input that wants its gradient.
+            GraphError, CapacityError, HandleError, KernelError, NonFiniteError: as `fb`.
         """
         self._check(graph, "gradients", training=True)
         check_loss(graph, loss)

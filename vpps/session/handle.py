@@ -106,7 +106,8 @@ class Handle(Halves):
         `model.step` tells whether it was.
 
         Raises:
-            GraphError: the loss is no scalar, belongs to another graph, or depends on no trainable parameter.
+            GraphError: the loss is no scalar, or belongs to another graph.
+            NoGradientError: the loss depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
             KernelError: the previous launch was stopped; this one has not happened.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
 
 from vpps.engine.options import check_loss
-from vpps.errors import GraphError, HandleError, ModelError
+from vpps.errors import HandleError, ModelError, NoGradientError
 from vpps.graph.graph import Graph
 from vpps.model.model import Model, Parameter
 from vpps.model.optim import SGD, Optimizer
@@ -43,10 +42,10 @@ class Module(torch.nn.Module):
         optimizer.step()
 
     Its parameters are the model's weights, in the same memory: "tree/U" is `net.tree.U`, and "tree.U" in state dicts.
-    What an optimizer of PyTorch changes is noticed, and so are other changes in place, with the next call; what is
-    written through `tensor.data` or a NumPy view where it changes most of the weights, few elements may be missed.
-    `requires_grad` and `trainable` are one thing: what was set last holds from
-    the next call on. `eval()` turns dropout off; every training forward has another mask.
+    What an optimizer of PyTorch changes is noticed with the next call, and so are other changes in place; of what is
+    written through `tensor.data` or a NumPy view, changes of few elements may be missed. `requires_grad` and
+    `trainable` are one thing: what was set last holds from the next call on. `eval()` turns dropout off; every training
+    forward has another mask.
 
     Args:
         model: the parameters.
@@ -106,7 +105,7 @@ class Module(torch.nn.Module):
         single = isinstance(wanted, Expression | Rows)
         items: list[Any] = [wanted] if single else as_items(wanted, "net(graph, wanted)")
         with self._weights.lock:
-            outputs = self._values(graph, items)
+            outputs = self._values(graph, items, *self._call(graph), self._masks())
         return outputs[0] if single else outputs
 
     @not_compiled
@@ -121,25 +120,31 @@ class Module(torch.nn.Module):
             check_loss(graph, loss)
         with self._weights.lock:
             call, inputs = self._call(graph)
+            masks = self._masks()
             if self._updates or not inputs:
-                return self._values(graph, [loss])[0]
-            how: dict[str, Any] = {"train": self.training, "draw": self._draw(), "sparse": True}
+                return self._values(graph, [loss], call, inputs, masks)[0]
             try:
-                value, gradients = self.handle.gradients(graph, loss, **how)
-            except GraphError:  # only inputs are to be trained there; if anything else is wrong it is said below
-                return self._values(graph, [loss])[0]
+                value, gradients = self.handle.gradients(graph, loss, sparse=True, **masks)
+            except NoGradientError:
+                return self._evaluated(graph, [loss], masks)[0]
             call.found = [*call.of_parameters(gradients), *call.leaves.gradients(self.handle)]
             return LossFunction.apply(call, value, *inputs)
 
-    def _values(self, graph: Graph, wanted: list[Expression | Rows]) -> tuple[Any, ...]:
-        call, inputs = self._call(graph)
-        how: dict[str, Any] = {"train": self.training, "draw": self._draw()}
-        if inputs:
-            with suppress(GraphError):  # nothing is to be trained there; if anything else is wrong it is said below
-                found = self.handle.forward(graph, wanted, keep=True, update=self._updates and self.training, **how)
-                call.kept = self.handle.kept
-                return tuple(ValuesFunction.apply(call, found, *inputs))
-        return as_outputs(self.handle.forward(graph, wanted, **how), self._device)
+    def _values(
+        self, graph: Graph, wanted: list[Expression | Rows], call: TensorCall, inputs: list[Any], masks: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        if not inputs:
+            return self._evaluated(graph, wanted, masks)
+        try:
+            found = self.handle.forward(graph, wanted, keep=True, update=self._updates and self.training, **masks)
+        except NoGradientError:
+            return self._evaluated(graph, wanted, masks)
+        call.kept = self.handle.kept
+        return tuple(ValuesFunction.apply(call, found, *inputs))
+
+    def _evaluated(self, graph: Graph, wanted: list[Expression | Rows], masks: dict[str, Any]) -> tuple[Any, ...]:
+        """Without gradients."""
+        return as_outputs(self.handle.forward(graph, wanted, **masks), self._device)
 
     def _call(self, graph: Graph) -> tuple[TensorCall, list[Any]]:
         """A call, and the tensors that it has gradients for: none where nobody wants any."""
@@ -156,15 +161,15 @@ class Module(torch.nn.Module):
             parameters, inputs = [None], [self._anchor, *inputs]
         return TensorCall(self.handle, self._weights, leaves, parameters, self.sparse, self._device), inputs
 
-    def _draw(self) -> int:
-        """The number of this forward among those in training that have been since the latest step of vpps: each has
-        other masks of dropout, and the first one those that `Handle.fb` would have."""
+    def _masks(self) -> dict[str, Any]:
+        """Of dropout, for one forward: numbered among those in training since the latest step of vpps, so that each has
+        other masks, and the first one those that `Handle.fb` would have."""
         if self._drawn[0] != self.model.step:
             self._drawn = self.model.step, 0
         step, draw = self._drawn
         if self.training:
             self._drawn = step, draw + 1
-        return draw
+        return {"train": self.training, "draw": draw}
 
     # ---- what PyTorch asks of a module
 
@@ -199,7 +204,10 @@ class Module(torch.nn.Module):
                 "outputs, as in net(graph, rows).to(dtype)"
             )
         if probe.device.type == "meta" or probe.is_shared():
-            raise ModelError("vpps.torch.Module: its weights are the model's memory, which cannot be moved or shared")
+            raise ModelError(
+                "vpps.torch.Module: its weights are the model's memory, which cannot be moved or shared; make a Module "
+                "in each process and load_state_dict()"
+            )
         if probe.device.type not in ("cpu", self._device.type):
             raise ModelError(
                 f"vpps.torch.Module: the handle computes on target {self.handle.target!r}, not on {probe.device}: make "

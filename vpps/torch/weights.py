@@ -16,6 +16,7 @@ from vpps.session.handle import Handle
 from vpps.values import Float32
 
 SAMPLE = 100
+"""Weights of a tensor that are compared at least, where it has as many, to find changes that nobody counts."""
 
 
 class LiveParameters(dict[str, Any]):
@@ -81,7 +82,7 @@ class SharedWeight:
         self.sample = self.sampled()
 
     def sampled(self) -> bytes:
-        """Some hundred of the weights at most, evenly spread: whoever exchanges weights exchanges most of them."""
+        """Bits of SAMPLE of the weights or more, evenly spread: whoever exchanges weights exchanges most of them."""
         flat = self.array.reshape(-1)
         return flat[:: max(1, len(flat) // SAMPLE)].tobytes()
 

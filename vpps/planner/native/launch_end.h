@@ -21,7 +21,8 @@ public:
     // Products of matrices are made between two launches, the second of which makes the steps that need them.
     bool is_continued() const { return launch_.call->updates && products_.any(); }
 
-    // Which parameters have a gradient from this batch. Whether any has.
+    // Which parameters have a gradient from this batch. Whether there is one that somebody asked for: inputs have none
+    // of a step that is of parameters alone.
     bool touch()
     {
         const size_t n = launch_.model.parameters.size();
@@ -44,7 +45,8 @@ public:
             any |= tables_.take(*b.cell);
         }
         std::copy(touched_.begin(), touched_.end(), pointer<u8>(launch_.call->touched));
-        return any || (launch_.call->seeded && gives_to_inputs_);
+        const bool steps = (launch_.call->updates || launch_.call->keeps) && !launch_.call->seeded;
+        return any || (gives_to_inputs_ && !steps);
     }
 
     // Whether inputs get gradients.
