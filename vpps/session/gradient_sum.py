@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from vpps.distributed.world import World
 from vpps.engine.gradients import Gradients, RowGradients
-from vpps.errors import DistributedError
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.values import Float32
 
@@ -95,16 +95,16 @@ class GradientSum:
         found = self._world.meet("step", details.tolist())[:, : len(details)]
         if (found == found[0]).all():
             return
-        for column, what in enumerate(("the number of its step", "what it calls", "its weights", "its number of shards",
-                                       "its model (names, shapes, what is trainable)")):  # fmt: skip
-            values, times = np.unique(found[:, column], return_counts=True)
-            if len(values) > 1:
-                usual = values[times.argmax()]
-                odd = int(np.flatnonzero(found[:, column] != usual)[0])
-                raise DistributedError(
-                    f"{self._world.named(odd)} is not like the others in {what}, at step {mine[0]}: all must begin "
-                    "with the same model and checkpoint, and make the same calls"
-                )
+        for column, what in ((4, "its model (names, shapes, what is trainable)"), (0, "the number of its step"),
+                             (1, "what it calls"), (3, "its number of shards"), (2, "its weights")):  # fmt: skip
+            values = found[:, column].tolist()
+            usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if there are as many others
+            for r, value in enumerate(values):
+                if value != usual:
+                    self._world.give_up(
+                        f"{self._world.named(r)} is not like the others in {what}, at step {mine[0]}: all must begin "
+                        "with the same model and checkpoint, and make the same calls"
+                    )
 
     # ---- what is dense
 
