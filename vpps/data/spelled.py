@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.data.grapharrays import frozen
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
+from vpps.data.partition import Sharding
 from vpps.data.readers.names import Source, words_of
 from vpps.data.readers.sentences import Token, chains, graphs_of_tagged, tagged_lines
 
@@ -95,9 +96,11 @@ class SpelledSentences:
         """Some of the sentences as a set of their own; see `GraphSet.subset`."""
         return SpelledSentences(self.sentences.subset(sentences), self.spellings)
 
-    def batches(self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True) -> Iterator[SpelledBatch]:
-        """Mini-batches, as `GraphSet.batches` makes them."""
-        for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle):
+    def batches(
+        self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True, world: Sharding | None = None
+    ) -> Iterator[SpelledBatch]:
+        """Mini-batches, as `GraphSet.batches` makes them; divided by numbers of words."""
+        for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle, world=world):
             yield SpelledBatch(batch, self.spellings)
 
 
@@ -120,6 +123,11 @@ class SpelledBatch:
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column of the words."""
         return self.sentences[column]
+
+    @property
+    def whole(self) -> int:
+        """The number of sentences of the mini-batch that this may be a part of."""
+        return self.sentences.whole
 
     @property
     def n_vertices(self) -> int:
