@@ -25,7 +25,7 @@ from vpps.session.handle import Handle
 
 config.start_logging()
 
-_SUBMODULES = ("data", "inspection", "nn", "reference", "torch", "zoo")
+_SUBMODULES = ("data", "distributed", "inspection", "nn", "reference", "torch", "zoo")
 
 
 def __getattr__(name: str) -> object:

@@ -10,6 +10,7 @@ __all__ = [
     "CheckpointError",
     "CompileError",
     "DataError",
+    "DistributedError",
     "DivisionError",
     "DtypeError",
     "GraphError",
@@ -34,6 +35,10 @@ class VppsError(Exception):
 
 class ShapeError(VppsError, ValueError):
     """Operand shapes do not fit an operation."""
+
+
+class DistributedError(VppsError):
+    """Processes that train together cannot go on: one has failed, does not answer, or does something else."""
 
 
 class DtypeError(VppsError, TypeError):

@@ -14,6 +14,7 @@ import numpy as np
 from vpps.compiler.passes import Passes
 from vpps.compiler.schedule import SCHEDULES
 from vpps.config import PASSES, TARGET, VERIFY
+from vpps.distributed.world import World
 from vpps.engine.losses import ON_NONFINITE, OnNonfinite
 from vpps.errors import GraphError, HandleError
 from vpps.graph.graph import Graph
@@ -172,6 +173,12 @@ class Options:
         """a graph as the handle will get them, and its loss. The kernel for it is compiled now, for evaluation too, and
         not with the first call; other graphs may still need an instruction more, and compile it then.""",
     )
+    world: World | None = option(
+        None,
+        """the processes that train the model together, `vpps.distributed.init()`. Each gives `fb` its shards of every
+        mini-batch; losses and gradients are summed over all.""",
+        _a(World, "vpps.distributed.init()"),
+    )
     by_environment: bool = field(default=False, init=False)  # whether the target is the environment's
 
     def __post_init__(self) -> None:
@@ -190,6 +197,11 @@ class Options:
             )
         if self.autotune and not self.train:
             raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
+        if self.autotune and self.world is not None and self.world.shards > 1:
+            raise HandleError(
+                "autotune=True, world=...: one process alone can be tuned; do it with vpps-profile, whose findings all "
+                "use"
+            )
         if self.autotune and self.timeline:
             raise HandleError(
                 "autotune=True, timeline=True: recording takes time of its own, so another configuration may be the "

@@ -25,6 +25,7 @@ from vpps.engine.readback import addresses_of, read_rows
 from vpps.engine.serialised import serialised
 from vpps.errors import GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
+from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
 from vpps.placement.distribution import NOTHING_HELD, Pool
@@ -80,6 +81,7 @@ class Halves(Session):
     """
 
     _kept: Kept | None = None
+    _is_shared = False  # whether other processes train the same model
 
     @property
     def kept(self) -> Kept | None:
@@ -117,6 +119,11 @@ class Halves(Session):
         flags = {"train": train, "keep": keep, "update": update}
         train, keep, update = (as_flag(flag, name, HandleError) for name, flag in flags.items())
         keep |= update
+        if update and self._is_shared:
+            raise HandleError(
+                "forward(update=True): a rank by itself would have other weights than the others; use keep=True, and "
+                "apply(backward(seeds)), which adds up the gradients of all ranks"
+            )
         self._check(graph, "forward", training=keep)
         if isinstance(wanted, Expression | Rows):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
@@ -246,23 +253,37 @@ class Halves(Session):
             ModelError, ShapeError, DtypeError, IndexRangeError: they do not fit the model.
             HandleError, KernelError, NonFiniteError: as `fb`.
         """
+        self._apply(self._given(gradients, accumulate), accumulate)
+
+    def _given(self, gradients: Mapping[str, Any], accumulate: bool) -> AccumulatedGradients:
+        """Checked, as those of one call."""
         self._check_usable()
-        accumulate = as_flag(accumulate, "accumulate", HandleError)
+        as_flag(accumulate, "accumulate", HandleError)
         if not self._train:
             raise HandleError("apply: this handle is forward-only (train=False)")
         self._refuse_averaged("apply")
         given = given_gradients(self.model, gradients, "apply", copy=accumulate)
         self._check_rule()
+        return given
+
+    def _apply(self, given: AccumulatedGradients, accumulate: bool, loss: float | None = None) -> None:
+        """An update, or none yet.
+
+        Args:
+            loss: what they are the gradients of, where that is known.
+        """
         self._engine.wait()
         self._configurator.interrupt()
         self._configurator.prepare_update()
         step, store = self.model.step + 1, self._store
-        if not are_finite(given):
+        if not are_finite(given) or not math.isfinite(loss or 0):
             if not accumulate and self._losses.on_nonfinite != "raise":
                 self.model.step = step
                 store.pass_over_step()
-            self._losses.note(step, None, True, False, str)
+            self._losses.note(step, loss, True, False, str)
             return
+        if loss is not None:
+            self._losses.latest = loss
         store.park_gradients()
         total = added(self.model, self.model.accumulated, given)
         if accumulate:

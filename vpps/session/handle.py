@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.compiler.passes import Passes
+from vpps.distributed.world import World
 from vpps.engine.losses import OnNonfinite
 from vpps.engine.options import Example, Options, check_loss, described
 from vpps.engine.readback import addresses_of, input_gradient, read_rows
@@ -29,8 +30,8 @@ from vpps.planner.planner import Planner
 from vpps.record.rows import Rows
 from vpps.report.trace import Trace
 from vpps.runtime.device_pool import DevicePool
+from vpps.session.data_parallel import DataParallel
 from vpps.session.explained import explained
-from vpps.session.halves import Halves
 from vpps.targets import AUTO
 from vpps.values import as_flag
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from vpps.report.inspection import Inspection
 
 
-class Handle(Halves):
+class Handle(DataParallel):
     """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
 
     Args:
@@ -74,10 +75,11 @@ class Handle(Halves):
         passes: Passes | None = None,
         autotune: bool = False,
         example: Example | None = None,
+        world: World | None = None,
     ) -> None:
         options = Options(
             optimizer, target, vps, policy, schedule, layout, train, clip_norm, ema, on_nonfinite, pool_limit, verify,
-            timeline, onchip, passes, autotune, example,
+            timeline, onchip, passes, autotune, example, world,
         )  # fmt: skip
         super().__init__(model, options)
 
@@ -102,6 +104,9 @@ class Handle(Halves):
         Returns:
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
 
+        In a world every call is one shard of a mini-batch, and the last one makes the step, with the sums of losses and
+        gradients over all shards of all ranks. What is returned is the loss of the latest step.
+
         Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
         `model.step` tells whether it was.
 
@@ -110,6 +115,7 @@ class Handle(Halves):
             NoGradientError: the loss depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
             KernelError: the previous launch was stopped; this one has not happened.
+            DistributedError: another rank has failed, does something else, or does not answer.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
             NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; neither
                 that step nor this one has happened, and training can go on.
@@ -119,6 +125,9 @@ class Handle(Halves):
         self._refuse_averaged("fb")
         check_loss(graph, loss)
         self._check_rule()
+        if self._world is not None:
+            self._fb_shard(graph, loss, accumulate)
+            return self._losses.latest
         configurator = self._configurator
         configurator.choose(graph, loss)
         configurator.prepare(graph, trains=True, accumulate=accumulate)

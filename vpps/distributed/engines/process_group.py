@@ -1,0 +1,73 @@
+"""torch.distributed: the process group that a PyTorch program has, or one that torchrun's variables describe."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from vpps.distributed.engines import Arrays, Engine, Unanswered, partners
+from vpps.errors import DistributedError
+
+
+class ProcessGroupEngine(Engine):
+    """Messages of a group of its own, of gloo: what is exchanged is in the host's memory.
+
+    Args:
+        group: a `torch.distributed.ProcessGroup`; None: that of all processes.
+        timeout: seconds that ranks may take to meet at the beginning.
+
+    Raises:
+        DistributedError: PyTorch is not there, or was built without gloo; this process is not of the group.
+    """
+
+    name = "torch"
+
+    def __init__(self, group: Any = None, timeout: float = 300.0) -> None:
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError as error:
+            raise DistributedError(
+                f"this process was started by torchrun, and PyTorch cannot be imported ({error}): pip install "
+                "'vpps[torch]', or start it with mpiexec"
+            ) from error
+        if not dist.is_available() or not dist.is_gloo_available():
+            raise DistributedError("torch.distributed: this PyTorch was built without gloo; use MPI")
+        self._torch, self._dist = torch, dist
+        wait = timedelta(seconds=timeout)
+        self._owns = not dist.is_initialized()
+        if self._owns:
+            dist.init_process_group("gloo", timeout=wait)
+        ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
+        if dist.get_rank() not in ranks:
+            raise DistributedError(f"init(backend=group): rank {dist.get_rank()} is not of that group, {ranks}")
+        self._ranks = ranks
+        self._group = dist.new_group(ranks, timeout=wait, backend="gloo", use_local_synchronization=True)
+        self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
+
+    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
+        to, of = partners(self.rank, self.size, sends, receives)
+        dist, tensor = self._dist, self._torch.from_numpy
+        until, waits_for = time.monotonic() + timeout, list[int]()
+        try:
+            works = [(r, dist.irecv(tensor(receives[r]), self._ranks[r], self._group)) for r in of]
+            works += [(r, dist.isend(tensor(sends[r]), self._ranks[r], self._group)) for r in to]
+            for r, work in works:
+                waits_for = [r]
+                work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
+        except RuntimeError as error:
+            late = time.monotonic() >= until
+            raise Unanswered(waits_for, "" if late else str(error).splitlines()[0]) from error
+
+    def abort(self, status: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # torchrun ends the others
+
+    def close(self) -> None:
+        self._dist.destroy_process_group(self._group)
+        if self._owns:
+            self._dist.destroy_process_group()

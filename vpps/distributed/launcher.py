@@ -1,0 +1,97 @@
+"""By what this process was started, and with whom."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vpps.distributed.engines import Engine
+from vpps.distributed.world import World
+from vpps.errors import DistributedError
+from vpps.values import as_flag
+
+MPI_VARIABLES = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
+"""What MPICH and Intel MPI (PMI), Open MPI and PMIx tell their processes."""
+
+TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells its processes."""
+
+BACKENDS = ("mpi", "torch", "alone")
+
+
+def launcher() -> str:
+    """The backend that fits what started this process; "alone" if nothing did.
+
+    Raises:
+        DistributedError: srun did, without a way for its processes to find each other.
+    """
+    if all(name in os.environ for name in TORCH_VARIABLES):
+        return "torch"
+    if any(name in os.environ for name in MPI_VARIABLES):
+        return "mpi"
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        raise DistributedError(
+            "srun started this process without telling it of the others: use srun --mpi=pmix or --mpi=pmi2, as your "
+            "MPI library wants it (srun --mpi=list), or init(backend='alone')"
+        )
+    return "alone"
+
+
+def init(
+    backend: Any = None,
+    *,
+    shards: int | None = None,
+    timeout: float = 300.0,
+    check_every: int = 200,
+    bind: bool = True,
+) -> World:
+    """Join the processes that train together; every one of them calls it, once.
+
+        mpiexec -n 8 python train.py
+        torchrun --nproc-per-node 8 train.py
+
+    Args:
+        backend: None: by what started this process, alone if nothing did. "mpi" (mpi4py), "torch" (gloo), "alone"; an
+            `mpi4py.MPI.Comm`; a `torch.distributed.ProcessGroup`, or its group of all once the program has made that.
+        shards: into so many parts every mini-batch is divided, a multiple of the number of ranks (default: one each).
+            The same training, to the bit, comes of every number of ranks that divides it.
+        timeout: seconds that a rank may be later than the others, before all end.
+        check_every: steps after which all ranks compare their weights.
+        bind: let ranks that share the cores of a machine keep to a part of them each.
+
+    Raises:
+        DistributedError: what the backend needs is not there, or an argument is wrong.
+    """
+    engine = _engine(launcher() if backend is None else backend, timeout)
+    return World(engine, shards, timeout, check_every, as_flag(bind, "init: bind", DistributedError))
+
+
+def _engine(backend: Any, timeout: float) -> Engine | None:
+    if not isinstance(backend, str):
+        kinds = {kind.__module__.partition(".")[0] for kind in type(backend).__mro__}
+        if "mpi4py" in kinds:
+            return _mpi(backend)
+        if "torch" in kinds:
+            return _torch(backend, timeout)
+    elif backend == "mpi":
+        return _mpi(None)
+    elif backend == "torch":
+        return _torch(None, timeout)
+    elif backend == "alone":
+        return None
+    raise DistributedError(
+        f"init(backend={backend!r}): expected one of {', '.join(BACKENDS)}, an mpi4py.MPI.Comm or a "
+        "torch.distributed.ProcessGroup"
+    )
+
+
+def _mpi(comm: Any) -> Engine:
+    from vpps.distributed.engines.mpi import MpiEngine
+
+    return MpiEngine(comm)
+
+
+def _torch(group: Any, timeout: float) -> Engine:
+    from vpps.distributed.engines.process_group import ProcessGroupEngine
+
+    return ProcessGroupEngine(group, timeout)

@@ -1,0 +1,290 @@
+"""World: the processes that train one model together, and what they say to each other."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.distributed.engines import Arrays, Engine, Unanswered
+from vpps.errors import DistributedError
+from vpps.runtime.cores import usable_cores
+from vpps.values import as_count, as_number
+
+Ints = NDArray[np.int64]
+
+CALLS = ("step", "gather", "end", "failure")
+"""What a rank may be doing when it meets the others. They must be doing the same."""
+
+DETAILS = 12
+"""Ints of a header beside the call and the number of meetings."""
+
+MESSAGE = 512
+"""Bytes of what a rank that has failed tells the others."""
+
+GRACE = 2.0
+"""Seconds in which the rank that says what was wrong ends the others, before these do it themselves."""
+
+
+class Peer(NamedTuple):
+    """A process of the world: the machine, its number there, the cores that it may run on."""
+
+    host: str
+    pid: int
+    cores: tuple[int, ...]
+
+
+class World:
+    """The processes that train one model together; `vpps.distributed.init` makes it.
+
+        with vpps.distributed.init() as world:
+            handle = vpps.Handle(model, optimizer, world=world)
+
+    Whatever ends one of them ends all, and one message says which rank and why: an exception that nobody catches or
+    that leaves the `with` block, a program that ends while others wait for it, a rank that does not come within
+    `timeout` seconds. Ranks that were killed are noticed by the launcher (mpiexec, torchrun, srun).
+
+    All ranks make the same calls in the same order; these wait for each other.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: how many there are.
+        shards: into so many parts every mini-batch is divided; results depend on it to the last bit, not on `size`.
+        mine: numbers of this rank's shards.
+        timeout: seconds that a rank may be late.
+        check_every: steps after which all compare their weights.
+        peers: all processes, by rank.
+    """
+
+    def __init__(self, engine: Engine | None, shards: int | None, timeout: float, check_every: int, bind: bool) -> None:
+        self._engine = engine
+        self.rank, self.size = (0, 1) if engine is None else (engine.rank, engine.size)
+        self.shards = self.size if shards is None else as_count(shards, "init: shards", DistributedError)
+        if self.shards % self.size:
+            raise DistributedError(
+                f"init(shards={self.shards}): {self.size} ranks cannot have as many shards each; use a multiple of that"
+            )
+        seconds = as_number(timeout)
+        if seconds is None or not seconds > 0:
+            raise DistributedError(f"init(timeout={timeout!r}): expected seconds, a positive number")
+        self.timeout = seconds
+        self.check_every = as_count(check_every, "init: check_every", DistributedError)
+        each = self.shards // self.size
+        self.mine = range(self.rank * each, (self.rank + 1) * each)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._meetings = 0
+        self._broken = ""  # why nobody can be met any more
+        cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+        self.peers = [Peer(os.uname().nodename, self._pid, cores)]
+        if self.size > 1:
+            self._catch()
+            self.peers = self.gather(self.peers[0])
+            if bind:
+                self._bind()
+
+    def __repr__(self) -> str:
+        how = f" through {self._engine.name}" if self._engine is not None else ""
+        return f"<vpps.distributed.World: rank {self.rank} of {self.size}{how}, {self.shards} shards>"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which prints and saves."""
+        return self.rank == 0
+
+    def _bind(self) -> None:
+        """Keep to a part of the cores, unless the launcher has given each rank its own: virtual processors of one rank
+        would wait for those of another."""
+        own = self.peers[self.rank]
+        sharing = [r for r, peer in enumerate(self.peers) if (peer.host, peer.cores) == (own.host, own.cores)]
+        if len(sharing) > 1 and own.cores:
+            each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
+            cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
+            os.sched_setaffinity(0, cores)
+
+    # ---- what ranks say to each other
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self.gather(None)
+
+    def gather(self, given: Any) -> list[Any]:
+        """What every rank gives, in the order of ranks; all get it. It must be possible to pickle it.
+
+        Raises:
+            DistributedError: another rank does something else, has failed, or does not come.
+        """
+        with self._lock:
+            data = np.frombuffer(pickle.dumps(given), np.uint8)
+            lengths = self.meet("gather", [len(data)])[:, 0]
+            return [pickle.loads(part.tobytes()) for part in self.all_gather(data, lengths)]
+
+    def meet(self, call: str, details: Sequence[int] = ()) -> Ints:
+        """Begin something that all ranks do.
+
+        Args:
+            call: one of CALLS.
+            details: at most DETAILS ints.
+
+        Returns:
+            (size, DETAILS), what every rank gave, filled up with zeros.
+
+        Raises:
+            DistributedError: another rank does something else, has failed, or does not come.
+        """
+        if self._pid != os.getpid():
+            raise DistributedError(
+                "a forked child is no rank of its parent's world: use the parent, or fork before init"
+            )
+        if self._broken:
+            raise DistributedError(self._broken)
+        self._meetings += 1
+        header = np.zeros(2 + DETAILS, np.int64)
+        header[:2] = CALLS.index(call), self._meetings
+        header[2 : 2 + len(details)] = details
+        found = np.stack(self.all_gather(header))
+        if (found[:, :2] != header[:2]).any():
+            self._disagree(found[:, 0], call)
+        return found[:, 2:]
+
+    def all_gather(self, array: NDArray[Any], lengths: Sequence[int] | Ints | None = None) -> list[NDArray[Any]]:
+        """The arrays of all ranks, in their order.
+
+        Args:
+            lengths: along the first axis, by rank; default: as this rank's.
+        """
+        found: list[NDArray[Any]] = []
+        for r in range(self.size):
+            n = len(array) if lengths is None else int(lengths[r])
+            found.append(array if r == self.rank else np.empty((n, *array.shape[1:]), array.dtype))
+        self.exchange([array] * self.size, found)
+        return found
+
+    def exchange(self, sends: Arrays, receives: Arrays) -> None:
+        """`Engine.exchange`. Raises DistributedError where a rank does not come."""
+        if self._engine is None:
+            return
+        own = self.rank
+        try:
+            self._engine.exchange(
+                [None if r == own else array for r, array in enumerate(sends)],
+                [None if r == own else array for r, array in enumerate(receives)],
+                self.timeout,
+            )
+        except Unanswered as missing:
+            who = ", ".join(map(self.named, missing.ranks)) or "another rank"
+            late = f"is gone ({missing.cause})" if missing.cause else f"has not answered for {self.timeout:g} s"
+            present = [r for r in range(self.size) if r not in missing.ranks]
+            self._break(f"{who} {late}, while {self.named(own)} waited for it", present[0])
+
+    def _disagree(self, calls: Ints, call: str) -> None:
+        """Raise: other ranks do something else, or fail."""
+        kinds = [CALLS[int(k)] if 0 <= k < len(CALLS) else "?" for k in calls]
+        if "failure" in kinds:
+            failed = kinds.index("failure")
+            why = self.all_gather(np.zeros(MESSAGE, np.uint8))[failed].tobytes().rstrip(b"\0").decode(errors="replace")
+            self._break(f"{self.named(failed)} has failed: {why}", failed)
+        if "end" in kinds and call != "end":
+            ended = f"{self.named(kinds.index('end'))} has ended, while {self.named(self.rank)} begins a {call}"
+            self._break(ended, next(r for r, kind in enumerate(kinds) if kind != "end"))
+        what = ", ".join(f"rank {r} a {kind}" for r, kind in enumerate(kinds))
+        self._break(f"ranks do different things: {what}; all must make the same calls in the same order", 0)
+
+    def named(self, rank: int) -> str:
+        """A rank in words."""
+        if rank >= len(self.peers):  # at the beginning
+            return f"rank {rank} of {self.size}"
+        return f"rank {rank} of {self.size} (process {self.peers[rank].pid} on {self.peers[rank].host})"
+
+    def _break(self, why: str, speaker: int) -> NoReturn:
+        """Raise DistributedError, in the rank that says it for all first: it ends them."""
+        self._broken = why
+        if self.rank != speaker:
+            time.sleep(GRACE)
+        raise DistributedError(why)
+
+    # ---- the end
+
+    def fail(self, error: BaseException) -> None:
+        """Let the other ranks know, at their next meeting, that this one cannot go on; whatever else it does."""
+        if self._engine is None or self._broken or self._pid != os.getpid():
+            return
+        message = f"{type(error).__name__}: {error}".encode()[:MESSAGE]
+        with self._lock, suppress(DistributedError):  # that one is gone: `error` is what this rank has to say
+            self._meetings += 1
+            header = np.zeros(2 + DETAILS, np.int64)
+            header[0] = CALLS.index("failure")
+            self.all_gather(header)
+            self.all_gather(np.frombuffer(message.ljust(MESSAGE, b"\0"), np.uint8))
+        self._broken = f"{self.named(self.rank)} has failed: {error}"
+
+    def close(self) -> None:
+        """Wait until all ranks are here, and part."""
+        if self._engine is not None and not self._broken and self._pid == os.getpid():
+            self.meet("end")
+            self._broken = "the world is closed"
+            self._engine.close()
+        _OPEN.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self.close()
+        else:
+            self.end(error)
+
+    def end(self, error: BaseException) -> None:
+        """Say what was wrong, and end all ranks; returns only from a world of one."""
+        if self.size == 1 or self._pid != os.getpid() or self not in _OPEN:
+            return
+        _OPEN.discard(self)
+        if not isinstance(error, DistributedError | SystemExit | KeyboardInterrupt):
+            traceback.print_exception(error)
+        said = " ".join(str(error).split()) or type(error).__name__
+        if not isinstance(error, DistributedError):
+            said = f"{self.named(self.rank)} ends with {type(error).__name__}: {said}"
+        print(f"vpps: {said}; all ranks end", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        assert self._engine is not None
+        self._engine.abort(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+    def _catch(self) -> None:
+        """Have exceptions that nobody catches end all ranks, and wait for all at the end of the program."""
+        if not _OPEN:
+            atexit.register(_part)
+            before = sys.excepthook
+
+            def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+                for world in tuple(_OPEN):
+                    world.end(error)
+                before(kind, error, trace)
+
+            sys.excepthook = hook
+        _OPEN.add(self)
+
+
+_OPEN: set[World] = set()
+
+
+def _part() -> None:
+    """At the end of the program."""
+    for world in tuple(_OPEN):
+        try:
+            world.close()
+        except DistributedError as error:
+            world.end(error)
