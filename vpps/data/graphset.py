@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.data import graphfile
 from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays
 from vpps.data.graphbatch import GraphBatch
-from vpps.data.partition import Sharding, shards_of
+from vpps.data.partition import shards_of
 from vpps.data.statistics import GraphStatistics
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
 from vpps.record.ranges import ragged, running_sum
 from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
+
+if TYPE_CHECKING:
+    from vpps.distributed import World
 
 
 def _names(names: Any, what: str) -> tuple[str, ...]:
@@ -206,7 +209,7 @@ class GraphSet:
         shuffle: bool = True,
         bucket: int | None = None,
         drop_last: bool = False,
-        world: Sharding | None = None,
+        world: World | None = None,
     ) -> Iterator[GraphBatch]:
         """All graphs once, in mini-batches. Their order follows from seed and epoch alone.
 
@@ -235,7 +238,7 @@ class GraphSet:
         epoch = as_count(epoch, "batches: epoch", DataError, 0)
         shuffle = as_flag(shuffle, "batches: shuffle", DataError)
         drop_last = as_flag(drop_last, "batches: drop_last", DataError)
-        if not isinstance(world, Sharding | None):
+        if world is not None and not hasattr(world, "mine"):
             raise DataError(f"batches: world={world!r}: expected what vpps.distributed.init returned")
         random = np.random.default_rng((seed, epoch))
         order = random.permutation(len(self)) if shuffle else np.arange(len(self))
@@ -252,7 +255,7 @@ class GraphSet:
             return (self[chunk] for chunk in chunks)
         return (part for chunk in chunks for part in self._shards(chunk, world))
 
-    def _shards(self, graphs: NDArray[np.int64], world: Sharding) -> Iterator[GraphBatch]:
+    def _shards(self, graphs: NDArray[np.int64], world: World) -> Iterator[GraphBatch]:
         """The parts of a mini-batch that this process computes; the order within is that of the batch."""
         shard = shards_of(self._ends.take(graphs) - self._starts.take(graphs), world.shards)
         for k in world.mine:

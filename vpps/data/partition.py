@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 from heapq import heapreplace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-@runtime_checkable
-class Sharding(Protocol):
-    """What a set must know of a `vpps.distributed.World`.
-
-    Attributes:
-        shards: parts that every mini-batch has.
-        mine: numbers of those that this process computes.
-    """
-
-    @property
-    def shards(self) -> int: ...
-
-    @property
-    def mine(self) -> range: ...
 
 
 def shards_of(work: NDArray[np.int64], shards: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.data.grapharrays import frozen
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
-from vpps.data.partition import Sharding
 from vpps.data.readers.names import Source, words_of
 from vpps.data.readers.sentences import Token, chains, graphs_of_tagged, tagged_lines
+
+if TYPE_CHECKING:
+    from vpps.distributed import World
 
 EDGE = "<*>"
 """The character before the first of a word and after the last."""
@@ -97,7 +99,7 @@ class SpelledSentences:
         return SpelledSentences(self.sentences.subset(sentences), self.spellings)
 
     def batches(
-        self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True, world: Sharding | None = None
+        self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True, world: World | None = None
     ) -> Iterator[SpelledBatch]:
         """Mini-batches, as `GraphSet.batches` makes them; divided by numbers of words."""
         for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle, world=world):
