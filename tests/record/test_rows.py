@@ -161,8 +161,16 @@ def test_empty_rows_record_nothing() -> None:
     nothing = vpps.tanh(w.M @ w.a[:0])
     assert (len(nothing), nothing.shape, len(w.graph)) == (0, (8,), before)
     assert len(vpps.cross_entropy(nothing, LABELS[:0])) == 0
-    with pytest.raises(vpps.ShapeError, match="sum of no rows"):
-        vpps.sum(nothing)
+
+
+@pytest.mark.parametrize("reduced", [vpps.sum, vpps.mean, vpps.max, vpps.min])
+def test_reduction_of_no_rows_is_zeros(reduced: Any) -> None:
+    """As of an empty list argument."""
+    w = World()
+    found = reduced(w.a[:0])
+    assert found.shape == w.a.shape
+    assert not Reference(w.graph, weights_of(w.model)).value(found).any()
+    assert reduced(vpps.cross_entropy(w.a[:0], LABELS[:0])).shape == ()
 
 
 @pytest.mark.cpu

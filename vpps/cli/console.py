@@ -30,10 +30,14 @@ def app_named(name: str) -> typer.Typer:
     )
 
 
-def plain_console() -> Console:
-    """Standard output. In a file or a pipe there are no colours and no animation, whatever the environment asks for."""
+def plain_console(quiet: bool = False) -> Console:
+    """Standard output. In a file or a pipe there are no colours and no animation, whatever the environment asks for.
+
+    Args:
+        quiet: nothing is written.
+    """
     width, terminal = (None, None) if sys.stdout.isatty() else (PIPE_WIDTH, False)
-    return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
+    return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False, quiet=quiet)
 
 
 def table_of(
@@ -121,10 +125,10 @@ def exit_codes(program: str) -> Iterator[None]:
             yield
     except VppsError as error:
         print(f"{program}: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise SystemExit(1) from None
     except MemoryError as error:
         print(f"{program}: there is not enough memory ({error}): take a smaller network or batch", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise SystemExit(1) from None
     except KeyboardInterrupt as interrupt:
         print(f"{program}: interrupted {interrupt}".rstrip(), file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None

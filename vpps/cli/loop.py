@@ -15,17 +15,30 @@ import vpps
 from vpps.cli.console import plain_console, telling_of_compiling
 from vpps.cli.options import LEARNING_RATES, TrainOptions
 from vpps.cli.saved_run import SavedRun, best_of
+from vpps.distributed import World
+from vpps.errors import DistributedError
 from vpps.model.optim import OPTIMIZERS, Optimizer
 from vpps.zoo.task import Settings, Task
 
 
-def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: SavedRun | None) -> None:
-    """Trains `task` from where it stands to `options.epochs`, with a line per epoch and a checkpoint after each."""
+def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: SavedRun | None, world: World) -> None:
+    """Trains `task` from where it stands to `options.epochs`, with a line per epoch and a checkpoint after each.
+
+    All ranks of the world call this. The first one prints and writes.
+
+    Raises:
+        DistributedError: `--autotune` where batches are divided.
+    """
+    if options.autotune and world.shards > 1:
+        raise DistributedError(
+            "--autotune tries configurations on whole batches: leave it out, and run it or vpps-profile in one process "
+            "before; what they find is used here too"
+        )
     if resumed is not None and options.checkpoint is not None:
         task.model.restore(options.checkpoint)
     finished = resumed.epoch if resumed is not None else 0
     best = Best(task.lower_is_better) if resumed is None else Best(**resumed.best)
-    console = plain_console()
+    console = plain_console(quiet=not world.is_first)
     console.print(f"{task.name} on {settings.data or 'synthetic data'}: {task.description}", soft_wrap=True)
     if finished >= options.epochs:
         console.print(f"{options.checkpoint} has finished epoch {finished}: ask for more with --epochs", soft_wrap=True)
@@ -37,21 +50,22 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
     try:
         with telling_of_compiling(), vpps.Handle(
             task.model, optimizer=_optimizer(options), vps=options.vps, target=options.target,
-            clip_norm=options.clip_norm, autotune=options.autotune,
+            clip_norm=options.clip_norm, autotune=options.autotune, world=world,
         ) as handle:  # fmt: skip
             for epoch in range(finished, options.epochs):
                 start = time.perf_counter()
-                loss = _epoch(task, handle, options, settings.seed, epoch, console)
+                loss = _epoch(task, handle, options, settings.seed, epoch, console, world)
                 speed = len(task.train) / (time.perf_counter() - start)
-                found = task.evaluate(handle)
+                found = world.gather(task.evaluate(handle, world))[0]  # all go on, or stop, as the first does
                 scores = "".join(f"  {name} {score:.3f}" for name, score in found.items())
                 improved = best.see(next(iter(found.values())), epoch + 1)
-                if options.checkpoint is not None:
+                if options.checkpoint is not None and world.is_first:
                     kept = vars(options) | vars(settings)
                     saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best), options.checkpoint)
                     if improved:  # before the other one: a run killed in between repeats the epoch, and finds it again
                         saved.save(task.model, best_of(options.checkpoint))
                     saved.save(task.model, options.checkpoint)
+                world.barrier()
                 finished = epoch + 1
                 done = f"epoch {finished}/{options.epochs}  loss {loss:.4f} per {task.unit}"
                 console.print(f"{done}{scores}  {speed:.0f} examples/s", soft_wrap=True)
@@ -93,29 +107,31 @@ class Best:
 
 
 def _epoch(
-    task: Task[Any], handle: vpps.Handle, options: TrainOptions, seed: int, epoch: int, console: Console
+    task: Task[Any], handle: vpps.Handle, options: TrainOptions, seed: int, epoch: int, console: Console, world: World
 ) -> float:
     """Trains on every example once and returns the mean loss per unit."""
-    total, units = 0.0, 0  # of the batches whose loss is known
+    units = task.units(task.train[:])
+    total, seen, whole = 0.0, 0, 0  # of the batches whose loss is known; of the one before
     columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     columns.append(TextColumn("loss {task.fields[loss]:.4f}"))
     n_batches = -(-len(task.train) // options.batch_size)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    quiet = console.quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss=math.nan)
-        previous: Any = None
         # The order depends on seed and epoch alone, so that a resumed run sees what an uninterrupted one would.
-        for batch in task.train.batches(options.batch_size, seed=seed, epoch=epoch):
+        shards = task.train.batches(options.batch_size, seed=seed, epoch=epoch, world=world)
+        for k, batch in enumerate(shards):
             graph = vpps.Graph()
-            loss = task.loss(graph, batch) * (1 / len(batch))
-            stale = handle.fb(graph, loss)  # runs on while the next graph is built; returns the loss of the call before
-            if previous is not None:
-                total += stale * len(previous)
-                units += task.units(previous)
-                progress.update(bar, loss=total / units)
+            loss = task.loss(graph, batch) * (1 / batch.whole)
+            stale = handle.fb(graph, loss)  # runs on while the next graph is built; returns the loss of the step before
+            if k % len(world.mine):  # of the same step
+                continue
+            if whole:
+                total, seen = total + stale * whole, seen + whole
+                progress.update(bar, loss=total / seen * len(task.train) / units)
             progress.advance(bar)
-            previous = batch
-    total += handle.sync_get_latest_loss() * len(previous)
-    return total / (units + task.units(previous))
+            whole = batch.whole
+    return (total + handle.sync_get_latest_loss() * whole) / units
 
 
 def _optimizer(options: TrainOptions) -> Optimizer:

@@ -39,7 +39,16 @@ class TrainOptions:
     """The options of the training loop, which all tasks have."""
 
     epochs: Annotated[int, _option(min=1, help="Train until so many epochs are done, resumed ones included.")] = 10
-    batch_size: Annotated[int, _option(min=1, help="Examples per update.")] = 16
+    batch_size: Annotated[int, _option(min=1, help="Examples per update, of all processes together.")] = 16
+    shards: Annotated[
+        int | None,
+        _option(
+            min=1,
+            help="Under mpiexec, srun or torchrun: divide every batch into so many parts, a multiple of the number of "
+            "processes; by default one each. With the same N, any number of them learns the same.",
+            metavar="N",
+        ),
+    ] = None
     optimizer: Annotated[OptimizerName, _option(help="Update rule.")] = ADAM
     lr: float | None = None  # `learning_rate` makes an option of it
     clip_norm: Annotated[

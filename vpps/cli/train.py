@@ -17,6 +17,7 @@ from vpps.cli.options import TrainOptions, learning_rate
 from vpps.cli.saved_run import SavedRun, resolve
 from vpps.cli.settings import keyword, parameters_of
 from vpps.cli.streams import run_program
+from vpps.distributed import init
 from vpps.errors import CheckpointError
 from vpps.values import as_path
 from vpps.zoo.task import Task
@@ -30,7 +31,7 @@ def about() -> None:
     """Train dynamic neural networks, one kernel launch per mini-batch.
 
     Every command trains on synthetic data as it is and, but for tree-fc, on yours with --data; `vpps-train NAME --help`
-    says which.
+    says which. Under mpiexec, srun or torchrun its processes train one network together.
     """
 
 
@@ -44,8 +45,9 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
     def command(ctx: typer.Context, **_: Any) -> None:
         with exit_codes(program):
             settings, options, resumed = resolve(ctx, task)
-            made = task(settings) if resumed is None else resumed.task_of(task, settings)
-            loop.run(made, options, settings, resumed)
+            with init(shards=options.shards) as world, exit_codes(program):  # said before the world ends all ranks
+                made = task(settings) if resumed is None else resumed.task_of(task, settings)
+                loop.run(made, options, settings, resumed, world)
 
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += parameters_of(task.settings_type)

@@ -45,10 +45,12 @@ class GraphBatch:
     Attributes:
         indices: (graphs,) which graphs of the set these are.
         offsets: (graphs + 1,) the vertices of graph k are `offsets[k]:offsets[k + 1]`.
+        whole: graphs of the mini-batch that `GraphSet.batches(world=)` made this a part of; else those of this one.
     """
 
     indices: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    whole: int
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class GraphBatch:
     ) -> None:
         """Made by `GraphSet`: the vertices of graph k are rows `starts[k]:starts[k] + sizes[k]` of the set's arrays."""
         self._graphs, self.indices, self._starts, self._sizes = graphs, indices, starts, sizes
+        self.whole = len(indices)
         self.offsets = running_sum(sizes)
         self._contiguous = contiguous
         self._columns: dict[str, NDArray[Any]] = {}
@@ -143,7 +146,9 @@ class GraphBatch:
 
         Vertices keep their numbers. The whole set is turned round when this is first asked for, and kept.
         """
-        return self._graphs.turned[self.indices]
+        turned = self._graphs.turned[self.indices]
+        turned.whole = self.whole
+        return turned
 
     @_once
     def graph_of_vertex(self) -> NDArray[np.int64]:

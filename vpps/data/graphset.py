@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.data import graphfile
 from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays
 from vpps.data.graphbatch import GraphBatch
+from vpps.data.partition import shards_of
 from vpps.data.statistics import GraphStatistics
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
 from vpps.record.ranges import ragged, running_sum
 from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
+
+if TYPE_CHECKING:
+    from vpps.distributed import World
 
 
 def _names(names: Any, what: str) -> tuple[str, ...]:
@@ -205,19 +209,28 @@ class GraphSet:
         shuffle: bool = True,
         bucket: int | None = None,
         drop_last: bool = False,
+        world: World | None = None,
     ) -> Iterator[GraphBatch]:
         """All graphs once, in mini-batches. Their order follows from seed and epoch alone.
 
+        In a world of several processes every mini-batch is divided by numbers of vertices, the same way whatever the
+        number of processes is, and this gives the shards of this one, one after the other:
+
+            for batch in trees.batches(64, seed=1, epoch=0, world=world):
+                graph = vpps.Graph()
+                handle.fb(graph, net.loss(graph, batch) * (1 / batch.whole))
+
         Args:
-            size: graphs per batch; the last one may have fewer.
+            size: graphs per batch, of all processes together; the last one may have fewer.
             seed, epoch: of the shuffling.
             shuffle: False keeps the order of the set.
             bucket: sort the graphs of so many batches by size before dividing them, so that graphs of one size meet;
                 the batches themselves are shuffled too.
             drop_last: leave out a last batch with fewer graphs.
+            world: what `vpps.distributed.init` returned. A shard has no graphs where there are more shards than graphs.
 
         Raises:
-            DataError: size or bucket is no int or below 1, seed or epoch no int or below 0.
+            DataError: size or bucket is no int or below 1, seed or epoch no int or below 0, `world` is none.
         """
         size = as_count(size, "batches: size", DataError)
         bucket = None if bucket is None else as_count(bucket, "batches: bucket", DataError)
@@ -225,6 +238,8 @@ class GraphSet:
         epoch = as_count(epoch, "batches: epoch", DataError, 0)
         shuffle = as_flag(shuffle, "batches: shuffle", DataError)
         drop_last = as_flag(drop_last, "batches: drop_last", DataError)
+        if world is not None and not hasattr(world, "mine"):
+            raise DataError(f"batches: world={world!r}: expected what vpps.distributed.init returned")
         random = np.random.default_rng((seed, epoch))
         order = random.permutation(len(self)) if shuffle else np.arange(len(self))
         if bucket is not None:
@@ -236,7 +251,17 @@ class GraphSet:
             del chunks[-1]
         if bucket is not None and shuffle:
             chunks = [chunks[k] for k in random.permutation(len(chunks)).tolist()]
-        return (self[chunk] for chunk in chunks)
+        if world is None or world.shards == 1:
+            return (self[chunk] for chunk in chunks)
+        return (part for chunk in chunks for part in self._shards(chunk, world))
+
+    def _shards(self, graphs: NDArray[np.int64], world: World) -> Iterator[GraphBatch]:
+        """The parts of a mini-batch that this process computes; the order within is that of the batch."""
+        shard = shards_of(self._ends.take(graphs) - self._starts.take(graphs), world.shards)
+        for k in world.mine:
+            part = self[graphs[shard == k]]
+            part.whole = len(graphs)
+            yield part
 
     def split(self, fraction: float, *, seed: int | None = None) -> tuple[GraphSet, GraphSet]:
         """Two sets: `fraction` of the graphs, and the rest.

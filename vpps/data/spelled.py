@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
 from vpps.data.readers.names import Source, words_of
 from vpps.data.readers.sentences import Token, chains, graphs_of_tagged, tagged_lines
+
+if TYPE_CHECKING:
+    from vpps.distributed import World
 
 EDGE = "<*>"
 """The character before the first of a word and after the last."""
@@ -95,9 +98,11 @@ class SpelledSentences:
         """Some of the sentences as a set of their own; see `GraphSet.subset`."""
         return SpelledSentences(self.sentences.subset(sentences), self.spellings)
 
-    def batches(self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True) -> Iterator[SpelledBatch]:
-        """Mini-batches, as `GraphSet.batches` makes them."""
-        for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle):
+    def batches(
+        self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True, world: World | None = None
+    ) -> Iterator[SpelledBatch]:
+        """Mini-batches, as `GraphSet.batches` makes them; divided by numbers of words."""
+        for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle, world=world):
             yield SpelledBatch(batch, self.spellings)
 
 
@@ -120,6 +125,11 @@ class SpelledBatch:
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column of the words."""
         return self.sentences[column]
+
+    @property
+    def whole(self) -> int:
+        """The number of sentences of the mini-batch that this may be a part of."""
+        return self.sentences.whole
 
     @property
     def n_vertices(self) -> int:

@@ -22,8 +22,8 @@ class Rows(Operand):
     Operators, functions and cells act row by row, on rows beside rows, expressions and parameters that all rows share,
     and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row is a vertex, as if they had been
     called on one row after the other. `vpps.sum`, `mean`, `max` and `min` are reductions of the rows, as of a list:
-    element by element. `rows[3]` is an expression, `rows[1:5]`, `rows[[7, 7, 2]]` and `rows[mask]` are rows, and
-    `rows[:, 0:8]` is a slice of each of them; `len(rows)` is n.
+    element by element, of no rows zeros. `rows[3]` is an expression, `rows[1:5]`, `rows[[7, 7, 2]]` and `rows[mask]`
+    are rows, and `rows[:, 0:8]` is a slice of each of them; `len(rows)` is n.
 
     Attributes:
         owner: the graph.

@@ -325,10 +325,10 @@ def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
 
 
 def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
-    """A reduction of all rows: one vertex that has them as its list."""
-    if not len(rows):
-        raise ShapeError(f"{cell.name} of no rows: an empty list has no shape; use graph.zeros(n), or leave it out")
+    """A reduction of all rows: one vertex that has them as its list; zeros of none, as of an empty list argument."""
     graph = rows.owner
+    if not len(rows):
+        return graph.zeros_of(rows.shape)
     program = cell.program(((list, rows.shape),), {})
     assert isinstance(program.kinds[0], List)
     return graph.block_of(program).append_list(graph, rows.ids, rows.highest_level() + 1)

@@ -105,7 +105,7 @@ class Handle(DataParallel):
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
 
         In a world every call is one shard of a mini-batch, and the last one makes the step, with the sums of losses and
-        gradients over all shards of all ranks. What is returned is the loss of the latest step.
+        gradients over all shards of all ranks. What is returned is the loss of the latest step before this call.
 
         Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
         `model.step` tells whether it was.
@@ -126,8 +126,9 @@ class Handle(DataParallel):
         check_loss(graph, loss)
         self._check_rule()
         if self._world is not None:
+            latest = self._losses.latest
             self._fb_shard(graph, loss, accumulate)
-            return self._losses.latest
+            return latest
         configurator = self._configurator
         configurator.choose(graph, loss)
         configurator.prepare(graph, trains=True, accumulate=accumulate)

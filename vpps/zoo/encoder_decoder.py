@@ -81,7 +81,7 @@ class EncoderDecoder(Classifier):
         Raises:
             DataError: the batch is not of a set that `vpps.data.chain_pairs` made.
         """
-        if batch.kind is None or batch.kind.max() > 1:
+        if batch.kind is None or (batch.kind > 1).any():
             raise DataError("expected a batch of pairs of sentences, from a set that vpps.data.chain_pairs made")
         return np.flatnonzero(batch.kind)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -12,17 +13,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import vpps
+from vpps.distributed import World
 
 Batch = TypeVar("Batch", bound="Sized")
 Batch_co = TypeVar("Batch_co", bound="Sized", covariant=True)
+Result = TypeVar("Result")
 
 EVALUATION_BATCH = 64
 
 
 class Sized(Protocol):
-    """A batch knows how many examples it holds."""
+    """A batch knows how many examples it holds, and how many the mini-batch that it may be a part of."""
 
     def __len__(self) -> int: ...
+
+    @property
+    def whole(self) -> int: ...
 
 
 class Examples(Protocol[Batch_co]):
@@ -32,7 +38,9 @@ class Examples(Protocol[Batch_co]):
 
     def __getitem__(self, examples: slice | ArrayLike) -> Batch_co: ...
 
-    def batches(self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True) -> Iterator[Batch_co]: ...
+    def batches(
+        self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True, world: World | None = None
+    ) -> Iterator[Batch_co]: ...
 
 
 def setting(default: Any, help: str, *, min: float | None = None, shapes_model: bool = False) -> Any:
@@ -101,7 +109,7 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def units(self, batch: Batch) -> int:
-        """How many units that loss is a sum of."""
+        """How many units that loss is a sum of; of several batches as many as of each."""
 
     @abstractmethod
     def outputs(self, graph: vpps.Graph, batch: Batch) -> vpps.Rows:
@@ -115,17 +123,35 @@ class Task(ABC, Generic[Batch]):
             results: batches, and the values of their `outputs`.
         """
 
-    def evaluate(self, handle: vpps.Handle) -> dict[str, float]:
-        """Scores on the dev data."""
-        return self.scores(self.results(handle, self.dev))
+    def evaluate(self, handle: vpps.Handle, world: World | None = None) -> dict[str, float]:
+        """Scores on the dev data.
 
-    def results(self, handle: vpps.Handle, examples: Examples[Batch]) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
-        """Batches and the values of their outputs, in order."""
-        for batch in examples.batches(EVALUATION_BATCH, shuffle=False):
+        Args:
+            world: whose ranks all call this, compute a part each and get the scores of all parts.
+        """
+        return self.scores(self.results(handle, self.dev, world))
+
+    def results(
+        self, handle: vpps.Handle, examples: Examples[Batch], world: World | None = None
+    ) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
+        """Batches and the values of their outputs, in order; `world` as in `evaluate`."""
+
+        def values(batch: Batch) -> NDArray[np.float32]:
             graph = vpps.Graph()
-            (values,) = handle.forward(graph, [self.outputs(graph, batch)])
-            yield batch, values
+            return handle.forward(graph, [self.outputs(graph, batch)])[0]
+
+        batches, asked = tee(examples.batches(EVALUATION_BATCH, shuffle=False))
+        return zip(batches, in_turns(values, asked, world), strict=True)
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside weights and settings to make this task again; JSON types."""
         return {}
+
+
+def in_turns(compute: Callable[[Batch], Result], batches: Iterable[Batch], world: World | None) -> Iterable[Result]:
+    """What `compute` makes of each batch, in order. The ranks of a world take turns with whole batches, so that results
+    do not depend on their number, and all get all."""
+    if world is None or world.size == 1:
+        return map(compute, batches)
+    found = world.gather([compute(batch) for batch in islice(batches, world.rank, None, world.size)])
+    return [found[k % world.size][k // world.size] for k in range(sum(map(len, found)))]

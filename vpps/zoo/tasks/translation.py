@@ -13,9 +13,10 @@ import vpps
 from vpps.data import GraphBatch, GraphSet, chain_pairs, graphs_of_text, synthetic_parallel
 from vpps.data.lines import hold_out, read_lines
 from vpps.data.readers.sentences import BOUNDARY, check_parallel, read_pairs
+from vpps.distributed import World
 from vpps.errors import CheckpointError, DataError
 from vpps.zoo.encoder_decoder import EncoderDecoder
-from vpps.zoo.task import EVALUATION_BATCH, Settings, setting
+from vpps.zoo.task import EVALUATION_BATCH, Settings, in_turns, setting
 from vpps.zoo.tasks.files import Source, kept, listed, names_of, set_with_names
 from vpps.zoo.tasks.network import NextWordTask
 
@@ -72,20 +73,18 @@ class TranslationTask(NextWordTask):
     def units(self, batch: GraphBatch) -> int:
         return len(self.network.target_vertices(batch))
 
-    def evaluate(self, handle: vpps.Handle) -> dict[str, float]:
+    def evaluate(self, handle: vpps.Handle, world: World | None = None) -> dict[str, float]:
         """Perplexity; and BLEU of greedy translations (Papineni et al. 2002) where sacrebleu is installed."""
-        found = super().evaluate(handle)
+        found = super().evaluate(handle, world)
         if importlib.util.find_spec("sacrebleu") is not None:
-            found["BLEU"] = self.bleu(self.translations(handle))
+            found["BLEU"] = self.bleu(self.translations(handle, world))
         return found
 
-    def translations(self, handle: vpps.Handle) -> list[list[str]]:
-        """Of the dev sentences, in order."""
-        return [
-            [self.words.words[word] for word in translation]
-            for batch in self.dev.batches(EVALUATION_BATCH, shuffle=False)
-            for translation in self.network.translate(handle, batch, LONGEST)
-        ]
+    def translations(self, handle: vpps.Handle, world: World | None = None) -> list[list[str]]:
+        """Of the dev sentences, in order; `world` as in `evaluate`."""
+        batches = self.dev.batches(EVALUATION_BATCH, shuffle=False)
+        found = in_turns(lambda batch: self.network.translate(handle, batch, LONGEST), batches, world)
+        return [[self.words.words[word] for word in translation] for some in found for translation in some]
 
     def bleu(self, translations: Iterable[Iterable[str]]) -> float:
         """BLEU of the dev set, 0 to 100; texts are taken as they are tokenised. Needs sacrebleu."""

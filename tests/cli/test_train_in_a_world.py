@@ -1,0 +1,93 @@
+"""`vpps-train` under mpiexec: any number of processes learns what one does, and one of them tells it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from tests.cli.program import EPOCH, contents
+from tests.cli.test_train import ENVIRONMENT, SMALL
+from vpps.cli.saved_run import best_of
+
+pytest.importorskip("mpi4py")
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+MAIN = [sys.executable, "-c", "from vpps.cli.train import main; main()"]
+FEW = [*SMALL, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
+UNVERIFIED = {**ENVIRONMENT, "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
+
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(not MPIEXEC.exists(), reason="needs MPI: pip install vpps[mpi]"),
+]
+
+
+def vpps_train(ranks: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """By so many processes; 0: one without mpiexec."""
+    launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
+    command = [*launcher, *MAIN, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=UNVERIFIED, timeout=300, check=False)
+
+
+def said(ranks: int, *arguments: str | Path) -> list[str]:
+    """The lines of a run that succeeds, without the speed."""
+    result = vpps_train(ranks, *arguments)
+    assert result.returncode == 0, result.stderr
+    return [re.sub(r"  \d+ examples/s", "", line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("task", ["tree-lstm", "nmt", "bilstm-char-tagger"])
+def test_any_number_of_processes_learns_and_says_the_same(task: str, tmp_path: Path) -> None:
+    options = [*FEW, "--epochs", "2", "--checkpoint"]
+    alone = said(0, task, *options, tmp_path / "0")
+    assert len(alone) == 3
+    for ranks in (2, 3):
+        path = tmp_path / str(ranks)
+        assert said(ranks, task, *options, path) == alone
+        assert contents(path) == contents(tmp_path / "0")
+        assert contents(best_of(path)) == contents(best_of(tmp_path / "0"))
+
+
+def test_loss_is_that_of_whole_batches() -> None:
+    """Up to the order of sums, what batches that are not divided have."""
+    whole, parts = (vpps_train(ranks, "tree-lstm", *SMALL, "--epochs", "1").stdout for ranks in (0, 2))
+    (expected,), (found,) = EPOCH.findall(whole), EPOCH.findall(parts)
+    assert float(found[1]) == pytest.approx(float(expected[1]), abs=2e-4)
+
+
+def test_resumed_by_another_number_of_processes_equals_an_uninterrupted_run(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    uninterrupted = said(2, "tree-lstm", *FEW, "--epochs", "2", "--checkpoint", whole)
+    said(2, "tree-lstm", *FEW, "--epochs", "1", "--checkpoint", parts)
+    resumed = said(3, "tree-lstm", "--epochs", "2", "--checkpoint", parts, "--resume")  # FEW comes from the checkpoint
+    assert resumed == [uninterrupted[0], uninterrupted[2]]
+    assert contents(whole) == contents(parts)
+
+
+def test_all_stop_early_together(tmp_path: Path) -> None:
+    lines = said(
+        2, "tree-lstm", *SMALL, "--lr", "1e-9", "--patience", "2", "--epochs", "20", "--checkpoint", tmp_path / "run"
+    )
+    assert lines[-1].startswith("no better dev root accuracy for 2 epochs")
+    with safe_open(tmp_path / "run", framework="numpy") as file:
+        assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == len(lines) - 2
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--autotune"], "--autotune tries configurations on whole batches"),
+        (["--shards", "3"], "2 ranks cannot have as many shards each"),
+        (["--data", "/no/such/folder"], "/no/such/folder: cannot be read"),
+    ],
+)
+def test_errors_are_sentences_and_exit_code_1(arguments: list[str], message: str) -> None:
+    result = vpps_train(2, "tree-lstm", *arguments)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
