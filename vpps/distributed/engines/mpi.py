@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import time
 from typing import Any
 
@@ -43,6 +45,7 @@ class MpiEngine(Engine):
         self._comm: Any = comm
         if not self._wait([request], timeout):
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
+        atexit.register(_end_within, timeout)
 
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
         to, of = partners(self.rank, self.size, sends, receives)
@@ -70,3 +73,9 @@ class MpiEngine(Engine):
 
     def close(self) -> None:
         self._comm.Free()
+
+
+def _end_within(seconds: float) -> None:
+    """End this process after that time: at its end MPI waits for all ranks, even for one that is stopped."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
