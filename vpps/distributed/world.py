@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import pickle
 import sys
@@ -18,11 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.distributed.engines import Arrays, Engine, Unanswered
+from vpps.distributed.engines.nccl import NO_GPU, NcclEngine, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 from vpps.values import as_count, as_number
 
 Ints = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
 
 CALLS = ("step", "gather", "end", "failure")
 """What a rank may be doing when it meets the others. They must be doing the same."""
@@ -86,6 +90,7 @@ class World:
         self._lock = threading.RLock()
         self._meetings = 0
         self._broken = ""  # why nobody can be met any more
+        self._without_nccl = ""  # why, as far as was tried
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
@@ -102,6 +107,11 @@ class World:
     def is_first(self) -> bool:
         """Whether this is rank 0, which prints and saves."""
         return self.rank == 0
+
+    @property
+    def local_rank(self) -> int:
+        """Its number among the ranks of this machine, which divide the GPUs."""
+        return sum(peer.host == self.peers[self.rank].host for peer in self.peers[: self.rank])
 
     def _bind(self) -> None:
         """Keep to a part of the cores, unless the launcher has given each rank its own: virtual processors of one rank
@@ -187,6 +197,25 @@ class World:
             late = f"is gone ({missing.cause})" if missing.cause else f"has not answered for {self.timeout:g} s"
             present = [r for r in range(self.size) if r not in missing.ranks]
             self._break(f"{who} {late}, while {self.named(own)} waited for it", present[0])
+
+    def reaches_gpus(self, gpus: Sequence[int]) -> bool:
+        """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.
+
+        Args:
+            gpus: numbers of their GPUs, `nccl.gpu_number`, by rank.
+        """
+        if NO_GPU in gpus or self._engine is None or self.size == 1:
+            return NO_GPU not in gpus
+        why = self._without_nccl or obstacle(gpus, self.named)
+        if not why and not isinstance(self._engine, NcclEngine):
+            engine = NcclEngine(self._engine)
+            why = engine.connect(self.gather, self.timeout)
+            if not why:
+                self._engine = engine
+        if why and not self._without_nccl and self.is_first:
+            _log.warning("gradients go through the memory of the hosts, not from GPU to GPU: %s", why)
+        self._without_nccl = why
+        return not why
 
     def _disagree(self, calls: Ints, call: str) -> None:
         """Raise: other ranks do something else, or fail."""
