@@ -20,9 +20,10 @@ from tests.classifier import Classifier, new
 from tests.distributed import fake_nccl
 from tests.runtime import fake_cuda
 
-STEPS = 5
-FROM_GPU = (0, 3)
-"""Steps of which all gradients stay on GPUs: what is accumulated in step 1 does not, and in step 4 a shard has none."""
+STEPS = 7
+FROM_GPU = (0, 3, 5, 6)
+"""Steps of which all gradients stay on GPUs: what is accumulated in step 1 does not, and in step 4 a shard has none.
+Those of step 5 are not finite."""
 
 
 def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.Expression]:
@@ -30,7 +31,8 @@ def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.
     if step == 4 and number == 1:
         graph = vpps.Graph()
         return graph, vpps.sum(graph.input(np.zeros(2)))
-    return net.batch(10 * step + number, sentences=2)
+    graph, loss = net.batch(10 * step + number, sentences=2)
+    return graph, loss * 1e30 if step == 5 and number == 0 else loss
 
 
 def main(shards: int, how: str) -> None:
@@ -46,11 +48,13 @@ def main(shards: int, how: str) -> None:
         nccl.refuses = fake_nccl.Result.RemoteError
     with vpps.distributed.init(shards=shards, timeout=60) as world:
         net, losses = new(), []
-        with vpps.Handle(net.model, vpps.Adam(lr=0.01), target="cuda", vps=3, clip_norm=1.0, world=world) as handle:
+        options = {"vps": 3, "clip_norm": 1.0, "on_nonfinite": "skip", "world": world}
+        with vpps.Handle(net.model, vpps.Adam(lr=0.01), target="cuda", **options) as handle:  # type: ignore[arg-type]
             for step in range(STEPS):
                 for number in world.mine:
                     handle.fb(*shard_of(net, step, number), accumulate=step == 1)
                 losses.append(handle.sync_get_latest_loss())
+            assert handle.skipped == 1
         weights = hashlib.sha256(b"".join(w.tobytes() for w in net.model.numpy().values())).hexdigest()
         line = {"weights": weights, "losses": losses, "world": repr(world), "carried": len(nccl.carried)}
         for told in world.gather(line):

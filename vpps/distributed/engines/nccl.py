@@ -111,16 +111,20 @@ class NcclEngine(Engine):
         if not any(array is not None and is_on_gpu(array) for array in (*sends, *receives)):
             self._host.exchange(sends, receives, timeout)
             return
+        to, of = partners(self.rank, self.size, sends, receives)
+        self.carry([(r, sends[r]) for r in to], [(r, receives[r]) for r in of], timeout)
+
+    def carry(self, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], timeout: float) -> None:
+        """Exchange (rank, array of CuPy), also with oneself. Raises Unanswered."""
         import cupy
 
-        to, of = partners(self.rank, self.size, sends, receives)
         stream = cupy.cuda.get_current_stream()
         try:
             with self._nccl.group():
-                for r in of:
-                    self._comm.recv(receives[r], r, stream=stream.ptr)
-                for r in to:
-                    self._comm.send(sends[r], r, stream=stream.ptr)
+                for r, array in receives:
+                    self._comm.recv(array, r, stream=stream.ptr)
+                for r, array in sends:
+                    self._comm.send(array, r, stream=stream.ptr)
             self._wait(lambda: stream.done, timeout)
         except self._error as error:
             raise Unanswered([], f"NCCL says {error}") from error
