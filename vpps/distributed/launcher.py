@@ -50,6 +50,9 @@ def init(
         mpiexec -n 8 python train.py
         torchrun --nproc-per-node 8 train.py
 
+    On target cuda the ranks of a machine take its GPUs in turn, of those that CUDA_VISIBLE_DEVICES shows each of them.
+    Where every rank has one of its own, and NCCL (pip install 'vpps[nccl13]'), gradients go from GPU to GPU.
+
     Args:
         backend: None: by what started this process, alone if nothing did. "mpi" (mpi4py), "torch" (gloo), "alone"; an
             `mpi4py.MPI.Comm`; a `torch.distributed.ProcessGroup`, or its group of all once the program has made that.

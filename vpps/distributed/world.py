@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import pickle
 import sys
@@ -18,11 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.distributed.engines import Arrays, Engine, Unanswered
+from vpps.distributed.engines.nccl import NO_GPU, NcclEngine, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 from vpps.values import as_count, as_number
 
 Ints = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
 
 CALLS = ("step", "gather", "end", "failure")
 """What a rank may be doing when it meets the others. They must be doing the same."""
@@ -90,6 +94,7 @@ class World:
         self._meetings = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = False
+        self._without_nccl = ""  # why, as far as was tried
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
@@ -106,6 +111,11 @@ class World:
     def is_first(self) -> bool:
         """Whether this is rank 0, which prints and saves."""
         return self.rank == 0
+
+    @property
+    def local_rank(self) -> int:
+        """Its number among the ranks of this machine, which divide the GPUs."""
+        return sum(peer.host == self.peers[self.rank].host for peer in self.peers[: self.rank])
 
     def _bind(self) -> None:
         """Keep to a part of the cores, unless the launcher has given each rank its own: virtual processors of one rank
@@ -200,6 +210,25 @@ class World:
         except BaseException as error:  # some have got what this rank sends, some have not
             self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
             raise
+
+    def reaches_gpus(self, gpus: Sequence[int]) -> bool:
+        """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.
+
+        Args:
+            gpus: numbers of their GPUs, `nccl.gpu_number`, by rank.
+        """
+        if NO_GPU in gpus or self._engine is None or self.size == 1:
+            return NO_GPU not in gpus
+        why = self._without_nccl or obstacle(gpus, self.named)
+        if not why and not isinstance(self._engine, NcclEngine):
+            engine = NcclEngine(self._engine)
+            why = engine.connect(self.gather, self.timeout)
+            if not why:
+                self._engine = engine
+        if why and not self._without_nccl and self.is_first:
+            _log.warning("gradients go through the memory of the hosts, not from GPU to GPU: %s", why)
+        self._without_nccl = why
+        return not why
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
         """Raise: other ranks do something else, or fail."""

@@ -76,7 +76,8 @@ class DataParallel(Halves):
             self._world.fail(error)
             raise
         if len(self._shards) + 1 < len(self._mine):
-            self._shards.append(shard.kept())
+            with self._engine.machine.in_order:
+                self._shards.append(shard.kept())
             return
         shards, self._shards = [*self._shards, shard], []
         self._make_step(shards, accumulate)
@@ -108,7 +109,9 @@ class DataParallel(Halves):
         assert self._sum is not None
         kept = bool(accumulate or self._store.accumulated)
         call = int(accumulate) + 2 * int(with_loss) + 4 * kept
-        total = self._sum(shards, self.model.step + 1, call, self._digest(), pieces=not kept)
+        digest, machine = self._digest(), self._engine.machine
+        with machine.in_order:
+            total = self._sum(shards, self.model.step + 1, call, digest, pieces=not kept, gpu=machine.gpu)
         given = AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):

@@ -3,8 +3,9 @@
 Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
 and adds them up in the order of shards; all-gather: all get the sums. As many bytes travel as in a ring of all-reduce,
 whose order of sums is its own. The buffer is a piece of the pool, as it is, where that is laid out alike on all ranks;
-else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights.
-Of tables every rank gets the rows that the shards use.
+else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights. A piece of a pool
+on a GPU stays there, if all ranks have one of their own and NCCL: NumPy's functions are CuPy's for arrays of CuPy.
+Of tables every rank gets the rows that the shards use, through the host.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.distributed.engines.nccl import gpu_number
 from vpps.distributed.world import World
 from vpps.engine.gradients import Gradients, RowGradients, found_gradients
+from vpps.interop import host_array
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.placement.distribution import Distribution, Pool
 from vpps.planner.plan import Plan
+from vpps.runtime.device_pool import DevicePool
 from vpps.values import Float32
 
 LIKE = ("its model (names, shapes, what is trainable)", "the number of its step", "what it calls",
@@ -37,7 +41,7 @@ class Shard:
     Attributes:
         loss: its value.
         gradients: by name; without dense ones where there is a piece of the pool.
-        piece: dense gradients as they lie in the pool, `distribution.gradients`.
+        piece: dense gradients as they lie in the pool, `distribution.gradients`; of one on a GPU an array of CuPy.
         distribution: what lies where in it.
     """
 
@@ -53,12 +57,16 @@ class Shard:
         for p, place in distribution.places.items():
             if place.gradient and p not in touched and not isinstance(p, Lookup):
                 pool[place.gradient : place.gradient + place.floats] = 0
-        return cls(loss, found_gradients(plan, pool, distribution, dense=False), pool[begin:end], distribution)
+        piece = pool.view(begin, (end - begin,)) if isinstance(pool, DevicePool) else pool[begin:end]
+        return cls(loss, found_gradients(plan, pool, distribution, dense=False), piece, distribution)
 
     def kept(self) -> Shard:
         """The same, whatever becomes of the pool."""
-        piece = None if self.piece is None else self.piece.copy()
-        return Shard(self.loss, self.gradients, piece, self.distribution)
+        return replace(self, piece=None if self.piece is None else self.piece.copy())
+
+    def on_host(self) -> Shard:
+        """The same, with its piece in the memory of the host."""
+        return replace(self, piece=host_array(self.piece, "gradients"))
 
     def in_users_arrays(self) -> Gradients:
         """Its gradients without a piece."""
@@ -79,7 +87,7 @@ class Total:
         loss: of losses.
         gradients: by name, of all trainable parameters; of tables the rows that some shard uses. Without dense ones
             where there is a piece.
-        piece: dense gradients as they lie in the pool.
+        piece: dense gradients as they lie in the pool, in the memory that those of the shards are in.
     """
 
     loss: float
@@ -118,7 +126,9 @@ class GradientSum:
         self._known: tuple[object, ...] = ()
         self._laid_out: tuple[Distribution | None, int] = None, 0
 
-    def __call__(self, shards: Sequence[Shard], step: int, call: int, digest: int, pieces: bool) -> Total:
+    def __call__(
+        self, shards: Sequence[Shard], step: int, call: int, digest: int, pieces: bool, gpu: bytes = b""
+    ) -> Total:
         """The sums of losses and of gradients.
 
         Args:
@@ -127,13 +137,17 @@ class GradientSum:
             call: an int that must be the same on all ranks.
             digest: of the weights, or 0.
             pieces: whether the total may be a piece of the pool.
+            gpu: identity of the GPU that the pool is on, or b"".
 
         Raises:
             DistributedError: another rank makes another step, has another model or other weights, has failed, or does
                 not come.
         """
         tables = self._lay_out().tables
-        alike = self._agree(shards, step, [call, len(shards), digest]) and pieces
+        alike, gpus = self._agree(shards, step, [call, len(shards), digest], gpu)
+        alike &= pieces
+        if not (alike and self._world.reaches_gpus(gpus)):
+            shards = [shard.on_host() for shard in shards]
         rows = [[_rows_of(shard, table) for shard in shards] for table in tables]
         losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
         counts = np.array([len(one.rows) for of in rows for one in of], np.int64)
@@ -147,12 +161,12 @@ class GradientSum:
             return Total(loss, total, self._dense([shard.piece for shard in shards if shard.piece is not None]))
         return Total(loss, {**total, **self._users_arrays(shards)})
 
-    def _agree(self, shards: Sequence[Shard], step: int, more: list[int]) -> bool:
-        """Whether the pool is laid out alike for all shards. Raises DistributedError unless all ranks are about to make
-        the same step of the same model."""
+    def _agree(self, shards: Sequence[Shard], step: int, more: list[int], gpu: bytes) -> tuple[bool, list[int]]:
+        """Whether the pool is laid out alike for all shards, and numbers of all ranks' GPUs. Raises DistributedError
+        unless all ranks are about to make the same step of the same model."""
         layouts = {self._layout(shard.distribution) for shard in shards}
         layout = layouts.pop() if len(layouts) == 1 else 0
-        found = self._world.meet("step", [self._spans.digest, step, *more, layout])
+        found = self._world.meet("step", [self._spans.digest, step, *more, layout, gpu_number(gpu)])
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
             usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
             odd = next((r for r, value in enumerate(values) if value != usual), None)
@@ -161,8 +175,8 @@ class GradientSum:
                     f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
                     "the same model and checkpoint, and make the same calls"
                 )
-        layouts_of_ranks = found[:, len(LIKE)]
-        return bool(layout and (layouts_of_ranks == layout).all())
+        layouts_of_ranks, gpus = found[:, len(LIKE)], found[:, len(LIKE) + 1]
+        return bool(layout and (layouts_of_ranks == layout).all()), gpus.tolist()
 
     def _layout(self, distribution: Distribution | None) -> int:
         """A number for what lies where in a piece; 0 for none."""

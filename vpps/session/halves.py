@@ -273,13 +273,16 @@ class Halves(Session):
 
         Args:
             loss: what they are the gradients of, where that is known.
-            piece: what the dense gradients are in the pool, `Distribution.gradients`, in place of such among `given`.
+            piece: what the dense gradients are in the pool, `Distribution.gradients`, in place of such among `given`;
+                of the host or of CuPy.
         """
         self._engine.wait()
         self._configurator.interrupt()
         self._configurator.prepare_update()
         step, store = self.model.step + 1, self._store
-        if not are_finite(given, piece) or not math.isfinite(loss or 0):
+        with self._engine.machine.in_order:
+            finite = are_finite(given, piece) and math.isfinite(loss or 0)
+        if not finite:
             if not accumulate and self._losses.on_nonfinite != "raise":
                 self.model.step = step
                 store.pass_over_step()

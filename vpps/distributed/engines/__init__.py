@@ -1,7 +1,8 @@
 """What carries bytes between processes. One primitive: arrays to and from every other rank, at once.
 
 All-to-all, all-gather and barriers follow from it, and sums that are the same on every engine: those of MPI libraries
-and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed.
+and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed; nccl: nccl4py
+beside one of these.
 """
 
 from __future__ import annotations
