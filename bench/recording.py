@@ -9,6 +9,8 @@ Graphs are recorded, never planned nor run. The cases:
     lists    a child-sum Tree-LSTM: the same with lists of children
     ops      bare ops on vectors, with operators and functions, with and without parameters
     lookups  graph.lookup and graph.zeros
+    words    the trees of `cells` without their losses, in one call (graph.map); leaves look their words up
+    vectors  the same; leaves are given their words' vectors, which are rows of the graph
     sum      vpps.sum of the losses alone, per loss
 
 Each case twice: recorded in Python, and then by the compiled recorder, which a handle puts in use where it can be had
@@ -22,14 +24,17 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import harness
+import numpy as np
 from datasets import name_of, trees_file
-from models import Node, VppsTreeLstm
+from models import Node, VppsTreeLstm, tree_states
 from trees import read_trees
 
 import vpps
+from vpps.data import GraphBatch, GraphSet
 from vpps.record.topology import Topology
 
 BENCH = "recording"
@@ -139,7 +144,41 @@ def lookups(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
     return record
 
 
-CASES = {"cells": cells_of_trees, "lists": cells_with_lists, "ops": bare_ops, "lookups": lookups}
+def maps(model: vpps.Model, n_words: int, vectors: bool) -> Callable[[Batch], Recorded]:
+    """Records trees that are data, joined before the timing."""
+    table = model.lookup("words", (n_words, HIDDEN))
+    shapes = {"W": (24, HIDDEN), "b": (24,), "U": (40, 16), "bU": (40,)}
+    leaf, inner = tree_states(*(model.parameter(name, shape) for name, shape in shapes.items()))
+    cells = [vpps.cell(leaf if vectors else lambda word: leaf(vpps.lookup(table, word))), vpps.cell(inner)]
+    joined: list[GraphBatch] = []
+
+    def record(batch: Batch) -> Recorded:
+        if not joined:
+            joined.append(_joined(batch))
+        trees = joined[0]
+        graph = vpps.Graph()
+        inputs: dict[str, Any] = {"word": trees["word"]}
+        if vectors:
+            is_leaf = trees.kind == 0
+            of_leaves = graph.rows(np.zeros((np.count_nonzero(is_leaf), HIDDEN), np.float32), grad=True)
+            inputs = {"x": of_leaves[np.cumsum(is_leaf) - 1]}  # inner nodes have any
+        graph.map(cells, **trees.structure, inputs=inputs)
+        return graph, trees.n_vertices
+
+    return record
+
+
+def _joined(batch: Batch) -> GraphBatch:
+    word, left, right, _ = np.array([node for tree in batch for node in tree]).T
+    children = np.stack([left, right], axis=1)
+    sizes = [len(tree) for tree in batch]
+    return GraphSet(sizes, children, kind=left >= 0, kinds=("leaf", "inner"), columns={"word": word})[:]
+
+
+CASES = {
+    "cells": cells_of_trees, "lists": cells_with_lists, "ops": bare_ops, "lookups": lookups,
+    "words": partial(maps, vectors=False), "vectors": partial(maps, vectors=True),
+}  # fmt: skip
 
 
 def recorder() -> str:

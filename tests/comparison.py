@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import vpps
 from vpps.placement.onchip import ChipOptions
+from vpps.record.arrays import BlockArrays
 from vpps.reference import Reference, key_of, weights_of
 
 FORWARD_TOLERANCE = 1e-5
@@ -26,6 +28,17 @@ def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) 
     if scale == 0:
         return difference
     return difference / scale
+
+
+def contents_of(graph: vpps.Graph) -> list[Any]:
+    """All that was recorded, without lists and data."""
+    found: list[Any] = [graph.n_calls, graph.n_values, graph.levels_of(np.arange(graph.n_values)).tolist()]
+    for block in graph.blocks.values():
+        b = BlockArrays(block)
+        arrays = (b.calls, *b.values, b.levels, b.args, b.ints)
+        assert all(a.dtype == np.int64 for a in arrays)
+        found.append((block.cell.name, len(block), [a.tolist() for a in arrays]))
+    return found
 
 
 def assert_agrees_with_reference(

@@ -4,14 +4,19 @@ computes; with levels or without, children in tables or lists.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import vpps
+from tests.comparison import contents_of
 from tests.fuzz.cells import ROWS, Cell, Op, declarations, draw_ops
 from tests.fuzz.graphs import DEFAULT, HEAD, Options, differing, draw_options, open_with
 from tests.fuzz.oracle import Oracle, reference_of
 from tests.fuzz.program import Found, execute
+from vpps.record import vertices
 from vpps.reference import weights_of
 
 ARITIES = (0, 1, 2)
@@ -60,6 +65,8 @@ class Map:
         vps: virtual processors.
         paper: whether the schedule is the published one.
         options: the rest of the configuration.
+        packed: whether compiled code may record it: levels are given, arrays as a GraphSet has them, cells were mapped
+            before, and whoever takes children has all of them; unless children are lists.
     """
 
     seed: int
@@ -76,6 +83,7 @@ class Map:
     vps: int = 1
     paper: bool = False
     options: Options = DEFAULT
+    packed: bool = False
 
     def cells(self) -> list[Cell]:
         """A cell for each kind; there is one at least."""
@@ -89,13 +97,14 @@ class Map:
         """Lines that make `bulk` and `single`, each with its loss, in one graph each."""
         made, vertices = self.cells(), self.vertices or (Vertex(0, (), 0, 0),)
         n, w = len(vertices), made[0].w
-        kind = [v.kind % len(made) for v in vertices]
+        packed = self.packed and not self.lists
+        kind = [v.kind % len(made) if place or not packed else 0 for place, v in enumerate(vertices)]
         rows = [v.row % ROWS for v in vertices]
         states, below = 1 + self.states % 2, []
         for place, v in enumerate(vertices):
             most = 3 if self.lists else ARITIES[kind[place] % len(ARITIES)]
             given = (v.children + (0, 0))[:most] if not self.lists else v.children[:most]
-            numbers = [place - 1 - (c - 1) % place if c and place else -1 for c in given]
+            numbers = [place - 1 - (c - 1) % place if (c or packed) and place else -1 for c in given]
             below.append(numbers)
         levels: list[int] = []
         for children in below:
@@ -105,30 +114,29 @@ class Map:
         inputs += ['"x": x'] if any(c.own for c in made) else []
         wanted = [n - 1 - i % n for i in self.wanted or (0,)]
         names = ", ".join(f"cell{k}" for k in range(len(made)))
-        options = ", state=" + repr([(w,)] * states) if states > 1 else f", state={w}"
-        options += f", levels=np.array({levels})" if self.levels else ""
+        options = "" if packed else ", state=" + repr([(w,)] * states) if states > 1 else f", state={w}"
+        options += f", levels=np.array({levels}{', np.int32' * packed})" if self.levels or packed else ""
         options += ", distinct=True" if self.distinct else ""
         if self.lists:
             offsets = [sum(len(b) for b in below[:k]) for k in range(n + 1)]
             children = f"(np.array({offsets}), np.array({[c for b in below for c in b]}, int))"
         else:
-            children = f"np.array({[(b + [-1, -1])[:2] for b in below]})"
+            children = f"np.array({[(b + [-1, -1])[:2] for b in below]}{', np.int32' * packed})"
         lines = [
-            f"rng, kind, rows = np.random.default_rng({self.seed}), {kind}, np.array({rows})",
+            f"rng, kind, rows = np.random.default_rng({self.seed}), np.array({kind}, np.int8), np.array({rows})",
             f"cells, below, data = [{names}], {below}, rng.normal(size=({n}, {w})).astype(np.float32)",
             "bulk, single = vpps.Graph(), vpps.Graph()",
+            "def mapped(bulk):",
         ]
         if any(c.own for c in made):
-            lines += ["x, xs = bulk.rows(data, grad=True), [single.input(r, grad=True) for r in data]"]
-            if self.deep:
-                lines += ["x, xs = vpps.tanh(x), [vpps.tanh(e) for e in xs]"]
+            lines += ["    x = bulk.rows(data, grad=True)", *["    x = vpps.tanh(x)"] * self.deep]
             read = [v.own % n for v in vertices]
-            if read != list(range(n)):
-                lines += [f"x, xs = x[{read}], [xs[k] for k in {read}]"]
+            lines += [f"    x = x[{read}]"] if read != list(range(n)) else []
         children = f", children={children}" if any(c.vectors or c.lists for c in made) else ""
         lines += [
-            f"c = bulk.map(cells, kind=np.array(kind){children}, inputs={{{', '.join(inputs)}}}{options})",
-            *(["c = (c,)"] if states == 1 else []),
+            f"    return bulk.map(cells, kind=kind{children}, inputs={{{', '.join(inputs)}}}{options})",
+            *["mapped(vpps.Graph())"] * packed,
+            f"c = {'mapped(bulk)' if states > 1 else '(mapped(bulk),)'}",
             f"wanted, t = {wanted}, c[0][{wanted}]",
             *(["t = t * c[-1][wanted]", "t = vpps.tanh(t)"] if self.ops else []),
             "loss = vpps.sum([vpps.sum(vpps.sum(t) * vpps.mean(c[-1][wanted]))])",
@@ -137,6 +145,10 @@ class Map:
             lines.append(f"zero = [single.zeros({w})] * {states}")
         else:
             lines.append("zero = []")
+        if any(c.own for c in made):
+            lines += ["xs = [single.input(r, grad=True) for r in data]"]
+            lines += ["xs = [vpps.tanh(e) for e in xs]"] * self.deep
+            lines += [f"xs = [xs[k] for k in {read}]"]
         reads = [("rows[v], " if c.row else "") + ("xs[v], " if c.own else "") for c in made]
         lines.append("out = []")
         lines.append(f"for v in range({n}):")
@@ -180,6 +192,8 @@ class Map:
                 expected, expected_gradients = handle.gradients(single, made["expected"])
         except Exception as error:
             raise Found(f"{type(error).__name__}: {error}", [*run, "    handle.gradients(single, expected)"]) from error
+        if self.packed and recorded_by_numpy(made["mapped"]) != recorded_by(made["mapped"]):
+            raise Found("compiled code records another map than NumPy", lines)
         oracle = Oracle(single, made["expected"], weights_of(model))
         if diagnostic := oracle.diagnostic(value, gradients, model):
             raise Found(diagnostic[0], [*run, *reference_of("single"), "loss = expected", *diagnostic[1]])
@@ -193,6 +207,19 @@ class Map:
                         [*run, "    right, others = handle.gradients(single, expected)", "assert value == right",
                          "for name in gradients:",
                          "    assert np.array_equal(gradients[name], others[name]), name"])  # fmt: skip
+
+
+def recorded_by(record: Callable[[vpps.Graph], Any]) -> list[Any]:
+    """What a function records in a graph."""
+    graph = vpps.Graph()
+    record(graph)
+    return contents_of(graph)
+
+
+def recorded_by_numpy(record: Callable[[vpps.Graph], Any]) -> list[Any]:
+    """The same without compiled code."""
+    with patch.object(vertices, "new_tape", vertices.Tape):
+        return recorded_by(record)
 
 
 def draw(random: Random) -> Map:
@@ -230,4 +257,5 @@ def draw(random: Random) -> Map:
         vps=random.choice((1, 2, 3)),
         paper=random.random() < 0.25,
         options=draw_options(random),
+        packed=random.random() < 0.5,
     )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vpps
-from tests.comparison import assert_agrees_with_reference, relative_error
-from tests.record.test_packed import everything_of, forest, is_packed
+from tests.comparison import assert_agrees_with_reference, contents_of, relative_error
+from tests.record.test_packed import forest, is_packed
 from vpps.errors import IndexRangeError
 from vpps.nn import LSTM, ChildSumTreeLSTM, NaryTreeLSTM
 from vpps.record.distinct import cut, find_distinct
@@ -197,7 +197,7 @@ def test_both_recorders_record_the_same(net: Net, use_recorder: Callable[[str], 
             graph.zeros(3)
             results = net.trees(graph, 7, distinct=True)
             rows = [(r.ids.tolist(), r.levels.tolist(), r.shape, r.highest_level()) for r in results]
-            recorded.append((everything_of(graph), rows))
+            recorded.append((contents_of(graph), rows))
         assert is_packed(graph) == (recorder == "compiled")
     assert all(other == recorded[0] for other in recorded[1:])
 
@@ -224,7 +224,7 @@ def test_a_cell_without_products_of_ints_is_left_alone() -> None:
     for distinct in (False, True):
         graph = vpps.Graph()
         graph.map(step, children=[-1, 0, 1], inputs={"word": np.zeros(3, int)}, distinct=distinct)
-        recorded.append(everything_of(graph))
+        recorded.append(contents_of(graph))
     assert recorded[0] == recorded[1]
     assert cut(step.program((int, (H,)), {})) is None
 

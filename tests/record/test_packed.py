@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.comparison import contents_of
 from vpps.data import GraphBatch, GraphSet
 from vpps.errors import VppsError
-from vpps.record.arrays import BlockArrays
 from vpps.record.packed import PackedChunk
 
 pytestmark = pytest.mark.host
@@ -98,16 +99,6 @@ def is_packed(graph: vpps.Graph) -> bool:
     return any(type(chunk) is PackedChunk for block in graph.blocks.values() for _, chunk in block.bulk)
 
 
-def everything_of(graph: vpps.Graph) -> list[Any]:
-    found: list[Any] = [graph.n_calls, graph.n_values, graph.levels_of(np.arange(graph.n_values)).tolist()]
-    for block in graph.blocks.values():
-        b = BlockArrays(block)
-        arrays = (b.calls, *b.values, b.levels, b.args, b.ints)
-        assert all(a.dtype == np.int64 for a in arrays)
-        found.append((block.cell.name, len(block), [a.tolist() for a in arrays]))
-    return found
-
-
 @pytest.fixture
 def nets() -> Net:
     return Net()
@@ -134,9 +125,135 @@ def test_packed_maps_are_what_numpy_records(
             found = map_of(graph, getattr(nets, form), trees[BATCHES[which]])
             rows = found if isinstance(found, tuple) else (found,)
             of_rows = [(r.ids.tolist(), r.levels.tolist(), r.shape, r.highest_level()) for r in rows]
-            recorded.append((everything_of(graph), of_rows))
+            recorded.append((contents_of(graph), of_rows))
             # The first map of some cells, which traces them, is always NumPy's.
             assert is_packed(graph) == (recorder == "compiled" and (attempt > 0 or bool(recorded[:-1])))
+    assert all(other == recorded[0] for other in recorded[1:])
+
+
+class NetOfVectors:
+    """Cells of two kinds that may read rows; a leaf's part that follows from its word can be computed once."""
+
+    def __init__(self) -> None:
+        model = vpps.Model(seed=1)
+        words = model.lookup("words", (WORDS, H))
+        w, u = model.parameter("W", (H, H)), model.parameter("U", (H, 2 * H))
+
+        def leaf(x: Any, word: Any) -> Any:
+            h = vpps.tanh(w @ vpps.lookup(words, word) + x)
+            return h, h * x
+
+        def word_leaf(word: Any) -> Any:
+            h = w @ vpps.lookup(words, word)
+            return h, vpps.tanh(h)
+
+        def inner(h_left: Any, c_left: Any, h_right: Any, c_right: Any) -> Any:
+            return vpps.tanh(u @ vpps.concat([h_left, h_right])), c_left + c_right
+
+        def inner_of_both(h_left: Any, c_left: Any, h_right: Any, c_right: Any, x: Any, y: Any) -> Any:
+            return vpps.tanh(u @ vpps.concat([h_left, h_right]) + x), c_left + c_right * y
+
+        self.step = vpps.cell(lambda before, x: vpps.tanh(w @ before + x))
+        self.alone = [vpps.cell(lambda x, word: leaf(x, word)[0])]
+        self.cells = {
+            "leaves": [vpps.cell(leaf), vpps.cell(inner)],
+            "below": [vpps.cell(leaf), vpps.cell(inner)],
+            "inner": [vpps.cell(word_leaf), vpps.cell(inner_of_both)],
+            "both": [vpps.cell(leaf), vpps.cell(inner_of_both)],
+        }
+
+    def rows_of_a_chain(self, graph: vpps.Graph, x: vpps.Rows) -> vpps.Rows:
+        """As many, each of a level of its own, in no order."""
+        places = np.arange(len(x), dtype=np.int32)
+        children = (places - 1)[:, None]
+        found = graph.map(self.step, children=children, inputs={"x": x}, levels=places)
+        return found[np.random.default_rng(8).permutation(len(x))]  # type: ignore[no-any-return]
+
+
+VECTORS: dict[str, Callable[[NetOfVectors, vpps.Graph, vpps.Rows, GraphBatch], vpps.Rows]] = {
+    "data": lambda nets, graph, x, batch: x,
+    "some again": lambda nets, graph, x, batch: x[np.arange(len(x)) // 3],
+    "computed": lambda nets, graph, x, batch: vpps.tanh(x),
+    "of a chain": lambda nets, graph, x, batch: nets.rows_of_a_chain(graph, x),
+    "of a map": lambda nets, graph, x, batch: map_of_vectors(graph, nets, "below", batch, {"x": x})[1],
+}
+
+
+def map_of_vectors(
+    graph: vpps.Graph, nets: NetOfVectors, form: str, batch: GraphBatch, rows: Any, **others: Any
+) -> Any:
+    structure: dict[str, Any] = dict(batch.structure)
+    if form == "alone":
+        structure |= {"children": None, "kind": None, "levels": np.zeros(batch.n_vertices, np.int32)}
+    cells = nets.alone if form == "alone" else nets.cells[form]
+    return graph.map(cells, **{**structure, "inputs": {"word": batch["word"], **rows}, **others})
+
+
+def n_packed(graph: vpps.Graph) -> int:
+    return sum(type(chunk) is PackedChunk for block in graph.blocks.values() for _, chunk in block.bulk)
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("vectors", VECTORS)
+@pytest.mark.parametrize("form", ["leaves", "inner", "both", "alone"])
+def test_packed_maps_of_rows_are_what_numpy_records(
+    form: str, vectors: str, distinct: bool, use_recorder: Callable[[str], None]
+) -> None:
+    nets, batch = NetOfVectors(), forest(8)[[3, 9, 1, 14]]
+    data = np.random.default_rng(9).normal(size=(2, batch.n_vertices, H)).astype(np.float32)
+    recorded = []
+    for recorder in ("compiled", "python"):
+        use_recorder(recorder)
+        for attempt in range(2):
+            graph = vpps.Graph()
+            x, y = (graph.rows(array, grad=True) for array in data)
+            rows = {"x": VECTORS[vectors](nets, graph, x, batch)} | ({"y": y} if form in ("inner", "both") else {})
+            before = n_packed(graph)
+            found = map_of_vectors(graph, nets, form, batch, rows, distinct=distinct)
+            assert (n_packed(graph) > before) == (recorder == "compiled" and attempt > 0)
+            of_rows = [
+                (r.ids.tolist(), r.levels.tolist(), r.shape, r.highest_level())
+                for r in (found if isinstance(found, tuple) else (found,))
+            ]
+            recorded.append((contents_of(graph), of_rows))
+    assert all(other == recorded[0] for other in recorded[1:])
+
+
+WRONG_ROWS: dict[str, Callable[[vpps.Graph, vpps.Rows], Any]] = {
+    "too few": lambda graph, x: x[:-1],
+    "of another graph": lambda graph, x: vpps.Graph().rows(np.ones((len(x), H))),
+    "of another shape": lambda graph, x: x[:, 1:],
+    "of ints": lambda graph, x: np.zeros(len(x), np.int32),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_ROWS)
+def test_wrong_rows_are_refused_as_without_compiled_code(what: str, use_recorder: Callable[[str], None]) -> None:
+    nets, batch = NetOfVectors(), forest(8)[:3]
+    messages = []
+    for recorder in ("compiled", "python"):
+        use_recorder(recorder)
+        graph = vpps.Graph()
+        x = graph.rows(np.ones((batch.n_vertices, H)))
+        map_of_vectors(graph, nets, "leaves", batch, {"x": x})
+        wrong, before = WRONG_ROWS[what](graph, x), contents_of(graph)
+        with pytest.raises(VppsError) as refused:
+            map_of_vectors(graph, nets, "leaves", batch, {"x": wrong})
+        messages.append((type(refused.value), re.sub(r"graph \d+", "graph", str(refused.value))))
+        assert contents_of(graph) == before
+    assert messages[0] == messages[1]
+
+
+def test_rows_in_pieces_are_left_to_numpy() -> None:
+    nets, batch = NetOfVectors(), forest(8)[:3]
+    recorded = []
+    for turned in (np.arange(batch.n_vertices)[::-1], slice(None, None, -1)):
+        for _ in range(2):
+            graph = vpps.Graph()
+            rows = graph.rows(np.ones((batch.n_vertices, H)))[turned]
+            map_of_vectors(graph, nets, "leaves", batch, {"x": rows})
+            recorded.append(contents_of(graph))
+    assert not is_packed(graph)
     assert all(other == recorded[0] for other in recorded[1:])
 
 
@@ -149,7 +266,7 @@ def test_inputs_may_be_ints_of_any_width(dtype: Any, nets: Net) -> None:
         for _ in range(2):
             graph = vpps.Graph()
             map_of(graph, nets.cells, batch, **({} if given is None else {"inputs": given}))
-            recorded.append(everything_of(graph))
+            recorded.append(contents_of(graph))
     assert all(other == recorded[0] for other in recorded[1:])
 
 
@@ -260,7 +377,7 @@ def test_two_maps_of_one_graph_are_merged(nets: Net, use_recorder: Callable[[str
         graph = vpps.Graph()
         for which in ([1, 2], [3]):
             map_of(graph, nets.cells, trees[which])
-        recorded.append(everything_of(graph))
+        recorded.append(contents_of(graph))
     assert recorded[0] == recorded[1]
 
 
@@ -280,7 +397,7 @@ def test_arrays_of_other_layouts_and_types_are_left_to_numpy(nets: Net) -> None:
     batch = forest(7)[:]
     graph = vpps.Graph()
     map_of(graph, nets.cells, batch)
-    expected = everything_of(graph)
+    expected = contents_of(graph)
     kind, children, levels = batch.kind, batch.children, batch.levels
     assert kind is not None
     assert isinstance(children, np.ndarray)
@@ -297,4 +414,4 @@ def test_arrays_of_other_layouts_and_types_are_left_to_numpy(nets: Net) -> None:
         graph = vpps.Graph()
         map_of(graph, nets.cells, batch, **other)
         assert not is_packed(graph)
-        assert everything_of(graph) == expected
+        assert contents_of(graph) == expected

@@ -70,11 +70,11 @@ def _engine(backend: Any, timeout: float) -> Engine | None:
     if not isinstance(backend, str):
         kinds = {kind.__module__.partition(".")[0] for kind in type(backend).__mro__}
         if "mpi4py" in kinds:
-            return _mpi(backend)
+            return _mpi(backend, timeout)
         if "torch" in kinds:
             return _torch(backend, timeout)
     elif backend == "mpi":
-        return _mpi(None)
+        return _mpi(None, timeout)
     elif backend == "torch":
         return _torch(None, timeout)
     elif backend == "alone":
@@ -85,10 +85,10 @@ def _engine(backend: Any, timeout: float) -> Engine | None:
     )
 
 
-def _mpi(comm: Any) -> Engine:
+def _mpi(comm: Any, timeout: float) -> Engine:
     from vpps.distributed.engines.mpi import MpiEngine
 
-    return MpiEngine(comm)
+    return MpiEngine(comm, timeout)
 
 
 def _torch(group: Any, timeout: float) -> Engine:

@@ -28,13 +28,16 @@ CALLS = ("step", "gather", "end", "failure")
 """What a rank may be doing when it meets the others. They must be doing the same."""
 
 DETAILS = 12
-"""Ints of a header beside the call and the number of meetings."""
+"""Ints of a header that are up to the call."""
 
-MESSAGE = 512
-"""Bytes of what a rank that has failed tells the others."""
+HEADER = np.dtype([("call", np.int64), ("meeting", np.int64), ("details", np.int64, DETAILS), ("failure", "S512")])
+"""What every rank tells the others when they meet; `failure`: why it cannot go on."""
 
 GRACE = 2.0
-"""Seconds in which the rank that says what was wrong ends the others, before these do it themselves."""
+"""Seconds in which a rank that has failed, or the launcher, ends the others, before these do it themselves."""
+
+TURN = 0.3
+"""Seconds that a rank leaves to the one before it: where all end for the same reason, the first one says it."""
 
 
 class Peer(NamedTuple):
@@ -86,6 +89,7 @@ class World:
         self._lock = threading.RLock()
         self._meetings = 0
         self._broken = ""  # why nobody can be met any more
+        self._closed = False
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
@@ -126,7 +130,7 @@ class World:
             DistributedError: another rank does something else, has failed, or does not come.
         """
         with self._lock:
-            data = np.frombuffer(pickle.dumps(given), np.uint8)
+            data = np.frombuffer(bytearray(pickle.dumps(given)), np.uint8)  # PyTorch wants arrays that can be written
             lengths = self.meet("gather", [len(data)])[:, 0]
             return [pickle.loads(part.tobytes()) for part in self.all_gather(data, lengths)]
 
@@ -149,14 +153,19 @@ class World:
             )
         if self._broken:
             raise DistributedError(self._broken)
+        headers = self._headers(call, details)
+        if len({(header["call"], header["meeting"]) for header in headers}) > 1:
+            self._disagree(headers)
+        found: Ints = headers["details"]
+        return found
+
+    def _headers(self, call: str, details: Sequence[int] = (), failure: str = "") -> NDArray[np.void]:
+        """(size,), of all ranks."""
         self._meetings += 1
-        header = np.zeros(2 + DETAILS, np.int64)
-        header[:2] = CALLS.index(call), self._meetings
-        header[2 : 2 + len(details)] = details
-        found = np.stack(self.all_gather(header))
-        if (found[:, :2] != header[:2]).any():
-            self._disagree(found[:, 0], call)
-        return found[:, 2:]
+        header = np.zeros(1, HEADER)
+        header["call"], header["meeting"], header["failure"] = CALLS.index(call), self._meetings, failure.encode()
+        header["details"][0, : len(details)] = details
+        return np.concatenate(self.all_gather(header.view(np.uint8))).view(HEADER)
 
     def all_gather(self, array: NDArray[Any], lengths: Sequence[int] | Ints | None = None) -> list[NDArray[Any]]:
         """The arrays of all ranks, in their order.
@@ -184,22 +193,28 @@ class World:
             )
         except Unanswered as missing:
             who = ", ".join(map(self.named, missing.ranks)) or "another rank"
-            late = f"is gone ({missing.cause})" if missing.cause else f"has not answered for {self.timeout:g} s"
-            present = [r for r in range(self.size) if r not in missing.ranks]
-            self._break(f"{who} {late}, while {self.named(own)} waited for it", present[0])
+            if missing.cause:  # it has said why, or the launcher will
+                time.sleep(GRACE)
+                self.give_up(f"{who} is gone ({missing.cause})")
+            self.give_up(f"{who} did not come within {self.timeout:g} s, while {self.named(own)} waited")
+        except BaseException as error:  # some have got what this rank sends, some have not
+            self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
+            raise
 
-    def _disagree(self, calls: Ints, call: str) -> None:
+    def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
         """Raise: other ranks do something else, or fail."""
-        kinds = [CALLS[int(k)] if 0 <= k < len(CALLS) else "?" for k in calls]
+        kinds = [CALLS[call] for call in headers["call"]]
         if "failure" in kinds:
             failed = kinds.index("failure")
-            why = self.all_gather(np.zeros(MESSAGE, np.uint8))[failed].tobytes().rstrip(b"\0").decode(errors="replace")
-            self._break(f"{self.named(failed)} has failed: {why}", failed)
-        if "end" in kinds and call != "end":
-            ended = f"{self.named(kinds.index('end'))} has ended, while {self.named(self.rank)} begins a {call}"
-            self._break(ended, next(r for r, kind in enumerate(kinds) if kind != "end"))
+            why = bytes(headers["failure"][failed]).decode(errors="replace")
+            if failed != self.rank:
+                time.sleep(GRACE)
+            self.give_up(f"{self.named(failed)} has failed: {why}")
+        if "end" in kinds and set(kinds) != {"end"}:
+            late, kind = next((r, kind) for r, kind in enumerate(kinds) if kind != "end")
+            self.give_up(f"{self.named(kinds.index('end'))} has ended, while {self.named(late)} begins a {kind}")
         what = ", ".join(f"rank {r} a {kind}" for r, kind in enumerate(kinds))
-        self._break(f"ranks do different things: {what}; all must make the same calls in the same order", 0)
+        self.give_up(f"ranks do different things: {what}; all must make the same calls in the same order")
 
     def named(self, rank: int) -> str:
         """A rank in words."""
@@ -207,11 +222,9 @@ class World:
             return f"rank {rank} of {self.size}"
         return f"rank {rank} of {self.size} (process {self.peers[rank].pid} on {self.peers[rank].host})"
 
-    def _break(self, why: str, speaker: int) -> NoReturn:
-        """Raise DistributedError, in the rank that says it for all first: it ends them."""
-        self._broken = why
-        if self.rank != speaker:
-            time.sleep(GRACE)
+    def give_up(self, why: str) -> NoReturn:
+        """Raise DistributedError, now and whenever ranks are to meet again."""
+        self._broken = self._broken or why
         raise DistributedError(why)
 
     # ---- the end
@@ -220,20 +233,20 @@ class World:
         """Let the other ranks know, at their next meeting, that this one cannot go on; whatever else it does."""
         if self._engine is None or self._broken or self._pid != os.getpid():
             return
-        message = f"{type(error).__name__}: {error}".encode()[:MESSAGE]
-        with self._lock, suppress(DistributedError):  # that one is gone: `error` is what this rank has to say
-            self._meetings += 1
-            header = np.zeros(2 + DETAILS, np.int64)
-            header[0] = CALLS.index("failure")
-            self.all_gather(header)
-            self.all_gather(np.frombuffer(message.ljust(MESSAGE, b"\0"), np.uint8))
-        self._broken = f"{self.named(self.rank)} has failed: {error}"
+        why = f"{type(error).__name__}: {error}"
+        self._broken = f"{self.named(self.rank)} has failed: {why}"
+        # A thread waits for them: whoever gets the error shall not.
+        threading.Thread(target=self._tell, args=(why,), daemon=True).start()
+
+    def _tell(self, why: str) -> None:
+        with suppress(DistributedError):  # they are gone, or have failed as well
+            self._headers("failure", failure=why)
 
     def close(self) -> None:
-        """Wait until all ranks are here, and part."""
-        if self._engine is not None and not self._broken and self._pid == os.getpid():
+        """Wait until all ranks are here, and part. Raises DistributedError: they cannot, as something has failed."""
+        if self._engine is not None and not self._closed and self._pid == os.getpid():
             self.meet("end")
-            self._broken = "the world is closed"
+            self._closed, self._broken = True, "the world is closed"
             self._engine.close()
         _OPEN.discard(self)
 
@@ -253,6 +266,7 @@ class World:
         if self.size == 1 or self._pid != os.getpid() or self not in _OPEN:
             return
         _OPEN.discard(self)
+        time.sleep(min(self.rank * TURN, GRACE))
         if not isinstance(error, DistributedError | SystemExit | KeyboardInterrupt):
             traceback.print_exception(error)
         said = " ".join(str(error).split()) or type(error).__name__

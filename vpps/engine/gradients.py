@@ -34,8 +34,12 @@ Gradient = Float32 | RowGradients
 Gradients = dict[str, Gradient]
 
 
-def found_gradients(plan: Plan, pool: Pool, distribution: Distribution) -> Gradients:
-    """Copies of those that a launch left, by the names of the parameters that have one."""
+def found_gradients(plan: Plan, pool: Pool, distribution: Distribution, dense: bool = True) -> Gradients:
+    """Copies of those that a launch left, by the names of the parameters that have one.
+
+    Args:
+        dense: whether not only of tables.
+    """
     found: Gradients = {}
     for p, place in distribution.places.items():
         if p in plan.tables:
@@ -43,7 +47,7 @@ def found_gradients(plan: Plan, pool: Pool, distribution: Distribution) -> Gradi
             width = math.prod(p.shape[1:])
             values = pool[used.gradient : used.gradient + len(used.rows) * width]
             found[p.name] = RowGradients(used.rows.copy(), values.reshape(len(used.rows), *p.shape[1:]).copy())
-        elif p in plan.touched:
+        elif dense and p in plan.touched:
             found[p.name] = distribution.fetch(pool, p, place.gradient)
     return found
 
@@ -139,6 +143,7 @@ def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGrad
     return total
 
 
-def are_finite(given: AccumulatedGradients) -> bool:
+def are_finite(given: AccumulatedGradients, *more: Float32 | None) -> bool:
     """Whether all are finite, and none is too large to be squared: what the kernel asks of its own before a step."""
-    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in given.gradients.values() if g.size)
+    arrays = [*given.gradients.values(), *more]
+    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in arrays if g is not None and g.size)

@@ -311,6 +311,15 @@ class ParameterStore:
         dense = frozenset(stack_of.get(p, p) for p in places if p.name in total.gradients and p.name not in total.rows)
         return HeldGradients(dense), {p: total.rows[p.name] for p in places if p.name in total.rows}
 
+    @property
+    def all_held(self) -> HeldGradients:
+        """As if the pool held a gradient of everything but tables."""
+        return HeldGradients(
+            frozenset(
+                p for p, place in self.distribution.physical.items() if place.gradient and not isinstance(p, Lookup)
+            )
+        )
+
     def write_gradients(self, pool: Pool, plan: Plan, total: AccumulatedGradients) -> None:
         """Put them where a plan of an update finds them."""
         self._write_dense(pool, self.as_held(total)[0], total)

@@ -170,6 +170,7 @@ class Distribution:
     Attributes:
         places: of the user's parameters; of a member of a stack, where it lies in there.
         physical: of the parameters as kernels know them: stacks in place of their members.
+        gradients: the span of those of everything but tables.
         end: the batch's memory begins here.
     """
 
@@ -194,6 +195,7 @@ class Distribution:
         self.places: dict[Parameter, ParameterPlace] = {}
         self.physical: dict[Parameter, ParameterPlace] = {}
         cursor = FIRST_FREE
+        self.gradients = (FIRST_FREE, FIRST_FREE)
 
         def take(floats: int) -> int:
             nonlocal cursor
@@ -201,15 +203,20 @@ class Distribution:
             cursor = aligned(cursor + floats)
             return start
 
+        parameters = list(parameters)
+        gradients: dict[Parameter, int] = {}
+        for p in dict.fromkeys(stacks.of.get(own, own) for own in parameters):
+            if train and p.trainable and not isinstance(p, Lookup):
+                gradients[p] = take(self._floats(p))
+                self.gradients = FIRST_FREE, cursor
         for own in parameters:
             p = stacks.of.get(own, own)
             if p not in self.physical:
-                matrix = self.is_packed(p)
-                floats = self.packed_size(p.shape) if matrix else size(p.shape)
+                matrix, floats = self.is_packed(p), self._floats(p)
                 transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
                 weights = take(floats)
                 updated = train and p.trainable
-                gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
+                gradient = gradients.get(p) or (take(floats) if updated and accumulates else 0)
                 moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
                 average = take(floats) if updated and averages else 0
                 on_chip = None if slots is None else slots.get(p)
@@ -265,6 +272,10 @@ class Distribution:
         first = start + np.concatenate([[0], rows + 1]) * width
         last = start + np.append(rows, table.shape[0]) * width
         return [(int(a), int(b)) for a, b in zip(first, last, strict=True) if a < b]
+
+    def _floats(self, p: Parameter) -> int:
+        """Of its weights."""
+        return self.packed_size(p.shape) if self.is_packed(p) else size(p.shape)
 
     def packed_size(self, shape: tuple[int, ...]) -> int:
         """Floats of a packed matrix."""

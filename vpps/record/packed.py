@@ -1,7 +1,8 @@
 """Maps of the usual form, recorded in one call of compiled code: all of a mini-batch's arrays in one piece of memory.
 
 The usual form: graphs of a `GraphSet`, whose levels are known, a fixed number of children none of which is missing
-where a cell reads it, and inputs that are ints. `vpps.record.bulk` records any map, and says what is wrong with one.
+where a cell reads it, and inputs that are ints or rows. `vpps.record.bulk` records any map, and says what is wrong
+with one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from vpps.kernel.shared_types import numbers
 from vpps.record.cell import Cell
 from vpps.record.chunks import NO_DATA, Chunk
-from vpps.record.native.interface import ArgumentForm, CutForm, IntForm, KindForm, MapForm
+from vpps.record.native.interface import OF_INPUT, ArgumentForm, CutForm, IntForm, KindForm, MapForm
 from vpps.record.rows import Rows
 from vpps.record.rowwise import int_range
 from vpps.record.trace import TracedCell
@@ -83,8 +84,18 @@ def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: An
         if type(cell) is not Cell:
             return None
     inputs = inputs.copy()  # another thread may change it: C++ counts on as many columns as there are names
-    signature = tuple([(name, int) for name in inputs])  # as record_map has it
-    kinds: Kinds | None = made[0].maps.get((made, arity, signature, None))
+    signature: list[Any] = []  # as record_map has it
+    columns = []
+    for name, value in inputs.items():
+        if type(value) is not Rows:
+            signature.append((name, int))
+            columns.append(value)
+        elif value.owner is graph:
+            signature.append((name, value.shape))
+            columns.append(value.ids)
+        else:
+            return None
+    kinds: Kinds | None = made[0].maps.get((made, arity, tuple(signature), None))
     if kinds is None:
         return None
     form = kinds.forms[distinct]
@@ -92,7 +103,7 @@ def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: An
         form = kinds.forms[distinct] = form_of(kinds, arity, inputs, distinct)
     if not len(form):
         return None
-    found = graph.make_vertices(form, kind, children, levels, tuple(inputs.values()))
+    found = graph.make_vertices(form, kind, children, levels, tuple(columns))
     if found is None:
         return None
     memory, address, base, at_first, highest, parts = found
@@ -135,9 +146,10 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
             return nothing
         found += numbers(KindForm(n_arguments=len(vertex.vectors), n_ints=len(vertex.ints)))
         for source in vertex.vectors:
-            if not isinstance(source, Child):
-                return nothing
-            found += numbers(ArgumentForm(child=source.number, result=source.output))
+            if isinstance(source, Child):
+                found += numbers(ArgumentForm(child=source.number, number=source.output))
+            else:
+                found += numbers(ArgumentForm(child=OF_INPUT, number=columns.index(source.name)))
         for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
             low, high = int_range(limit)
             found += numbers(IntForm(columns.index(name), low, high))

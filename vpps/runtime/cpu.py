@@ -111,7 +111,7 @@ class CpuMachine(Machine):
         path, self.source, built = build_cpu(timeline, tile)
         self._timeline = timeline
         self._tile = tile
-        self._tails: dict[Tail, None] = {}  # that there is code for
+        self._tails: frozenset[Tail] = frozenset()  # that there is code for
         self._entries: list[tuple[int, int]] = []
         self.panel = built.panel
         self.arch = built.isa
@@ -151,12 +151,12 @@ class CpuMachine(Machine):
         return int(self._state.lib.vpps_launches(self._state.handle))
 
     def can_run(self, spec: KernelSpec) -> bool:
-        return self._tails.keys() >= spec.tails
+        return self._tails >= spec.tails
 
     def _specialise(self, spec: KernelSpec) -> None:
         """Have code for the tails that `spec` names."""
         new = [tail for tail in spec.tails if tail not in self._tails]
-        check_numbers(spec.tails | self._tails.keys())
+        check_numbers(spec.tails | self._tails)
         entries = [*self._entries, *_entries(build_tails(new, self._timeline, self._tile))]
         table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
         for entry, (number, address) in zip(table, entries, strict=False):
@@ -167,7 +167,7 @@ class CpuMachine(Machine):
         self._state.lib.vpps_set_tails(self._state.handle, table)
         del self._state.tables[:-1]
         self._entries = entries
-        self._tails.update(dict.fromkeys(new))
+        self._tails |= spec.tails
 
     def wait(self, number: int | None = None) -> Failure | None:
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:

@@ -71,13 +71,15 @@ class DataParallel(Halves):
         """Gradients of one shard; with the last of them the step."""
         assert self._world is not None
         try:
-            self._shards.append(self._shard(graph, loss))
+            shard = self._shard(graph, loss)
         except Exception as error:
             self._world.fail(error)
             raise
-        if len(self._shards) == len(self._mine):
-            shards, self._shards = self._shards, []
-            self._make_step(shards, accumulate)
+        if len(self._shards) + 1 < len(self._mine):
+            self._shards.append(shard.kept())
+            return
+        shards, self._shards = [*self._shards, shard], []
+        self._make_step(shards, accumulate)
 
     def _shard(self, graph: Graph, loss: Expression) -> Shard:
         """Its loss and gradients; none where it depends on no parameter."""
@@ -98,19 +100,22 @@ class DataParallel(Halves):
         self._engine.wait()
         self._store.park_gradients()
         self._run(plan)
-        return Shard(self._engine.machine.loss(plan.loss_slot), self._found(plan))
+        machine = self._engine.machine
+        return Shard.of_launch(machine.loss(plan.loss_slot), plan, machine.pool, self._store.distribution)
 
     def _make_step(self, shards: list[Shard], accumulate: bool, with_loss: bool = True) -> None:
         """Add up what all ranks have, and update with the sums."""
         assert self._sum is not None
-        loss, total = self._sum(shards, self.model.step + 1, int(accumulate) + 2 * int(with_loss), self._digest())
+        kept = bool(accumulate or self._store.accumulated)
+        call = int(accumulate) + 2 * int(with_loss) + 4 * kept
+        total = self._sum(shards, self.model.step + 1, call, self._digest(), pieces=not kept)
         given = AccumulatedGradients(1)
-        for name, gradient in total.items():
+        for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):
                 given.rows[name], given.gradients[name] = gradient
             else:
                 given.gradients[name] = gradient
-        self._apply(given, accumulate, loss if with_loss else None)
+        self._apply(given, accumulate, total.loss if with_loss else None, total.piece)
 
     def _digest(self) -> int:
         """Of weights and what belongs to them, when it is time to compare them; else 0."""

@@ -2,47 +2,106 @@
 
 Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
 and adds them up in the order of shards; all-gather: all get the sums. As many bytes travel as in a ring of all-reduce,
-whose order of sums is its own. Of tables every rank gets the rows that the shards use.
+whose order of sums is its own. The buffer is a piece of the pool, as it is, where that is laid out alike on all ranks;
+else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights.
+Of tables every rank gets the rows that the shards use.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.distributed.world import World
-from vpps.engine.gradients import Gradients, RowGradients
-from vpps.errors import DistributedError
+from vpps.engine.gradients import Gradients, RowGradients, found_gradients
 from vpps.model.model import Lookup, Model, Parameter
+from vpps.placement.distribution import Distribution, Pool
+from vpps.planner.plan import Plan
 from vpps.values import Float32
 
+LIKE = ("its model (names, shapes, what is trainable)", "the number of its step", "what it calls",
+        "its number of shards", "its weights")  # fmt: skip
+"""What ranks tell each other before a step, in which they must agree."""
 
-class Shard(NamedTuple):
-    """What a rank has computed of one."""
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a rank has computed of one.
+
+    Attributes:
+        loss: its value.
+        gradients: by name; without dense ones where there is a piece of the pool.
+        piece: dense gradients as they lie in the pool, `distribution.gradients`.
+        distribution: what lies where in it.
+    """
 
     loss: float
     gradients: Gradients
+    piece: Float32 | None = None
+    distribution: Distribution | None = None
+
+    @classmethod
+    def of_launch(cls, loss: float, plan: Plan, pool: Pool, distribution: Distribution) -> Shard:
+        """What the latest launch has left in the pool, which the piece is part of."""
+        touched, (begin, end) = plan.touched, distribution.gradients
+        for p, place in distribution.places.items():
+            if place.gradient and p not in touched and not isinstance(p, Lookup):
+                pool[place.gradient : place.gradient + place.floats] = 0
+        return cls(loss, found_gradients(plan, pool, distribution, dense=False), pool[begin:end], distribution)
+
+    def kept(self) -> Shard:
+        """The same, whatever becomes of the pool."""
+        piece = None if self.piece is None else self.piece.copy()
+        return Shard(self.loss, self.gradients, piece, self.distribution)
+
+    def in_users_arrays(self) -> Gradients:
+        """Its gradients without a piece."""
+        found = dict(self.gradients)
+        if self.piece is not None and self.distribution is not None:
+            begin = self.distribution.gradients[0]
+            for p, place in self.distribution.places.items():
+                if place.gradient and not isinstance(p, Lookup):
+                    found[p.name] = self.distribution.fetch(self.piece, p, place.gradient - begin)
+        return found
 
 
-class Spans(NamedTuple):
-    """Where parameters lie in the buffer.
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Sums over all shards.
+
+    Attributes:
+        loss: of losses.
+        gradients: by name, of all trainable parameters; of tables the rows that some shard uses. Without dense ones
+            where there is a piece.
+        piece: dense gradients as they lie in the pool.
+    """
+
+    loss: float
+    gradients: Gradients
+    piece: Float32 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where parameters lie in a buffer of the user's arrays.
 
     Attributes:
         dense: trainable ones that are no tables, with their first float there.
+        floats: of the buffer.
         tables: trainable tables.
-        segment: floats of a rank's part.
         digest: of names, shapes and what is trainable: all ranks must have the same.
     """
 
-    dense: list[tuple[Parameter, int]]
-    tables: list[Parameter]
-    segment: int
-    digest: int
+    dense: list[tuple[Parameter, int]] = field(default_factory=list)
+    floats: int = 0
+    tables: list[Parameter] = field(default_factory=list)
+    digest: int = 0
 
 
 class GradientSum:
@@ -55,97 +114,111 @@ class GradientSum:
 
     def __init__(self, world: World, model: Model) -> None:
         self._world, self._model = world, model
-        self._spans = Spans([], [], 0, 0)
+        self._spans = Spans()
         self._known: tuple[object, ...] = ()
-        self._flat = np.zeros((0, 0), np.float32)
+        self._laid_out: tuple[Distribution | None, int] = None, 0
 
-    def __call__(self, shards: Sequence[Shard], step: int, flags: int, digest: int) -> tuple[float, Gradients]:
+    def __call__(self, shards: Sequence[Shard], step: int, call: int, digest: int, pieces: bool) -> Total:
         """The sums of losses and of gradients.
 
         Args:
             shards: this rank's, in their order.
             step: number of the update that they are for.
-            flags: any int that must be the same on all ranks.
+            call: an int that must be the same on all ranks.
             digest: of the weights, or 0.
-
-        Returns:
-            The loss; by name the sums of all trainable parameters, views of a buffer that the next call uses again; of
-            tables the rows that some shard uses.
+            pieces: whether the total may be a piece of the pool.
 
         Raises:
             DistributedError: another rank makes another step, has another model or other weights, has failed, or does
                 not come.
         """
-        spans = self._lay_out()
-        self._agree(step, flags, digest, len(shards))
-        rows = [[_rows_of(shard, table) for shard in shards] for table in spans.tables]
+        tables = self._lay_out().tables
+        alike = self._agree(shards, step, [call, len(shards), digest]) and pieces
+        rows = [[_rows_of(shard, table) for shard in shards] for table in tables]
         losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
         counts = np.array([len(one.rows) for of in rows for one in of], np.int64)
         said = np.stack(self._world.all_gather(np.concatenate([losses, counts])))
-        by_rank = said.reshape(self._world.size, 1 + len(rows), len(shards))
+        by_rank = said.reshape(self._world.size, 1 + len(tables), len(shards))
+        total: Gradients = {
+            table.name: self._sparse(table, rows[k], by_rank[:, 1 + k]) for k, table in enumerate(tables)
+        }
         loss = float(sum(by_rank[:, 0].reshape(-1).view(np.float64).tolist()))
-        total: Gradients = dict(self._dense(shards))
-        for k, table in enumerate(spans.tables):
-            total[table.name] = self._sparse(table, rows[k], by_rank[:, 1 + k])
-        return loss, total
+        if alike:
+            return Total(loss, total, self._dense([shard.piece for shard in shards if shard.piece is not None]))
+        return Total(loss, {**total, **self._users_arrays(shards)})
 
-    def _agree(self, *mine: int) -> None:
-        """Raise DistributedError unless all ranks are about to make the same step of the same model."""
-        details = np.array([*mine, self._spans.digest], np.int64)
-        found = self._world.meet("step", details.tolist())[:, : len(details)]
-        if (found == found[0]).all():
-            return
-        for column, what in enumerate(("the number of its step", "what it calls", "its weights", "its number of shards",
-                                       "its model (names, shapes, what is trainable)")):  # fmt: skip
-            values, times = np.unique(found[:, column], return_counts=True)
-            if len(values) > 1:
-                usual = values[times.argmax()]
-                odd = int(np.flatnonzero(found[:, column] != usual)[0])
-                raise DistributedError(
-                    f"{self._world.named(odd)} is not like the others in {what}, at step {mine[0]}: all must begin "
-                    "with the same model and checkpoint, and make the same calls"
+    def _agree(self, shards: Sequence[Shard], step: int, more: list[int]) -> bool:
+        """Whether the pool is laid out alike for all shards. Raises DistributedError unless all ranks are about to make
+        the same step of the same model."""
+        layouts = {self._layout(shard.distribution) for shard in shards}
+        layout = layouts.pop() if len(layouts) == 1 else 0
+        found = self._world.meet("step", [self._spans.digest, step, *more, layout])
+        for what, values in zip(LIKE, found.T.tolist(), strict=False):
+            usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
+            odd = next((r for r, value in enumerate(values) if value != usual), None)
+            if odd is not None:
+                self._world.give_up(
+                    f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
+                    "the same model and checkpoint, and make the same calls"
                 )
+        layouts_of_ranks = found[:, len(LIKE)]
+        return bool(layout and (layouts_of_ranks == layout).all())
 
-    # ---- what is dense
+    def _layout(self, distribution: Distribution | None) -> int:
+        """A number for what lies where in a piece; 0 for none."""
+        if distribution is None or self._laid_out[0] is not distribution:
+            places = [] if distribution is None else [(p.name, f.gradient) for p, f in distribution.places.items()]
+            panel = 0 if distribution is None else distribution.panel
+            self._laid_out = distribution, _digest((places, panel)) if places else 0
+        return self._laid_out[1]
 
     def _lay_out(self) -> Spans:
         """Where parameters lie, as the model is now."""
         known = tuple((p, p.trainable) for p in self._model)
-        if known == self._known:
-            return self._spans
-        dense: list[tuple[Parameter, int]] = []
-        tables: list[Parameter] = []
-        at = 0
-        for p in self._model:
-            if p.trainable and isinstance(p, Lookup):
-                tables.append(p)
-            elif p.trainable:
-                dense.append((p, at))
-                at += math.prod(p.shape)
-        said = repr([(p.name, p.shape, p.trainable, isinstance(p, Lookup)) for p in self._model])
-        digest = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=7).digest(), "little")
-        self._known, self._spans = known, Spans(dense, tables, -(-at // self._world.size), digest)
-        self._flat = np.zeros((len(self._world.mine), self._world.size * self._spans.segment), np.float32)
+        if known != self._known:
+            dense: list[tuple[Parameter, int]] = []
+            tables: list[Parameter] = []
+            at = 0
+            for p in self._model:
+                if p.trainable and isinstance(p, Lookup):
+                    tables.append(p)
+                elif p.trainable:
+                    dense.append((p, at))
+                    at += math.prod(p.shape)
+            digest = _digest([(p.name, p.shape, p.trainable, isinstance(p, Lookup)) for p in self._model])
+            self._known, self._spans = known, Spans(dense, at, tables, digest)
         return self._spans
 
-    def _dense(self, shards: Sequence[Shard]) -> dict[str, Float32]:
-        world, spans, flat = self._world, self._spans, self._flat
-        for of_shard, shard in zip(flat, shards, strict=True):
+    # ---- what is dense
+
+    def _users_arrays(self, shards: Sequence[Shard]) -> dict[str, Float32]:
+        spans = self._spans
+        buffers = np.zeros((len(shards), spans.floats), np.float32)
+        for buffer, shard in zip(buffers, shards, strict=True):
+            found = shard.in_users_arrays()
             for p, at in spans.dense:
-                place = of_shard[at : at + math.prod(p.shape)]
-                gradient = shard.gradients.get(p.name)
-                if gradient is None:
-                    place.fill(0)
-                else:
+                if (gradient := found.get(p.name)) is not None:
                     assert isinstance(gradient, np.ndarray)
-                    np.copyto(place, gradient.reshape(-1))
-        parts = flat.reshape(len(flat), world.size, spans.segment)
-        sends = [np.ascontiguousarray(parts[:, r]) for r in range(world.size)]
-        received = [sends[r] if r == world.rank else np.empty_like(sends[r]) for r in range(world.size)]
+                    buffer[at : at + gradient.size] = gradient.reshape(-1)
+        total = self._dense(list(buffers))
+        return {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in spans.dense}
+
+    def _dense(self, buffers: Sequence[Float32]) -> Float32:
+        """The sum of this rank's buffers and all others'; a new one."""
+        world = self._world
+        each = -(-len(buffers[0]) // world.size)
+        segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]  # the last ones may be shorter
+        if len(buffers) == 1:
+            sends = [buffers[0][s] for s in segments]
+        else:
+            sends = [np.stack([buffer[s] for buffer in buffers]) for s in segments]
+        received = [sends[r] if r == world.rank else np.empty_like(sends[world.rank]) for r in range(world.size)]
         world.exchange(sends, received)
-        own = sum_in_order([part for of_rank in received for part in of_rank])
-        sums = np.concatenate(world.all_gather(own))
-        return {p.name: sums[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in spans.dense}
+        total = np.empty_like(buffers[0])
+        parts = [total[s] for s in segments]
+        sum_in_order([part for of_rank in received for part in np.atleast_2d(of_rank)], parts[world.rank])
+        world.exchange([parts[world.rank]] * world.size, parts)
+        return total
 
     # ---- what is sparse
 
@@ -167,12 +240,15 @@ class GradientSum:
         return RowGradients(used, total)
 
 
-def sum_in_order(parts: Sequence[Float32]) -> Float32:
-    """((first + second) + third) ..., a new array."""
-    total = parts[0].copy()
+def sum_in_order(parts: Sequence[Float32], total: Float32) -> None:
+    """((first + second) + third) ..."""
+    np.copyto(total, parts[0])
     for part in parts[1:]:
         total += part
-    return total
+
+
+def _digest(value: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=7).digest(), "little")
 
 
 def _rows_of(shard: Shard, table: Parameter) -> RowGradients:

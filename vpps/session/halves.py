@@ -266,17 +266,20 @@ class Halves(Session):
         self._check_rule()
         return given
 
-    def _apply(self, given: AccumulatedGradients, accumulate: bool, loss: float | None = None) -> None:
+    def _apply(
+        self, given: AccumulatedGradients, accumulate: bool, loss: float | None = None, piece: Float32 | None = None
+    ) -> None:
         """An update, or none yet.
 
         Args:
             loss: what they are the gradients of, where that is known.
+            piece: what the dense gradients are in the pool, `Distribution.gradients`, in place of such among `given`.
         """
         self._engine.wait()
         self._configurator.interrupt()
         self._configurator.prepare_update()
         step, store = self.model.step + 1, self._store
-        if not are_finite(given) or not math.isfinite(loss or 0):
+        if not are_finite(given, piece) or not math.isfinite(loss or 0):
             if not accumulate and self._losses.on_nonfinite != "raise":
                 self.model.step = step
                 store.pass_over_step()
@@ -290,11 +293,20 @@ class Halves(Session):
             store.take_accumulated(total)
             return
         held, rows = store.as_held(total)
+        if piece is not None:
+            held = store.all_held
+
+        def write(pool: Pool) -> None:
+            store.write_gradients(pool, plan, total)
+            if piece is not None:
+                begin, end = store.distribution.gradients
+                pool[begin:end] = piece
+
         plan = self._configurator.kernel_for(
             _NOTHING,
             lambda p: p.plan_update(store.next_update(self.optimizer, self.clip_norm), self._engine.parity, held, rows),
         )
-        self._run(plan, step=step, updates=True, given=lambda pool: self._store.write_gradients(pool, plan, total))
+        self._run(plan, step=step, updates=True, given=write)
         if self._store.accumulated:  # the step was left out, and they are with the model alone
             self._store.park_gradients()
 

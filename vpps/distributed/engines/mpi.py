@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import time
 from typing import Any
 
@@ -20,6 +22,7 @@ class MpiEngine(Engine):
 
     Args:
         comm: an `mpi4py.MPI.Comm`; None: all processes that the launcher started.
+        timeout: seconds that ranks may take to meet at the beginning.
 
     Raises:
         DistributedError: mpi4py, or an MPI library, is not there.
@@ -27,7 +30,7 @@ class MpiEngine(Engine):
 
     name = "mpi"
 
-    def __init__(self, comm: Any = None) -> None:
+    def __init__(self, comm: Any, timeout: float) -> None:
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -36,25 +39,43 @@ class MpiEngine(Engine):
                 "'vpps[mpi]' brings it and MPICH; where the system has an MPI of its own, pip install mpi4py uses that"
             ) from error
         self._mpi = MPI
-        self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
-        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        given = MPI.COMM_WORLD if comm is None else comm
+        self.rank, self.size = given.Get_rank(), given.Get_size()
+        comm, request = given.Idup()
+        self._comm: Any = comm
+        if not self._wait([request], timeout):
+            raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
+        atexit.register(_end_within, timeout)
 
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
         to, of = partners(self.rank, self.size, sends, receives)
         requests = [self._comm.Irecv(receives[r], r) for r in of] + [self._comm.Isend(sends[r], r) for r in to]
+        if not self._wait(requests, timeout):
+            raise Unanswered(sorted({r for r, done in zip([*of, *to], requests, strict=True) if not done.Test()}))
+
+    def _wait(self, requests: list[Any], timeout: float) -> bool:
+        """Until all are done; whether that was in time."""
+        self._requests = requests  # they hold their arrays, which MPI writes to even when this call is left
         test, begun, sleep = self._mpi.Request.Testall, time.monotonic(), 1e-5
         while not test(requests):
             waited = time.monotonic() - begun
             if waited > timeout:
-                raise Unanswered(sorted({r for r, done in zip([*of, *to], requests, strict=True) if not done.Test()}))
+                return False
             if waited > SPIN:
                 time.sleep(sleep)
                 sleep = min(2 * sleep, LONGEST_SLEEP)
             else:
                 os.sched_yield()
+        return True
 
     def abort(self, status: int) -> None:
         self._comm.Abort(status)
 
     def close(self) -> None:
         self._comm.Free()
+
+
+def _end_within(seconds: float) -> None:
+    """End this process after that time: at its end MPI waits for all ranks, even for one that is stopped."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)

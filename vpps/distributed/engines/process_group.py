@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from datetime import timedelta
@@ -10,6 +11,9 @@ from typing import Any
 
 from vpps.distributed.engines import Arrays, Engine, Unanswered, partners
 from vpps.errors import DistributedError
+
+TICK = 0.01
+"""Seconds that gloo may be early."""
 
 
 class ProcessGroupEngine(Engine):
@@ -51,16 +55,18 @@ class ProcessGroupEngine(Engine):
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
         to, of = partners(self.rank, self.size, sends, receives)
         dist, tensor = self._dist, self._torch.from_numpy
-        until, waits_for = time.monotonic() + timeout, list[int]()
+        until, works, partner = time.monotonic() + timeout, list[tuple[int, Any]](), self.rank
         try:
-            works = [(r, dist.irecv(tensor(receives[r]), self._ranks[r], self._group)) for r in of]
-            works += [(r, dist.isend(tensor(sends[r]), self._ranks[r], self._group)) for r in to]
-            for r, work in works:
-                waits_for = [r]
+            for partner in of:
+                works.append((partner, dist.irecv(tensor(receives[partner]), self._ranks[partner], self._group)))
+            for partner in to:
+                works.append((partner, dist.isend(tensor(sends[partner]), self._ranks[partner], self._group)))
+            for partner, work in works:  # noqa: B007 - the error is about it
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
         except RuntimeError as error:
-            late = time.monotonic() >= until
-            raise Unanswered(waits_for, "" if late else str(error).splitlines()[0]) from error
+            late = time.monotonic() > until - TICK
+            said = re.sub(r"^\[\S*\] ", "", str(error)).partition(". ")[0]  # without gloo's source file and advice
+            raise Unanswered([partner], "" if late else said) from error
 
     def abort(self, status: int) -> None:
         sys.stdout.flush()

@@ -25,9 +25,13 @@ class KindForm(Structure):
     """How many vector arguments and ints vertices have."""
 
 
-@fields(ints="child result")
+OF_INPUT = -1
+"""In place of a child: the argument is an input."""
+
+
+@fields(ints="child number")
 class ArgumentForm(Structure):
-    """A vector argument: which child it comes from, and which of its results it is."""
+    """A vector argument: which child it comes from, and which of its results it is; OF_INPUT, and which input."""
 
 
 @fields(ints="column low high")
@@ -45,6 +49,7 @@ def header() -> str:
     """`interface.h`."""
     structs = (MapForm, KindForm, ArgumentForm, IntForm, CutForm)
     columns = {"CALL": CALL, "FIRST": FIRST, "LEVEL": LEVEL, "ARGS": ARGS}  # of the rows of blocks
+    numbers = columns | {"OF_INPUT": OF_INPUT}
     return "".join(
-        (shared_types.constants(columns), shared_types.enum(ArgumentKind), *map(shared_types.struct, structs))
+        (shared_types.constants(numbers), shared_types.enum(ArgumentKind), *map(shared_types.struct, structs))
     )

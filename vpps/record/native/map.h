@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 #include "recorder.h"
@@ -74,6 +75,7 @@ struct PartOfMap {
     const ArgumentForm* arguments;
     const IntForm* ints;
     i64 n_arguments, n_ints;
+    bool reads_inputs;  // as vector arguments
     int32_t* rows;
     i64 n_crossing;  // values that are computed once for equal ints; 0 where the kind is not cut
     bool whole;      // that is all of it
@@ -83,6 +85,8 @@ struct PartOfMap {
 
     bool is_cut() const { return n_crossing > 0; }
     i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
+    // Level of those, unless they read children or inputs.
+    int32_t lowest() const { return is_cut() && !whole; }
 
     void read(Form& from)
     {
@@ -90,6 +94,7 @@ struct PartOfMap {
         n_arguments = of_kind->n_arguments;
         n_ints = of_kind->n_ints;
         arguments = from.take<ArgumentForm>(n_arguments);
+        reads_inputs = std::any_of(arguments, arguments + n_arguments, [](auto& a) { return a.child == OF_INPUT; });
         ints = from.take<IntForm>(n_ints);
         const auto* cut = from.take<CutForm>();
         n_crossing = cut->n_crossing;
@@ -168,7 +173,8 @@ struct WholeMap {
 i64 n_children(const PartOfMap& part, i64 arity)
 {
     std::vector<bool> read(static_cast<std::size_t>(arity));
-    for (i64 k = 0; k < part.n_arguments; k++) read[static_cast<std::size_t>(part.arguments[k].child)] = true;
+    for (i64 k = 0; k < part.n_arguments; k++)
+        if (part.arguments[k].child != OF_INPUT) read[static_cast<std::size_t>(part.arguments[k].child)] = true;
     return part.n * std::count(read.begin(), read.end(), true);
 }
 
@@ -188,10 +194,14 @@ template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMa
     i64* args = to + ARGS * n;
     i64* ints = args + n * n_args;
     for (i64 k = 0; k < part.n_arguments; k++) {
-        const auto [number, result] = part.arguments[k];
-        if (!fill_argument<looks_up>(map.children, part.rows, n, args + k, n_args, map.arity, number, map.width,
-                                     looks_up ? result : map.base + result, map.first, map.n))
-            return false;
+        const auto [child, number] = part.arguments[k];
+        const bool fits =
+            child == OF_INPUT
+                ? fill_ints(map.columns[static_cast<std::size_t>(number)]->data<i64>(), part.rows, n, args + k, n_args,
+                            i64{0}, map.base)
+                : fill_argument<looks_up>(map.children, part.rows, n, args + k, n_args, map.arity, child, map.width,
+                                          looks_up ? number : map.base + number, map.first, map.n);
+        if (!fits) return false;
     }
     for (i64 k = 0; k < part.n_crossing; k++)
         for (i64 i = 0; i < n; i++)
@@ -249,24 +259,65 @@ bool find_distinct(PartOfMap& part, const WholeMap& map)
 
 using Parts = std::vector<PartOfMap*>;
 
-// How much higher than its height each vertex is, for what is computed before; -1 where they differ in that.
-i64 rise_of(const Parts& parts, const int32_t* heights)
+// The lowest level that each vertex may have for what it reads besides children. False where that is not there.
+bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int32_t* floor)
 {
-    i64 rise = -1;
-    std::vector<i64> lowest;
-    bool alike = true;
-    const auto floor_of = [](const PartOfMap* part) { return i64{part->is_cut() && !part->whole}; };
-    for (const PartOfMap* part : parts) alike &= floor_of(part) == floor_of(parts[0]);
-    if (alike) return floor_of(parts[0]);
     for (const PartOfMap* part : parts) {
-        lowest.push_back(INT32_MAX);
-        for (i64 i = 0; i < part->n; i++) lowest.back() = std::min<i64>(lowest.back(), heights[part->rows[i]]);
-        if (lowest.back() == 0 && rise >= 0 && rise != floor_of(part)) return -1;
-        if (lowest.back() == 0) rise = floor_of(part);
+        for (i64 i = 0; i < part->n; i++) floor[part->rows[i]] = part->lowest();
+        for (i64 k = 0; k < part->n_arguments; k++) {
+            const auto [child, number] = part->arguments[k];
+            if (child != OF_INPUT) continue;
+            const View& column = *map.columns[static_cast<std::size_t>(number)];
+            if (!column.holds_ints(sizeof(i64))) return false;
+            for (i64 i = 0; i < part->n; i++) {
+                const i64 row = part->rows[i], value = column.data<i64>()[row];
+                if (static_cast<u64>(value) >= static_cast<u64>(levels->size)) return false;
+                floor[row] = static_cast<int32_t>(std::max(i64{floor[row]}, levels->data[value] + 1));
+            }
+        }
     }
-    for (std::size_t k = 0; k < parts.size(); k++)
-        if (rise < 0 || floor_of(parts[k]) > rise + lowest[k]) return -1;
-    return rise;
+    return true;
+}
+
+// How much higher than its height each vertex is, given its floor; -1 where they differ in that.
+i64 rise_of(const int32_t* heights, const int32_t* floor, i64 n)
+{
+    i64 rise = 0, n_others = 0;
+    for (i64 i = 0; i < n; i++) rise = std::max(rise, i64{floor[i]} - heights[i]);
+    for (i64 i = 0; i < n; i++) n_others += heights[i] == 0 && floor[i] != rise;
+    return n_others ? -1 : rise;
+}
+
+// From the floors of vertices to their levels, which are above those of their children.
+void raise_levels(const WholeMap& map, int32_t* floor)
+{
+    std::vector<int32_t> order(static_cast<std::size_t>(map.n));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return map.heights[a] < map.heights[b]; });
+    for (const i64 vertex : order)
+        for (i64 k = 0; k < map.arity; k++) {
+            const i64 child = map.children[vertex * map.arity + k];
+            if (static_cast<u64>(child) < static_cast<u64>(map.n))  // others are refused where they are read
+                floor[vertex] = static_cast<int32_t>(std::max(i64{floor[vertex]}, i64{floor[child]} + 1));
+        }
+}
+
+// Find the levels: heights and rise. False where something that is read is not there.
+bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vector<int32_t>& floor)
+{
+    map.rise = parts[0]->lowest();
+    bool alike = true;
+    for (const PartOfMap* part : parts) alike &= !part->reads_inputs && part->lowest() == map.rise;
+    if (alike) return true;
+    floor.resize(static_cast<std::size_t>(map.n));
+    if (!find_floor(parts, map, levels, floor.data())) return false;
+    map.rise = rise_of(map.heights, floor.data(), map.n);
+    if (map.rise < 0) {
+        raise_levels(map, floor.data());
+        map.heights = floor.data();
+        map.rise = 0;
+    }
+    return true;
 }
 
 // The vertices of a kind; without a branch, which nobody could foresee.
@@ -369,11 +420,11 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         if (part.n) order.push_back(&part);
     std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
 
-    const int32_t* heights = levels.data<int32_t>();
     const i64 first_value = tape->levels->size;
-    WholeMap map{n, arity, width, tape->n_calls, first_value, rise_of(order, heights), heights,
+    WholeMap map{n, arity, width, tape->n_calls, first_value, 0, levels.data<int32_t>(),
                  arity ? children.data<int32_t>() : nullptr, nullptr, columns};
-    if (map.rise < 0) Py_RETURN_NONE;
+    std::vector<int32_t> floor;  // read by the map
+    if (!find_levels(order, map, tape->levels, floor)) Py_RETURN_NONE;
     // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
     i64 n_read = 0;
     for (const PartOfMap& part : parts) n_read += n_children(part, arity);
@@ -419,7 +470,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         }
     }
     PyObject* found = describe(order);
-    const i64 highest = *std::max_element(heights, heights + n) + map.rise;
+    const i64 highest = *std::max_element(map.heights, map.heights + n) + map.rise;
     const i64 address = static_cast<i64>(reinterpret_cast<std::intptr_t>(memory->data));
     PyObject* result = found ? Py_BuildValue("NLLLLN", made, address, map.base, at_first, highest, found) : nullptr;
     if (!result) {
@@ -436,10 +487,10 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     std::fill_n(to, map.base - first_value, i64{0});
     to += map.base - first_value;
     if (!looks_up) {
-        fill_levels(heights, n, width, map.rise, to);
+        fill_levels(map.heights, n, width, map.rise, to);
     } else {
         for (i64 i = 0; i < n; i++)
-            if (map.first[i] >= map.base) to = std::fill_n(to, width, heights[i] + map.rise);
+            if (map.first[i] >= map.base) to = std::fill_n(to, width, map.heights[i] + map.rise);
     }
     tape->levels->size += n_values;
     return result;
