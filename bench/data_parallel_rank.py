@@ -25,15 +25,15 @@ from vpps.distributed import World
 from vpps.distributed.engines import Engine
 from vpps.session import gradient_sum
 from vpps.session.data_parallel import DataParallel
-from vpps.session.gradient_sum import GradientSum
+from vpps.session.gradient_sum import GradientSum, Shard
 
 PARTS: Sequence[tuple[Any, str, str, bool]] = (
     (DataParallel, "_run", "kernel", False),
-    (DataParallel, "_found", "fetching", False),
+    (Shard, "of_launch", "fetching", False),
     (GradientSum, "__call__", "packing", False),
     (World, "meet", "waiting", True),
     (World, "exchange", "sending", False),
-    (gradient_sum, "add_in_order", "adding", False),
+    (gradient_sum, "sum_in_order", "adding", False),
     (DataParallel, "_apply", "updating", True),
 )
 """Owner and name of a function, what it is called, and whether all that it calls is part of it.
