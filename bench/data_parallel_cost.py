@@ -8,8 +8,8 @@
     bytes    = 2 (N - 1) / N * dense + (N - 1) * rows              that a rank sends
 
 `message` and `copying`, seconds a message and a byte, are fitted to the lines between two hosts, by engine;
-`residuals` are those of the fit, relative to what was measured. Not in it: that more ranks wait longer for the slowest, that rows of
-tables which come from N ranks are added up one after the other, and switches.
+`residuals` are those of the fit, relative to what was measured. Not in it: that more ranks wait longer for the slowest,
+that rows of tables which come from N ranks are added up one after the other, and switches.
 """
 
 from __future__ import annotations
