@@ -125,6 +125,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what cases expect
-    if sys.argv[1:2] == ["scripts"]:
-        sys.exit(import_module("tests.fuzz.scripts").main(sys.argv[2:]))
+    if sys.argv[1:2] in (["scripts"], ["ranks"]):
+        sys.exit(import_module(f"tests.fuzz.{sys.argv[1]}").main(sys.argv[2:]))
     sys.exit(main())

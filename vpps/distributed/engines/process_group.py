@@ -43,13 +43,17 @@ class ProcessGroupEngine(Engine):
         self._torch, self._dist = torch, dist
         wait = timedelta(seconds=timeout)
         self._owns = not dist.is_initialized()
-        if self._owns:
-            dist.init_process_group("gloo", timeout=wait)
-        ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
-        if dist.get_rank() not in ranks:
-            raise DistributedError(f"init(backend=group): rank {dist.get_rank()} is not of that group, {ranks}")
+        try:
+            if self._owns:
+                dist.init_process_group("gloo", timeout=wait)
+            ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
+            if dist.get_rank() not in ranks:
+                raise DistributedError(f"init(backend=group): rank {dist.get_rank()} is not of that group, {ranks}")
+            self._group = dist.new_group(ranks, timeout=wait, backend="gloo", use_local_synchronization=True)
+        except RuntimeError as error:
+            said = str(error).partition("\n")[0]
+            raise DistributedError(f"init: ranks did not meet within {timeout:g} s ({said})") from error
         self._ranks = ranks
-        self._group = dist.new_group(ranks, timeout=wait, backend="gloo", use_local_synchronization=True)
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
 
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:

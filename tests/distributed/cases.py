@@ -1,0 +1,227 @@
+"""Trainings that a world makes: what each rank runs, and what one process runs to compare with.
+
+    mpiexec -n 3 python -m tests.distributed.cases RESULTS SHARDS [halves]
+
+All ranks must have the same state to the bit; rank 0 writes losses and states of all cases to a file. With `halves`
+every other rank is of another world, with a file of its own: RESULTS0 and RESULTS1.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+import vpps.distributed
+from vpps.distributed import World
+
+STEPS, EXAMPLES, WIDTH, WORDS = 4, 12, 7, 9
+SHARDS = 12
+"""A number that 1, 2, 3 and 4 divide."""
+
+Results = dict[str, dict[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training.
+
+    Attributes:
+        optimizer: makes it.
+        handle: options.
+        loss: of one example, by model, graph, step and number; None: it is left out.
+        accumulate: whether only every second call updates.
+        apply: whether gradients are computed and applied in two calls.
+        resumes: whether half of it is made by another model, from a checkpoint.
+        frozen: parameters that are not trained.
+        by_rank: whether bits depend on the number of ranks.
+        by_shard: whether more depends on the number of shards than rounding.
+    """
+
+    optimizer: Callable[[], vpps.Optimizer] = lambda: vpps.SGD(0.1)
+    handle: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[[vpps.Model, vpps.Graph, int, int], vpps.Expression | None] = lambda *given: words(*given)
+    accumulate: bool = False
+    apply: bool = False
+    resumes: bool = False
+    frozen: tuple[str, ...] = ()
+    by_rank: bool = False
+    by_shard: bool = False
+
+
+def words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """Examples of one word to five."""
+    h = graph.zeros(WIDTH)
+    random = np.random.default_rng((step, k))
+    for word in random.integers(0, WORDS, 1 + k % 5):
+        h = vpps.tanh(model["W"] @ h + graph.lookup(model["E"], int(word)) + model["b"])
+    return vpps.cross_entropy(h, k % WIDTH)
+
+
+def some_without_words(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """The first half touches no table, and another matrix."""
+    if k >= EXAMPLES // 2:
+        return words(model, graph, step, k)
+    return vpps.cross_entropy(model["V"] @ graph.input(np.cos(np.arange(WIDTH) + k)), k % WIDTH)
+
+
+def some_constant(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """What the first ones compute depends on no parameter."""
+    if k >= EXAMPLES // 3:
+        return words(model, graph, step, k)
+    return vpps.sum(graph.input(np.full(WIDTH, 0.25)))
+
+
+def few(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression | None:
+    """Of later batches only the first examples are there."""
+    return None if step and k >= 3 else words(model, graph, step, k)
+
+
+def dropping(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """A mask on every example."""
+    h = vpps.dropout(graph.lookup(model["E"], k % WORDS), 0.5)
+    return vpps.cross_entropy(model["W"] @ h, k % WIDTH)
+
+
+def infinite(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """The last example of the second step is."""
+    loss = words(model, graph, step, k)
+    return loss + graph.input(np.float32("inf")) if (step, k) == (1, EXAMPLES - 1) else loss
+
+
+CASES = {
+    "sgd": Case(),
+    "momentum": Case(lambda: vpps.Momentum(0.05, weight_decay=0.01)),
+    "adam": Case(lambda: vpps.Adam(0.01, weight_decay=0.01)),
+    "clipping": Case(handle={"clip_norm": 0.5}),
+    "averages": Case(lambda: vpps.Momentum(0.05), {"ema": 0.8}),
+    "accumulation": Case(lambda: vpps.Momentum(0.05), accumulate=True),
+    "apply": Case(lambda: vpps.Momentum(0.05), {"clip_norm": 2.0}, apply=True, by_rank=True),
+    "without table": Case(loss=some_without_words),
+    "no gradient": Case(loss=some_constant),
+    "few": Case(lambda: vpps.Momentum(0.05), loss=few),
+    "dropout": Case(loss=dropping, by_shard=True),
+    "frozen": Case(frozen=("W", "E")),
+    "infinite": Case(lambda: vpps.Momentum(0.05), loss=infinite),
+    "raises": Case(handle={"on_nonfinite": "raise"}, loss=infinite),
+    "resumed": Case(lambda: vpps.Adam(0.01), {"ema": 0.8}, resumes=True),
+}
+
+
+def new_model() -> vpps.Model:
+    model = vpps.Model(seed=5)
+    for name in "WV":
+        model.parameter(name, (WIDTH, WIDTH))
+    model.parameter("b", (WIDTH,), init="normal")
+    model.lookup("E", (WORDS, WIDTH), init="normal")
+    return model
+
+
+def train(case: Case, world: World) -> dict[str, NDArray[Any]]:
+    """Losses of its steps, and the state at the end."""
+    model, losses = new_model(), list[float]()
+    for name in case.frozen:
+        model[name].trainable = False
+    if not case.resumes:
+        return {"losses": np.array(run(case, world, model, range(STEPS))), **state(model)}
+    losses += run(case, world, model, range(STEPS // 2))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(world.gather(folder)[0]) / "checkpoint"
+        if world.is_first:
+            model.save(path)
+        world.barrier()
+        model = vpps.Model.load(path)
+        world.barrier()
+    losses += run(case, world, model, range(STEPS // 2, STEPS))
+    return {"losses": np.array(losses), **state(model)}
+
+
+def run(case: Case, world: World, model: vpps.Model, steps: range) -> list[float]:
+    """Losses of some steps; -1 where an error says that one is not finite."""
+    losses = []
+    with vpps.Handle(model, case.optimizer(), target="cpu", vps=2, world=world, **case.handle) as handle:
+        for step in steps:
+            try:
+                losses.append(make_step(case, handle, world, step))
+            except vpps.NonFiniteError:
+                losses.append(-1.0)
+    return losses
+
+
+def make_step(case: Case, handle: vpps.Handle, world: World, step: int) -> float:
+    """Its loss."""
+    accumulate, gradients, total = case.accumulate and step % 2 == 0, [], 0.0
+    for shard in world.mine:
+        graph, numbers = vpps.Graph(), range(shard * EXAMPLES // world.shards, (shard + 1) * EXAMPLES // world.shards)
+        losses = [loss for k in numbers if (loss := case.loss(handle.model, graph, step, k)) is not None]
+        loss = vpps.sum(losses) if losses else graph.input(np.float32(0))
+        if case.apply:
+            value, found = handle.gradients(graph, loss, train=True)
+            gradients.append(found)
+            total += value
+        else:
+            handle.fb(graph, loss, accumulate=accumulate)
+    if not case.apply:
+        return handle.sync_get_latest_loss()
+    handle.apply({name: sum(found[name] for found in gradients) for name in gradients[0]})
+    return sum(world.gather(total))
+
+
+def state(model: vpps.Model) -> dict[str, NDArray[Any]]:
+    """Weights, moments and averages."""
+    found: dict[str, NDArray[Any]] = {"step": np.array(model.step), **model.numpy()}
+    if model.optimizer_state is not None:
+        for moment, arrays in model.optimizer_state.moments.items():
+            found |= {f"{moment} of {name}": array for name, array in arrays.items()}
+    if model.averages is not None:
+        with model.averaged():
+            found |= {f"average of {name}": array for name, array in model.numpy().items()}
+    return found
+
+
+def results(world: World) -> Results:
+    """Of all cases. Raises AssertionError: ranks differ."""
+    found: Results = {}
+    for name, case in CASES.items():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the loss of step 2 is inf")
+            found[name] = train(case, world)
+        assert len(set(world.gather(pickle.dumps(found[name])))) == 1, f"ranks differ after {name!r}"
+    return found
+
+
+def half() -> tuple[Any, int]:
+    """Every other rank, as MPI or PyTorch call it, and which half that is."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        from mpi4py import MPI
+
+        which = MPI.COMM_WORLD.rank % 2
+        return MPI.COMM_WORLD.Split(which), which
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    halves = [dist.new_group(list(range(which, dist.get_world_size(), 2))) for which in range(2)]
+    return halves[dist.get_rank() % 2], dist.get_rank() % 2
+
+
+def main(path: str, shards: int, halves: bool) -> None:
+    backend, which = half() if halves else (None, "")
+    with vpps.distributed.init(backend, shards=shards) as world:
+        assert world.gather("a" * world.rank) == ["a" * rank for rank in range(world.size)]
+        found = results(world)
+        if world.is_first:
+            Path(f"{path}{which}").write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), "halves" in sys.argv)

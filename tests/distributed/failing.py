@@ -1,0 +1,101 @@
+"""A training in which rank 1 of several goes wrong, in one of the ways below.
+
+    mpiexec -n 3 python -m tests.distributed.failing WAY [block]
+
+With `block` in a `with` block of the world.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from contextlib import nullcontext, suppress
+
+import numpy as np
+
+import vpps
+import vpps.distributed
+
+WHO = 1
+TIMEOUT = 4.0
+"""Seconds, where ranks wait that long; on a busy machine one may begin later than another."""
+TOO_LONG = 600.0
+"""Seconds after which a test has failed."""
+STEPS = 6
+LARGE = 40_000
+"""Rows of what exceeds the pool's limit."""
+
+
+class Training:
+    """Some steps of a matrix."""
+
+    def __init__(self, world: vpps.distributed.World, way: str) -> None:
+        self.world, self.way = world, way
+        self.is_wrong = world.rank == WHO or way == "all"
+        model = vpps.Model(seed=1)
+        rows = 9 if self.is_wrong and way == "model" else 8
+        self.W = model.parameter("W", (rows, 8))
+        self.handle = vpps.Handle(model, target="cpu", vps=1, world=world, pool_limit=1 << 20)
+
+    def step(self, rows: int = 1) -> None:
+        graph = vpps.Graph()
+        states = [vpps.tanh(self.W @ graph.input(np.full(8, k))) for k in range(rows)]
+        self.handle.fb(graph, vpps.sum([vpps.sum(state) for state in states]))
+
+    def run(self) -> None:
+        for number in range(STEPS):
+            if self.is_wrong and number == 3:
+                self.go_wrong()
+            self.step()
+        if self.is_wrong and self.way == "longer":
+            self.step()
+        self.handle.close()
+
+    def go_wrong(self) -> None:
+        match self.way:
+            case "raises" | "all":
+                raise ValueError("it cannot\ngo on")
+            case "fb":
+                self.handle.fb(vpps.Graph(), vpps.Graph().input(np.float32(0)))
+            case "fb, caught":
+                with suppress(vpps.CapacityError):
+                    self.step(LARGE)
+                time.sleep(TOO_LONG)
+            case "exits":
+                sys.exit(3)
+            case "returns":
+                sys.exit()
+            case "vanishes":
+                os._exit(3)
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "assigns":
+                self.W.assign(np.ones(self.W.shape))
+            case "gathers":
+                self.world.gather("this")
+            case "sleeps":
+                print("asleep", flush=True)
+                time.sleep(TOO_LONG)
+
+
+def main(way: str, block: bool) -> None:
+    if way == "early":
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.rank == WHO:
+            raise ImportError("it cannot begin")
+    if way == "stopped late":  # what is registered first comes last
+        atexit.register(lambda: os.kill(os.getpid(), signal.SIGSTOP) if world.rank == WHO else None)
+    timeout = TIMEOUT if way in ("stopped", "stopped late", "early") else TOO_LONG
+    world = vpps.distributed.init(timeout=timeout, check_every=2)
+    with world if block else nullcontext():
+        Training(world, way).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], "block" in sys.argv)

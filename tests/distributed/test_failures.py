@@ -1,0 +1,92 @@
+"""What goes wrong in one rank ends all of them, and is said once, with rank and cause."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from tests.distributed import ranks
+from tests.distributed.failing import TIMEOUT
+
+MODULE = "tests.distributed.failing"
+WHO = r"rank 1 of \d \(process \d+ on [^)]+\)"
+
+SAID = {
+    "raises": rf"{WHO} ends with ValueError: it cannot go on",
+    "fb": rf"{WHO} ends with GraphError: fb: .*",
+    "fb, caught": rf"{WHO} has failed: CapacityError: .*",
+    "all": r"rank 0 .* ends with ValueError: it cannot go on",
+    "exits": rf"{WHO} has ended, while rank 0 .* begins a step",
+    "returns": rf"{WHO} has ended, while rank 0 .* begins a step",
+    "longer": rf"rank 0 .* has ended, while {WHO} begins a step",
+    "gathers": r"ranks do different things: rank 0 a step, rank 1 a gather.*",
+    "assigns": rf"{WHO} is not like the others in its weights, at step 5: .*",
+    "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
+    "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
+}
+ELSEWHERE = ("raises", "fb, caught", "exits", "assigns", "stopped")
+"""Ways that engines other than MPICH are tried with."""
+
+WAYS = [
+    *(pytest.param("mpiexec", way, id=way) for way in SAID),
+    *(pytest.param("openmpi", way, id=f"{way}-openmpi") for way in ELSEWHERE),
+    *(pytest.param("torchrun", way, marks=pytest.mark.frameworks("torch"), id=f"{way}-gloo") for way in ELSEWHERE),
+]
+LAUNCHERS = ["mpiexec", "openmpi", pytest.param("torchrun", marks=pytest.mark.frameworks("torch"))]
+pytestmark = pytest.mark.cpu
+
+
+def ended(launcher: str, way: str, *more: str) -> ranks.Ended:
+    """How two ranks have ended, or three where they must be told apart by their majority."""
+    if why := ranks.missing(launcher):
+        pytest.skip(why)
+    found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "all") else 2, MODULE, way, *more))
+    assert found.status != 0
+    return found
+
+
+def said(found: ranks.Ended) -> list[str]:
+    """Lines by which ranks end all."""
+    return re.findall(r"^vpps: (.*); all ranks end$", found.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize("launcher, way", WAYS)
+def test_one_rank_says_what_is_wrong(launcher: str, way: str) -> None:
+    found = ended(launcher, way)
+    (line,) = said(found)
+    assert re.fullmatch(SAID[way], line)
+    has_traceback = way in ("raises", "fb", "all")
+    assert found.err.count(", in main\n    Training(") == has_traceback
+
+
+@pytest.mark.parametrize("way", ["raises", "exits"])
+def test_what_leaves_the_block_of_a_world_ends_all(way: str) -> None:
+    (line,) = said(ended("mpiexec", way, "block"))
+    assert re.fullmatch(rf"{WHO} ends with (ValueError: it cannot go on|SystemExit: 3)", line)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("way", ["killed", "vanishes"])
+def test_the_launcher_says_what_was_killed(launcher: str, way: str) -> None:
+    """Others say it where it does not end them."""
+    assert len(said(ended(launcher, way))) <= 1
+
+
+@pytest.mark.parametrize("way", ["early", "stopped late"])
+def test_beginning_and_end_of_mpi_have_a_timeout(way: str) -> None:
+    ended("mpiexec", way)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ctrl_c_ends_all(launcher: str) -> None:
+    if why := ranks.missing(launcher):
+        pytest.skip(why)
+    process = ranks.start(launcher, 2, MODULE, "sleeps")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asleep\n"
+    process.send_signal(signal.SIGINT)
+    found = ranks.finish(process)
+    assert found.status != 0
+    assert len(said(found)) <= (2 if launcher == "torchrun" else 1)  # which interrupts each of them

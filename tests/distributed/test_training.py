@@ -1,0 +1,91 @@
+"""Several processes make the training that one makes with as many shards, to the bit, whatever carries their bytes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vpps.distributed
+from tests.comparison import relative_error
+from tests.distributed import cases, ranks
+from tests.distributed.cases import CASES, SHARDS, Results
+
+pytestmark = pytest.mark.cpu
+
+GLOO = pytest.mark.frameworks("torch")
+WORLDS = [
+    *(pytest.param("mpiexec", n, id=f"mpich-{n}") for n in (1, 2, 3, 4)),
+    *(pytest.param("openmpi", n, id=f"openmpi-{n}") for n in (2, 3)),
+    *(pytest.param("torchrun", n, id=f"gloo-{n}", marks=GLOO) for n in (2, 3)),
+]
+BOUND = 1e-5
+"""Of what another number of shards changes, which is the order of sums."""
+
+
+def alone(shards: int) -> Results:
+    return cases.results(vpps.distributed.init("alone", shards=shards))
+
+
+@pytest.fixture(scope="module")
+def expected() -> Results:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VPPS_VERIFY", "0")  # another number of shards has scripts of the same kinds, but fewer
+        return alone(SHARDS)
+
+
+def found_by(launcher: str, n: int, path: Path, *more: str) -> None:
+    if why := ranks.missing(launcher):
+        pytest.skip(why)
+    ranks.run(launcher, n, "tests.distributed.cases", path, SHARDS, *more)
+
+
+def assert_equal(found: Results, expected: Results) -> None:
+    assert found.keys() == expected.keys()
+    for name, case in CASES.items():
+        assert found[name].keys() == expected[name].keys()
+        for what, array in found[name].items():
+            if case.by_rank:
+                assert relative_error(array, expected[name][what]) < BOUND, f"{name}: {what}"
+            else:
+                assert array.tobytes() == expected[name][what].tobytes(), f"{name}: {what}"
+
+
+@pytest.mark.parametrize("launcher, n", WORLDS)
+def test_ranks_train_as_one_process_does(launcher: str, n: int, expected: Results, tmp_path: Path) -> None:
+    found_by(launcher, n, tmp_path / "found")
+    assert_equal(pickle.loads((tmp_path / "found").read_bytes()), expected)
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", "openmpi", pytest.param("torchrun", marks=GLOO)])
+def test_a_part_of_all_processes_is_a_world(launcher: str, expected: Results, tmp_path: Path) -> None:
+    """A communicator that the program has split, or groups of its own."""
+    found_by(launcher, 4, tmp_path / "found", "halves")
+    for which in range(2):
+        assert_equal(pickle.loads((tmp_path / f"found{which}").read_bytes()), expected)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_another_number_of_shards_changes_the_order_of_sums_alone(shards: int, expected: Results) -> None:
+    """With one shard the handle is as without a world."""
+    found = alone(shards)
+    for name, case in CASES.items():
+        assert found[name].keys() == expected[name].keys()
+        if case.by_shard:
+            continue
+        for what, array in found[name].items():
+            finite = np.isfinite(array)
+            assert (finite == np.isfinite(expected[name][what])).all()
+            assert relative_error(array[finite], expected[name][what][finite]) < BOUND, f"{name}: {what}"
+
+
+def test_a_step_that_is_not_finite_in_one_shard_is_left_out(expected: Results) -> None:
+    assert np.isinf(expected["infinite"]["losses"]).tolist() == [False, True, False, False]
+    assert expected["raises"]["losses"].tolist().index(-1) == 1
+    assert np.isfinite(expected["infinite"]["W"]).all()
+
+
+def test_masks_of_dropout_differ_between_shards(expected: Results) -> None:
+    assert relative_error(alone(1)["dropout"]["W"], expected["dropout"]["W"]) > 1e-3
