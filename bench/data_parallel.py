@@ -203,7 +203,7 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = harness.parser(__doc__, trees=None, limit=1024, passes=2, rounds=5, vps=1)
     parser.add_argument("--ranks", type=int, default=2, help="(default: 2)")
-    parser.add_argument("--cases", type=int, default=len(CASES), help="so many of the models (default: all)")
+    parser.add_argument("--cases", type=harness.numbers, default=range(len(CASES)), help="0,2 (default: all)")
     parser.add_argument("--links", type=lambda text: [float(part) for part in text.split(",")], metavar="GBIT,...")
     parser.add_argument("--delay", type=float, default=50.0, help="of a link, microseconds (default: 50)")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has PyTorch: gloo beside MPICH")
@@ -220,8 +220,8 @@ def main() -> None:
         data_parallel_cost.report(options.predict)
         return
     harness.confine(options.ranks * options.vps)
-    for case in CASES[: options.cases]:
-        (links if options.links else scaling)(case, options)
+    for k in options.cases:
+        (links if options.links else scaling)(CASES[k], options)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,19 @@ def _sending(line: Line, hosts: int, message: float, copying: float) -> float:
 
 
 def _fit(lines: Sequence[Line]) -> tuple[float, float]:
-    """Seconds of a message and of copying a byte; by relative errors, so that slow links do not decide alone."""
-    columns = np.array([[line.exchanges, _sent(line, 2)] for line in lines])
-    rest = np.array([line.sending - _sending(line, 2, 0.0, 0.0) for line in lines])
+    """Seconds of a message and of copying a byte, neither below 0; by relative errors, so that slow links do not decide
+    alone. It takes models of different sizes."""
     scale = np.array([1 / line.sending for line in lines])
-    message, copying = np.linalg.lstsq(columns * scale[:, None], rest * scale, rcond=None)[0].tolist()
-    return max(message, 0.0), max(copying, 0.0)
+    columns = np.array([[line.exchanges, _sent(line, 2)] for line in lines]) * scale[:, None]
+    rest = np.array([line.sending - _sending(line, 2, 0.0, 0.0) for line in lines]) * scale
+    fits = []
+    for used in ([0, 1], [0], [1], []):
+        found = np.zeros(2)
+        found[used] = np.linalg.lstsq(columns[:, used], rest, rcond=None)[0]
+        if found.min() >= 0:
+            fits.append((float(np.sum((columns @ found - rest) ** 2)), *found.tolist()))
+    _, message, copying = min(fits)
+    return message, copying
 
 
 def predict(path: Path) -> list[dict[str, Any]]:
