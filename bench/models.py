@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trees import Tree
 
 import vpps
-from vpps.data import GraphSet
+from vpps.data import GraphBatch, GraphSet
 
 
 class Node(NamedTuple):
@@ -87,7 +87,7 @@ class VppsTreeLstm(Trainer):
         lr: float,
         threads: int,
         target: str = "cpu",
-        timeline: bool = False,
+        **options: Any,
     ) -> None:
         """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors; the rest: see vpps.Handle."""
         model = vpps.Model(seed=1)
@@ -114,7 +114,7 @@ class VppsTreeLstm(Trainer):
 
         self.leaf, self.inner = leaf, inner
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)
-        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline)
+        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, **options)
 
     @staticmethod
     def prepare(tree: Tree) -> list[Node]:
@@ -168,11 +168,14 @@ class VppsBulkTreeLstm(VppsTreeLstm):
 
     def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]
         """Join the trees of a mini-batch; returns their graph with its loss."""
-        trees = self.trees.set[batch]
+        return self.joined(self.trees.set[batch])
+
+    def joined(self, trees: GraphBatch) -> tuple[vpps.Graph, vpps.Expression]:
+        """The graph of a mini-batch, or of a part of one, with its loss."""
         graph = vpps.Graph()
         inputs = {"word": trees["word"], "label": trees["label"]}
         losses = graph.map(self.cells, **trees.structure, inputs=inputs)
-        return graph, vpps.sum(losses) * (1.0 / len(trees))
+        return graph, vpps.sum(losses) * (1.0 / trees.whole)
 
 
 class VppsLstm(Trainer):

@@ -9,7 +9,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-PUBLIC = ("vpps", "vpps.nn", "vpps.data", "vpps.zoo", "vpps.report")
+PUBLIC = ("vpps", "vpps.nn", "vpps.data", "vpps.zoo", "vpps.distributed", "vpps.report")
 
 
 def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Element | None:

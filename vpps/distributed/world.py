@@ -100,8 +100,7 @@ class World:
         if self.size > 1:
             self._catch()
             self.peers = self.gather(self.peers[0])
-            if bind:
-                self._bind()
+            self._share_cores(bind)
 
     def __repr__(self) -> str:
         how = f" through {self._engine.name}" if self._engine is not None else ""
@@ -117,12 +116,14 @@ class World:
         """Its number among the ranks of this machine, which divide the GPUs."""
         return sum(peer.host == self.peers[self.rank].host for peer in self.peers[: self.rank])
 
-    def _bind(self) -> None:
+    def _share_cores(self, bind: bool) -> None:
         """Keep to a part of the cores, unless the launcher has given each rank its own: virtual processors of one rank
         would wait for those of another."""
+        assert self._engine is not None
         own = self.peers[self.rank]
         sharing = [r for r, peer in enumerate(self.peers) if (peer.host, peer.cores) == (own.host, own.cores)]
-        if len(sharing) > 1 and own.cores:
+        self._engine.has_core = bool(own.cores) and len(sharing) <= usable_cores()
+        if bind and len(sharing) > 1 and own.cores:
             each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
             cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
             os.sched_setaffinity(0, cores)
@@ -277,7 +278,7 @@ class World:
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
             self._engine.close()
-        _OPEN.discard(self)
+        _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:
         return self
@@ -294,7 +295,7 @@ class World:
         """Say what was wrong, and end all ranks; returns only from a world of one."""
         if self.size == 1 or self._pid != os.getpid() or self not in _OPEN:
             return
-        _OPEN.discard(self)
+        _OPEN.pop(self, None)
         time.sleep(min(self.rank * TURN, GRACE))
         if not isinstance(error, DistributedError | SystemExit | KeyboardInterrupt):
             traceback.print_exception(error)
@@ -318,10 +319,10 @@ class World:
                 before(kind, error, trace)
 
             sys.excepthook = hook
-        _OPEN.add(self)
+        _OPEN[self] = None
 
 
-_OPEN: set[World] = set()
+_OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed
 
 
 def _part() -> None:

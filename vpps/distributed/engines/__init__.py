@@ -35,11 +35,13 @@ class Engine(ABC):
     Attributes:
         name: as `init(backend=)` calls it.
         rank, size: of this process, and how many there are.
+        has_core: whether no other rank runs on the cores of this one.
     """
 
     name: ClassVar[str]
     rank: int
     size: int
+    has_core: bool = False
 
     @abstractmethod
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:

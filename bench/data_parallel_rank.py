@@ -1,0 +1,168 @@
+"""One process of data_parallel.py: trains as a rank of whatever launched it, or alone; rank 0 prints what it took.
+
+Wall time is of passes that nothing watches. Then come passes in which a stopwatch takes steps apart; each moment
+belongs to the innermost of PARTS, the rest is the host's: dividing batches, recording, planning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import harness
+from models import VppsBulkTreeLstm
+from numpy.typing import NDArray
+from treelstm import LEARNING_RATE, initial_weights
+from trees import Tree, read_trees
+
+import vpps
+from vpps.distributed import World
+from vpps.distributed.engines import Engine
+from vpps.session import gradient_sum
+from vpps.session.data_parallel import DataParallel
+from vpps.session.gradient_sum import GradientSum, Shard
+
+PARTS: Sequence[tuple[Any, str, str, bool]] = (
+    (DataParallel, "_run", "kernel", False),
+    (Shard, "of_launch", "fetching", False),
+    (GradientSum, "__call__", "packing", False),
+    (World, "meet", "waiting", True),
+    (World, "exchange", "sending", False),
+    (gradient_sum, "sum_in_order", "adding", False),
+    (DataParallel, "_apply", "updating", True),
+)
+"""Owner and name of a function, what it is called, and whether all that it calls is part of it.
+
+kernel: forward and gradients; fetching: gradients out of the pool; packing: into buffers and back; waiting: until all
+ranks are there; updating: gradients into the pool, planning and running the update.
+"""
+
+HOST = "host"
+
+
+class Stopwatch:
+    """Whose time it is, in seconds of `PARTS`.
+
+    Attributes:
+        seconds: of every part since `start`.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._running, self._since = [HOST], 0.0
+
+    def start(self) -> None:
+        """From now on."""
+        self.seconds.clear()
+        self._since = time.perf_counter()
+
+    def watch(self) -> None:
+        """Replace the functions by ones that say when they are entered and left."""
+        for owner, name, part, is_whole in PARTS:
+            setattr(owner, name, self._watched(getattr(owner, name), part, is_whole))
+
+    def turn(self) -> None:
+        """What has passed belongs to who was running."""
+        now = time.perf_counter()
+        self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+    def _watched(self, function: Callable[..., Any], part: str, is_whole: bool) -> Callable[..., Any]:
+        wholes = {of for _, _, of, whole in PARTS if whole}
+
+        @functools.wraps(function)
+        def watched(*arguments: Any, **named: Any) -> Any:
+            self.turn()
+            self._running.append(self._running[-1] if self._running[-1] in wholes else part)
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.turn()
+                self._running.pop()
+
+        return watched
+
+
+class Line:
+    """What an engine sends, and how much later it arrives than it would."""
+
+    def __init__(self, engine: Engine, delay: float) -> None:
+        self.bytes = self.rounds = 0
+        self._exchange, self._delay = engine.exchange, delay
+        engine.exchange = self.exchange  # type: ignore[method-assign]
+
+    def exchange(self, sends: Iterable[NDArray[Any] | None], receives: Any, timeout: float) -> None:
+        """As the engine's. All of an exchange is under way at once, so it takes one delay, however many ranks."""
+        sends = list(sends)
+        self._exchange(sends, receives, timeout)
+        self.bytes += sum(array.nbytes for array in sends if array is not None)
+        self.rounds += 1
+        until = time.perf_counter() + self._delay
+        while time.perf_counter() < until:
+            pass
+
+
+def measure(trees: list[Tree], words: int, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Train and say what it took; only rank 0 has an answer."""
+    with vpps.distributed.init() as world:
+        weights = initial_weights(words, options.embedding, options.hidden)
+        net = VppsBulkTreeLstm(weights, options.optimizer, LEARNING_RATE[options.optimizer], options.vps, world=world)
+        line = Line(world._engine, options.delay * 1e-6) if world._engine is not None else None
+        for tree in trees:
+            net.prepare(tree)
+
+        def train(epoch: int) -> None:
+            for batch in net.trees.set.batches(options.batch_size, seed=1, epoch=epoch, world=world):
+                net.run(net.joined(batch))
+            net.loss()
+
+        train(0)
+        world.barrier()
+        seconds = harness.timed(lambda: train(1), options.passes)
+        loss = net.loss()
+        watch = Stopwatch()
+        watch.watch()
+        world.barrier()
+        sent = (line.bytes, line.rounds) if line is not None else (0, 0)
+        watch.start()
+        for _ in range(options.passes):
+            train(1)
+        watch.turn()
+        parts = world.gather(dict(watch.seconds))
+        steps = -(-len(trees) // options.batch_size)
+        of_all = steps * options.passes
+        net.close()
+        return {
+            "size": world.size,
+            "seconds": sum(seconds) / of_all,
+            "trees_per_s": len(trees) * options.passes / sum(seconds),
+            "parts": {part: sum(p.get(part, 0.0) for p in parts) / len(parts) / of_all for part in [HOST, *_names()]},
+            "bytes": 0 if line is None else (line.bytes - sent[0]) / of_all,
+            "exchanges": 0 if line is None else (line.rounds - sent[1]) / of_all,
+            "loss": loss,
+        } if world.is_first else None  # fmt: skip
+
+
+def _names() -> list[str]:
+    return [part for _, _, part, _ in PARTS]
+
+
+def main() -> None:
+    """Measure one case."""
+    parser = harness.parser(__doc__, trees=..., batch_size=64, hidden=256, embedding=256, vps=1, limit=1024, passes=2)
+    parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
+    parser.add_argument("--delay", type=float, default=0.0, help="microseconds that every exchange takes longer")
+    options = parser.parse_args()
+    harness.keep_freed_memory()
+    found = measure(*read_trees(options.trees, options.limit), options)
+    if found is not None:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
