@@ -22,8 +22,8 @@ from tests.distributed.on_gpus import FROM_GPU
 from tests.processes import ROOT
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
-from vpps.distributed.engines import Arrays, Engine, Unanswered
-from vpps.distributed.engines.nccl import NO_NCCL, NcclEngine, obstacle
+from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports.nccl import NO_NCCL, NcclTransport, obstacle
 from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Wanted
@@ -84,7 +84,7 @@ def test_without_nccl_they_go_through_hosts(how: str, why: str, alone: dict[str,
         assert one["carried"] == 0
 
 
-class Host(Engine):
+class Host(Transport):
     """Rank 0 of two."""
 
     name = "host"
@@ -125,32 +125,32 @@ def on_gpu(values: Any) -> Any:
     return np.array(values, np.float32).view(DeviceArray)
 
 
-def connected(host: Host) -> NcclEngine:
-    engine = NcclEngine(host)
+def connected(host: Host) -> NcclTransport:
+    transport = NcclTransport(host)
     with CudaMachine(3).in_order:
-        assert engine.connect(lambda given: [given, ""], 10) == ""
-    return engine
+        assert transport.connect(lambda given: [given, ""], 10) == ""
+    return transport
 
 
 @pytest.mark.host
-class TestEngine:
+class TestTransport:
     def test_what_is_on_hosts_is_for_the_hosts_engine(self, nccl: FakeNccl) -> None:
         host = Host()
-        engine = connected(host)
-        engine.exchange([None, np.ones(3)], [None, np.ones(3)], TIMEOUT)
-        engine.exchange([None, None], [None, None], TIMEOUT)
+        transport = connected(host)
+        transport.exchange([None, np.ones(3)], [None, np.ones(3)], TIMEOUT)
+        transport.exchange([None, None], [None, None], TIMEOUT)
         assert (host.exchanged, nccl.carried) == (2, [])
-        engine.close()
+        transport.close()
         assert host.exchanged == -1
 
     @pytest.mark.parametrize("state, cause", [(Result.Success, ""), (Result.RemoteError, "NCCL says the cable is cut")])
     def test_leaves_nothing_on_the_gpu_when_a_rank_does_not_come(
         self, nccl: FakeNccl, gpu: FakeCuda, state: Result, cause: str
     ) -> None:
-        engine, machine = connected(Host()), CudaMachine(3)
+        transport, machine = connected(Host()), CudaMachine(3)
         nccl.state = state
         with pytest.raises(Unanswered) as raised, machine.in_order:
-            engine.exchange([None, on_gpu([1, 2])], [None, on_gpu([0, 0])], TIMEOUT)
+            transport.exchange([None, on_gpu([1, 2])], [None, on_gpu([0, 0])], TIMEOUT)
         assert (raised.value.ranks, raised.value.cause) == ([], cause)
         assert nccl.aborted == 1
         machine.close()
@@ -158,9 +158,9 @@ class TestEngine:
 
     def test_says_why_nccl_does_not_begin(self, nccl: FakeNccl) -> None:
         nccl.refuses = Result.UnhandledCudaError
-        engine = NcclEngine(Host())
+        transport = NcclTransport(Host())
         with CudaMachine(3).in_order:
-            why = engine.connect(lambda given: [given, ""], 10)
+            why = transport.connect(lambda given: [given, ""], 10)
         assert why == "rank 0: NCCL says UnhandledCudaError (1)"
 
 

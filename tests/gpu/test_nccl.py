@@ -8,8 +8,8 @@ import pytest
 import vpps
 import vpps.distributed
 from tests.classifier import new, same_bits
-from vpps.distributed.engines import Engine
-from vpps.distributed.engines.nccl import NcclEngine, why_unusable
+from vpps.distributed.transports import Transport
+from vpps.distributed.transports.nccl import NcclTransport, why_unusable
 from vpps.engine.gradients import RowGradients
 from vpps.runtime.cuda import CudaMachine
 
@@ -37,7 +37,7 @@ def test_sums_of_shards_have_the_bits_of_sums_on_the_host() -> None:
     assert same_bits(shared.model.numpy(), witness.model.numpy())
 
 
-class Alone(Engine):
+class Alone(Transport):
     """One rank."""
 
     name = "alone"
@@ -58,14 +58,14 @@ def test_nccl_carries_what_a_rank_sends_to_itself() -> None:
     cupy = pytest.importorskip("cupy")
     if why := why_unusable():
         pytest.skip(why)
-    engine, machine = NcclEngine(Alone()), CudaMachine()
+    transport, machine = NcclTransport(Alone()), CudaMachine()
     with machine.in_order:
-        assert engine.connect(lambda given: [given], 60) == ""
+        assert transport.connect(lambda given: [given], 60) == ""
         for n in (1, 1000, 1 << 20):
             sent, received = cupy.asarray(np.arange(n, dtype=np.float32)), cupy.zeros(n, np.float32)
             sent *= 3
-            engine.carry([(0, sent)], [(0, received)], 60)
+            transport.carry([(0, sent)], [(0, received)], 60)
             received += 1
             assert np.array_equal(cupy.asnumpy(received), np.arange(n, dtype=np.float32) * 3 + 1)
-    engine.close()
+    transport.close()
     machine.close()

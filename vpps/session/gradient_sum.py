@@ -1,4 +1,4 @@
-"""The sum of gradients over all shards, in their order: the same bits on every engine, and on every rank.
+"""The sum of gradients over all shards, in their order: the same bits on every transport, and on every rank.
 
 Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
 and adds them up in the order of shards; all-gather: all get the sums. As many bytes travel as in a ring of all-reduce,
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.distributed.engines.nccl import gpu_number
+from vpps.distributed.transports.nccl import gpu_number
 from vpps.distributed.world import World
 from vpps.engine.gradients import Gradients, RowGradients, found_gradients
 from vpps.interop import host_array
@@ -96,7 +96,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class BufferLayout:
     """Where parameters lie in a buffer of the user's arrays.
 
     Attributes:
@@ -122,7 +122,7 @@ class GradientSum:
 
     def __init__(self, world: World, model: Model) -> None:
         self._world, self._model = world, model
-        self._spans = Spans()
+        self._spans = BufferLayout()
         self._known: tuple[object, ...] = ()
         self._laid_out: tuple[Distribution | None, int] = None, 0
 
@@ -186,7 +186,7 @@ class GradientSum:
             self._laid_out = distribution, _digest((places, panel)) if places else 0
         return self._laid_out[1]
 
-    def _lay_out(self) -> Spans:
+    def _lay_out(self) -> BufferLayout:
         """Where parameters lie, as the model is now."""
         known = tuple((p, p.trainable) for p in self._model)
         if known != self._known:
@@ -200,7 +200,7 @@ class GradientSum:
                     dense.append((p, at))
                     at += math.prod(p.shape)
             digest = _digest([(p.name, p.shape, p.trainable, isinstance(p, Lookup)) for p in self._model])
-            self._known, self._spans = known, Spans(dense, at, tables, digest)
+            self._known, self._spans = known, BufferLayout(dense, at, tables, digest)
         return self._spans
 
     # ---- what is dense

@@ -1,4 +1,4 @@
-"""NCCL, through nccl4py, beside an engine of the host: what is in the memory of GPUs goes from there to there.
+"""NCCL, through nccl4py, beside a transport of the host: what is in the memory of GPUs goes from there to there.
 
 The communicator is non-blocking, so that every wait has a limit: until NCCL has connected ranks, which it does when
 these exchange something first, until the stream has come so far.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from vpps.distributed.engines import Arrays, Engine, Unanswered, partners
+from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
 from vpps.interop import is_on_gpu
 
 NO_GPU, NO_NCCL = 0, 1
@@ -57,8 +57,8 @@ def obstacle(numbers: Sequence[int], named: Callable[[int], str]) -> str:
     return ""
 
 
-class NcclEngine(Engine):
-    """What is on GPUs goes through NCCL, everything else through the host's engine.
+class NcclTransport(Transport):
+    """What is on GPUs goes through NCCL, everything else through the host's transport.
 
     Args:
         host: connects the same ranks.
@@ -66,7 +66,7 @@ class NcclEngine(Engine):
 
     name = "nccl"
 
-    def __init__(self, host: Engine) -> None:
+    def __init__(self, host: Transport) -> None:
         from nccl import core
         from nccl.bindings import nccl as bindings
 
@@ -106,8 +106,8 @@ class NcclEngine(Engine):
         self._wait(lambda: True, timeout)
 
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
-        """As `Engine.exchange`; arrays are all on GPUs or all on hosts. On a GPU the exchange comes after what CuPy's
-        current stream does."""
+        """As `Transport.exchange`; arrays are all on GPUs or all on hosts. On a GPU the exchange comes after what
+        CuPy's current stream does."""
         if not any(array is not None and is_on_gpu(array) for array in (*sends, *receives)):
             self._host.exchange(sends, receives, timeout)
             return
