@@ -28,6 +28,7 @@ class Variable:
         return bool(os.environ.get(self.name))
 
 
+SLURM_TASKS = Variable("SLURM_STEP_NUM_TASKS", "1", "set by srun: how many processes it has started")
 CACHE_DIR = Variable(
     "VPPS_CACHE_DIR", "", "where compiled kernels are kept; default: vpps in the user's cache directory"
 )

@@ -133,7 +133,7 @@ class Rates:
 class TestStopping:
     def test_patience_stops_and_the_best_is_kept(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([0.2, 0.5, 0.3, 0.5, 0.4, 0.9])
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle, world: {"dev score": next(scores)})
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": next(scores)})
         code, out, _ = vpps_train("tree-lstm", epochs=9, patience=3, limit=16, checkpoint=run, **SMALL)
         assert code == 0
         lines = out.splitlines()
@@ -157,20 +157,20 @@ class TestStopping:
 
     def test_a_score_that_is_no_number_is_no_better(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([math.nan, math.nan, 0.1, math.nan, math.nan])
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle, world: {"dev score": next(scores)})
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": next(scores)})
         options = {"patience": 2, "limit": 16, **SMALL}
         code, out, _ = vpps_train("tree-lstm", epochs=9, checkpoint=run, **options)
         assert code == 0
         assert [line.split()[1] for line in out.splitlines()[1:-1]] == [f"{k}/9" for k in range(1, 6)]
         assert kept(run)["best"] == {"lower_is_better": False, "score": 0.1, "epoch": 3}
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle, world: {"dev score": math.nan})
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": math.nan})
         code, out, _ = vpps_train("tree-lstm", epochs=9, **options)
         assert len(out.splitlines()) == 5  # a heading, three epochs, why it stops
 
     def test_lower_is_better_where_the_task_says_so(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([9.0, 7.0, 8.0])
         monkeypatch.setattr(TreeLSTMTask, "lower_is_better", True)
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle, world: {"perplexity": next(scores)})
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"perplexity": next(scores)})
         train(epochs=3, checkpoint=run)
         assert kept(run)["best"] == {"lower_is_better": True, "score": 7.0, "epoch": 2}
         assert kept(best_of(run))["epoch"] == 2

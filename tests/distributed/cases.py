@@ -26,6 +26,9 @@ import vpps.distributed
 from vpps.distributed import World
 
 STEPS, EXAMPLES, WIDTH, WORDS = 4, 12, 7, 9
+WIDE, STACKED = 64, ("S0", "S1", "S2")
+"""Width of panels of every target, so that matrices of it are stacked."""
+
 SHARDS = 12
 """A number that 1, 2, 3 and 4 divide."""
 
@@ -99,11 +102,29 @@ def infinite(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Ex
     return loss + graph.input(np.float32("inf")) if (step, k) == (1, EXAMPLES - 1) else loss
 
 
+def two_cells(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """Which matrices are stacked follows from both cells, and ranks meet them in another order, or one not at all."""
+
+    @vpps.cell
+    def first(x: vpps.Expression) -> vpps.Expression:
+        return vpps.tanh(model["S0"] @ x) * vpps.sigmoid(model["S1"] @ x)
+
+    @vpps.cell
+    def second(x: vpps.Expression) -> vpps.Expression:
+        return vpps.tanh(model["S2"] @ x) + vpps.sigmoid(model["S0"] @ x)
+
+    h = graph.input(np.cos(np.arange(WIDE) * (k + 1)).astype(np.float32))
+    for _ in range(3):
+        h = first(h) if k < EXAMPLES // 2 else second(h)
+    return vpps.sum(h * h)
+
+
 CASES = {
     "sgd": Case(),
     "momentum": Case(lambda: vpps.Momentum(0.05, weight_decay=0.01)),
     "adam": Case(lambda: vpps.Adam(0.01, weight_decay=0.01)),
     "clipping": Case(handle={"clip_norm": 0.5}),
+    "cells of some": Case(handle={"clip_norm": 0.5}, loss=two_cells),
     "averages": Case(lambda: vpps.Momentum(0.05), {"ema": 0.8}),
     "accumulation": Case(lambda: vpps.Momentum(0.05), accumulate=True),
     "apply": Case(lambda: vpps.Momentum(0.05), {"clip_norm": 2.0}, apply=True, by_rank=True),
@@ -122,6 +143,8 @@ def new_model() -> vpps.Model:
     model = vpps.Model(seed=5)
     for name in "WV":
         model.parameter(name, (WIDTH, WIDTH))
+    for name in STACKED:
+        model.parameter(name, (WIDE, WIDE))
     model.parameter("b", (WIDTH,), init="normal")
     model.lookup("E", (WORDS, WIDTH), init="normal")
     return model

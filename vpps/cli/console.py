@@ -125,10 +125,10 @@ def exit_codes(program: str) -> Iterator[None]:
             yield
     except VppsError as error:
         print(f"{program}: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise typer.Exit(1) from None
     except MemoryError as error:
         print(f"{program}: there is not enough memory ({error}): take a smaller network or batch", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise typer.Exit(1) from None
     except KeyboardInterrupt as interrupt:
         print(f"{program}: interrupted {interrupt}".rstrip(), file=sys.stderr)
-        raise SystemExit(130) from None
+        raise typer.Exit(130) from None

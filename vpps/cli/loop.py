@@ -56,7 +56,8 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 start = time.perf_counter()
                 loss = _epoch(task, handle, options, settings.seed, epoch, console, world)
                 speed = len(task.train) / (time.perf_counter() - start)
-                found = world.gather(task.evaluate(handle, world))[0]  # all go on, or stop, as the first does
+                scored = task.evaluate(handle) if world.shards == 1 else task.evaluate(handle, world)
+                found = world.gather(scored)[0]  # all go on, or stop, as the first does
                 scores = "".join(f"  {name} {score:.3f}" for name, score in found.items())
                 improved = best.see(next(iter(found.values())), epoch + 1)
                 if options.checkpoint is not None and world.is_first:
@@ -119,10 +120,10 @@ def _epoch(
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss=math.nan)
         # The order depends on seed and epoch alone, so that a resumed run sees what an uninterrupted one would.
-        shards = task.train.batches(options.batch_size, seed=seed, epoch=epoch, world=world)
-        for k, batch in enumerate(shards):
-            graph = vpps.Graph()
-            loss = task.loss(graph, batch) * (1 / batch.whole)
+        divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # sets of one's own need not know of it
+        for k, batch in enumerate(task.train.batches(options.batch_size, seed=seed, epoch=epoch, **divided)):
+            graph, size = vpps.Graph(), batch.whole if divided else len(batch)
+            loss = task.loss(graph, batch) * (1 / size)
             stale = handle.fb(graph, loss)  # runs on while the next graph is built; returns the loss of the step before
             if k % len(world.mine):  # of the same step
                 continue
@@ -130,7 +131,7 @@ def _epoch(
                 total, seen = total + stale * whole, seen + whole
                 progress.update(bar, loss=total / seen * len(task.train) / units)
             progress.advance(bar)
-            whole = batch.whole
+            whole = size
     return (total + handle.sync_get_latest_loss() * whole) / units
 
 

@@ -45,9 +45,13 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
     def command(ctx: typer.Context, **_: Any) -> None:
         with exit_codes(program):
             settings, options, resumed = resolve(ctx, task)
-            with init(shards=options.shards) as world, exit_codes(program):  # said before the world ends all ranks
-                made = task(settings) if resumed is None else resumed.task_of(task, settings)
-                loop.run(made, options, settings, resumed, world)
+            with init(shards=options.shards) as world:
+                try:
+                    with exit_codes(program):  # it is said before the world ends all ranks
+                        made = task(settings) if resumed is None else resumed.task_of(task, settings)
+                        loop.run(made, options, settings, resumed, world)
+                except typer.Exit as error:
+                    raise SystemExit(error.exit_code) from None
 
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += parameters_of(task.settings_type)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
+from vpps.config import SLURM_TASKS
 from vpps.distributed.transports import Transport
 from vpps.distributed.world import World
 from vpps.errors import DistributedError
-from vpps.values import as_flag
+from vpps.values import as_count, as_flag, as_number
 
 MPI_VARIABLES = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
 """What MPICH and Intel MPI (PMI), Open MPI and PMIx tell their processes."""
@@ -29,7 +31,7 @@ def launcher() -> str:
         return "torch"
     if any(name in os.environ for name in MPI_VARIABLES):
         return "mpi"
-    if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+    if SLURM_TASKS.get() != "1":
         raise DistributedError(
             "srun started this process without telling it of the others: use srun --mpi=pmix or --mpi=pmi2, as your "
             "MPI library wants it (srun --mpi=list), or init(backend='alone')"
@@ -65,8 +67,13 @@ def init(
     Raises:
         DistributedError: what the backend needs is not there, or an argument is wrong.
     """
-    transport = _transport(launcher() if backend is None else backend, timeout)
-    return World(transport, shards, timeout, check_every, as_flag(bind, "init: bind", DistributedError))
+    if shards is not None:
+        shards = as_count(shards, "init: shards", DistributedError)
+    check_every = as_count(check_every, "init: check_every", DistributedError)
+    bind, seconds = as_flag(bind, "init: bind", DistributedError), as_number(timeout)
+    if seconds is None or not 0 < seconds < math.inf:
+        raise DistributedError(f"init(timeout={timeout!r}): expected seconds, a positive number")
+    return World(_transport(launcher() if backend is None else backend, seconds), shards, seconds, check_every, bind)
 
 
 def _transport(backend: Any, timeout: float) -> Transport | None:

@@ -22,7 +22,6 @@ from vpps.distributed.transports import Arrays, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
-from vpps.values import as_count, as_number
 
 Ints = NDArray[np.int64]
 
@@ -77,31 +76,31 @@ class World:
     def __init__(
         self, transport: Transport | None, shards: int | None, timeout: float, check_every: int, bind: bool
     ) -> None:
-        self._transport = transport
         self.rank, self.size = (0, 1) if transport is None else (transport.rank, transport.size)
-        self.shards = self.size if shards is None else as_count(shards, "init: shards", DistributedError)
+        self._transport = transport if self.size > 1 else None  # alone it never fails
+        self.shards = self.size if shards is None else shards
         if self.shards % self.size:
             raise DistributedError(
-                f"init(shards={self.shards}): {self.size} ranks cannot have as many shards each; use a multiple of that"
+                f"init(shards={shards}): {self.size} ranks cannot have as many shards each; use {self.size}, "
+                f"{2 * self.size}, {3 * self.size} ..."
             )
-        seconds = as_number(timeout)
-        if seconds is None or not seconds > 0:
-            raise DistributedError(f"init(timeout={timeout!r}): expected seconds, a positive number")
-        self.timeout = seconds
-        self.check_every = as_count(check_every, "init: check_every", DistributedError)
+        self.timeout, self.check_every = timeout, check_every
         each = self.shards // self.size
         self.mine = range(self.rank * each, (self.rank + 1) * each)
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._thread = threading.get_ident()
         self._meetings = 0
         self._broken = ""  # why nobody can be met any more
-        self._closed = False
+        self._closed = self._bound = False
         self._without_nccl = ""  # why, as far as was tried
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
             self._catch()
-            self.peers = self.gather(self.peers[0])
+            told = self.gather((self.peers[0], self.shards, check_every))
+            self.peers = [peer for peer, *_ in told]
+            if any(more != [self.shards, check_every] for _, *more in told):
+                self.give_up("init: all ranks must have the same shards and check_every")
             self._share_cores(bind)
 
     def __repr__(self) -> str:
@@ -129,6 +128,7 @@ class World:
             each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
             cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
             os.sched_setaffinity(0, cores)
+            self._bound = True
 
     # ---- what ranks say to each other
 
@@ -142,10 +142,9 @@ class World:
         Raises:
             DistributedError: another rank does something else, has failed, or does not come.
         """
-        with self._lock:
-            data = np.frombuffer(bytearray(pickle.dumps(given)), np.uint8)  # PyTorch wants arrays that can be written
-            lengths = self.meet("gather", [len(data)])[:, 0]
-            return [pickle.loads(part.tobytes()) for part in self.all_gather(data, lengths)]
+        data = np.frombuffer(bytearray(pickle.dumps(given)), np.uint8)  # PyTorch wants arrays that can be written
+        lengths = self.meet("gather", [len(data)])[:, 0]
+        return [pickle.loads(part.tobytes()) for part in self.all_gather(data, lengths)]
 
     def meet(self, call: str, details: Sequence[int] = ()) -> Ints:
         """Begin something that all ranks do.
@@ -160,9 +159,14 @@ class World:
         Raises:
             DistributedError: another rank does something else, has failed, or does not come.
         """
-        if self._pid != os.getpid():
+        if self.size > 1 and self._pid != os.getpid():
             raise DistributedError(
                 "a forked child is no rank of its parent's world: use the parent, or fork before init"
+            )
+        if self.size > 1 and call != "end" and self._thread != threading.get_ident():
+            raise DistributedError(
+                "a world belongs to the thread that made it: calls of several would meet others than their own; let "
+                "one thread train, gather and wait"
             )
         if self._broken:
             raise DistributedError(self._broken)
@@ -280,6 +284,8 @@ class World:
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
             self._transport.close()
+            if self._bound:
+                os.sched_setaffinity(0, self.peers[self.rank].cores)
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:

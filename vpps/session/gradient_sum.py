@@ -77,6 +77,9 @@ class GradientSum:
     Args:
         world: whose ranks take part.
         model: has the parameters.
+
+    Attributes:
+        any_gradient: whether a shard of the step that all have agreed on has a gradient.
     """
 
     def __init__(self, world: World, model: Model) -> None:
@@ -85,28 +88,58 @@ class GradientSum:
         self._known: tuple[object, ...] = ()
         self._laid_out: tuple[Distribution | None, int] = None, 0
         self._received: list[Float32] = []
+        self._alike = False  # whether the pool is laid out alike for all shards of the step
+        self._gpus: list[int] = []  # numbers of all ranks' GPUs
+        self.any_gradient = False
 
-    def __call__(
-        self, shards: Sequence[Sums], step: int, call: int, digest: int, pieces: bool, gpu: bytes = b""
-    ) -> Sums:
-        """The sums of losses and of gradients.
+    def agree(self, shards: Sequence[Sums], step: int, kind: int, digest: int, gpu: bytes, n_new: int) -> bool:
+        """Begin a step.
 
         Args:
             shards: this rank's, in their order.
             step: number of the update that they are for.
-            call: an int that must be the same on all ranks.
+            kind: of call, an int that must be the same on all ranks.
             digest: of the weights, or 0.
-            pieces: whether the total may be a piece of the pool.
             gpu: identity of the GPU that the pool is on, or b"".
+            n_new: cells that this rank has met first in this step.
+
+        Returns:
+            Whether some rank has met new cells.
 
         Raises:
             DistributedError: another rank makes another step, has another model or other weights, has failed, or does
                 not come.
         """
-        tables = self._lay_out().tables
-        alike, gpus = self._agree(shards, step, [call, len(shards), digest], gpu)
-        alike &= pieces
-        if not (alike and self._world.reaches_gpus(gpus)):
+        self._lay_out()
+        layouts = {self._layout(shard.piece) for shard in shards}
+        layout = layouts.pop() if len(layouts) == 1 else 0
+        has_any = any(shard.piece is not None or shard.gradients for shard in shards)
+        mine = [self._spans.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any]
+        found = self._world.meet("step", mine)
+        for what, values in zip(LIKE, found.T.tolist(), strict=False):
+            usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
+            odd = next((r for r, value in enumerate(values) if value != usual), None)
+            if odd is not None:
+                self._world.give_up(
+                    f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
+                    "the same model and checkpoint, and make the same calls"
+                )
+        layouts_of_ranks, self._gpus, new, gradients = found.T[len(LIKE) : len(LIKE) + 4].tolist()
+        self._alike = bool(layout) and set(layouts_of_ranks) == {layout}
+        self.any_gradient = any(gradients)
+        return any(new)
+
+    def __call__(self, shards: Sequence[Sums], pieces: bool) -> Sums:
+        """The sums of losses and of gradients, after all have agreed to add them up.
+
+        Args:
+            pieces: whether the total may be a piece of the pool.
+
+        Raises:
+            DistributedError: a rank does not come.
+        """
+        tables, alike = self._spans.tables, self._alike and pieces
+        if not (alike and self._world.reaches_gpus(self._gpus)):
             shards = [shard.on_host() for shard in shards]
         rows = [[_rows_of(shard, table) for shard in shards] for table in tables]
         losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
@@ -122,23 +155,6 @@ class GradientSum:
             self._add_up([piece.floats for piece in own])
             return Sums(loss, total, own[-1])
         return Sums(loss, {**total, **self._users_arrays(shards)})
-
-    def _agree(self, shards: Sequence[Sums], step: int, more: list[int], gpu: bytes) -> tuple[bool, list[int]]:
-        """Whether the pool is laid out alike for all shards, and numbers of all ranks' GPUs. Raises DistributedError
-        unless all ranks are about to make the same step of the same model."""
-        layouts = {self._layout(shard.piece) for shard in shards}
-        layout = layouts.pop() if len(layouts) == 1 else 0
-        found = self._world.meet("step", [self._spans.digest, step, *more, layout, gpu_number(gpu)])
-        for what, values in zip(LIKE, found.T.tolist(), strict=False):
-            usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
-            odd = next((r for r, value in enumerate(values) if value != usual), None)
-            if odd is not None:
-                self._world.give_up(
-                    f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
-                    "the same model and checkpoint, and make the same calls"
-                )
-        layouts_of_ranks, gpus = found[:, len(LIKE)], found[:, len(LIKE) + 1]
-        return bool(layout and (layouts_of_ranks == layout).all()), gpus.tolist()
 
     def _layout(self, piece: Piece | None) -> int:
         """A number for what lies where in a piece; 0 for none."""

@@ -181,6 +181,7 @@ class Handle(DataParallel):
         """Forget the gradients of the calls `fb(accumulate=True)` since the last update."""
         self._check_usable()
         self._engine.check_begun()
+        self._shards = []
         self._engine.store.drop_gradients()
 
     @serialised

@@ -253,5 +253,10 @@ class Session:
         if plan is None:
             since = "yet, or since a trace was begun or another kernel taken"
             raise GraphError(f"{what}: nothing has been computed {since}; call fb or forward first")
+        if plan.updates_alone:
+            raise GraphError(
+                f"{what}: the latest launch was an update, of apply or of fb in a world, after which values and "
+                "gradients of inputs are gone; ask forward or gradients for them"
+            )
         plan.graph.check_owns(expression, what, given="the one of the latest fb, forward or gradients")
         return plan
