@@ -92,7 +92,7 @@ def ranks(case: Case, options: argparse.Namespace, *more: str) -> Found:
 
 DEVICE = "vpps0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-BURST = "256kb"  # of the token bucket: a few of the largest packets
+BURST = 20e-6, 16_000  # of the token bucket: seconds, and bytes at least; what is sent at once and not limited
 
 
 @contextmanager
@@ -115,12 +115,11 @@ def two_hosts() -> Iterator[list[str]]:
 
 def limit_rate(hosts: Sequence[str], gbit: float) -> None:
     """What either of them sends from now on."""
+    seconds, least = BURST
+    burst = f"{max(least, int(seconds * gbit * 1e9 / 8))}b"
+    bucket = ["tbf", "rate", f"{gbit}gbit", "burst", burst, "latency", "20ms"]
     for name in hosts:
-        subprocess.run(
-            ["tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", "tbf", "rate", f"{gbit}gbit", "burst", BURST,
-             "latency", "20ms"],
-            check=True,
-        )  # fmt: skip
+        subprocess.run(["tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", *bucket], check=True)
 
 
 def _ip(*arguments: str) -> None:
