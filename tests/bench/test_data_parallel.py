@@ -1,4 +1,4 @@
-"""bench/data_parallel.py at a small scale: ranks compute what one process does, and a model of cost finds its constants."""
+"""bench/data_parallel.py at a small scale: ranks compute what one process does, and a model of cost finds its own."""
 
 from __future__ import annotations
 
