@@ -22,7 +22,7 @@ from trees import Tree, read_trees
 
 import vpps
 from vpps.distributed import World
-from vpps.distributed.engines import Engine
+from vpps.distributed.transports import Transport
 from vpps.session import gradient_sum
 from vpps.session.data_parallel import DataParallel
 from vpps.session.gradient_sum import GradientSum, Shard
@@ -91,7 +91,7 @@ class Stopwatch:
 class Line:
     """What an engine sends, and how much later it arrives than it would."""
 
-    def __init__(self, engine: Engine, delay: float) -> None:
+    def __init__(self, engine: Transport, delay: float) -> None:
         self.bytes = self.rounds = 0
         self._exchange, self._delay = engine.exchange, delay
         engine.exchange = self.exchange  # type: ignore[method-assign]
@@ -112,7 +112,7 @@ def measure(trees: list[Tree], words: int, options: argparse.Namespace) -> dict[
     with vpps.distributed.init() as world:
         weights = initial_weights(words, options.embedding, options.hidden)
         net = VppsBulkTreeLstm(weights, options.optimizer, LEARNING_RATE[options.optimizer], options.vps, world=world)
-        line = Line(world._engine, options.delay * 1e-6) if world._engine is not None else None
+        line = Line(world._transport, options.delay * 1e-6) if world._transport is not None else None
         for tree in trees:
             net.prepare(tree)
 

@@ -40,7 +40,8 @@ FORWARD, GRADIENT = 1e-5, 1e-4  # relative errors, of norms: those of the tests
 STEPS = 50
 PACKAGES = (
     "vpps", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
-    "nvidia-cuda-nvrtc-cu12", "torch", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis",
+    "nvidia-cuda-nvrtc-cu12", "nccl4py", "nvidia-nccl-cu13", "nvidia-nccl-cu12",
+    "torch", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis",
 )  # fmt: skip
 SMI = "driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current,compute_mode"
 

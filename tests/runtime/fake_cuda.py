@@ -96,10 +96,41 @@ class MemoryPointer:
 
 
 class DeviceArray(np.ndarray[Any, Any]):
-    """A CuPy array, as far as others ask it where it is."""
+    """A CuPy array: where it is, and NumPy's functions of it, whose results are there as well."""
 
     def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
         return 2, 0  # kDLCUDA
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        found = super().__array_function__(function, types, arguments, options)
+        return found.view(DeviceArray) if type(found) is np.ndarray else found
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+class Stream:
+    """What CuPy puts its calls into; it makes them at once."""
+
+    def __init__(self, gpu: FakeCuda, ptr: int | None) -> None:
+        self._gpu, self.ptr = gpu, ptr
+
+    @property
+    def done(self) -> bool:
+        if self.ptr is not None and self._gpu.streams[self.ptr]:
+            self._gpu.step()
+        return self.ptr is None or not self._gpu.streams[self.ptr]
+
+    def synchronize(self) -> None:
+        while not self.done:
+            continue
+
+    def __enter__(self) -> None:
+        self._before, self._gpu.current = self._gpu.current, self.ptr
+
+    def __exit__(self, *what: object) -> None:
+        self._gpu.current = self._before
 
 
 class OutOfMemoryError(MemoryError):
@@ -120,6 +151,8 @@ class FakeCuda:
         free: bytes that can still be allocated.
         findings: of the emulator, in real kernels.
         management: status of the driver's management library; 0 if it works.
+        uuid: of the GPU.
+        current: the stream of CuPy's calls; None for its own.
     """
 
     CUresult = CUresult
@@ -141,6 +174,8 @@ class FakeCuda:
         self.memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.findings: list[Finding] = []
         self.management = 0
+        self.uuid = b"imaginary GPU 01"
+        self.current: int | None = None
         self._time = threading.RLock()  # passes for one thread after the other
 
     def _done(self, name: str, *about: Any) -> tuple[CUresult]:
@@ -182,6 +217,9 @@ class FakeCuda:
 
     def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[CUresult, int]:
         return OK, self.attributes[attribute]
+
+    def cuDeviceGetUuid(self, device: int) -> tuple[CUresult, Any]:
+        return OK, SimpleNamespace(bytes=self.uuid)
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[CUresult, str]:
         return OK, "context"
@@ -441,7 +479,8 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
         alloc_pinned_memory=lambda nbytes: _pinned(alloc(nbytes)),
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
-        get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
+        get_current_stream=lambda: Stream(fake, fake.current),
+        ExternalStream=lambda ptr: Stream(fake, ptr),
         Memory=plain,
         MemoryPointer=MemoryPointer,
         Stream=lambda non_blocking: nullcontext(SimpleNamespace(synchronize=lambda: None)),

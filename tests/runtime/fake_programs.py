@@ -70,10 +70,6 @@ _arrays: weakref.WeakValueDictionary[int, CupyArray] = weakref.WeakValueDictiona
 class CupyArray(DeviceArray):
     """What programs ask of a CuPy array."""
 
-    @property
-    def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
-
     def get(self) -> NDArray[Any]:
         return np.array(self, subok=False)
 

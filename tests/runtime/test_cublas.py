@@ -39,11 +39,10 @@ class CUBLASError(RuntimeError):
 
 
 class FakeCublas:
-    """`cupy.cuda.cublas` and the stream that CuPy's calls go to, as BLAS defines them: matrices column by column.
+    """`cupy.cuda.cublas`, as BLAS defines it: matrices column by column.
 
     Attributes:
         refuses: whether products fail.
-        stream: of CuPy's calls.
         handles: that are there, and the precision of each.
     """
 
@@ -54,7 +53,6 @@ class FakeCublas:
     def __init__(self, fake: FakeCuda) -> None:
         self.fake = fake
         self.refuses = False
-        self.stream: int | None = None
         self.handles: dict[int, int] = {}
 
     def create(self) -> int:
@@ -77,7 +75,8 @@ class FakeCublas:
         if self.refuses:
             raise CUBLASError("CUBLAS_STATUS_EXECUTION_FAILED")
         assert self.handles[handle] == self.CUBLAS_DEFAULT_MATH
-        assert self.stream is not None
+        stream = self.fake.current
+        assert stream is not None
         assert k > 0, "what cuBLAS does with no terms is nowhere said"
         assert lda >= (k if ta else m)
         assert ldb >= (n if tb else k)
@@ -92,20 +91,8 @@ class FakeCublas:
             result[:] = product + before * result if before else product  # beta 0: C is not read
             return True
 
-        self.fake._put(self.stream, happen)
-        self.fake.calls.append(("product", self.stream))
-
-    def ExternalStream(self, stream: int) -> Any:
-        outer = self
-
-        class Current:
-            def __enter__(self) -> None:
-                outer.stream = stream
-
-            def __exit__(self, *what: object) -> None:
-                outer.stream = None
-
-        return Current()
+        self.fake._put(stream, happen)
+        self.fake.calls.append(("product", stream))
 
 
 def _floats(address: int, count: int) -> Any:
@@ -128,7 +115,6 @@ def install(fake: FakeCuda) -> FakeCublas:
     """Let the imaginary GPU have cuBLAS."""
     cuda = sys.modules["cupy"].cuda
     cuda.cublas = FakeCublas(fake)
-    cuda.ExternalStream = cuda.cublas.ExternalStream
     found: FakeCublas = cuda.cublas
     return found
 
@@ -189,7 +175,7 @@ def test_order_of_calls(machine: CudaMachine, cublas: FakeCublas, fake: FakeCuda
     ]  # fmt: skip
     streams = {call[-1] for call in fake.calls if call[0] in ("launch", "product", "copy")}
     assert len(streams) == 1, "one stream keeps them in order"
-    assert cublas.stream is None, "CuPy's calls go again to where they went before"
+    assert fake.current is None, "CuPy's calls go again to where they went before"
     assert machine.launches == 3
     assert machine.wait() is None
 

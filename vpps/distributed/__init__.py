@@ -4,8 +4,8 @@
     handle = vpps.Handle(model, optimizer, world=world)
     for batch in trees.batches(64, world=world): ...
 
-launcher: who started this process; world: what ranks say to each other, and how they end; engines: what carries bytes.
-Steps are made by `vpps.session.data_parallel`, divided among ranks by `vpps.data.partition`.
+launcher: who started this process; world: what ranks say to each other, and how they end; transports: what carries
+bytes. Steps are made by `vpps.session.data_parallel`, divided among ranks by `vpps.data.partition`.
 """
 
 from vpps.distributed.launcher import init

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from vpps.distributed.engines import Engine
+from vpps.distributed.transports import Transport
 from vpps.distributed.world import World
 from vpps.errors import DistributedError
 from vpps.values import as_flag
@@ -50,6 +50,9 @@ def init(
         mpiexec -n 8 python train.py
         torchrun --nproc-per-node 8 train.py
 
+    On target cuda the ranks of a machine take its GPUs in turn, of those that CUDA_VISIBLE_DEVICES shows each of them.
+    Where every rank has one of its own, and NCCL (pip install 'vpps[nccl13]'), gradients go from GPU to GPU.
+
     Args:
         backend: None: by what started this process, alone if nothing did. "mpi" (mpi4py), "torch" (gloo), "alone"; an
             `mpi4py.MPI.Comm`; a `torch.distributed.ProcessGroup`, or its group of all once the program has made that.
@@ -62,11 +65,11 @@ def init(
     Raises:
         DistributedError: what the backend needs is not there, or an argument is wrong.
     """
-    engine = _engine(launcher() if backend is None else backend, timeout)
-    return World(engine, shards, timeout, check_every, as_flag(bind, "init: bind", DistributedError))
+    transport = _transport(launcher() if backend is None else backend, timeout)
+    return World(transport, shards, timeout, check_every, as_flag(bind, "init: bind", DistributedError))
 
 
-def _engine(backend: Any, timeout: float) -> Engine | None:
+def _transport(backend: Any, timeout: float) -> Transport | None:
     if not isinstance(backend, str):
         kinds = {kind.__module__.partition(".")[0] for kind in type(backend).__mro__}
         if "mpi4py" in kinds:
@@ -85,13 +88,13 @@ def _engine(backend: Any, timeout: float) -> Engine | None:
     )
 
 
-def _mpi(comm: Any, timeout: float) -> Engine:
-    from vpps.distributed.engines.mpi import MpiEngine
+def _mpi(comm: Any, timeout: float) -> Transport:
+    from vpps.distributed.transports.mpi import MpiTransport
 
-    return MpiEngine(comm, timeout)
+    return MpiTransport(comm, timeout)
 
 
-def _torch(group: Any, timeout: float) -> Engine:
-    from vpps.distributed.engines.process_group import ProcessGroupEngine
+def _torch(group: Any, timeout: float) -> Transport:
+    from vpps.distributed.transports.process_group import ProcessGroupTransport
 
-    return ProcessGroupEngine(group, timeout)
+    return ProcessGroupTransport(group, timeout)

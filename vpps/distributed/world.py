@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import pickle
 import sys
@@ -17,12 +18,15 @@ from typing import Any, NamedTuple, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.distributed.engines import Arrays, Engine, Unanswered
+from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 from vpps.values import as_count, as_number
 
 Ints = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
 
 CALLS = ("step", "gather", "end", "failure")
 """What a rank may be doing when it meets the others. They must be doing the same."""
@@ -70,9 +74,11 @@ class World:
         peers: all processes, by rank.
     """
 
-    def __init__(self, engine: Engine | None, shards: int | None, timeout: float, check_every: int, bind: bool) -> None:
-        self._engine = engine
-        self.rank, self.size = (0, 1) if engine is None else (engine.rank, engine.size)
+    def __init__(
+        self, transport: Transport | None, shards: int | None, timeout: float, check_every: int, bind: bool
+    ) -> None:
+        self._transport = transport
+        self.rank, self.size = (0, 1) if transport is None else (transport.rank, transport.size)
         self.shards = self.size if shards is None else as_count(shards, "init: shards", DistributedError)
         if self.shards % self.size:
             raise DistributedError(
@@ -90,6 +96,7 @@ class World:
         self._meetings = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = False
+        self._without_nccl = ""  # why, as far as was tried
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
@@ -98,7 +105,7 @@ class World:
             self._share_cores(bind)
 
     def __repr__(self) -> str:
-        how = f" through {self._engine.name}" if self._engine is not None else ""
+        how = f" through {self._transport.name}" if self._transport is not None else ""
         return f"<vpps.distributed.World: rank {self.rank} of {self.size}{how}, {self.shards} shards>"
 
     @property
@@ -106,13 +113,18 @@ class World:
         """Whether this is rank 0, which prints and saves."""
         return self.rank == 0
 
+    @property
+    def local_rank(self) -> int:
+        """Its number among the ranks of this machine, which divide the GPUs."""
+        return sum(peer.host == self.peers[self.rank].host for peer in self.peers[: self.rank])
+
     def _share_cores(self, bind: bool) -> None:
         """Keep to a part of the cores, unless the launcher has given each rank its own: virtual processors of one rank
         would wait for those of another."""
-        assert self._engine is not None
+        assert self._transport is not None
         own = self.peers[self.rank]
         sharing = [r for r, peer in enumerate(self.peers) if (peer.host, peer.cores) == (own.host, own.cores)]
-        self._engine.has_core = bool(own.cores) and len(sharing) <= usable_cores()
+        self._transport.has_core = bool(own.cores) and len(sharing) <= usable_cores()
         if bind and len(sharing) > 1 and own.cores:
             each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
             cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
@@ -182,12 +194,12 @@ class World:
         return found
 
     def exchange(self, sends: Arrays, receives: Arrays) -> None:
-        """`Engine.exchange`. Raises DistributedError where a rank does not come."""
-        if self._engine is None:
+        """`Transport.exchange`. Raises DistributedError where a rank does not come."""
+        if self._transport is None:
             return
         own = self.rank
         try:
-            self._engine.exchange(
+            self._transport.exchange(
                 [None if r == own else array for r, array in enumerate(sends)],
                 [None if r == own else array for r, array in enumerate(receives)],
                 self.timeout,
@@ -201,6 +213,25 @@ class World:
         except BaseException as error:  # some have got what this rank sends, some have not
             self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
             raise
+
+    def reaches_gpus(self, gpus: Sequence[int]) -> bool:
+        """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.
+
+        Args:
+            gpus: numbers of their GPUs, `nccl.gpu_number`, by rank.
+        """
+        if NO_GPU in gpus or self._transport is None or self.size == 1:
+            return NO_GPU not in gpus
+        why = self._without_nccl or obstacle(gpus, self.named)
+        if not why and not isinstance(self._transport, NcclTransport):
+            transport = NcclTransport(self._transport)
+            why = transport.connect(self.gather, self.timeout)
+            if not why:
+                self._transport = transport
+        if why and not self._without_nccl and self.is_first:
+            _log.warning("gradients go through the memory of the hosts, not from GPU to GPU: %s", why)
+        self._without_nccl = why
+        return not why
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
         """Raise: other ranks do something else, or fail."""
@@ -232,7 +263,7 @@ class World:
 
     def fail(self, error: BaseException) -> None:
         """Let the other ranks know, at their next meeting, that this one cannot go on; whatever else it does."""
-        if self._engine is None or self._broken or self._pid != os.getpid():
+        if self._transport is None or self._broken or self._pid != os.getpid():
             return
         why = f"{type(error).__name__}: {error}"
         self._broken = f"{self.named(self.rank)} has failed: {why}"
@@ -245,10 +276,10 @@ class World:
 
     def close(self) -> None:
         """Wait until all ranks are here, and part. Raises DistributedError: they cannot, as something has failed."""
-        if self._engine is not None and not self._closed and self._pid == os.getpid():
+        if self._transport is not None and not self._closed and self._pid == os.getpid():
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
-            self._engine.close()
+            self._transport.close()
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:
@@ -270,13 +301,15 @@ class World:
         time.sleep(min(self.rank * TURN, GRACE))
         if not isinstance(error, DistributedError | SystemExit | KeyboardInterrupt):
             traceback.print_exception(error)
-        said = " ".join(str(error).split()) or type(error).__name__
-        if not isinstance(error, DistributedError):
-            said = f"{self.named(self.rank)} ends with {type(error).__name__}: {said}"
+        said, status = " ".join(str(error).split()), 130 if isinstance(error, KeyboardInterrupt) else 1
+        if isinstance(error, SystemExit) and isinstance(error.code, int):
+            said, status = f"{self.named(self.rank)} ends with status {error.code}", error.code
+        elif not isinstance(error, DistributedError):
+            said = f"{self.named(self.rank)} ends with {type(error).__name__}{': ' if said else ''}{said}"
         print(f"vpps: {said}; all ranks end", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        assert self._engine is not None
-        self._engine.abort(130 if isinstance(error, KeyboardInterrupt) else 1)
+        assert self._transport is not None
+        self._transport.abort(status)
 
     def _catch(self) -> None:
         """Have exceptions that nobody catches end all ranks, and wait for all at the end of the program."""

@@ -113,7 +113,10 @@ class Engine:
         self._losses = losses
         self._listeners = listeners
         onchip, passes = configuration.onchip, configuration.passes
-        wanted = Wanted(configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile)
+        local_rank = 0 if options.world is None else options.world.local_rank
+        wanted = Wanted(
+            configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile, local_rank
+        )
         self.machine = make_machine(target, wanted)
         costs = costs_on(self.machine.target, self.machine.vps)
         self.batching = policy_named(configuration.policy, replace(knowledge, costs=costs))

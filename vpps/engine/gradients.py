@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from vpps.engine.nonfinite import SQUARABLE
 from vpps.errors import DtypeError, IndexRangeError, ModelError, ShapeError
+from vpps.interop import host_array
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.state import AccumulatedGradients
 from vpps.placement.distribution import Distribution, Pool
 from vpps.planner.plan import Plan
+from vpps.runtime.device_pool import DevicePool
 from vpps.values import Float32, as_float32, as_mapping, said_of
 
 
@@ -28,6 +31,49 @@ class RowGradients(NamedTuple):
 
     rows: NDArray[np.int64]
     values: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Dense gradients of all parameters as they lie in a pool.
+
+    Attributes:
+        floats: on a GPU an array of CuPy.
+        distribution: what lies where; this is its span `gradients`.
+        is_in_pool: whether `floats` is memory of the pool, not a copy.
+    """
+
+    floats: Float32
+    distribution: Distribution
+    is_in_pool: bool
+
+    @classmethod
+    def of(cls, plan: Plan, pool: Pool, distribution: Distribution) -> Piece:
+        """Those that a launch left; zeros of parameters that have none."""
+        touched, (begin, end) = plan.touched, distribution.gradients
+        for p, place in distribution.places.items():
+            if place.gradient and p not in touched and not isinstance(p, Lookup):
+                pool[place.gradient : place.gradient + place.floats] = 0
+        in_memory = pool.view(begin, (end - begin,)) if isinstance(pool, DevicePool) else pool[begin:end]
+        return cls(in_memory, distribution, is_in_pool=True)
+
+    def copied(self) -> Piece:
+        """The same, whatever becomes of the pool."""
+        return replace(self, floats=self.floats.copy(), is_in_pool=False)
+
+    def on_host(self) -> Piece:
+        """The same, in the memory of the host."""
+        floats = host_array(self.floats, "gradients")
+        return replace(self, floats=floats, is_in_pool=self.is_in_pool and floats is self.floats)
+
+    def arrays(self) -> dict[str, Float32]:
+        """By parameters' names, as users see them; copies."""
+        begin, fetch, floats = self.distribution.gradients[0], self.distribution.fetch, self.on_host().floats
+        return {
+            p.name: fetch(floats, p, place.gradient - begin)
+            for p, place in self.distribution.places.items()
+            if place.gradient and not isinstance(p, Lookup)
+        }
 
 
 Gradient = Float32 | RowGradients

@@ -19,8 +19,8 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device
 from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
-from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory
+from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory, usable_gpus
 from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted
 from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
@@ -238,6 +238,7 @@ class CudaMachine(Machine):
             raise HandleError(f"vps={vps!r}: expected a positive int; the {gpu.name} has {default} by default")
         self.vps = count
         self.arch = gpu.arch
+        self.gpu = self._driver.uuid
         self._build = build
         self._staged: NDArray[np.uint32] | None = None  # what `stage` copies for the next launch
         self._cublas: Cublas | None = None
@@ -269,7 +270,9 @@ class CudaMachine(Machine):
     @classmethod
     def for_handle(cls, w: Wanted) -> CudaMachine:
         """The machine of this computer."""
-        return cls(w.vps, blocks_per_sm=w.onchip.blocks_per_sm or 1, groups=w.onchip.groups, timeline=w.timeline)
+        device = w.local_rank % usable_gpus() if w.local_rank else 0
+        blocks = w.onchip.blocks_per_sm or 1
+        return cls(w.vps, blocks_per_sm=blocks, groups=w.onchip.groups, device=device, timeline=w.timeline)
 
     # ---- memory
 
@@ -304,6 +307,16 @@ class CudaMachine(Machine):
                 copying = driver.copying(larger.address, self.pool.address, WORD_BYTES * keep, stream)
                 driver.finish(stream, copying)  # then the old one may go
             self.pool = larger
+
+    @property
+    def in_order(self) -> AbstractContextManager[None]:
+        return self._in_order()
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        with self._driver as driver, driver.following(self._state.compute):
+            yield
+            driver.finish(self._state.compute)
 
     # ---- kernels
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from vpps.interop import is_on_gpu
 from vpps.ops.element import FLOAT32
 from vpps.runtime.driver import DeviceMemory, Driver
 
 
 class DevicePool:
-    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array there.
+    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array there,
+    of the host or of CuPy.
 
     Reads and writes wait for what the stream does.
 
@@ -74,6 +76,9 @@ class DevicePool:
             if np.ndim(values) == 0:
                 word = int(np.float32(values).view(np.uint32))
                 driver.run(driver.filling(target, word, stop - start, self._stream))
+                return
+            if is_on_gpu(values):  # CuPy's, flat and computed
+                driver.finish(self._stream, driver.copying(target, values.data.ptr, values.nbytes, self._stream))
                 return
             source = np.ascontiguousarray(values, FLOAT32.dtype).reshape(-1)
             if len(source) != stop - start:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -161,9 +162,9 @@ class Properties(NamedTuple):
         return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.shared_per_sm, self.l2_bytes)
 
 
-def _properties(device: int, version: int) -> Properties:
-    """Of the GPU with that number. Raises HandleError if the cuda target cannot use it."""
-    from cuda.bindings import __version__ as installed
+def usable_gpus() -> int:
+    """How many GPUs this process sees, at least one; raises HandleError, saying what to do, if there is none."""
+    _check_packages(_driver_version())
     from cuda.bindings import driver as api
 
     (status,) = api.cuInit(0)
@@ -179,6 +180,15 @@ def _properties(device: int, version: int) -> Properties:
         raise HandleError(
             "target='cuda': the driver sees no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES allow it?"
         )
+    return int(count)
+
+
+def usable_gpu(device: int = 0) -> Properties:
+    """The GPU with that number; raises HandleError, saying what to do, if the cuda target cannot use it."""
+    count, version = usable_gpus(), _driver_version()
+    from cuda.bindings import __version__ as installed
+    from cuda.bindings import driver as api
+
     if not 0 <= device < count:
         raise HandleError(f"device={device}: expected 0 to {count - 1}, as this process sees {count} GPU(s)")
 
@@ -212,13 +222,6 @@ def _properties(device: int, version: int) -> Properties:
         attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         attribute("L2_CACHE_SIZE"),
     )
-
-
-def usable_gpu(device: int = 0) -> Properties:
-    """The GPU with that number; raises HandleError, saying what to do, if the cuda target cannot use it."""
-    version = _driver_version()
-    _check_packages(version)
-    return _properties(device, version)
 
 
 def why_cuda_is_unusable() -> str | None:
@@ -270,6 +273,11 @@ class Driver:
     """One GPU: its memory, streams and events. Calls are made inside `with driver:`, which makes it the current one.
 
     Methods named after an activity (`copying_in`, `launching`) return calls for `run`.
+
+    Attributes:
+        gpu: what is known of it.
+        lost: whether nothing can be done on it any more in this process.
+        uuid: its identity, 16 bytes.
     """
 
     def __init__(self, device: int = 0) -> None:
@@ -280,6 +288,7 @@ class Driver:
         self._cupy = cupy
         self._api = api
         self.lost = False
+        self.uuid = bytes(self._value(api.cuDeviceGetUuid(device)).bytes)
         # The one that CuPy and PyTorch use, too; kept as long as the process lives: were this the last owner to let it
         # go, CuPy's memory would go with it.
         if device not in _CONTEXTS:
@@ -369,6 +378,11 @@ class Driver:
         """A CuPy array of float32 over memory, from byte `offset` on; no copy."""
         pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)
         return self._cupy.ndarray(shape, FLOAT32.dtype, pointer)
+
+    def following(self, stream: Any) -> AbstractContextManager[Any]:
+        """A context in which what CuPy does is put into the stream."""
+        context: AbstractContextManager[Any] = self._cupy.cuda.ExternalStream(int(stream))
+        return context
 
     def copying_in(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
         """Copy from the host's memory, which must stay as it is until the stream has got there."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ class Wanted(NamedTuple):
         timeline: whether kernels record what every virtual processor does when.
         schedule: name of the schedule.
         tile: name of the tile of products, on a target that has them; None for the processor's usual one.
+        local_rank: number of this process among those of this computer that train together, which divide its GPUs.
     """
 
     vps: int | None
@@ -54,6 +56,7 @@ class Wanted(NamedTuple):
     timeline: bool
     schedule: str = "vector"
     tile: str | None = None
+    local_rank: int = 0
 
 
 class Failure(NamedTuple):
@@ -83,6 +86,7 @@ class Machine(ABC):
             was to follow it has never begun.
         spec: what its kernel can do; None before `specialise`, and where one kernel serves every model.
         resources: what the compiler reports of its kernel; None if nothing.
+        gpu: identity of the GPU, in all the world; b"" where there is none.
     """
 
     target: str
@@ -95,6 +99,12 @@ class Machine(ABC):
     helped = False
     spec: KernelSpec | None = None
     resources: Resources | None = None
+    gpu = b""
+
+    @property
+    def in_order(self) -> AbstractContextManager[Any]:
+        """A context in which what CuPy does has its place among the launches, and has ended when that is left."""
+        return nullcontext()
 
     @property
     def device(self) -> Device | None:

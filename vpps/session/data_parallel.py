@@ -9,7 +9,7 @@ from dataclasses import astuple
 from typing import Any
 
 from vpps.distributed.world import World
-from vpps.engine.gradients import RowGradients
+from vpps.engine.gradients import Piece, RowGradients, found_gradients
 from vpps.engine.options import Options
 from vpps.engine.serialised import serialised
 from vpps.errors import NoGradientError
@@ -18,7 +18,7 @@ from vpps.model.model import Model
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
-from vpps.session.gradient_sum import GradientSum, Shard
+from vpps.session.gradient_sum import GradientSum, Sums
 from vpps.session.halves import Halves
 
 
@@ -33,7 +33,7 @@ class DataParallel(Halves):
         world = options.world
         self._world: World | None = None if world is None or world.shards == 1 else world
         self._is_shared = self._world is not None
-        self._shards: list[Shard] = []  # of the step that is being made
+        self._shards: list[Sums] = []  # of the step that is being made
         self._sum = None if self._world is None else GradientSum(self._world, model)
         self._compared = -1  # the step after which weights were compared
 
@@ -58,7 +58,7 @@ class DataParallel(Halves):
             name: RowGradients(given.rows[name], gradient) if name in given.rows else gradient
             for name, gradient in given.gradients.items()
         }
-        self._make_step([Shard(0.0, found)], accumulate, with_loss=False)
+        self._make_step([Sums(0.0, found)], accumulate, with_loss=False)
 
     apply.__doc__ = Halves.apply.__doc__
 
@@ -76,12 +76,13 @@ class DataParallel(Halves):
             self._world.fail(error)
             raise
         if len(self._shards) + 1 < len(self._mine):
-            self._shards.append(shard.kept())
+            with self._engine.machine.in_order:
+                self._shards.append(shard.kept())
             return
         shards, self._shards = [*self._shards, shard], []
         self._make_step(shards, accumulate)
 
-    def _shard(self, graph: Graph, loss: Expression) -> Shard:
+    def _shard(self, graph: Graph, loss: Expression) -> Sums:
         """Its loss and gradients; none where it depends on no parameter."""
         assert self._world is not None
         configurator, number = self._configurator, self._mine[len(self._shards)]
@@ -96,19 +97,22 @@ class DataParallel(Halves):
             held = self._store.held_in_pool
             plan = configurator.kernel_for(graph, lambda p: p.plan_forward(graph, [loss], held, key))
             self._run(plan)
-            return Shard(float(self._values(plan, [loss])[0]), {})
+            return Sums(float(self._values(plan, [loss])[0]), {})
         self._engine.wait()
         self._store.park_gradients()
         self._run(plan)
-        machine = self._engine.machine
-        return Shard.of_launch(machine.loss(plan.loss_slot), plan, machine.pool, self._store.distribution)
+        machine, distribution = self._engine.machine, self._store.distribution
+        tables = found_gradients(plan, machine.pool, distribution, dense=False)
+        return Sums(machine.loss(plan.loss_slot), tables, Piece.of(plan, machine.pool, distribution))
 
-    def _make_step(self, shards: list[Shard], accumulate: bool, with_loss: bool = True) -> None:
+    def _make_step(self, shards: list[Sums], accumulate: bool, with_loss: bool = True) -> None:
         """Add up what all ranks have, and update with the sums."""
         assert self._sum is not None
         kept = bool(accumulate or self._store.accumulated)
         call = int(accumulate) + 2 * int(with_loss) + 4 * kept
-        total = self._sum(shards, self.model.step + 1, call, self._digest(), pieces=not kept)
+        digest, machine = self._digest(), self._engine.machine
+        with machine.in_order:
+            total = self._sum(shards, self.model.step + 1, call, digest, pieces=not kept, gpu=machine.gpu)
         given = AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):

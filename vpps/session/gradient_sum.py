@@ -1,10 +1,11 @@
-"""The sum of gradients over all shards, in their order: the same bits on every engine, and on every rank.
+"""The sum of gradients over all shards, in their order: the same bits on every transport, and on every rank.
 
 Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
 and adds them up in the order of shards; all-gather: all get the sums. As many bytes travel as in a ring of all-reduce,
 whose order of sums is its own. The buffer is a piece of the pool, as it is, where that is laid out alike on all ranks;
-else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights.
-Of tables every rank gets the rows that the shards use.
+else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights. A piece of a pool
+on a GPU stays there, if all ranks have one of their own and NCCL: NumPy's functions are CuPy's for arrays of CuPy.
+Of tables every rank gets the rows that the shards use, through the host.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.distributed.transports.nccl import gpu_number
 from vpps.distributed.world import World
-from vpps.engine.gradients import Gradients, RowGradients, found_gradients
+from vpps.engine.gradients import Gradients, Piece, RowGradients
 from vpps.model.model import Lookup, Model, Parameter
-from vpps.placement.distribution import Distribution, Pool
-from vpps.planner.plan import Plan
+from vpps.placement.distribution import Distribution
 from vpps.values import Float32
 
 LIKE = ("its model (names, shapes, what is trainable)", "the number of its step", "what it calls",
@@ -30,65 +32,30 @@ LIKE = ("its model (names, shapes, what is trainable)", "the number of its step"
 """What ranks tell each other before a step, in which they must agree."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """What a rank has computed of one.
+class Sums(NamedTuple):
+    """Of one shard, or of all.
 
     Attributes:
-        loss: its value.
-        gradients: by name; without dense ones where there is a piece of the pool.
-        piece: dense gradients as they lie in the pool, `distribution.gradients`.
-        distribution: what lies where in it.
+        loss: the sum of losses.
+        gradients: by name; without dense ones where there is a piece. Of tables the rows that are used.
+        piece: the dense ones as they lie in the pool.
     """
 
     loss: float
     gradients: Gradients
-    piece: Float32 | None = None
-    distribution: Distribution | None = None
+    piece: Piece | None = None
 
-    @classmethod
-    def of_launch(cls, loss: float, plan: Plan, pool: Pool, distribution: Distribution) -> Shard:
-        """What the latest launch has left in the pool, which the piece is part of."""
-        touched, (begin, end) = plan.touched, distribution.gradients
-        for p, place in distribution.places.items():
-            if place.gradient and p not in touched and not isinstance(p, Lookup):
-                pool[place.gradient : place.gradient + place.floats] = 0
-        return cls(loss, found_gradients(plan, pool, distribution, dense=False), pool[begin:end], distribution)
-
-    def kept(self) -> Shard:
+    def kept(self) -> Sums:
         """The same, whatever becomes of the pool."""
-        piece = None if self.piece is None else self.piece.copy()
-        return Shard(self.loss, self.gradients, piece, self.distribution)
+        return self if self.piece is None else self._replace(piece=self.piece.copied())
 
-    def in_users_arrays(self) -> Gradients:
-        """Its gradients without a piece."""
-        found = dict(self.gradients)
-        if self.piece is not None and self.distribution is not None:
-            begin = self.distribution.gradients[0]
-            for p, place in self.distribution.places.items():
-                if place.gradient and not isinstance(p, Lookup):
-                    found[p.name] = self.distribution.fetch(self.piece, p, place.gradient - begin)
-        return found
+    def on_host(self) -> Sums:
+        """The same, in the memory of the host."""
+        return self if self.piece is None else self._replace(piece=self.piece.on_host())
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """Sums over all shards.
-
-    Attributes:
-        loss: of losses.
-        gradients: by name, of all trainable parameters; of tables the rows that some shard uses. Without dense ones
-            where there is a piece.
-        piece: dense gradients as they lie in the pool.
-    """
-
-    loss: float
-    gradients: Gradients
-    piece: Float32 | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
+class BufferLayout:
     """Where parameters lie in a buffer of the user's arrays.
 
     Attributes:
@@ -114,11 +81,14 @@ class GradientSum:
 
     def __init__(self, world: World, model: Model) -> None:
         self._world, self._model = world, model
-        self._spans = Spans()
+        self._spans = BufferLayout()
         self._known: tuple[object, ...] = ()
         self._laid_out: tuple[Distribution | None, int] = None, 0
+        self._received: list[Float32] = []
 
-    def __call__(self, shards: Sequence[Shard], step: int, call: int, digest: int, pieces: bool) -> Total:
+    def __call__(
+        self, shards: Sequence[Sums], step: int, call: int, digest: int, pieces: bool, gpu: bytes = b""
+    ) -> Sums:
         """The sums of losses and of gradients.
 
         Args:
@@ -127,13 +97,17 @@ class GradientSum:
             call: an int that must be the same on all ranks.
             digest: of the weights, or 0.
             pieces: whether the total may be a piece of the pool.
+            gpu: identity of the GPU that the pool is on, or b"".
 
         Raises:
             DistributedError: another rank makes another step, has another model or other weights, has failed, or does
                 not come.
         """
         tables = self._lay_out().tables
-        alike = self._agree(shards, step, [call, len(shards), digest]) and pieces
+        alike, gpus = self._agree(shards, step, [call, len(shards), digest], gpu)
+        alike &= pieces
+        if not (alike and self._world.reaches_gpus(gpus)):
+            shards = [shard.on_host() for shard in shards]
         rows = [[_rows_of(shard, table) for shard in shards] for table in tables]
         losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
         counts = np.array([len(one.rows) for of in rows for one in of], np.int64)
@@ -143,16 +117,18 @@ class GradientSum:
             table.name: self._sparse(table, rows[k], by_rank[:, 1 + k]) for k, table in enumerate(tables)
         }
         loss = float(sum(by_rank[:, 0].reshape(-1).view(np.float64).tolist()))
+        own = [shard.piece for shard in shards if shard.piece is not None]
         if alike:
-            return Total(loss, total, self._dense([shard.piece for shard in shards if shard.piece is not None]))
-        return Total(loss, {**total, **self._users_arrays(shards)})
+            self._add_up([piece.floats for piece in own])
+            return Sums(loss, total, own[-1])
+        return Sums(loss, {**total, **self._users_arrays(shards)})
 
-    def _agree(self, shards: Sequence[Shard], step: int, more: list[int]) -> bool:
-        """Whether the pool is laid out alike for all shards. Raises DistributedError unless all ranks are about to make
-        the same step of the same model."""
-        layouts = {self._layout(shard.distribution) for shard in shards}
+    def _agree(self, shards: Sequence[Sums], step: int, more: list[int], gpu: bytes) -> tuple[bool, list[int]]:
+        """Whether the pool is laid out alike for all shards, and numbers of all ranks' GPUs. Raises DistributedError
+        unless all ranks are about to make the same step of the same model."""
+        layouts = {self._layout(shard.piece) for shard in shards}
         layout = layouts.pop() if len(layouts) == 1 else 0
-        found = self._world.meet("step", [self._spans.digest, step, *more, layout])
+        found = self._world.meet("step", [self._spans.digest, step, *more, layout, gpu_number(gpu)])
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
             usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
             odd = next((r for r, value in enumerate(values) if value != usual), None)
@@ -161,18 +137,19 @@ class GradientSum:
                     f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
                     "the same model and checkpoint, and make the same calls"
                 )
-        layouts_of_ranks = found[:, len(LIKE)]
-        return bool(layout and (layouts_of_ranks == layout).all())
+        layouts_of_ranks, gpus = found[:, len(LIKE)], found[:, len(LIKE) + 1]
+        return bool(layout and (layouts_of_ranks == layout).all()), gpus.tolist()
 
-    def _layout(self, distribution: Distribution | None) -> int:
+    def _layout(self, piece: Piece | None) -> int:
         """A number for what lies where in a piece; 0 for none."""
+        distribution = None if piece is None else piece.distribution
         if distribution is None or self._laid_out[0] is not distribution:
             places = [] if distribution is None else [(p.name, f.gradient) for p, f in distribution.places.items()]
             panel = 0 if distribution is None else distribution.panel
             self._laid_out = distribution, _digest((places, panel)) if places else 0
         return self._laid_out[1]
 
-    def _lay_out(self) -> Spans:
+    def _lay_out(self) -> BufferLayout:
         """Where parameters lie, as the model is now."""
         known = tuple((p, p.trainable) for p in self._model)
         if known != self._known:
@@ -186,39 +163,45 @@ class GradientSum:
                     dense.append((p, at))
                     at += math.prod(p.shape)
             digest = _digest([(p.name, p.shape, p.trainable, isinstance(p, Lookup)) for p in self._model])
-            self._known, self._spans = known, Spans(dense, at, tables, digest)
+            self._known, self._spans = known, BufferLayout(dense, at, tables, digest)
         return self._spans
 
     # ---- what is dense
 
-    def _users_arrays(self, shards: Sequence[Shard]) -> dict[str, Float32]:
+    def _users_arrays(self, shards: Sequence[Sums]) -> dict[str, Float32]:
         spans = self._spans
         buffers = np.zeros((len(shards), spans.floats), np.float32)
         for buffer, shard in zip(buffers, shards, strict=True):
-            found = shard.in_users_arrays()
+            found = shard.gradients if shard.piece is None else shard.piece.arrays()
             for p, at in spans.dense:
                 if (gradient := found.get(p.name)) is not None:
                     assert isinstance(gradient, np.ndarray)
                     buffer[at : at + gradient.size] = gradient.reshape(-1)
-        total = self._dense(list(buffers))
+        self._add_up(list(buffers))
+        total = buffers[-1]
         return {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in spans.dense}
 
-    def _dense(self, buffers: Sequence[Float32]) -> Float32:
-        """The sum of this rank's buffers and all others'; a new one."""
-        world = self._world
+    def _add_up(self, buffers: Sequence[Float32]) -> None:
+        """Let the last of this rank's buffers be the sum of them and all others'."""
+        world, total = self._world, buffers[-1]
         each = -(-len(buffers[0]) // world.size)
         segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]  # the last ones may be shorter
         if len(buffers) == 1:
             sends = [buffers[0][s] for s in segments]
         else:
             sends = [np.stack([buffer[s] for buffer in buffers]) for s in segments]
-        received = [sends[r] if r == world.rank else np.empty_like(sends[world.rank]) for r in range(world.size)]
+        received = self._room(world.size, sends[world.rank])
+        received[world.rank] = sends[world.rank]
         world.exchange(sends, received)
-        total = np.empty_like(buffers[0])
         parts = [total[s] for s in segments]
-        sum_in_order([part for of_rank in received for part in np.atleast_2d(of_rank)], parts[world.rank])
+        parts[world.rank][...] = sum_in_order([part for of_rank in received for part in np.atleast_2d(of_rank)])
         world.exchange([parts[world.rank]] * world.size, parts)
-        return total
+
+    def _room(self, n: int, like: Float32) -> list[Float32]:
+        """Arrays to receive into, the same ones in every step: new memory takes longer than what is done with it."""
+        if not self._received or self._received[0].shape != like.shape or type(self._received[0]) is not type(like):
+            self._received = [np.empty_like(like) for _ in range(n)]
+        return self._received.copy()
 
     # ---- what is sparse
 
@@ -240,18 +223,19 @@ class GradientSum:
         return RowGradients(used, total)
 
 
-def sum_in_order(parts: Sequence[Float32], total: Float32) -> None:
-    """((first + second) + third) ..."""
-    np.copyto(total, parts[0])
+def sum_in_order(parts: Sequence[Float32]) -> Float32:
+    """((first + second) + third) ..., in the memory of the first."""
+    total = parts[0]
     for part in parts[1:]:
         total += part
+    return total
 
 
 def _digest(value: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=7).digest(), "little")
 
 
-def _rows_of(shard: Shard, table: Parameter) -> RowGradients:
+def _rows_of(shard: Sums, table: Parameter) -> RowGradients:
     found = shard.gradients.get(table.name)
     if found is None:
         return RowGradients(np.zeros(0, np.int64), np.zeros((0, *table.shape[1:]), np.float32))

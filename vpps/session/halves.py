@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from vpps.engine.engine import Engine
 from vpps.engine.gradients import (
     Gradients,
+    Piece,
     added,
     are_finite,
     dense_gradients,
@@ -267,45 +268,51 @@ class Halves(Session):
         return given
 
     def _apply(
-        self, given: AccumulatedGradients, accumulate: bool, loss: float | None = None, piece: Float32 | None = None
+        self, given: AccumulatedGradients, accumulate: bool, loss: float | None = None, piece: Piece | None = None
     ) -> None:
         """An update, or none yet.
 
         Args:
             loss: what they are the gradients of, where that is known.
-            piece: what the dense gradients are in the pool, `Distribution.gradients`, in place of such among `given`.
+            piece: the dense gradients, in place of such among `given`.
         """
         self._engine.wait()
         self._configurator.interrupt()
         self._configurator.prepare_update()
-        step, store = self.model.step + 1, self._store
-        if not are_finite(given, piece) or not math.isfinite(loss or 0):
+        step, floats = self.model.step + 1, None if piece is None else piece.floats
+        with self._engine.machine.in_order:
+            finite = are_finite(given, floats) and math.isfinite(loss or 0)
+        if not finite:
             if not accumulate and self._losses.on_nonfinite != "raise":
                 self.model.step = step
-                store.pass_over_step()
+                self._store.pass_over_step()
             self._losses.note(step, loss, True, False, str)
             return
         if loss is not None:
             self._losses.latest = loss
-        store.park_gradients()
+        self._store.park_gradients()
         total = added(self.model, self.model.accumulated, given)
         if accumulate:
-            store.take_accumulated(total)
+            self._store.take_accumulated(total)
             return
-        held, rows = store.as_held(total)
-        if piece is not None:
-            held = store.all_held
+
+        def made(planner: Planner) -> Plan:
+            nonlocal piece
+            store = self._store
+            if piece is not None and piece.distribution is not store.distribution:  # another engine, which works
+                total.gradients.update(piece.arrays())
+                piece = None
+            held, rows = store.as_held(total)
+            update = store.next_update(self.optimizer, self.clip_norm)
+            return planner.plan_update(update, self._engine.parity, held if piece is None else store.all_held, rows)
 
         def write(pool: Pool) -> None:
-            store.write_gradients(pool, plan, total)
-            if piece is not None:
-                begin, end = store.distribution.gradients
-                pool[begin:end] = piece
+            self._store.write_gradients(pool, plan, total)
+            if piece is not None and not piece.is_in_pool:
+                begin, end = piece.distribution.gradients
+                pool[begin:end] = piece.floats
 
-        plan = self._configurator.kernel_for(
-            _NOTHING,
-            lambda p: p.plan_update(store.next_update(self.optimizer, self.clip_norm), self._engine.parity, held, rows),
-        )
+        plan = self._configurator.kernel_for(_NOTHING, made)
         self._run(plan, step=step, updates=True, given=write)
         if self._store.accumulated:  # the step was left out, and they are with the model alone
             self._store.park_gradients()

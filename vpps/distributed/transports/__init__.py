@@ -1,7 +1,8 @@
 """What carries bytes between processes. One primitive: arrays to and from every other rank, at once.
 
-All-to-all, all-gather and barriers follow from it, and sums that are the same on every engine: those of MPI libraries
-and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed.
+All-to-all, all-gather and barriers follow from it, and sums that are the same on every transport: those of MPI
+libraries and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed; nccl:
+nccl4py beside one of these.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class Unanswered(Exception):
     """Some ranks have not answered in time, or are gone.
 
     Attributes:
-        ranks: their numbers; none where the engine does not tell.
-        cause: what the engine says; "" where time has passed.
+        ranks: their numbers; none where the transport does not tell.
+        cause: what the transport says; "" where time has passed.
     """
 
     def __init__(self, ranks: Sequence[int], cause: str = "") -> None:
@@ -28,7 +29,7 @@ class Unanswered(Exception):
         self.ranks, self.cause = list(ranks), cause
 
 
-class Engine(ABC):
+class Transport(ABC):
     """Processes that exchange arrays.
 
     Attributes:
@@ -61,7 +62,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what was made for this engine alone."""
+        """Give back what was made for this transport alone."""
 
 
 def partners(rank: int, size: int, sends: Arrays, receives: Arrays) -> tuple[list[int], list[int]]:

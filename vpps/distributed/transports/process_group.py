@@ -9,14 +9,14 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from vpps.distributed.engines import Arrays, Engine, Unanswered, partners
+from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
 from vpps.errors import DistributedError
 
 TICK = 0.01
 """Seconds that gloo may be early."""
 
 
-class ProcessGroupEngine(Engine):
+class ProcessGroupTransport(Transport):
     """Messages of a group of its own, of gloo: what is exchanged is in the host's memory.
 
     Args:

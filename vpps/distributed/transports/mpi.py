@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any
 
-from vpps.distributed.engines import Arrays, Engine, Unanswered, partners
+from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
@@ -18,7 +18,7 @@ messages travel in pieces, each when both sides ask: an early sleep would take l
 LONGEST_SLEEP = 1e-3
 
 
-class MpiEngine(Engine):
+class MpiTransport(Transport):
     """Messages of a communicator of its own, so that they meet no others.
 
     Args:

@@ -1,0 +1,208 @@
+"""Gradients from GPU to GPU: imaginary GPUs, and a stand-in for NCCL that has the signatures of nccl4py."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distributed import fake_nccl
+from tests.distributed.fake_nccl import FakeNccl, Message, Result
+from tests.distributed.on_gpus import FROM_GPU
+from tests.processes import ROOT
+from tests.runtime import fake_cuda
+from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
+from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports.nccl import NO_NCCL, NcclTransport, obstacle
+from vpps.placement.onchip import ChipOptions
+from vpps.runtime.cuda import CudaMachine
+from vpps.runtime.machine import Wanted
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+SHARDS = 4
+TIMEOUT = 0.05
+
+
+def trained(ranks: int, how: str) -> tuple[list[dict[str, Any]], str]:
+    """What every rank has learned, and complaints."""
+    pytest.importorskip("mpi4py")
+    if not MPIEXEC.exists():
+        pytest.skip("needs MPI: pip install vpps[mpi]")
+    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "tests.distributed.on_gpus", str(SHARDS), how]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """What one process learns; it sums in the memory of its GPU, without NCCL."""
+    (found,), said = trained(1, "none")
+    assert said == ""
+    return found
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gradients_go_from_gpu_to_gpu(ranks: int, alone: dict[str, Any]) -> None:
+    """With the same bits, and once each way to and from every other rank."""
+    found, said = trained(ranks, "nccl")
+    assert said == ""
+    for one in found:
+        assert (one["weights"], one["losses"]) == (alone["weights"], alone["losses"])
+        assert "through nccl" in one["world"]
+        assert one["carried"] == len(FROM_GPU) * 4 * (ranks - 1)
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize(
+    "how, why",
+    [
+        ("none", "rank 0 of 2 .* has no NCCL .*pip install 'vpps.nccl13.'"),
+        ("same", "rank 0 of 2 .* and rank 1 of 2 .* have the same GPU"),
+        ("refused", "rank 1: NCCL says the cable is cut"),
+    ],
+)
+def test_without_nccl_they_go_through_hosts(how: str, why: str, alone: dict[str, Any]) -> None:
+    """One rank says why, once."""
+    found, said = trained(2, how)
+    (line,) = said.splitlines()
+    assert re.search(f"through the memory of the hosts.*: {why}", line)
+    for one in found:
+        assert (one["weights"], one["losses"]) == (alone["weights"], alone["losses"])
+        assert "through mpi" in one["world"]
+        assert one["carried"] == 0
+
+
+class Host(Transport):
+    """Rank 0 of two."""
+
+    name = "host"
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.exchanged = 0
+
+    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
+        self.exchanged += 1
+
+    def abort(self, status: int) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        self.exchanged = -1
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return fake_cuda.install(monkeypatch)
+
+
+def never() -> Callable[[Sequence[Message]], Callable[[], bool]]:
+    return lambda messages: lambda: False
+
+
+@pytest.fixture
+def nccl(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
+    """Whose messages never arrive."""
+    nccl = FakeNccl(gpu, never)
+    for name, module in fake_nccl.modules(nccl).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return nccl
+
+
+def on_gpu(values: Any) -> Any:
+    return np.array(values, np.float32).view(DeviceArray)
+
+
+def connected(host: Host) -> NcclTransport:
+    transport = NcclTransport(host)
+    with CudaMachine(3).in_order:
+        assert transport.connect(lambda given: [given, ""], 10) == ""
+    return transport
+
+
+@pytest.mark.host
+class TestTransport:
+    def test_what_is_on_hosts_is_for_the_hosts_engine(self, nccl: FakeNccl) -> None:
+        host = Host()
+        transport = connected(host)
+        transport.exchange([None, np.ones(3)], [None, np.ones(3)], TIMEOUT)
+        transport.exchange([None, None], [None, None], TIMEOUT)
+        assert (host.exchanged, nccl.carried) == (2, [])
+        transport.close()
+        assert host.exchanged == -1
+
+    @pytest.mark.parametrize("state, cause", [(Result.Success, ""), (Result.RemoteError, "NCCL says the cable is cut")])
+    def test_leaves_nothing_on_the_gpu_when_a_rank_does_not_come(
+        self, nccl: FakeNccl, gpu: FakeCuda, state: Result, cause: str
+    ) -> None:
+        transport, machine = connected(Host()), CudaMachine(3)
+        nccl.state = state
+        with pytest.raises(Unanswered) as raised, machine.in_order:
+            transport.exchange([None, on_gpu([1, 2])], [None, on_gpu([0, 0])], TIMEOUT)
+        assert (raised.value.ranks, raised.value.cause) == ([], cause)
+        assert nccl.aborted == 1
+        machine.close()
+        assert not any(gpu.streams)
+
+    def test_says_why_nccl_does_not_begin(self, nccl: FakeNccl) -> None:
+        nccl.refuses = Result.UnhandledCudaError
+        transport = NcclTransport(Host())
+        with CudaMachine(3).in_order:
+            why = transport.connect(lambda given: [given, ""], 10)
+        assert why == "rank 0: NCCL says UnhandledCudaError (1)"
+
+
+@pytest.mark.host
+def test_every_rank_needs_a_gpu_and_nccl() -> None:
+    assert obstacle([5, 7, 6], str) == ""
+    assert obstacle([5, 7, 5], "rank {}".format) == "rank 0 and rank 2 have the same GPU"
+    assert "rank 1 has no NCCL" in obstacle([5, NO_NCCL, 5], "rank {}".format)
+
+
+@pytest.mark.host
+def test_ranks_of_a_machine_divide_its_gpus(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu.devices = 2
+    monkeypatch.setattr(gpu, "cuDeviceGetUuid", lambda device: (OK, SimpleNamespace(bytes=bytes([device] * 16))))
+    wanted = Wanted(3, ChipOptions(), True, False)
+    assert [CudaMachine.for_handle(wanted._replace(local_rank=k)).gpu[0] for k in range(4)] == [0, 1, 0, 1]
+
+
+@pytest.mark.host
+class TestStandIn:
+    """It has what the installed package has."""
+
+    @pytest.fixture
+    def core(self) -> Any:
+        return pytest.importorskip("nccl.core", exc_type=ImportError)
+
+    @staticmethod
+    def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+        return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+    def test_signatures(self, core: Any) -> None:
+        stand_in = FakeNccl(FakeCuda(), never)
+        for name in ("initialize", "send", "recv", "get_async_error", "get_last_error", "abort", "destroy", "__init__"):
+            ours, theirs = getattr(stand_in.Communicator, name), getattr(core.Communicator, name)
+            assert self.parameters(ours) == self.parameters(theirs), name
+        for name in ("get_unique_id", "get_version", "group"):
+            assert self.parameters(getattr(stand_in, name)) == self.parameters(getattr(core, name)), name
+
+    def test_types(self, core: Any) -> None:
+        from nccl.bindings import nccl as bindings
+
+        assert {field.name for field in fields(fake_nccl.NCCLConfig)} <= {f.name for f in fields(core.NCCLConfig)}
+        assert {state.name: state.value for state in Result}.items() <= bindings.Result.__members__.items()
+        assert issubclass(bindings.NCCLError, Exception)
+        assert hasattr(core.get_version(), "libnccl")
