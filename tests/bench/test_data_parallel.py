@@ -46,7 +46,7 @@ def test_a_model_of_cost_finds_what_lines_were_made_with(tmp_path: Path) -> None
             lines.append(
                 {
                     "case": f"batch=64 hidden={hidden} embedding={hidden} hosts=2 vps=1 link={gbit}Gbit/s "
-                    "delay=50us engine=mpi",
+                    "delay=50us transport=mpi",
                     "parts": {"host": host, "waiting": 0.001, "sending": sending}, "sent": sent, "exchanges": exchanges,
                 }
             )  # fmt: skip
