@@ -38,8 +38,8 @@ PARTS: Sequence[tuple[Any, str, str, bool]] = (
 )
 """Owner and name of a function, what it is called, and whether all that it calls is part of it.
 
-kernel: forward and gradients; fetching: rows of tables out of the pool; packing: into buffers and back; waiting: until all
-ranks are there; updating: gradients into the pool, planning and running the update.
+kernel: forward and gradients; fetching: rows of tables out of the pool; packing: into buffers and back; waiting: until
+all ranks are there; updating: planning and running the update.
 """
 
 HOST = "host"
