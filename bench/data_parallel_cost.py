@@ -9,7 +9,8 @@
 
 `message` and `copying`, seconds a message and a byte, are fitted to the lines between two hosts, by transport;
 `residuals` are those of the fit, relative to what was measured. Not in it: that more ranks wait longer for the slowest,
-that rows of tables which come from N ranks are added up one after the other, and switches.
+that rows of tables which come from N ranks are added up one after the other, switches; but messages that are under way
+at once are counted one after the other.
 """
 
 from __future__ import annotations
