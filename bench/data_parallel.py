@@ -92,7 +92,7 @@ def ranks(case: Case, options: argparse.Namespace, *more: str) -> Found:
 
 DEVICE = "vpps0"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-BURST = "256kb"  # of the token bucket: a few of the largest packets
+BURST = 20e-6, 16_000  # of the token bucket: seconds, and bytes at least; what is sent at once and not limited
 
 
 @contextmanager
@@ -115,23 +115,22 @@ def two_hosts() -> Iterator[list[str]]:
 
 def limit_rate(hosts: Sequence[str], gbit: float) -> None:
     """What either of them sends from now on."""
+    seconds, least = BURST
+    burst = f"{max(least, int(seconds * gbit * 1e9 / 8))}b"
+    bucket = ["tbf", "rate", f"{gbit}gbit", "burst", burst, "latency", "20ms"]
     for name in hosts:
-        subprocess.run(
-            ["tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", "tbf", "rate", f"{gbit}gbit", "burst", BURST,
-             "latency", "20ms"],
-            check=True,
-        )  # fmt: skip
+        subprocess.run(["tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", *bucket], check=True)
 
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-def between(hosts: Sequence[str], engine: str, case: Case, options: argparse.Namespace) -> Found:
+def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.Namespace) -> Found:
     """Of a world with a rank on each host."""
-    python = options.torch if engine == "gloo" else sys.executable
+    python = options.torch if transport == "gloo" else sys.executable
     own = [*rank_command(case, options, options.vps, python), "--delay", str(options.delay)]
-    if engine == "gloo":
+    if transport == "gloo":
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": DEVICE}
         commands = [["ip", "netns", "exec", name, *own] for name in hosts]
         return measured(commands, [shared | {"RANK": str(k)} for k in range(2)])
@@ -182,21 +181,20 @@ def scaling(case: Case, options: argparse.Namespace) -> None:
 
 def links(case: Case, options: argparse.Namespace) -> None:
     """Two hosts beside two ranks on one."""
-    engines = ["mpi", *(["gloo"] if options.torch else [])]
+    transports = ["mpi", *(["gloo"] if options.torch else [])]
     with two_hosts() as hosts:
         for gbit in options.links:
             limit_rate(hosts, gbit)
-            found: dict[str, list[Found]] = {name: [] for name in ("here", *engines)}
+            found: dict[str, list[Found]] = {name: [] for name in ("here", *transports)}
 
             def run(name: str, of: dict[str, list[Found]] = found) -> None:
                 of[name].append(ranks(case, options) if name == "here" else between(hosts, name, case, options))
 
             harness.interleave({name: partial(run, name) for name in found}, options.rounds)
-            for engine in engines:
-                shown = (
-                    f"{case} hosts=2 vps={options.vps} link={gbit:g}Gbit/s delay={options.delay:g}us engine={engine}"
-                )
-                emit(shown, found[engine], (f"{options.ranks} ranks on one host", found["here"]), options)
+            for transport in transports:
+                link = f"link={gbit:g}Gbit/s delay={options.delay:g}us transport={transport}"
+                shown = f"{case} hosts=2 vps={options.vps} {link}"
+                emit(shown, found[transport], (f"{options.ranks} ranks on one host", found["here"]), options)
 
 
 def parse_options() -> argparse.Namespace:

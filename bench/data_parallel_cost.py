@@ -7,9 +7,10 @@
     sending  = exchanges * (delay + (N - 1) message) + bytes * (8 / rate + copying)
     bytes    = 2 (N - 1) / N * dense + (N - 1) * rows              that a rank sends
 
-`message` and `copying`, seconds a message and a byte, are fitted to the lines between two hosts, by engine;
+`message` and `copying`, seconds a message and a byte, are fitted to the lines between two hosts, by transport;
 `residuals` are those of the fit, relative to what was measured. Not in it: that more ranks wait longer for the slowest,
-that rows of tables which come from N ranks are added up one after the other, and switches.
+that rows of tables which come from N ranks are added up one after the other, switches; but messages that are under way
+at once are counted one after the other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Line(NamedTuple):
     """A measured step between two hosts."""
 
     model: str
-    engine: str
+    transport: str
     rate: float  # bytes per second
     delay: float  # seconds
     sentences: float  # a step and rank
@@ -53,7 +54,7 @@ def _read(path: Path) -> list[Line]:
             apart = parts["waiting"] + parts["sending"]
             found.append(
                 Line(
-                    line["case"].partition(" hosts")[0], case["engine"], float(case["link"]) * 1e9 / 8,
+                    line["case"].partition(" hosts")[0], case["transport"], float(case["link"]) * 1e9 / 8,
                     float(case["delay"]) * 1e-6, int(case["batch"]) / 2, dense, line["sent"] - dense,
                     line["exchanges"] - 1, sum(parts.values()) - apart, parts["waiting"], parts["sending"],
                 )
@@ -87,11 +88,11 @@ def _fit(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def predict(path: Path) -> list[dict[str, Any]]:
-    """By model, engine and link: sentences per second of so many hosts, and the share of so many times one."""
+    """By model, transport and link: sentences per second of so many hosts, and the share of so many times one."""
     found = []
     lines = _read(path)
-    for engine in sorted({line.engine for line in lines}):
-        own = [line for line in lines if line.engine == engine]
+    for transport in sorted({line.transport for line in lines}):
+        own = [line for line in lines if line.transport == transport]
         message, copying = _fit(own)
         residuals = [_sending(line, 2, message, copying) / line.sending - 1 for line in own]
         fit = {"message": message, "copying": copying, "residuals": [round(r, 3) for r in residuals]}
@@ -101,7 +102,7 @@ def predict(path: Path) -> list[dict[str, Any]]:
             found.append(
                 {
                     "bench": "data_parallel", "prediction": True,
-                    "case": f"{line.model} {link} engine={engine}",
+                    "case": f"{line.model} {link} transport={transport}",
                     "hosts": list(HOSTS), "unit": "sentences/s",
                     "values": [float(f"{n * line.sentences / step:.4g}") for n, step in zip(HOSTS, steps, strict=True)],
                     "efficiency": [round(line.alone / step, 3) for step in steps], "fit": fit,

@@ -23,13 +23,13 @@ from trees import Tree, read_trees
 import vpps
 from vpps.distributed import World
 from vpps.distributed.transports import Transport
-from vpps.session import gradient_sum
+from vpps.session import data_parallel, gradient_sum
 from vpps.session.data_parallel import DataParallel
-from vpps.session.gradient_sum import GradientSum, Shard
+from vpps.session.gradient_sum import GradientSum
 
 PARTS: Sequence[tuple[Any, str, str, bool]] = (
     (DataParallel, "_run", "kernel", False),
-    (Shard, "of_launch", "fetching", False),
+    (data_parallel, "found_gradients", "fetching", False),
     (GradientSum, "__call__", "packing", False),
     (World, "meet", "waiting", True),
     (World, "exchange", "sending", False),
@@ -38,8 +38,8 @@ PARTS: Sequence[tuple[Any, str, str, bool]] = (
 )
 """Owner and name of a function, what it is called, and whether all that it calls is part of it.
 
-kernel: forward and gradients; fetching: gradients out of the pool; packing: into buffers and back; waiting: until all
-ranks are there; updating: gradients into the pool, planning and running the update.
+kernel: forward and gradients; fetching: rows of tables out of the pool; packing: into buffers and back; waiting: until
+all ranks are there; updating: planning and running the update.
 """
 
 HOST = "host"
@@ -89,15 +89,15 @@ class Stopwatch:
 
 
 class Line:
-    """What an engine sends, and how much later it arrives than it would."""
+    """What a transport sends, and how much later it arrives than it would."""
 
-    def __init__(self, engine: Transport, delay: float) -> None:
+    def __init__(self, transport: Transport, delay: float) -> None:
         self.bytes = self.rounds = 0
-        self._exchange, self._delay = engine.exchange, delay
-        engine.exchange = self.exchange  # type: ignore[method-assign]
+        self._exchange, self._delay = transport.exchange, delay
+        transport.exchange = self.exchange  # type: ignore[method-assign]
 
     def exchange(self, sends: Iterable[NDArray[Any] | None], receives: Any, timeout: float) -> None:
-        """As the engine's. All of an exchange is under way at once, so it takes one delay, however many ranks."""
+        """As the transport's. All of an exchange is under way at once, so it takes one delay, however many ranks."""
         sends = list(sends)
         self._exchange(sends, receives, timeout)
         self.bytes += sum(array.nbytes for array in sends if array is not None)

@@ -45,7 +45,10 @@ class ProcessGroupTransport(Transport):
         self._owns = not dist.is_initialized()
         try:
             if self._owns:
-                dist.init_process_group("gloo", timeout=wait)
+                store, rank, size = next(dist.rendezvous("env://", timeout=wait))
+                # torchrun's store still has the addresses of processes that it has restarted.
+                store = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
             ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
             if dist.get_rank() not in ranks:
                 raise DistributedError(f"init(backend=group): rank {dist.get_rank()} is not of that group, {ranks}")
