@@ -28,7 +28,6 @@ class Variable:
         return bool(os.environ.get(self.name))
 
 
-SLURM_TASKS = Variable("SLURM_STEP_NUM_TASKS", "1", "set by srun: how many processes it has started")
 CACHE_DIR = Variable(
     "VPPS_CACHE_DIR", "", "where compiled kernels are kept; default: vpps in the user's cache directory"
 )
@@ -73,6 +72,8 @@ OMP_WAIT_POLICY = Variable(
     "OMP_WAIT_POLICY", "", "PASSIVE: idle threads of PyTorch sleep; nothing is said of cores that vpps shares with them"
 )
 
+TORCH_RESTARTS = Variable("TORCHELASTIC_RESTART_COUNT", "0", "set by torchrun: how often it has restarted processes")
+SLURM_TASKS = Variable("SLURM_STEP_NUM_TASKS", "1", "set by srun: how many processes it has started")
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """All of them: what `vpps-cache stat` and the page of the documentation show."""
 

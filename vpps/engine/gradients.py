@@ -34,7 +34,7 @@ class RowGradients(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class GradientPiece:
     """Dense gradients of all parameters as they lie in a pool.
 
     Attributes:
@@ -48,7 +48,7 @@ class Piece:
     is_in_pool: bool
 
     @classmethod
-    def of(cls, plan: Plan, pool: Pool, distribution: Distribution) -> Piece:
+    def of(cls, plan: Plan, pool: Pool, distribution: Distribution) -> GradientPiece:
         """Those that a launch left; zeros of parameters that have none."""
         touched, (begin, end) = plan.touched, distribution.gradients
         for p, place in distribution.places.items():
@@ -57,11 +57,11 @@ class Piece:
         in_memory = pool.view(begin, (end - begin,)) if isinstance(pool, DevicePool) else pool[begin:end]
         return cls(in_memory, distribution, is_in_pool=True)
 
-    def copied(self) -> Piece:
+    def copied(self) -> GradientPiece:
         """The same, whatever becomes of the pool."""
         return replace(self, floats=self.floats.copy(), is_in_pool=False)
 
-    def on_host(self) -> Piece:
+    def on_host(self) -> GradientPiece:
         """The same, in the memory of the host."""
         floats = host_array(self.floats, "gradients")
         return replace(self, floats=floats, is_in_pool=self.is_in_pool and floats is self.floats)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.distributed.world import World
-from vpps.engine.gradients import Piece, RowGradients, found_gradients
+from vpps.engine.gradients import GradientPiece, RowGradients, found_gradients
 from vpps.engine.options import Options
 from vpps.engine.serialised import serialised
 from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError
@@ -42,26 +42,26 @@ class DataParallel(Halves):
     """
 
     def __init__(self, model: Model, options: Options) -> None:
-        super().__init__(model, options)
-        world = options.world
-        self._world: World | None = None if world is None or world.shards == 1 else world
-        self._is_shared = self._world is not None
-        self._sum = None if self._world is None else GradientSum(self._world, model)
+        self._world: World | None = None
         self._shards: list[Shard] = []  # of the step that is being made
         self._begun: tuple[object, ...] = ()  # the state of training when its latest shard was given
         self._compared = -1  # the step after which weights were compared
-        self._know_history()
+        super().__init__(model, options)
+        self._sum: GradientSum | None = None
+        if options.world is not None and options.world.shards > 1:
+            self._world, self._is_shared, self._sum = options.world, True, GradientSum(options.world, model)
+            self._know_history()
 
     def _check(self, graph: Graph, what: str, training: bool) -> None:
         super()._check(graph, what, training)
-        if self.model.cell_history is not self._history:  # restored, on all ranks
+        if self._world is not None and self.model.cell_history is not self._history:  # restored, on all ranks
             self._know_history()
 
     def _know_history(self) -> None:
         """All ranks know of the same cells now."""
         if self.model.cell_history is None:
             self.model.cell_history = CellHistory()
-        self._history = self.model.cell_history
+        self._history: CellHistory = self.model.cell_history
         self._common = len(self._history.cells), self._history.orders
 
     @serialised
@@ -169,7 +169,7 @@ class DataParallel(Halves):
         self._run(plan)
         machine, distribution = self._engine.machine, self._store.distribution
         tables = found_gradients(plan, machine.pool, distribution, dense=False)
-        return Sums(machine.loss(plan.loss_slot), tables, Piece.of(plan, machine.pool, distribution))
+        return Sums(machine.loss(plan.loss_slot), tables, GradientPiece.of(plan, machine.pool, distribution))
 
     def _again(self, shards: list[Shard]) -> list[Sums]:
         """The same with the stacks that all ranks have now."""

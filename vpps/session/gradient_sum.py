@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vpps.distributed.transports.nccl import gpu_number
 from vpps.distributed.world import World
-from vpps.engine.gradients import Gradients, Piece, RowGradients
+from vpps.engine.gradients import GradientPiece, Gradients, RowGradients
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.placement.distribution import Distribution
 from vpps.values import Float32
@@ -43,7 +43,7 @@ class Sums(NamedTuple):
 
     loss: float
     gradients: Gradients
-    piece: Piece | None = None
+    piece: GradientPiece | None = None
 
     def kept(self) -> Sums:
         """The same, whatever becomes of the pool."""
@@ -156,7 +156,7 @@ class GradientSum:
             return Sums(loss, total, own[-1])
         return Sums(loss, {**total, **self._users_arrays(shards)})
 
-    def _layout(self, piece: Piece | None) -> int:
+    def _layout(self, piece: GradientPiece | None) -> int:
         """A number for what lies where in a piece; 0 for none."""
         distribution = None if piece is None else piece.distribution
         if distribution is None or self._laid_out[0] is not distribution:

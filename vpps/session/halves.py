@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from vpps.engine.engine import Engine
 from vpps.engine.gradients import (
+    GradientPiece,
     Gradients,
-    Piece,
     added,
     are_finite,
     dense_gradients,
@@ -268,7 +268,11 @@ class Halves(Session):
         return given
 
     def _apply(
-        self, given: AccumulatedGradients, accumulate: bool, loss: float | None = None, piece: Piece | None = None
+        self,
+        given: AccumulatedGradients,
+        accumulate: bool,
+        loss: float | None = None,
+        piece: GradientPiece | None = None,
     ) -> None:
         """An update, or none yet.
 

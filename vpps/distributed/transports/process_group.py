@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from vpps.config import TORCH_RESTARTS
 from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
 from vpps.errors import DistributedError
 
@@ -47,7 +48,7 @@ class ProcessGroupTransport(Transport):
             if self._owns:
                 store, rank, size = next(dist.rendezvous("env://", timeout=wait))
                 # torchrun's store still has the addresses of processes that it has restarted.
-                store = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+                store = dist.PrefixStore(f"start {TORCH_RESTARTS.get()}", store)
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
             ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
             if dist.get_rank() not in ranks:
