@@ -10,7 +10,7 @@ import pytest
 
 import vpps.distributed
 from tests.comparison import relative_error
-from tests.distributed import cases, ranks
+from tests.distributed import cases, ranks, zoo
 from tests.distributed.cases import CASES, SHARDS, Results
 
 pytestmark = pytest.mark.cpu
@@ -89,3 +89,15 @@ def test_a_step_that_is_not_finite_in_one_shard_is_left_out(expected: Results) -
 
 def test_masks_of_dropout_differ_between_shards(expected: Results) -> None:
     assert relative_error(alone(1)["dropout"]["W"], expected["dropout"]["W"]) > 1e-3
+
+
+def test_every_network_of_the_zoo_trains_as_in_one_process(tmp_path: Path) -> None:
+    if why := ranks.missing("mpiexec"):
+        pytest.skip(why)
+    ranks.run("mpiexec", 2, "tests.distributed.zoo", tmp_path / "found")
+    found = pickle.loads((tmp_path / "found").read_bytes())
+    expected = zoo.results(vpps.distributed.init("alone", shards=zoo.SHARDS))
+    assert found.keys() == expected.keys()
+    for name, state in expected.items():
+        assert len(state["losses"]) == zoo.STEPS
+        assert found[name] == state, name

@@ -54,6 +54,7 @@ def test_srun_without_a_way_to_meet_is_an_error(monkeypatch: pytest.MonkeyPatch)
         ({"shards": 0}, "init: shards"),
         ({"shards": 1.5}, "init: shards"),
         ({"timeout": 0}, r"init\(timeout=0\): expected seconds"),
+        ({"timeout": float("inf")}, r"init\(timeout=inf\): expected seconds"),
         ({"timeout": "long"}, r"init\(timeout='long'\): expected seconds"),
         ({"check_every": 0}, "init: check_every"),
         ({"bind": "yes"}, "init: bind"),
