@@ -361,6 +361,10 @@ class TestArguments:
         with pytest.raises(vpps.HandleError, match=f"{name}=.* is of vpps's updates, and PyTorch makes them here"):
             vpps.torch.Module(chain.model, **{name: value})
 
+    def test_ranks_are_pytorchs(self, chain: Chain) -> None:
+        with pytest.raises(vpps.HandleError, match=r"add up gradients over ranks there, as in .*all_reduce"):
+            vpps.torch.Module(chain.model, world=vpps.distributed.init("alone"))
+
     def test_something_else_than_a_model(self) -> None:
         with pytest.raises(vpps.ModelError, match=r"expected a vpps\.Model"):
             vpps.torch.Module(torch.nn.Linear(1, 1))

@@ -75,6 +75,11 @@ class Module(torch.nn.Module):
                 f"{useless[0]}={options[useless[0]]!r} is of vpps's updates, and PyTorch makes them here: do that in "
                 "PyTorch (torch.nn.utils.clip_grad_norm_), or give an optimizer of vpps"
             )
+        if options.get("world") is not None:
+            raise HandleError(
+                "vpps.torch.Module(world=...): a step is PyTorch's, so add up gradients over ranks there, as in "
+                "torch.distributed.all_reduce(p.grad); or train with vpps.Handle(model, optimizer, world=world)"
+            )
         self.model = model
         self.sparse = as_flag(sparse, "sparse", HandleError)
         self._updates = optimizer is not None
