@@ -51,6 +51,9 @@ class Case(NamedTuple):
         return f"batch={self.batch_size} hidden={self.hidden} embedding={self.embedding}"
 
 
+MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
+"""MPICH's, of the package that this Python has."""
+
 CASES = (Case(256, 256, 64), Case(256, 256, 16), Case(64, 64, 64), Case(64, 1024, 64))
 """Large, small batch, small model, and one that is mostly its table."""
 
@@ -85,7 +88,7 @@ def rank_command(case: Case, options: argparse.Namespace, vps: int, python: str 
 def ranks(case: Case, options: argparse.Namespace, *more: str) -> Found:
     """Of a world on this machine."""
     own = rank_command(case, options, options.vps)
-    return measured([["mpiexec", *more, "-n", str(options.ranks), *own]])
+    return measured([[MPIEXEC, *more, "-n", str(options.ranks), *own]])
 
 
 # ---- between hosts that are not there
@@ -137,7 +140,7 @@ def between(hosts: Sequence[str], transport: str, case: Case, options: argparse.
     # MPICH takes both hosts for this machine, whose memory they share, unless told otherwise.
     over_tcp = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DEVICE, "FI_PROVIDER": "tcp"}
     launcher = ["-launcher", "ssh", "-launcher-exec", str(Path(__file__).with_name("data_parallel_host"))]
-    mpiexec = ["mpiexec", "-hosts", ",".join(ADDRESSES), *launcher, "-n", "2", *own]
+    mpiexec = [MPIEXEC, "-hosts", ",".join(ADDRESSES), *launcher, "-n", "2", *own]
     return measured([["ip", "netns", "exec", hosts[0], *mpiexec]], [over_tcp | {"VPPS_BENCH_HOSTS": ",".join(hosts)}])
 
 
