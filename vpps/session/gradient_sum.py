@@ -84,9 +84,9 @@ class GradientSum:
 
     def __init__(self, world: World, model: Model) -> None:
         self._world, self._model = world, model
-        self._spans = BufferLayout()
+        self._buffer = BufferLayout()
         self._known: tuple[object, ...] = ()
-        self._laid_out: tuple[Distribution | None, int] = None, 0
+        self._digested: tuple[Distribution | None, int] = None, 0
         self._received: list[Float32] = []
         self._alike = False  # whether the pool is laid out alike for all shards of the step
         self._gpus: list[int] = []  # numbers of all ranks' GPUs
@@ -111,10 +111,10 @@ class GradientSum:
                 not come.
         """
         self._lay_out()
-        layouts = {self._layout(shard.piece) for shard in shards}
+        layouts = {self._places_digest(shard.piece) for shard in shards}
         layout = layouts.pop() if len(layouts) == 1 else 0
         has_any = any(shard.piece is not None or shard.gradients for shard in shards)
-        mine = [self._spans.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any]
+        mine = [self._buffer.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any]
         found = self._world.meet("step", mine)
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
             usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
@@ -138,7 +138,7 @@ class GradientSum:
         Raises:
             DistributedError: a rank does not come.
         """
-        tables, alike = self._spans.tables, self._alike and pieces
+        tables, alike = self._buffer.tables, self._alike and pieces
         if not (alike and self._world.reaches_gpus(self._gpus)):
             shards = [shard.on_host() for shard in shards]
         rows = [[_rows_of(shard, table) for shard in shards] for table in tables]
@@ -156,17 +156,17 @@ class GradientSum:
             return Sums(loss, total, own[-1])
         return Sums(loss, {**total, **self._users_arrays(shards)})
 
-    def _layout(self, piece: GradientPiece | None) -> int:
+    def _places_digest(self, piece: GradientPiece | None) -> int:
         """A number for what lies where in a piece; 0 for none."""
         distribution = None if piece is None else piece.distribution
-        if distribution is None or self._laid_out[0] is not distribution:
+        if distribution is None or self._digested[0] is not distribution:
             places = [] if distribution is None else [(p.name, f.gradient) for p, f in distribution.places.items()]
             panel = 0 if distribution is None else distribution.panel
-            self._laid_out = distribution, _digest((places, panel)) if places else 0
-        return self._laid_out[1]
+            self._digested = distribution, _digest((places, panel)) if places else 0
+        return self._digested[1]
 
-    def _lay_out(self) -> BufferLayout:
-        """Where parameters lie, as the model is now."""
+    def _lay_out(self) -> None:
+        """Find where parameters lie, as the model is now."""
         known = tuple((p, p.trainable) for p in self._model)
         if known != self._known:
             dense: list[tuple[Parameter, int]] = []
@@ -179,23 +179,22 @@ class GradientSum:
                     dense.append((p, at))
                     at += math.prod(p.shape)
             digest = _digest([(p.name, p.shape, p.trainable, isinstance(p, Lookup)) for p in self._model])
-            self._known, self._spans = known, BufferLayout(dense, at, tables, digest)
-        return self._spans
+            self._known, self._buffer = known, BufferLayout(dense, at, tables, digest)
 
     # ---- what is dense
 
     def _users_arrays(self, shards: Sequence[Sums]) -> dict[str, Float32]:
-        spans = self._spans
-        buffers = np.zeros((len(shards), spans.floats), np.float32)
+        layout = self._buffer
+        buffers = np.zeros((len(shards), layout.floats), np.float32)
         for buffer, shard in zip(buffers, shards, strict=True):
             found = shard.gradients if shard.piece is None else shard.piece.arrays()
-            for p, at in spans.dense:
+            for p, at in layout.dense:
                 if (gradient := found.get(p.name)) is not None:
                     assert isinstance(gradient, np.ndarray)
                     buffer[at : at + gradient.size] = gradient.reshape(-1)
         self._add_up(list(buffers))
         total = buffers[-1]
-        return {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in spans.dense}
+        return {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in layout.dense}
 
     def _add_up(self, buffers: Sequence[Float32]) -> None:
         """Let the last of this rank's buffers be the sum of them and all others'."""

@@ -242,8 +242,8 @@ class Halves(Session):
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
         """An update from given gradients, with clipping, averages and moments as in `fb`.
 
-        What earlier calls have accumulated is added to them. Parameters without a gradient have one of zero, but for
-        rows of tables, which updates leave alone.
+        What earlier calls have accumulated is added to them, and in a world what all ranks give. Parameters without a
+        gradient have one of zero, but for rows of tables, which updates leave alone.
 
         Args:
             gradients: by name arrays of the parameters' shapes, or `RowGradients` (any pair of rows and values) of
