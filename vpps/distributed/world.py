@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +92,8 @@ class World:
         self.mine = range(self.rank * each, (self.rank + 1) * each)
         self._pid = os.getpid()
         self._thread = threading.get_ident()
+        self._aside: _Aside | None = None
+        self._latest: Future[Any] = Future()  # of what was done aside
         self._meetings = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
@@ -163,11 +168,13 @@ class World:
             raise DistributedError(
                 "a forked child is no rank of its parent's world: use the parent, or fork before init"
             )
-        if self.size > 1 and call != "end" and self._thread != threading.get_ident():
-            raise DistributedError(
-                "a world belongs to the thread that made it: calls of several would meet others than their own; let "
-                "one thread train, gather and wait"
-            )
+        if self._aside is None or threading.get_ident() != self._aside.ident:
+            if self.size > 1 and call != "end" and self._thread != threading.get_ident():
+                raise DistributedError(
+                    "a world belongs to the thread that made it: calls of several would meet others than their own; "
+                    "let one thread train, gather and wait"
+                )
+            self._wait_aside()
         if self._broken:
             raise DistributedError(self._broken)
         headers = self._headers(call, details)
@@ -175,6 +182,21 @@ class World:
             self._disagree(headers)
         found: Ints = headers["details"]
         return found
+
+    def aside(self, work: Callable[[], T]) -> Future[T]:
+        """Let a thread of the world's own do something in which ranks meet, while this one goes on. What this one meets
+        them for next comes after it."""
+        if self._aside is None:
+            self._aside = _Aside(name="vpps world", daemon=True)
+            self._aside.start()
+        done: Future[T] = Future()
+        self._latest = done
+        self._aside.work.put((work, done))
+        return done
+
+    def _wait_aside(self) -> None:
+        if self._aside is not None:
+            self._latest.exception()  # whoever had it done is told of that
 
     def _headers(self, call: str, details: Sequence[int] = (), failure: str = "") -> NDArray[np.void]:
         """(size,), of all ranks."""
@@ -276,6 +298,8 @@ class World:
 
     def _tell(self, why: str) -> None:
         with suppress(DistributedError):  # they are gone, or have failed as well
+            if threading.current_thread() is not self._aside:
+                self._wait_aside()
             self._headers("failure", failure=why)
 
     def close(self) -> None:
@@ -283,6 +307,8 @@ class World:
         if self._transport is not None and not self._closed and self._pid == os.getpid():
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
+            if self._aside is not None:
+                self._aside.work.put(None)
             self._transport.close()
             if self._bound:
                 os.sched_setaffinity(0, self.peers[self.rank].cores)
@@ -330,6 +356,23 @@ class World:
 
             sys.excepthook = hook
         _OPEN[self] = None
+
+
+class _Aside(threading.Thread):
+    """Does one thing after the other."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+
+    def run(self) -> None:
+        while (item := self.work.get()) is not None:
+            work, done = item
+            try:
+                done.set_result(work())
+            except BaseException as error:  # whoever waits for it gets it
+                done.set_exception(error)
+            del item, work, done  # while it waits for the next one
 
 
 _OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed

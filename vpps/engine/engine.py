@@ -174,6 +174,10 @@ class Engine:
         stacks, arrangement = self._bound
         return self.planner is not None and stacks is self._stacking.stacks and arrangement is self.arrangement
 
+    def knows(self, graph: Graph) -> bool:
+        """Whether preparing for a step of it would change nothing."""
+        return self._is_bound and self._stacking.has_seen(graph.blocks)
+
     def _bind(self, accumulate: bool) -> None:
         """Place all parameters as the model has them now."""
         self.wait()

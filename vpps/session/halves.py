@@ -26,6 +26,7 @@ from vpps.engine.readback import addresses_of, read_rows
 from vpps.engine.serialised import serialised
 from vpps.errors import GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
+from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
@@ -273,12 +274,14 @@ class Halves(Session):
         accumulate: bool,
         loss: float | None = None,
         piece: GradientPiece | None = None,
+        rule: tuple[Optimizer, float | None] | None = None,
     ) -> None:
         """An update, or none yet.
 
         Args:
             loss: what they are the gradients of, where that is known.
             piece: the dense gradients, in place of such among `given`.
+            rule: optimizer and clip_norm; default: those of now.
         """
         self._engine.wait()
         self._configurator.interrupt()
@@ -307,7 +310,7 @@ class Halves(Session):
                 total.gradients.update(piece.arrays())
                 piece = None
             held, rows = store.as_held(total)
-            update = store.next_update(self.optimizer, self.clip_norm)
+            update = store.next_update(*(rule or (self.optimizer, self.clip_norm)))
             return planner.plan_update(update, self._engine.parity, held if piece is None else store.all_held, rows)
 
         def write(pool: Pool) -> None:

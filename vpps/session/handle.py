@@ -121,6 +121,7 @@ class Handle(DataParallel):
             NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; neither
                 that step nor this one has happened, and training can go on.
         """
+        self._plan_ahead(graph, loss)
         self._check(graph, "fb", training=True)
         accumulate = as_flag(accumulate, "accumulate", HandleError)
         self._refuse_averaged("fb")
@@ -330,7 +331,7 @@ class Handle(DataParallel):
         Raises:
             HandleError: the path is not writable, the handle is closed, or inside another such block.
         """
-        return self._tracing.block(path, self._check_usable)
+        return self._tracing.block(path, self._check_usable, self._finish)
 
 
 if Handle.__doc__ is not None:  # python -OO
