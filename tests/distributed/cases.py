@@ -226,6 +226,9 @@ def results(world: World) -> Results:
 def half() -> tuple[Any, int]:
     """Every other rank, as MPI or PyTorch call it, and which half that is."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"  # steps do not go on beside the program then
         from mpi4py import MPI
 
         which = MPI.COMM_WORLD.rank % 2

@@ -61,7 +61,7 @@ def test_ranks_train_as_one_process_does(launcher: str, n: int, expected: Result
 
 @pytest.mark.parametrize("launcher", ["mpiexec", "openmpi", pytest.param("torchrun", marks=GLOO)])
 def test_a_part_of_all_processes_is_a_world(launcher: str, expected: Results, tmp_path: Path) -> None:
-    """A communicator that the program has split, or groups of its own."""
+    """A communicator that the program has split, where MPI serves one thread alone, or groups of its own."""
     found_by(launcher, 4, tmp_path / "found", "halves")
     for which in range(2):
         assert_equal(pickle.loads((tmp_path / f"found{which}").read_bytes()), expected)

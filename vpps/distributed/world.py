@@ -185,11 +185,14 @@ class World:
 
     def aside(self, work: Callable[[], T]) -> Future[T]:
         """Let a thread of the world's own do something in which ranks meet, while this one goes on. What this one meets
-        them for next comes after it."""
+        them for next comes after it. Where the transport knows one thread only, it is done at once."""
+        done: Future[T] = Future()
+        if self._transport is not None and not self._transport.any_thread:
+            _do(work, done)
+            return done
         if self._aside is None:
             self._aside = _Aside(name="vpps world", daemon=True)
             self._aside.start()
-        done: Future[T] = Future()
         self._latest = done
         self._aside.work.put((work, done))
         return done
@@ -367,12 +370,15 @@ class _Aside(threading.Thread):
 
     def run(self) -> None:
         while (item := self.work.get()) is not None:
-            work, done = item
-            try:
-                done.set_result(work())
-            except BaseException as error:  # whoever waits for it gets it
-                done.set_exception(error)
-            del item, work, done  # while it waits for the next one
+            _do(*item)
+            del item  # while it waits for the next one
+
+
+def _do(work: Callable[[], T], done: Future[T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:  # whoever waits for it gets it
+        done.set_exception(error)
 
 
 _OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed

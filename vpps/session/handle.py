@@ -105,8 +105,9 @@ class Handle(DataParallel):
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
 
         In a world every call is one shard of a mini-batch, and the last one makes the step, with the sums of losses and
-        gradients over all shards of all ranks. What is returned is the loss of the latest step before this call;
-        values are gone afterwards, `forward` and `gradients` tell of them.
+        gradients over all shards of all ranks; it goes on beside the program, up to the update, which the next call
+        makes. What is returned is the loss of the latest step before this call; values are gone afterwards, `forward`
+        and `gradients` tell of them.
 
         Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
         `model.step` tells whether it was.

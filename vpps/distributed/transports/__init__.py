@@ -36,12 +36,14 @@ class Transport(ABC):
         name: as `init(backend=)` calls it.
         rank, size: of this process, and how many there are.
         has_core: whether no other rank runs on the cores of this one.
+        any_thread: whether a thread may use it while others do something else.
     """
 
     name: ClassVar[str]
     rank: int
     size: int
     has_core: bool = False
+    any_thread: bool = True
 
     @abstractmethod
     def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:

@@ -40,6 +40,7 @@ class MpiTransport(Transport):
                 "'vpps[mpi]' brings it and MPICH; where the system has an MPI of its own, pip install mpi4py uses that"
             ) from error
         self._mpi = MPI
+        self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         given = MPI.COMM_WORLD if comm is None else comm
         self.rank, self.size = given.Get_rank(), given.Get_size()
         comm, request = given.Idup()
