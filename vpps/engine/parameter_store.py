@@ -307,9 +307,10 @@ class ParameterStore:
 
     def as_held(self, total: AccumulatedGradients) -> tuple[HeldGradients, dict[Parameter, NDArray[np.int64]]]:
         """The dense ones as what the pool holds before a launch; rows of the tables."""
-        places, stack_of = self.distribution.places, self.distribution.stacks.of
-        dense = frozenset(stack_of.get(p, p) for p in places if p.name in total.gradients and p.name not in total.rows)
-        return HeldGradients(dense), {p: total.rows[p.name] for p in places if p.name in total.rows}
+        stack_of = self.distribution.stacks.of
+        given = [p for p in self.distribution.places if p.trainable and p.name in total.gradients]  # others are frozen
+        dense = frozenset(stack_of.get(p, p) for p in given if p.name not in total.rows)
+        return HeldGradients(dense), {p: total.rows[p.name] for p in given if p.name in total.rows}
 
     @property
     def all_held(self) -> HeldGradients:
