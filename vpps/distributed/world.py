@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
@@ -194,20 +194,17 @@ class World:
         for r in range(self.size):
             n = len(array) if lengths is None else int(lengths[r])
             found.append(array if r == self.rank else np.empty((n, *array.shape[1:]), array.dtype))
-        self.exchange([array] * self.size, found)
+        self.exchange([(r, array) for r in range(self.size)], list(enumerate(found)))
         return found
 
-    def exchange(self, sends: Arrays, receives: Arrays) -> None:
-        """`Transport.exchange`. Raises DistributedError where a rank does not come."""
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """`Transport.exchange`, less what is for oneself or has no elements. Raises DistributedError where a rank does
+        not come."""
         if self._transport is None:
             return
         own = self.rank
         try:
-            self._transport.exchange(
-                [None if r == own else array for r, array in enumerate(sends)],
-                [None if r == own else array for r, array in enumerate(receives)],
-                self.timeout,
-            )
+            self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
         except Unanswered as missing:
             who = ", ".join(map(self.named, missing.ranks)) or "another rank"
             if missing.cause:  # it has said why, or the launcher will
@@ -217,6 +214,11 @@ class World:
         except BaseException as error:  # some have got what this rank sends, some have not
             self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
             raise
+
+    def _of_others(self, messages: Messages) -> Messages:
+        """Beginning with the next rank, so that not all turn to the same one at once."""
+        found = [message for message in messages if message[0] != self.rank and message[1].size]
+        return sorted(found, key=lambda message: (message[0] - self.rank) % self.size)
 
     def reaches_gpus(self, gpus: Sequence[int]) -> bool:
         """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.

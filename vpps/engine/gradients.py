@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -163,11 +163,28 @@ def _rows(
         raise IndexRangeError(f"{where}: row {bad} is out of range; rows of {table!r}: 0 to {table.shape[0] - 1}")
     array = _array(values, (len(numbers), *table.shape[1:]), where, copy)
     if len(numbers) > 1 and not (np.diff(numbers) > 0).all():
-        distinct, at = np.unique(numbers, return_inverse=True)
-        summed = np.zeros((len(distinct), *table.shape[1:]), np.float32)
-        np.add.at(summed, at, array)
-        return distinct, summed
+        return summed_rows(numbers, array)
     return numbers, array
+
+
+def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
+    """The sums of rows of equal number, in the order in which these come.
+
+    Args:
+        numbers: (n,), from 0 on.
+        values: (n, ...), a row each.
+    """
+    order = numbers.argsort(kind="stable")
+    rising = numbers[order]
+    begins = np.flatnonzero(np.diff(rising, prepend=-1))
+    counts = np.diff(begins, append=len(numbers))
+    total, k = values[order[begins]], 1
+    more = np.flatnonzero(counts > k)  # those that have another one
+    while len(more):
+        total[more] += values[order[begins[more] + k]]
+        k += 1
+        more = more[counts[more] > k]
+    return RowGradients(rising[begins], total)
 
 
 def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGradients) -> AccumulatedGradients:
@@ -189,7 +206,6 @@ def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGrad
     return total
 
 
-def are_finite(given: AccumulatedGradients, *more: Float32 | None) -> bool:
+def are_finite(gradients: Iterable[Float32]) -> bool:
     """Whether all are finite, and none is too large to be squared: what the kernel asks of its own before a step."""
-    arrays = [*given.gradients.values(), *more]
-    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in arrays if g is not None and g.size)
+    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in gradients if g.size)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.distributed.world import World
-from vpps.engine.gradients import GradientPiece, RowGradients, found_gradients
+from vpps.engine.gradients import GradientPiece, RowGradients, are_finite, found_gradients
 from vpps.engine.options import Options
 from vpps.engine.serialised import serialised
 from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError
@@ -79,7 +79,7 @@ class DataParallel(Halves):
             self._refuse("apply", "give fb the others first")
         given = self._given(gradients, accumulate)
         if self._sum is None:
-            self._apply(given, accumulate)
+            self._apply(given, accumulate, are_finite(given.gradients.values()))
             return
         found = {
             name: RowGradients(given.rows[name], gradient) if name in given.rows else gradient
@@ -214,7 +214,8 @@ class DataParallel(Halves):
                 given.rows[name], given.gradients[name] = gradient
             else:
                 given.gradients[name] = gradient
-        self._apply(given, accumulate, None if shards is None else total.loss, total.piece)
+        loss = None if shards is None else total.loss
+        self._apply(given, accumulate, total.is_finite, loss, total.piece)
         self._know_history()
 
     def _n_new(self) -> int:
