@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vpps
 from tests.distributed import fake_nccl
 from tests.distributed.fake_nccl import FakeNccl, Message, Result
 from tests.distributed.on_gpus import FROM_GPU
@@ -24,6 +25,8 @@ from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
 from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_NCCL, NcclTransport, obstacle
+from vpps.engine.gradients import GradientPiece
+from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Wanted
@@ -163,6 +166,20 @@ class TestTransport:
         with CudaMachine(3).in_order:
             why = transport.connect(lambda given: [given, ""], 10)
         assert why == "rank 0: NCCL says UnhandledCudaError (1)"
+
+
+@pytest.mark.host
+def test_gradients_for_the_host_go_through_page_locked_memory(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    asked: list[int] = []
+    allocate = cupy.cuda.alloc_pinned_memory
+    monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", lambda nbytes: asked.append(nbytes) or allocate(nbytes))
+    nothing = Distribution(vpps.Model(), 1, 1, 0, True, False)
+    found = GradientPiece(on_gpu([1, 2, 3]), nothing, is_in_pool=True).on_host()
+    assert (found.floats.tolist(), type(found.floats), found.is_in_pool) == ([1, 2, 3], np.ndarray, False)
+    assert asked == [12]
+    assert found.on_host() is found
 
 
 @pytest.mark.host

@@ -85,7 +85,9 @@ class Memory:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.ptr))
+        """Holds the memory."""
+        begin = self.ptr - ctypes.addressof(self._bytes)
+        return np.ctypeslib.as_array(self._bytes)[begin : begin + self.nbytes]
 
 
 class MemoryPointer:
@@ -490,7 +492,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
         asarray=lambda value: np.array(value, copy=True).view(DeviceArray),
         arange=lambda n: np.arange(n).view(DeviceArray),
         from_dlpack=lambda value: value,
-        asnumpy=lambda value: np.array(value, subok=False),
+        asnumpy=as_numpy,
     )
     bindings = ModuleType("cuda.bindings")
     bindings.__dict__.update(__version__="13.0.0", driver=fake)
@@ -516,6 +518,14 @@ def install_with_kernels(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
     monkeypatch.setattr(nvrtc, "library_version", lambda: "13.0")
     return install(monkeypatch, fake)
+
+
+def as_numpy(value: Any, *, out: Any = None) -> Any:
+    """A copy on the host."""
+    if out is None:
+        return np.array(value, subok=False)
+    out[...] = value
+    return out
 
 
 class _Pinned(np.ndarray[Any, Any]):

@@ -49,7 +49,11 @@ class Sums(NamedTuple):
 
     def kept(self) -> Sums:
         """The same, whatever becomes of the pool."""
-        return self if self.piece is None else self._replace(piece=self.piece.copied())
+        copied = {
+            name: RowGradients(g.rows, g.values.copy()) if isinstance(g, RowGradients) else g
+            for name, g in self.gradients.items()
+        }
+        return self._replace(gradients=copied, piece=None if self.piece is None else self.piece.copied())
 
     def on_host(self) -> Sums:
         """The same, in the memory of the host."""
