@@ -240,6 +240,8 @@ def half() -> tuple[Any, int]:
 def main(path: str, shards: int, halves: bool) -> None:
     backend, which = half() if halves else (None, "")
     with vpps.distributed.init(backend, shards=shards) as world:
+        cores = {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
+        assert len(cores) == 1, "threads of the transport run where others do"
         assert world.gather("a" * world.rank) == ["a" * rank for rank in range(world.size)]
         found = results(world)
         if world.is_first:

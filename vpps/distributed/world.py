@@ -127,7 +127,7 @@ class World:
         if bind and len(sharing) > 1 and own.cores:
             each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
             cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
-            os.sched_setaffinity(0, cores)
+            _keep_to(cores)
             self._bound = True
 
     # ---- what ranks say to each other
@@ -287,7 +287,7 @@ class World:
             self._closed, self._broken = True, "the world is closed"
             self._transport.close()
             if self._bound:
-                os.sched_setaffinity(0, self.peers[self.rank].cores)
+                _keep_to(self.peers[self.rank].cores)
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:
@@ -332,6 +332,14 @@ class World:
 
             sys.excepthook = hook
         _OPEN[self] = None
+
+
+def _keep_to(cores: Sequence[int]) -> None:
+    """Let all threads run on these cores alone: one of gloo's that is on another rank's core waits behind that rank for
+    milliseconds."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 _OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed
