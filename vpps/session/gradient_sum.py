@@ -1,11 +1,12 @@
 """The sum of gradients over all shards, in their order: the same bits on every transport, and on every rank.
 
 Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
-and adds them up in the order of shards; all-gather: all get the sums. As many bytes travel as in a ring of all-reduce,
-whose order of sums is its own. The buffer is a piece of the pool, as it is, where that is laid out alike on all ranks;
-else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights. A piece of a pool
-on a GPU stays there, if all ranks have one of their own and NCCL: NumPy's functions are CuPy's for arrays of CuPy.
-Of tables every rank gets the rows that the shards use, through the host.
+and adds them up in the order of shards; all-gather: all get the sums. Each rank tests its own segment for finiteness.
+As many bytes travel as in a ring of all-reduce, whose order of sums is its own. The buffer is a piece of the pool, as
+it is, where that is laid out alike on all ranks; else it holds the user's arrays: a rank whose shards had other cells
+may have stacked other weights. A piece of a pool on a GPU stays there, if all ranks have one of their own and NCCL:
+NumPy's functions are CuPy's for arrays of CuPy. Of tables every rank gets the rows that the shards use, through the
+host, together with the segments.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class GradientSum:
         """The sums of losses and of gradients, after all have agreed to add them up.
 
         Args:
+            shards: of which `agree` was told.
             pieces: whether the total may be a piece of the pool.
 
         Raises:
