@@ -128,13 +128,14 @@ class GradientSum:
         mine = [self._buffer.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any, *lengths]
         found = self._world.meet("step", mine)
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
+            if min(values) == max(values):
+                continue
             usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
-            odd = next((r for r, value in enumerate(values) if value != usual), None)
-            if odd is not None:
-                self._world.give_up(
-                    f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
-                    "the same model and checkpoint, and make the same calls"
-                )
+            odd = next(r for r, value in enumerate(values) if value != usual)
+            self._world.give_up(
+                f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with the "
+                "same model and checkpoint, and make the same calls"
+            )
         layouts_of_ranks, self._gpus, new, gradients, *lengths_of_ranks = found.T[len(LIKE) : len(mine)].tolist()
         self._lengths = lengths_of_ranks
         self._alike = bool(layout) and set(layouts_of_ranks) == {layout}
