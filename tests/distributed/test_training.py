@@ -84,7 +84,7 @@ def test_another_number_of_shards_changes_the_order_of_sums_alone(shards: int, e
 def test_a_step_that_is_not_finite_in_one_shard_is_left_out(expected: Results) -> None:
     assert np.isinf(expected["infinite"]["losses"]).tolist() == [False, True, False, False]
     assert expected["raises"]["losses"].tolist().index(-1) == 1
-    assert np.isfinite(expected["infinite"]["W"]).all()
+    assert all(np.abs(expected["infinite"][name]).max() < 100 for name in "Wb")
 
 
 def test_masks_of_dropout_differ_between_shards(expected: Results) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
@@ -132,7 +132,7 @@ class World:
         if bind and len(sharing) > 1 and own.cores:
             each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
             cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
-            os.sched_setaffinity(0, cores)
+            _keep_to(cores)
             self._bound = True
 
     # ---- what ranks say to each other
@@ -219,20 +219,17 @@ class World:
         for r in range(self.size):
             n = len(array) if lengths is None else int(lengths[r])
             found.append(array if r == self.rank else np.empty((n, *array.shape[1:]), array.dtype))
-        self.exchange([array] * self.size, found)
+        self.exchange([(r, array) for r in range(self.size)], list(enumerate(found)))
         return found
 
-    def exchange(self, sends: Arrays, receives: Arrays) -> None:
-        """`Transport.exchange`. Raises DistributedError where a rank does not come."""
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """`Transport.exchange`, less what is for oneself or has no elements. Raises DistributedError where a rank does
+        not come."""
         if self._transport is None:
             return
         own = self.rank
         try:
-            self._transport.exchange(
-                [None if r == own else array for r, array in enumerate(sends)],
-                [None if r == own else array for r, array in enumerate(receives)],
-                self.timeout,
-            )
+            self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
         except Unanswered as missing:
             who = ", ".join(map(self.named, missing.ranks)) or "another rank"
             if missing.cause:  # it has said why, or the launcher will
@@ -242,6 +239,11 @@ class World:
         except BaseException as error:  # some have got what this rank sends, some have not
             self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
             raise
+
+    def _of_others(self, messages: Messages) -> Messages:
+        """Beginning with the next rank, so that not all turn to the same one at once."""
+        found = [message for message in messages if message[0] != self.rank and message[1].size]
+        return sorted(found, key=lambda message: (message[0] - self.rank) % self.size)
 
     def reaches_gpus(self, gpus: Sequence[int]) -> bool:
         """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.
@@ -314,7 +316,7 @@ class World:
                 self._aside.work.put(None)
             self._transport.close()
             if self._bound:
-                os.sched_setaffinity(0, self.peers[self.rank].cores)
+                _keep_to(self.peers[self.rank].cores)
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:
@@ -379,6 +381,14 @@ def _do(work: Callable[[], T], done: Future[T]) -> None:
         done.set_result(work())
     except BaseException as error:  # whoever waits for it gets it
         done.set_exception(error)
+
+
+def _keep_to(cores: Sequence[int]) -> None:
+    """Let all threads run on these cores alone: one of gloo's that is on another rank's core waits behind that rank for
+    milliseconds."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 _OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.distributed.world import World
-from vpps.engine.gradients import GradientPiece, RowGradients, found_gradients
+from vpps.engine.gradients import GradientPiece, RowGradients, are_finite, found_gradients
 from vpps.engine.options import Options
 from vpps.engine.serialised import serialised
 from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError, VppsError
@@ -140,7 +140,7 @@ class DataParallel(Halves):
             self._refuse("apply", "give fb the others first")
         given = self._given(gradients, accumulate)
         if self._sum is None:
-            self._apply(given, accumulate)
+            self._apply(given, accumulate, are_finite(given.gradients.values()))
             return
         found = {
             name: RowGradients(given.rows[name], gradient) if name in given.rows else gradient
@@ -329,8 +329,9 @@ class DataParallel(Halves):
                 given.rows[name], given.gradients[name] = gradient
             else:
                 given.gradients[name] = gradient
+        loss = total.loss if step.shards else None
         try:
-            self._apply(given, step.accumulate, total.loss if step.shards else None, total.piece, step.rule)
+            self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule)
         except BaseException as error:
             self._tell(error)
             raise

@@ -255,7 +255,8 @@ class Halves(Session):
             ModelError, ShapeError, DtypeError, IndexRangeError: they do not fit the model.
             HandleError, KernelError, NonFiniteError: as `fb`.
         """
-        self._apply(self._given(gradients, accumulate), accumulate)
+        given = self._given(gradients, accumulate)
+        self._apply(given, accumulate, are_finite(given.gradients.values()))
 
     def _given(self, gradients: Mapping[str, Any], accumulate: bool) -> AccumulatedGradients:
         """Checked, as those of one call."""
@@ -272,6 +273,7 @@ class Halves(Session):
         self,
         given: AccumulatedGradients,
         accumulate: bool,
+        is_finite: bool,
         loss: float | None = None,
         piece: GradientPiece | None = None,
         rule: tuple[Optimizer, float | None] | None = None,
@@ -279,6 +281,7 @@ class Halves(Session):
         """An update, or none yet.
 
         Args:
+            is_finite: whether they are what a step may be made with.
             loss: what they are the gradients of, where that is known.
             piece: the dense gradients, in place of such among `given`.
             rule: optimizer and clip_norm; default: those of now.
@@ -286,10 +289,8 @@ class Halves(Session):
         self._engine.wait()
         self._configurator.interrupt()
         self._configurator.prepare_update()
-        step, floats = self.model.step + 1, None if piece is None else piece.floats
-        with self._engine.machine.in_order:
-            finite = are_finite(given, floats) and math.isfinite(loss or 0)
-        if not finite:
+        step = self.model.step + 1
+        if not is_finite:
             if not accumulate and self._losses.on_nonfinite != "raise":
                 self.model.step = step
                 self._store.pass_over_step()

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any
 
-from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
@@ -49,11 +49,12 @@ class MpiTransport(Transport):
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
         atexit.register(_end_within, timeout)
 
-    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
-        to, of = partners(self.rank, self.size, sends, receives)
-        requests = [self._comm.Irecv(receives[r], r) for r in of] + [self._comm.Isend(sends[r], r) for r in to]
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        requests = [self._comm.Irecv(array, r) for r, array in receives]
+        requests += [self._comm.Isend(array, r) for r, array in sends]
         if not self._wait(requests, timeout):
-            raise Unanswered(sorted({r for r, done in zip([*of, *to], requests, strict=True) if not done.Test()}))
+            ranks = [r for r, _ in (*receives, *sends)]
+            raise Unanswered(sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()}))
 
     def _wait(self, requests: list[Any], timeout: float) -> bool:
         """Until all are done; whether that was in time."""
