@@ -12,13 +12,13 @@ import pytest
 from safetensors import safe_open
 
 from tests.cli.program import EPOCH, contents
-from tests.cli.test_train import ENVIRONMENT, SMALL
+from tests.cli.test_train import ENVIRONMENT, FLAGS
 from vpps.cli.saved_run import best_of
 
 pytest.importorskip("mpi4py")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 MAIN = [sys.executable, "-c", "from vpps.cli.train import main; main()"]
-FEW = [*SMALL, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
+FEW = [*FLAGS, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
 UNVERIFIED = {**ENVIRONMENT, "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
 
 pytestmark = [
@@ -55,7 +55,7 @@ def test_any_number_of_processes_learns_and_says_the_same(task: str, tmp_path: P
 
 def test_loss_is_that_of_whole_batches() -> None:
     """Up to the order of sums, what batches that are not divided have."""
-    whole, parts = (vpps_train(ranks, "tree-lstm", *SMALL, "--epochs", "1").stdout for ranks in (0, 2))
+    whole, parts = (vpps_train(ranks, "tree-lstm", *FLAGS, "--epochs", "1").stdout for ranks in (0, 2))
     (expected,), (found,) = EPOCH.findall(whole), EPOCH.findall(parts)
     assert float(found[1]) == pytest.approx(float(expected[1]), abs=2e-4)
 
@@ -71,7 +71,7 @@ def test_resumed_by_another_number_of_processes_equals_an_uninterrupted_run(tmp_
 
 def test_all_stop_early_together(tmp_path: Path) -> None:
     lines = said(
-        2, "tree-lstm", *SMALL, "--lr", "1e-9", "--patience", "2", "--epochs", "20", "--checkpoint", tmp_path / "run"
+        2, "tree-lstm", *FLAGS, "--lr", "1e-9", "--patience", "2", "--epochs", "20", "--checkpoint", tmp_path / "run"
     )
     assert lines[-1].startswith("no better dev root accuracy for 2 epochs")
     with safe_open(tmp_path / "run", framework="numpy") as file:
