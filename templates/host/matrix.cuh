@@ -154,7 +154,8 @@ enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-
 
 // NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).
 template <int NC>
-static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float* const* dy, int n)
+static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
+                          int n)
 {
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
@@ -165,9 +166,8 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
         Lanes d[REGISTERS];
         VP_UNROLL for (int q = 0; q < REGISTERS; q++) memcpy(&d[q], dy[k] + q * VP_LANES, sizeof d[q]);
         VP_UNROLL for (int c = 0; c < NC; c++) {
-            const float* at = v + c;
-            asm("" : "+r"(at));  // else these loads become one, and shuffles that take longer than broadcasts from memory
-            const Lanes e = all_lanes(*at);
+            asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
+            const Lanes e = all_lanes(v[c]);
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
         }
     }
@@ -191,36 +191,31 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
 {
     const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
     const bool accumulate = i.head.flags & ACCUMULATE;
-    const float *x[OUTER_ROWS], *dy[OUTER_ROWS];
-    float padded[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
+    const float* x[OUTER_ROWS];
+    float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
     const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // no rows at all: the gradient is zero
     for (int pass = 0; pass < passes; pass++) {
         const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r);
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
-        int first = 0, width = 0, loaded = -1, loaded_panel = -1;
+        int first = 0, width = 0, loaded_panel = -1;  // x has the segment whose columns begin with `first`
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
-            if (panel != loaded_panel) {
+            if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
                 const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
                 for (int k = 0; k < n; k++) {
-                    dy[k] = i.dy.row(r + k) + panel * VP_PANEL;
-                    if (valid < VP_PANEL) {  // the padding rows of the last panel must not read what lies behind dy
-                        for (int p = 0; p < VP_PANEL; p++) padded[k][p] = p < valid ? dy[k][p] : 0.f;
-                        dy[k] = padded[k];
-                    }
+                    const float* from = i.dy.row(r + k) + panel * VP_PANEL;
+                    if (valid == VP_PANEL) memcpy(dy[k], from, sizeof dy[k]);
+                    else  // must not read what lies behind
+                        for (int p = 0; p < VP_PANEL; p++) dy[k][p] = p < valid ? from[p] : 0.f;
                 }
                 loaded_panel = panel;
-                loaded = -1;
             }
             for (int c = from; c < to;) {
-                if (loaded < 0 || c < first || c >= first + width) {  // find the segment that holds column c
-                    for (loaded = 0, first = 0;; loaded++, first += width) {
-                        const Operand s = segment(vp, i.x, loaded, &width);
-                        if (c < first + width) {
-                            for (int k = 0; k < n; k++) x[k] = s.row(r + k);
-                            break;
-                        }
-                    }
+                if (c < first || c >= first + width) {  // find the segment that holds column c
+                    int s = first = 0;
+                    for (; segment(vp, i.x, s, &width), c >= first + width; s++) first += width;
+                    const Operand found = segment(vp, i.x, s, &width);
+                    for (int k = 0; k < n; k++) x[k] = found.row(r + k);
                 }
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
