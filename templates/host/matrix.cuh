@@ -254,46 +254,47 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 }
 
 // ---- transposing squares of VP_LANES x VP_LANES floats
-#if VP_LANES == 16
-#define VP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define VP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif VP_LANES == 8
-#define VP_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define VP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define VP_LOW 0, 4, 1, 5
-#define VP_HIGH 2, 6, 3, 7
-#endif
 #if defined(__clang__)
-#define VP_ZIP(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define VP_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 typedef int LaneNumbers __attribute__((vector_size(VP_LANES * 4)));
-#define VP_ZIP(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
+#define VP_PICK(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
 #endif
 
-// Interleave row r with row r + VP_LANES / 2: rotates the bits of (row, column) by one.
-VP_DEVICE void interleave(const Lanes (&a)[VP_LANES], Lanes (&b)[VP_LANES])
+// Within every SPAN lanes of a and then b, the units of UNIT lanes whose number is even, or odd.
+template <int UNIT, int SPAN, int ODD, size_t... LANE> VP_DEVICE Lanes every_other(Lanes a, Lanes b, std::index_sequence<LANE...>)
 {
-    VP_UNROLL for (int r = 0; r < VP_LANES / 2; r++) {
-        b[2 * r] = VP_ZIP(a[r], a[r + VP_LANES / 2], VP_LOW);
-        b[2 * r + 1] = VP_ZIP(a[r], a[r + VP_LANES / 2], VP_HIGH);
-    }
+    constexpr auto from = [](int lane) {
+        const int at = (lane % SPAN / UNIT * 2 + ODD) * UNIT;
+        return lane / SPAN * SPAN + at % SPAN + at / SPAN * VP_LANES + lane % UNIT;
+    };
+    return VP_PICK(a, b, from(LANE)...);
 }
 
-// to[c][r] = from[r][c]; floats from one row to the next are given.
+// Parts rows that are UNIT apart: even units of lanes go to the first half of them. Two rounds transpose squares of 4 units.
+template <int UNIT, int SPAN> VP_DEVICE void part_units(Lanes (&a)[VP_LANES])
+{
+    const std::make_index_sequence<VP_LANES> lanes;
+    Lanes b[VP_LANES];
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) {
+        const int t = r % SPAN / UNIT, to = r - t * UNIT + t / 2 * UNIT;
+        if (t % 2) continue;
+        b[to] = every_other<UNIT, SPAN, 0>(a[r], a[r + UNIT], lanes);
+        b[to + SPAN / 2] = every_other<UNIT, SPAN, 1>(a[r], a[r + UNIT], lanes);
+    }
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
+}
+
+// to[c][r] = from[r][c]; floats from one row to the next are given. All shuffles stay within 4 lanes or move 4: others are
+// slower.
 VP_DEVICE void transpose_square(float* to, size_t to_row, const float* from, size_t from_row)
 {
-    Lanes a[VP_LANES], b[VP_LANES];
+    Lanes a[VP_LANES];
     VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(&a[r], from + r * from_row, sizeof a[r]);
-    interleave(a, b);
-    interleave(b, a);
-#if VP_LANES == 8
-    interleave(a, b);
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
-#elif VP_LANES == 16
-    interleave(a, b);
-    interleave(b, a);
-#endif
+    part_units<1, 4>(a);
+    part_units<1, 4>(a);
+    if constexpr (VP_LANES >= 8) part_units<4, VP_LANES>(a);
+    if constexpr (VP_LANES == 16) part_units<4, VP_LANES>(a);
     VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(to + r * to_row, &a[r], sizeof a[r]);
 }
 
