@@ -29,14 +29,14 @@ static void product_block(float* y, size_t y_row, const float* const* a, int cou
     Lanes sum[MR][NL] = {};
     if (add) {
         VP_UNROLL for (int r = 0; r < MR; r++)
-            VP_UNROLL for (int l = 0; l < NL; l++) memcpy(&sum[r][l], y + r * y_row + l * VP_LANES, sizeof(Lanes));
+            VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = lanes_at(y + r * y_row + l * VP_LANES);
     }
     for (int v = 0; v < count; v++) {
         const float* row[MR];
         VP_UNROLL for (int r = 0; r < MR; r++) row[r] = a[v] + from + r * f.a_row;
         for (size_t k = 0, end = depth * f.a_step; k < end; k += f.a_step, b += b_row) {
             Lanes column[NL];
-            VP_UNROLL for (int l = 0; l < NL; l++) memcpy(&column[l], b + l * VP_LANES, sizeof(Lanes));
+            VP_UNROLL for (int l = 0; l < NL; l++) column[l] = kept_lanes_at(b + l * VP_LANES);
             VP_UNROLL for (int r = 0; r < MR; r++) {
                 const Lanes e = all_lanes(row[r][k]);
                 VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = fma_lanes(column[l], e, sum[r][l]);
@@ -45,7 +45,7 @@ static void product_block(float* y, size_t y_row, const float* const* a, int cou
     }
     asm("" : "+r"(y), "+r"(y_row));  // else addresses of rows would take registers meanwhile
     VP_UNROLL for (int r = 0; r < MR; r++)
-        VP_UNROLL for (int l = 0; l < NL; l++) memcpy(y + r * y_row + l * VP_LANES, &sum[r][l], sizeof(Lanes));
+        VP_UNROLL for (int l = 0; l < NL; l++) put_lanes(y + r * y_row + l * VP_LANES, sum[r][l]);
 }
 
 // n rows, at most MR.

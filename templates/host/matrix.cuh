@@ -26,6 +26,24 @@ VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
 
 VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // nothing is subtracted: of all values that leaves the bits
 
+VP_DEVICE Lanes lanes_at(const float* p)
+{
+    Lanes x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+VP_DEVICE void put_lanes(float* p, Lanes x) { memcpy(p, &x, sizeof x); }
+
+// For several products: else the compiler may load them again for each, and loads would be the bound.
+VP_DEVICE Lanes kept_lanes_at(const float* p)
+{
+    Lanes x = lanes_at(p);
+#if defined(__x86_64__)
+    asm("" : "+v"(x));
+#endif
+    return x;
+}
+
 // NV vectors times NP panels, one pass over the columns.
 template <int NP, int NV>
 static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
@@ -47,7 +65,7 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
             Lanes column[NP][REGISTERS];
             VP_UNROLL for (int q = 0; q < NP; q++) {
                 VP_UNROLL for (int l = 0; l < REGISTERS; l++)
-                    memcpy(&column[q][l], w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES, sizeof(Lanes));
+                    column[q][l] = kept_lanes_at(w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES);
             }
             VP_UNROLL for (int k = 0; k < NV; k++) {
                 const Lanes e = all_lanes(v[k][c]);
@@ -67,20 +85,14 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
             float* to = y + q * VP_PANEL;
             if (valid >= (q + 1) * VP_PANEL && (no_bias || !i.bias.scalar)) {
                 VP_UNROLL for (int l = 0; l < REGISTERS; l++) {
-                    Lanes result = sum[q][k][l], other;
-                    if (!no_bias) {
-                        memcpy(&other, bias + q * VP_PANEL + l * VP_LANES, sizeof other);
-                        result = result + other;
-                    }
-                    if (accumulate) {
-                        memcpy(&other, to + l * VP_LANES, sizeof other);
-                        result = result + other;
-                    }
-                    memcpy(to + l * VP_LANES, &result, sizeof result);
+                    Lanes result = sum[q][k][l];
+                    if (!no_bias) result = result + lanes_at(bias + q * VP_PANEL + l * VP_LANES);
+                    if (accumulate) result = result + lanes_at(to + l * VP_LANES);
+                    put_lanes(to + l * VP_LANES, result);
                 }
             } else {
                 float result[VP_PANEL];
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++) memcpy(result + l * VP_LANES, &sum[q][k][l], sizeof(Lanes));
+                VP_UNROLL for (int l = 0; l < REGISTERS; l++) put_lanes(result + l * VP_LANES, sum[q][k][l]);
                 for (int p = 0; p < least(VP_PANEL, valid - q * VP_PANEL); p++) {
                     const float v = no_bias ? result[p] : result[p] + bias[i.bias.scalar ? 0 : q * VP_PANEL + p];
                     to[p] = accumulate ? v + to[p] : v;
@@ -164,7 +176,7 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
     for (int k = 0; k < n; k++) {
         const float* v = x[k] + column;
         Lanes d[REGISTERS];
-        VP_UNROLL for (int q = 0; q < REGISTERS; q++) memcpy(&d[q], dy[k] + q * VP_LANES, sizeof d[q]);
+        VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
         VP_UNROLL for (int c = 0; c < NC; c++) {
             asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
             const Lanes e = all_lanes(v[c]);
@@ -174,12 +186,7 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
     VP_UNROLL for (int c = 0; c < NC; c++) {
         VP_UNROLL for (int q = 0; q < REGISTERS; q++) {
             const int at = c * VP_PANEL + q * VP_LANES;
-            Lanes result = sum[c][q], before;
-            if (from) {
-                memcpy(&before, from + at, sizeof before);
-                result = before + result;
-            }
-            memcpy(to + at, &result, sizeof result);
+            put_lanes(to + at, from ? lanes_at(from + at) + sum[c][q] : sum[c][q]);
         }
     }
 }
@@ -221,8 +228,8 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
                 if (last) g = finished + (c - from) * VP_PANEL;
-                const int step = c + 8 <= stop ? 8 : c + 4 <= stop ? 4 : 1;
-                if (step == 8) outer_columns<8>(g, before, x, c - first, dy, n);
+                const int step = c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
+                if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n);
                 else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n);
                 else outer_columns<1>(g, before, x, c - first, dy, n);
                 c += step;
@@ -290,12 +297,12 @@ template <int UNIT, int SPAN> VP_DEVICE void part_units(Lanes (&a)[VP_LANES])
 VP_DEVICE void transpose_square(float* to, size_t to_row, const float* from, size_t from_row)
 {
     Lanes a[VP_LANES];
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(&a[r], from + r * from_row, sizeof a[r]);
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = lanes_at(from + r * from_row);
     part_units<1, 4>(a);
     part_units<1, 4>(a);
     if constexpr (VP_LANES >= 8) part_units<4, VP_LANES>(a);
     if constexpr (VP_LANES == 16) part_units<4, VP_LANES>(a);
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(to + r * to_row, &a[r], sizeof a[r]);
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) put_lanes(to + r * to_row, a[r]);
 }
 
 // A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.
