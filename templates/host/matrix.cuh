@@ -44,17 +44,12 @@ VP_DEVICE Lanes kept_lanes_at(const float* p)
     return x;
 }
 
-// NV vectors times NP panels, one pass over the columns.
-template <int NP, int NV>
+// NV vectors times NP panels, or times the first NR registers of a panel's rows, one pass over the columns.
+template <int NP, int NV, int NR = REGISTERS>
 static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
 {
-    Lanes sum[NP][NV][REGISTERS];
+    Lanes sum[NP][NV][NR] = {};
     const int columns = (int)i.columns, valid = least(NP * VP_PANEL, i.head.width - panel * VP_PANEL);
-    VP_UNROLL for (int q = 0; q < NP; q++) {
-        VP_UNROLL for (int k = 0; k < NV; k++) {
-            VP_UNROLL for (int l = 0; l < REGISTERS; l++) sum[q][k][l] = Lanes{};
-        }
-    }
     const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
     for (int s = 0; s < x.count; s++) {
         int width;
@@ -62,15 +57,15 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
         const float* v[NV];
         for (int k = 0; k < NV; k++) v[k] = segment_rows.row(row + k);
         for (int c = 0; c < width; c++) {
-            Lanes column[NP][REGISTERS];
+            Lanes column[NP][NR];
             VP_UNROLL for (int q = 0; q < NP; q++) {
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++)
+                VP_UNROLL for (int l = 0; l < NR; l++)
                     column[q][l] = kept_lanes_at(w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES);
             }
             VP_UNROLL for (int k = 0; k < NV; k++) {
                 const Lanes e = all_lanes(v[k][c]);
                 VP_UNROLL for (int q = 0; q < NP; q++) {
-                    VP_UNROLL for (int l = 0; l < REGISTERS; l++) sum[q][k][l] = fma_lanes(column[q][l], e, sum[q][k][l]);
+                    VP_UNROLL for (int l = 0; l < NR; l++) sum[q][k][l] = fma_lanes(column[q][l], e, sum[q][k][l]);
                 }
             }
         }
@@ -84,7 +79,7 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
         VP_UNROLL for (int q = 0; q < NP; q++) {
             float* to = y + q * VP_PANEL;
             if (valid >= (q + 1) * VP_PANEL && (no_bias || !i.bias.scalar)) {
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++) {
+                VP_UNROLL for (int l = 0; l < NR; l++) {
                     Lanes result = sum[q][k][l];
                     if (!no_bias) result = result + lanes_at(bias + q * VP_PANEL + l * VP_LANES);
                     if (accumulate) result = result + lanes_at(to + l * VP_LANES);
@@ -92,7 +87,7 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
                 }
             } else {
                 float result[VP_PANEL];
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++) put_lanes(result + l * VP_LANES, sum[q][k][l]);
+                VP_UNROLL for (int l = 0; l < NR; l++) put_lanes(result + l * VP_LANES, sum[q][k][l]);
                 for (int p = 0; p < least(VP_PANEL, valid - q * VP_PANEL); p++) {
                     const float v = no_bias ? result[p] : result[p] + bias[i.bias.scalar ? 0 : q * VP_PANEL + p];
                     to[p] = accumulate ? v + to[p] : v;
@@ -102,13 +97,20 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     }
 }
 
+// One panel; of one with few rows only the registers that they fill.
+template <int NV> VP_DEVICE void one_panel(const Vp& vp, const Matvec& i, int panel, int row)
+{
+    if (i.head.width - panel * VP_PANEL > VP_LANES) return panel_product<1, NV>(vp, i, i.x, panel, row);
+    panel_product<1, NV, 1>(vp, i, i.x, panel, row);
+}
+
 // Vectors [r0, r1) times panels [p0, p1), NP panels at a time; fewer vectors than a pass takes.
 template <int NP, int NV>
 VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1)
 {
     int p = p0;
     for (; p + NP <= p1; p += NP) panel_product<NP, NV>(vp, i, i.x, p, r0);
-    for (; p < p1; p++) panel_product<1, NV>(vp, i, i.x, p, r0);
+    for (; p < p1; p++) one_panel<NV>(vp, i, p, r0);
 }
 
 // Panels that go together with NV vectors: so many that their sums take 16 registers at most.
@@ -120,7 +122,7 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
 // n vectors, at least two and at most NV, times one panel.
 template <int NV> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, int panel, int row, int n)
 {
-    if (n == NV) return panel_product<1, NV>(vp, i, i.x, panel, row);
+    if (n == NV) return one_panel<NV>(vp, i, panel, row);
     if constexpr (NV > 2) one_pass<NV - 1>(vp, i, panel, row, n);
 }
 
