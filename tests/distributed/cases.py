@@ -96,6 +96,13 @@ def dropping(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Ex
     return vpps.cross_entropy(model["W"] @ h, k % WIDTH)
 
 
+def told(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """A mask that follows the example, behind others of a part of it."""
+    with graph.example(k):
+        first = words(model, graph, step, k)
+        return vpps.sum([first, *(dropping(model, graph, step, k) for _ in range(1 + k % 3))])
+
+
 def infinite(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
     """The last example of the second step is, and what is learned from that of the third."""
     loss = words(model, graph, step, k)
@@ -141,6 +148,8 @@ CASES = {
     "no gradient": Case(loss=some_constant),
     "few": Case(lambda: vpps.Momentum(0.05), loss=few),
     "dropout": Case(loss=dropping, by_shard=True),
+    "dropout of examples": Case(loss=told),
+    "accumulated dropout of examples": Case(loss=told, accumulate=True),
     "frozen": Case(frozen=("W", "E")),
     "infinite": Case(lambda: vpps.Momentum(0.05), loss=infinite),
     "raises": Case(handle={"on_nonfinite": "raise"}, loss=infinite),

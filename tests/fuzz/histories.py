@@ -201,8 +201,8 @@ class History:
         for event in self.events:
             name = _changed(names, event.number)
             if event.name in (*STEPS, "accumulate"):
-                for k in self._batches_of(event):
-                    expected.accumulate(*batch(k))
+                for shard, k in enumerate(self._batches_of(event)):
+                    expected.accumulate(*batch(k), shard)
             if event.name in STEPS:
                 expected.update()
             elif event.name == "discard":

@@ -409,9 +409,16 @@ class PlannerLibrary:
     def _take_key(self, graph: Graph, key: LaunchKey | StepKey | None) -> None:
         """Say which random numbers dropout has."""
         call = self._call
-        call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
+        call.key_on, call.key_low, call.key_high, call.n_examples = int(key is not None), 0, 0, 0
+        call.outside = -1 - key.shard if type(key) is StepKey else -1
         if key is not None and not self._keyless.issuperset(graph.blocks):
             call.key_low, call.key_high = key
+            self._examples = array("q")
+            for first, n, numbers in graph.examples:
+                n = graph.n_calls - first if n is None else n
+                given = (numbers, 0) if isinstance(numbers, int) else (0, address(numbers.numbers) if n else 0)
+                self._examples.extend((first, n, *given))
+            call.examples, call.n_examples = self._examples.buffer_info()[0], len(graph.examples)
 
     def _take_update(self, update: Update) -> NDArray[np.float32]:
         """Say what step is made; returns what must stay alive meanwhile."""

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -161,11 +162,11 @@ class DataParallel(Halves):
         return range(1) if self._world is None else self._world.mine
 
     def _key(self, train: bool, draw: int = 0) -> StepKey | None:
-        """Masks follow the shard, whichever rank has it."""
+        """Masks of what belongs to no example follow the shard, whichever rank has it."""
         key = super()._key(train, draw)
         if key is None or self._world is None:
             return key
-        return StepKey(key.seed, key.step, key.accumulated * self._world.shards + self._mine[len(self._shards)])
+        return replace(key, shard=self._mine[len(self._shards)])
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise HandleError(

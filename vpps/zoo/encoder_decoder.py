@@ -95,7 +95,7 @@ class EncoderDecoder(Classifier):
         kind = (children[:, 0] >= 0).astype(np.int8)
         kind[of_target] = 2
         h, _ = graph.map(
-            [self.begin, self.encode, self.decode], kind=kind, children=children, levels=batch.levels,
+            [self.begin, self.encode, self.decode], **batch.structure | {"kind": kind},
             inputs={"source": batch["source"], "target": batch["target"]}, distinct=True,
         )  # fmt: skip
         if self.attention is None:

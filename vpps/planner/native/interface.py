@@ -11,6 +11,7 @@ from vpps.compiler.records import RECORDS, Frame, From
 from vpps.compiler.slabs import Life
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
+from vpps.ops.philox import EXAMPLE_STEP
 from vpps.placement.distribution import ALIGN, ONE, ZERO
 from vpps.planner.native.policy_table import EncodingKind
 
@@ -23,7 +24,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 @fields(
     ints="""
     training layout splits dead_outputs chunk_rows account
-    n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
+    n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
     script capacity addresses room_for_values touched tables cells grouping
@@ -37,6 +38,8 @@ class Call(Structure):
 
     Attributes:
         training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded: 0 or 1.
+        outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
+        examples: a GivenExamples for each.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
         layout: a LayoutCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
@@ -107,6 +110,12 @@ class GivenBlock(Structure):
 @fields(ints="ends lengths elements")
 class GivenList(Structure):
     """Lists of a block's vertices: addresses of their ends, or 0 and that of their lengths, and of their elements."""
+
+
+@fields(ints="first n number numbers")
+class GivenExamples(Structure):
+    """The examples that vertices belong to: recording index of the first of n, and the number of the example, -1 for
+    none, or the address of one for each."""
 
 
 @fields(ints="parameter rows gradient offsets numbers idle")
@@ -321,11 +330,14 @@ def header() -> str:
     """`interface.h`."""
     enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundAutomaton),
     )
-    numbers = {"ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}
+    numbers = {
+        "ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame),
+        "EXAMPLE_STEP": EXAMPLE_STEP,
+    }  # fmt: skip
     return "".join(
         (
             '#include "numbers.h"\n',
