@@ -58,8 +58,8 @@ class Ahead(NamedTuple):
     key: StepKey | None
 
 
-class Step(NamedTuple):
-    """A step that has begun, and goes on beside the program.
+class BegunStep(NamedTuple):
+    """A step that goes on beside the program.
 
     Attributes:
         shards: of this rank; none where gradients were given.
@@ -90,7 +90,7 @@ class DataParallel(Halves):
         self._shards: list[Shard] = []  # of the step that is being made
         self._begun: tuple[object, ...] = ()  # the state of training when its latest shard was given
         self._compared = -1  # the step after which weights were compared
-        self._step: Step | None = None
+        self._step: BegunStep | None = None
         self._ahead: tuple[Ahead, Plan] | None = None
         super().__init__(model, options)
         self._sum: GradientSum | None = None
@@ -290,7 +290,7 @@ class DataParallel(Halves):
         add_up = partial(self._add_up, shards, found, self.model.step + 1, kind, self._digest(), pieces=not kept)
         rule = copy.copy(self.optimizer)
         rule.groups = {pattern: dict(values) for pattern, values in rule.groups.items()}
-        self._step = Step(shards, accumulate, (rule, self.clip_norm), self._world.aside(add_up))
+        self._step = BegunStep(shards, accumulate, (rule, self.clip_norm), self._world.aside(add_up))
         self.model.step += not accumulate
 
     def _add_up(
