@@ -82,6 +82,7 @@ def test_all_stop_early_together(tmp_path: Path) -> None:
     "arguments, message",
     [
         (["--autotune"], "--autotune tries configurations on whole batches"),
+        (["--timeout", "0"], "init(timeout=0.0): expected seconds"),
         (["--shards", "3"], "2 ranks cannot have as many shards each"),
         (["--data", "/no/such/folder"], "/no/such/folder: cannot be read"),
     ],

@@ -84,14 +84,16 @@ class Training:
 
 
 def main(way: str, block: bool) -> None:
-    if way == "early":
+    if way in ("early", "late"):
         from mpi4py import MPI
 
         if MPI.COMM_WORLD.rank == WHO:
-            raise ImportError("it cannot begin")
-    if way == "stopped late":  # what is registered first comes last
-        atexit.register(lambda: os.kill(os.getpid(), signal.SIGSTOP) if world.rank == WHO else None)
-    timeout = TIMEOUT if way in ("stopped", "stopped late", "early") else TOO_LONG
+            if way == "early":
+                raise ImportError("it cannot begin")
+            time.sleep(TOO_LONG)
+    if way == "ends":  # what is registered first comes last
+        atexit.register(lambda: print(f"ends with {signal.getitimer(signal.ITIMER_REAL)[0]:g} s", flush=True))
+    timeout = TIMEOUT if way in ("stopped", "early", "late") else TOO_LONG
     world = vpps.distributed.init(timeout=timeout, check_every=2)
     with world if block else nullcontext():
         Training(world, way).run()

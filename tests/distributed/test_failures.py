@@ -74,9 +74,18 @@ def test_the_launcher_says_what_was_killed(launcher: str, way: str) -> None:
     assert len(said(ended(launcher, way))) <= 1
 
 
-@pytest.mark.parametrize("way", ["early", "stopped late"])
-def test_beginning_and_end_of_mpi_have_a_timeout(way: str) -> None:
-    ended("mpiexec", way)
+@pytest.mark.parametrize("way", ["early", "late"])
+def test_the_beginning_of_mpi_has_a_timeout(way: str) -> None:
+    assert "init: not all of 2 ranks came here within" in ended("mpiexec", way).err
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
+    """What it does then may take any time."""
+    if why := ranks.missing(launcher):
+        pytest.skip(why)
+    said = ranks.run(launcher, 2, MODULE, "ends", "block")
+    assert said.count("ends with 0 s\n") == 2
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -45,7 +45,7 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
     def command(ctx: typer.Context, **_: Any) -> None:
         with exit_codes(program):
             settings, options, resumed = resolve(ctx, task)
-            with init(shards=options.shards) as world:
+            with init(shards=options.shards, timeout=options.timeout) as world:
                 try:
                     with exit_codes(program):  # it is said before the world ends all ranks
                         made = task(settings) if resumed is None else resumed.task_of(task, settings)
