@@ -261,7 +261,11 @@ class GraphSet:
         for k in world.mine:
             part = self[graphs[shard == k]]
             part.whole = len(graphs)
-            yield part
+            try:
+                yield part
+            except GeneratorExit:  # nobody will ask for the others
+                world.abandoned += 1
+                raise
 
     def split(self, fraction: float, *, seed: int | None = None) -> tuple[GraphSet, GraphSet]:
         """Two sets: `fraction` of the graphs, and the rest.

@@ -71,6 +71,7 @@ class World:
         timeout: seconds that a rank may be late.
         check_every: steps after which all compare their weights.
         peers: all processes, by rank.
+        abandoned: loops over `batches(world=)` that were left before their end.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class World:
         self.mine = range(self.rank * each, (self.rank + 1) * each)
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._meetings = 0
+        self._meetings = self.abandoned = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
         self._without_nccl = ""  # why, as far as was tried

@@ -118,8 +118,8 @@ class DataParallel(Halves):
         if self._shards and self._begun != self._state():
             self._shards = []
             raise HandleError(
-                "fb: weights or what was accumulated have changed since the first shards of this step were given, "
-                "which are forgotten; begin the step again"
+                "fb: weights or what was accumulated have changed since the first shards of this step were given, or "
+                "the loop over batches() was left; these are forgotten, begin the step again"
             )
         if self._shards and self._shards[0].accumulate != accumulate:
             self._refuse("fb", f"accumulate={accumulate} is not what these had")
@@ -142,7 +142,8 @@ class DataParallel(Halves):
         """Of training: another one, and shards would be of different weights."""
         store = self._store
         store.note_changes()
-        return self.model.step, store.accumulated, store.changes, self.model.state_version
+        assert self._world is not None
+        return self._world.abandoned, self.model.step, store.accumulated, store.changes, self.model.state_version
 
     def _tell(self, error: BaseException) -> None:
         """Tell the other ranks of an error, unless they have it as well, or this is Ctrl-C, which they get, too."""
