@@ -17,7 +17,20 @@ from vpps.cli.saved_run import best_of
 
 pytest.importorskip("mpi4py")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-MAIN = [sys.executable, "-c", "from vpps.cli.train import main; main()"]
+DIFFERING = """
+from vpps.cli import loop, train
+
+def epoch(task, *rest, right=loop._epoch):
+    loss = right(task, *rest)
+    if not rest[-1].is_first:
+        for p in task.model:
+            p.assign(p.host + 1)
+    return loss
+
+loop._epoch = epoch
+train.main()
+"""
+"""A program in which ranks have weights of their own after an epoch."""
 FEW = [*SMALL, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
 UNVERIFIED = {**ENVIRONMENT, "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
 
@@ -27,10 +40,12 @@ pytestmark = [
 ]
 
 
-def vpps_train(ranks: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def vpps_train(
+    ranks: int, *arguments: str | Path, main: str = "from vpps.cli.train import main; main()"
+) -> subprocess.CompletedProcess[str]:
     """By so many processes; 0: one without mpiexec."""
     launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
-    command = [*launcher, *MAIN, *map(str, arguments)]
+    command = [*launcher, sys.executable, "-c", main, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=UNVERIFIED, timeout=300, check=False)
 
 
@@ -76,6 +91,13 @@ def test_all_stop_early_together(tmp_path: Path) -> None:
     assert lines[-1].startswith("no better dev root accuracy for 2 epochs")
     with safe_open(tmp_path / "run", framework="numpy") as file:
         assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == len(lines) - 2
+
+
+def test_no_checkpoint_is_written_of_weights_that_differ(tmp_path: Path) -> None:
+    result = vpps_train(2, "tree-lstm", *SMALL, "--epochs", "1", "--checkpoint", tmp_path / "run", main=DIFFERING)
+    assert result.returncode == 1
+    assert "is not like the others in its weights, after step 4" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

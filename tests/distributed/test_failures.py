@@ -23,6 +23,7 @@ SAID = {
     "longer": rf"rank 0 .* has ended, while {WHO} begins a step",
     "gathers": r"ranks do different things: rank 0 a step, rank 1 a gather.*",
     "assigns": rf"{WHO} is not like the others in its weights, at step 5: .*",
+    "compares": rf"{WHO} is not like the others in its weights, after step 3: .*",
     "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
 }
@@ -42,7 +43,7 @@ def ended(launcher: str, way: str, *more: str) -> ranks.Ended:
     """How two ranks have ended, or three where they must be told apart by their majority."""
     if why := ranks.missing(launcher):
         pytest.skip(why)
-    found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "all") else 2, MODULE, way, *more))
+    found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "compares", "all") else 2, MODULE, way, *more))
     assert found.status != 0
     return found
 

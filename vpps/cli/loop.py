@@ -60,6 +60,8 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 found = world.gather(scored)[0]  # all go on, or stop, as the first does
                 scores = "".join(f"  {name} {score:.3f}" for name, score in found.items())
                 improved = best.see(next(iter(found.values())), epoch + 1)
+                if options.checkpoint is not None:
+                    handle.compare_weights()
                 if options.checkpoint is not None and world.is_first:
                     kept = vars(options) | vars(settings)
                     saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best), options.checkpoint)
