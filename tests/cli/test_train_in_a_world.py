@@ -6,18 +6,37 @@ import json
 import re
 import subprocess
 import sys
+import warnings
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from safetensors import safe_open
 
 from tests.cli.program import EPOCH, contents
 from tests.cli.test_train import ENVIRONMENT, FLAGS
+from vpps.cli.ranks import warnings_once
 from vpps.cli.saved_run import best_of
 
 pytest.importorskip("mpi4py")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 MAIN = [sys.executable, "-c", "from vpps.cli.train import main; main()"]
+DIFFERING = """
+from vpps.cli import loop, train
+
+def epoch(task, *rest, right=loop._epoch):
+    loss = right(task, *rest)
+    if not rest[-1].is_first:
+        for p in task.model:
+            p.assign(p.host + 1)
+    return loss
+
+loop._epoch = epoch
+train.main()
+"""
+"""A program in which ranks have weights of their own after an epoch."""
 FEW = [*FLAGS, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
 UNVERIFIED = {**ENVIRONMENT, "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
 
@@ -27,10 +46,10 @@ pytestmark = [
 ]
 
 
-def vpps_train(ranks: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def vpps_train(ranks: int, *arguments: str | Path, main: str = MAIN[-1]) -> subprocess.CompletedProcess[str]:
     """By so many processes; 0: one without mpiexec."""
     launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
-    command = [*launcher, *MAIN, *map(str, arguments)]
+    command = [*launcher, sys.executable, "-c", main, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=UNVERIFIED, timeout=300, check=False)
 
 
@@ -78,16 +97,54 @@ def test_all_stop_early_together(tmp_path: Path) -> None:
         assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == len(lines) - 2
 
 
+def test_no_checkpoint_is_written_of_weights_that_differ(tmp_path: Path) -> None:
+    result = vpps_train(2, "tree-lstm", *FLAGS, "--epochs", "1", "--checkpoint", tmp_path / "run", main=DIFFERING)
+    assert result.returncode == 1
+    assert "is not like the others in its weights, after step 4" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
-    "arguments, message",
+    "arguments, message, status",
     [
-        (["--autotune"], "--autotune tries configurations on whole batches"),
-        (["--shards", "3"], "2 ranks cannot have as many shards each"),
-        (["--data", "/no/such/folder"], "/no/such/folder: cannot be read"),
+        (["--epochs", "x"], "Invalid value for '--epochs'", 2),
+        (["--resume"], "Invalid value for --resume", 2),
+        (["--autotune"], "--autotune tries configurations on whole batches", 1),
+        (["--timeout", "0"], "init(timeout=0.0): expected seconds", 1),
+        (["--shards", "3"], "2 ranks cannot have as many shards each", 1),
+        (["--data", "/no/such/folder"], "/no/such/folder: cannot be read", 1),
     ],
 )
-def test_errors_are_sentences_and_exit_code_1(arguments: list[str], message: str) -> None:
+def test_errors_are_sentences_that_one_rank_says(arguments: list[str], message: str, status: int) -> None:
     result = vpps_train(2, "tree-lstm", *arguments)
-    assert result.returncode == 1
-    assert message in result.stderr
+    assert result.returncode == status
+    assert result.stderr.count(message) == 1
     assert "Traceback" not in result.stderr
+
+
+def test_usage_that_is_wrong_for_one_rank_alone_is_said() -> None:
+    result = vpps_train(1, "tree-lstm", *FLAGS, ":", "-n", "1", *MAIN, "tree-lstm", "--epochs", "x")
+    assert result.returncode != 0
+    assert result.stderr.count("Invalid value for '--epochs'") == 2  # and why the other one ends
+    assert re.search(r"rank 1 of 2 \(.*\) has failed: Invalid value for '--epochs'", result.stderr)
+
+
+def test_steps_that_all_ranks_leave_out_are_warned_of_once() -> None:
+    result = vpps_train(2, "tree-lstm", *FLAGS, "--optimizer", "sgd", "--lr", "1e38", "--epochs", "1")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("the step is left out") == 1
+
+
+def test_warnings_come_from_the_first_rank_that_has_them() -> None:
+    world: Any = SimpleNamespace(rank=1, gather=lambda own: [["all"], own, ["all", "last"]])
+
+    def warned(fails: bool) -> list[str]:
+        with warnings.catch_warnings(record=True) as given, suppress(ValueError), warnings_once(world):
+            for text in ("all", "mine"):
+                warnings.warn(text, stacklevel=1)
+            if fails:
+                raise ValueError
+        return [str(warning.message) for warning in given]
+
+    assert warned(fails=False) == ["mine"]
+    assert warned(fails=True) == ["all", "mine"]

@@ -49,6 +49,8 @@ class Training:
         for number in range(STEPS):
             if self.is_wrong and number == 3:
                 self.go_wrong()
+            if self.way == "compares" and number == 3:
+                self.handle.compare_weights()
             self.step()
         if self.is_wrong and self.way == "longer":
             self.step()
@@ -74,7 +76,7 @@ class Training:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stopped":
                 os.kill(os.getpid(), signal.SIGSTOP)
-            case "assigns":
+            case "assigns" | "compares":
                 self.W.assign(np.ones(self.W.shape))
             case "gathers":
                 self.world.gather("this")
@@ -84,14 +86,16 @@ class Training:
 
 
 def main(way: str, block: bool) -> None:
-    if way == "early":
+    if way in ("early", "late"):
         from mpi4py import MPI
 
         if MPI.COMM_WORLD.rank == WHO:
-            raise ImportError("it cannot begin")
-    if way == "stopped late":  # what is registered first comes last
-        atexit.register(lambda: os.kill(os.getpid(), signal.SIGSTOP) if world.rank == WHO else None)
-    timeout = TIMEOUT if way in ("stopped", "stopped late", "early") else TOO_LONG
+            if way == "early":
+                raise ImportError("it cannot begin")
+            time.sleep(TOO_LONG)
+    if way == "ends":  # what is registered first comes last
+        atexit.register(lambda: print(f"ends with {signal.getitimer(signal.ITIMER_REAL)[0]:g} s", flush=True))
+    timeout = TIMEOUT if way in ("stopped", "early", "late") else TOO_LONG
     world = vpps.distributed.init(timeout=timeout, check_every=2)
     with world if block else nullcontext():
         Training(world, way).run()

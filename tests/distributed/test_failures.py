@@ -23,6 +23,7 @@ SAID = {
     "longer": rf"rank 0 .* has ended, while {WHO} begins a step",
     "gathers": r"ranks do different things: rank 0 a step, rank 1 a gather.*",
     "assigns": rf"{WHO} is not like the others in its weights, at step 5: .*",
+    "compares": rf"{WHO} is not like the others in its weights, after step 3: .*",
     "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
 }
@@ -42,7 +43,7 @@ def ended(launcher: str, way: str, *more: str) -> ranks.Ended:
     """How two ranks have ended, or three where they must be told apart by their majority."""
     if why := ranks.missing(launcher):
         pytest.skip(why)
-    found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "all") else 2, MODULE, way, *more))
+    found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "compares", "all") else 2, MODULE, way, *more))
     assert found.status != 0
     return found
 
@@ -74,9 +75,18 @@ def test_the_launcher_says_what_was_killed(launcher: str, way: str) -> None:
     assert len(said(ended(launcher, way))) <= 1
 
 
-@pytest.mark.parametrize("way", ["early", "stopped late"])
-def test_beginning_and_end_of_mpi_have_a_timeout(way: str) -> None:
-    ended("mpiexec", way)
+@pytest.mark.parametrize("way", ["early", "late"])
+def test_the_beginning_of_mpi_has_a_timeout(way: str) -> None:
+    assert "init: not all of 2 ranks came here within" in ended("mpiexec", way).err
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
+    """What it does then may take any time."""
+    if why := ranks.missing(launcher):
+        pytest.skip(why)
+    said = ranks.run(launcher, 2, MODULE, "ends", "block")
+    assert said.count("ends with 0 s\n") == 2
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import vpps
 import vpps.distributed
+from tests.data.test_graphset import chains
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.session.gradient_sum import GradientSum
@@ -66,7 +67,7 @@ def test_shards_of_other_weights_are_forgotten(net: Net, handle: vpps.Handle, tm
         handle.fb(*net.loss(1))
     handle.fb(*net.loss(0))
     net.model.restore(tmp_path / "kept")
-    with pytest.raises(vpps.HandleError, match="are forgotten; begin the step again"):
+    with pytest.raises(vpps.HandleError, match="are forgotten, begin the step again"):
         handle.fb(*net.loss(1))
     handle.fb(*net.loss(0))
     handle.discard_accumulated()
@@ -78,6 +79,23 @@ def test_shards_of_other_weights_are_forgotten(net: Net, handle: vpps.Handle, tm
         for k in range(2):
             clean.fb(*other.loss(k))
     assert np.array_equal(net.W.numpy(), other.W.numpy())
+
+
+def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Handle) -> None:
+    """Whatever it was of: all later steps would be made of shards of two batches."""
+    batches = chains(*[1] * 8).batches
+    for _ in batches(4, world=net.world):
+        handle.fb(*net.loss(0))
+        break
+    with pytest.raises(vpps.HandleError, match=r"loop over batches\(\) was left; these are forgotten"):
+        handle.fb(*net.loss(0))
+    for k, _ in enumerate(batches(4, world=net.world)):  # left between steps
+        handle.fb(*net.loss(k))
+        if k == 1:
+            break
+    for _ in batches(4, world=net.world):
+        handle.fb(*net.loss(0))
+    assert net.model.step == 3
 
 
 def test_what_does_not_fit_into_a_step_is_refused(net: Net, handle: vpps.Handle) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 import vpps
 import vpps.distributed
+from tests.distributed import ranks
+from tests.processes import ROOT
 from vpps.distributed.launcher import launcher
 
 pytestmark = pytest.mark.host
@@ -42,8 +47,19 @@ def test_what_started_the_process_is_recognised(
 
 def test_srun_without_a_way_to_meet_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    with pytest.raises(vpps.DistributedError, match="srun --mpi=pmix"):
+    with pytest.raises(vpps.DistributedError, match="srun --mpi=pmi2"):
         vpps.distributed.init()
+
+
+def test_an_mpi_that_does_not_understand_the_launcher_is_an_error() -> None:
+    """Else every process would train alone."""
+    if why := ranks.missing("mpiexec"):
+        pytest.skip(why)
+    command = [sys.executable, "-c", "import vpps; vpps.distributed.init()"]
+    environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}  # of Open MPI, and this is MPICH
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert result.returncode == 1
+    assert "2 processes were started together, but MPICH" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, JustifyMethod
 from rich.table import Table
+from typer.core import TyperGroup
 
 from vpps.errors import VppsError
 from vpps.kernel.cache import Label, watchers
@@ -23,10 +24,15 @@ PIPE_WIDTH = 1000
 """Columns of a pipe or file: a line is a line there."""
 
 
-def app_named(name: str) -> typer.Typer:
+def app_named(name: str, cls: type[TyperGroup] | None = None) -> typer.Typer:
     """An app of commands, as all of ours behave."""
     return typer.Typer(
-        name=name, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+        name=name,
+        cls=cls,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
     )
 
 
@@ -110,11 +116,19 @@ def telling_of_compiling() -> Iterator[None]:
 
 
 @contextmanager
-def exit_codes(program: str) -> Iterator[None]:
+def exit_codes(program: str, says_another: Callable[[BaseException, str], bool] | None = None) -> Iterator[None]:
     """Turns a VppsError and a lack of memory into one sentence and exit code 1, Ctrl-C into one and 130 (128 + SIGINT).
 
     Warnings become a sentence as well, without the line of our code that gave it.
+
+    Args:
+        says_another: whether another process says that of an error.
     """
+
+    def end(error: BaseException, text: str, status: int) -> NoReturn:
+        if says_another is None or not says_another(error, text):
+            print(f"{program}: {text}", file=sys.stderr)
+        raise typer.Exit(status) from None
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         print(f"{program}: {message}", file=sys.stderr)
@@ -124,11 +138,8 @@ def exit_codes(program: str) -> Iterator[None]:
             warnings.showwarning = show
             yield
     except VppsError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        end(error, str(error), 1)
     except MemoryError as error:
-        print(f"{program}: there is not enough memory ({error}): take a smaller network or batch", file=sys.stderr)
-        raise typer.Exit(1) from None
+        end(error, f"there is not enough memory ({error}): take a smaller network or batch", 1)
     except KeyboardInterrupt as interrupt:
-        print(f"{program}: interrupted {interrupt}".rstrip(), file=sys.stderr)
-        raise typer.Exit(130) from None
+        end(interrupt, f"interrupted {interrupt}".rstrip(), 130)

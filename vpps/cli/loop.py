@@ -34,8 +34,8 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
             "--autotune tries configurations on whole batches: leave it out, and run it or vpps-profile in one process "
             "before; what they find is used here too"
         )
-    if resumed is not None and options.checkpoint is not None:
-        task.model.restore(options.checkpoint)
+    if resumed is not None:
+        task.model.restore(resumed.path)
     finished = resumed.epoch if resumed is not None else 0
     best = Best(task.lower_is_better) if resumed is None else Best(**resumed.best)
     console = plain_console(quiet=not world.is_first)
@@ -60,6 +60,8 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 found = world.gather(scored)[0]  # all go on, or stop, as the first does
                 scores = "".join(f"  {name} {score:.3f}" for name, score in found.items())
                 improved = best.see(next(iter(found.values())), epoch + 1)
+                if options.checkpoint is not None:
+                    handle.compare_weights()
                 if options.checkpoint is not None and world.is_first:
                     kept = vars(options) | vars(settings)
                     saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best), options.checkpoint)
@@ -81,7 +83,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 found_before = "as the tuning database has it"
                 console.print(found_before if handle.tuning is None else handle.tuning.describe(), soft_wrap=True)
     except KeyboardInterrupt:
-        kept_run = options.checkpoint is not None and os.path.exists(options.checkpoint)
+        kept_run = options.checkpoint is not None and os.path.exists(best_of(options.checkpoint))
         advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept_run else "; nothing was saved"
         raise KeyboardInterrupt(f"after {finished} of {options.epochs} epochs{advice}") from None
 

@@ -49,6 +49,10 @@ class TrainOptions:
             metavar="N",
         ),
     ] = None
+    timeout: Annotated[
+        float,
+        _option(min=0.0, help="Seconds that one of several processes may be late before all end.", metavar="SECONDS"),
+    ] = 300.0
     optimizer: Annotated[OptimizerName, _option(help="Update rule.")] = ADAM
     lr: float | None = None  # `learning_rate` makes an option of it
     clip_norm: Annotated[

@@ -159,13 +159,14 @@ def _saved(ctx: typer.Context, task: str, path: Path | None) -> SavedRun | None:
         pass
     except OSError as error:
         raise typer.BadParameter(f"{best_of(path)}: {error.strerror}", param_hint="--checkpoint") from None
-    if os.path.exists(best_of(path)) and not os.path.exists(path):  # written first
-        ended = "of a run that was ended in its first epoch, exists without a checkpoint to continue"
-        raise typer.BadParameter(f"{best_of(path)}, {ended}: move it away", param_hint="--checkpoint")
+    # The best is written first: a run that was killed in between, after its first epoch, has left nothing else.
+    kept = next((file for file in (path, best_of(path)) if os.path.exists(file)), None)
     if ctx.params["resume"]:
-        return SavedRun.load(path, task)
-    if os.path.exists(path):
-        raise typer.BadParameter(f"{path} exists: add --resume to continue it", param_hint="--checkpoint")
+        return SavedRun.load(kept or path, task)
+    if kept is not None:
+        raise typer.BadParameter(
+            f"{kept} exists: add --resume to continue it, or move it away", param_hint="--checkpoint"
+        )
     if not os.path.isdir(path.parent):
         raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--checkpoint")
     if not os.access(path.parent, os.W_OK):

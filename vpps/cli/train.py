@@ -14,6 +14,7 @@ import typer
 from vpps.cli import loop
 from vpps.cli.console import app_named, exit_codes
 from vpps.cli.options import TrainOptions, learning_rate
+from vpps.cli.ranks import RankedCommand, RankedGroup, says_another, warnings_once
 from vpps.cli.saved_run import SavedRun, resolve
 from vpps.cli.settings import keyword, parameters_of
 from vpps.cli.streams import run_program
@@ -23,7 +24,7 @@ from vpps.values import as_path
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
-app = app_named("vpps-train")
+app = app_named("vpps-train", RankedGroup)
 
 
 @app.callback()
@@ -43,15 +44,17 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
     """
 
     def command(ctx: typer.Context, **_: Any) -> None:
-        with exit_codes(program):
+        with exit_codes(program, says_another):
             settings, options, resumed = resolve(ctx, task)
-            with init(shards=options.shards) as world:
-                try:
-                    with exit_codes(program):  # it is said before the world ends all ranks
+            world = init(shards=options.shards, timeout=options.timeout)
+        with exit_codes(program), world:
+            try:
+                with exit_codes(program, lambda *_: world.await_turn()):  # it is said before the world ends all ranks
+                    with warnings_once(world):
                         made = task(settings) if resumed is None else resumed.task_of(task, settings)
-                        loop.run(made, options, settings, resumed, world)
-                except typer.Exit as error:
-                    raise SystemExit(error.exit_code) from None
+                    loop.run(made, options, settings, resumed, world)
+            except typer.Exit as error:
+                raise SystemExit(error.exit_code) from None
 
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += parameters_of(task.settings_type)
@@ -111,5 +114,5 @@ def main_of(task: type[Task[Any]]) -> None:
     """
     name = Path(sys.argv[0]).name
     program = app_named(task.name)
-    program.command(epilog=_epilog(task))(command_of(task, name))
+    program.command(epilog=_epilog(task), cls=RankedCommand)(command_of(task, name))
     run_program(name, program)

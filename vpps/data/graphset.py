@@ -262,7 +262,11 @@ class GraphSet:
             numbers = np.flatnonzero(shard == k)
             part = self[graphs[numbers]]
             part.whole, part.numbers = len(graphs), numbers
-            yield part
+            try:
+                yield part
+            except GeneratorExit:  # nobody will ask for the others
+                world.abandoned += 1
+                raise
 
     def split(self, fraction: float, *, seed: int | None = None) -> tuple[GraphSet, GraphSet]:
         """Two sets: `fraction` of the graphs, and the rest.

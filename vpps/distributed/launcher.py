@@ -15,6 +15,9 @@ from vpps.values import as_count, as_flag, as_number
 MPI_VARIABLES = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
 """What MPICH and Intel MPI (PMI), Open MPI and PMIx tell their processes."""
 
+SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", SLURM_TASKS.name)
+"""How many processes a launcher says that it has started, the nearest one first."""
+
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells its processes."""
 
@@ -33,8 +36,8 @@ def launcher() -> str:
         return "mpi"
     if SLURM_TASKS.get() != "1":
         raise DistributedError(
-            "srun started this process without telling it of the others: use srun --mpi=pmix or --mpi=pmi2, as your "
-            "MPI library wants it (srun --mpi=list), or init(backend='alone')"
+            "srun started this process without telling it of the others: use srun --mpi=pmi2 (MPICH, as vpps[mpi] "
+            "brings it) or --mpi=pmix (Open MPI), whichever srun --mpi=list has, or init(backend='alone')"
         )
     return "alone"
 
@@ -98,7 +101,15 @@ def _transport(backend: Any, timeout: float) -> Transport | None:
 def _mpi(comm: Any, timeout: float) -> Transport:
     from vpps.distributed.transports.mpi import MpiTransport
 
-    return MpiTransport(comm, timeout)
+    transport = MpiTransport(comm, timeout)
+    told = next((int(os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), 1)
+    if comm is None and transport.size == 1 < told:
+        raise DistributedError(
+            f"init: {told} processes were started together, but {transport.library} does not understand their "
+            "launcher, and each would train alone: use the mpiexec of that library; with srun --mpi=pmi2 for MPICH, "
+            "--mpi=pmix for Open MPI"
+        )
+    return transport
 
 
 def _torch(group: Any, timeout: float) -> Transport:

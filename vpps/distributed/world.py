@@ -74,6 +74,7 @@ class World:
         timeout: seconds that a rank may be late.
         check_every: steps after which all compare their weights.
         peers: all processes, by rank.
+        abandoned: loops over `batches(world=)` that were left before their end.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class World:
         self._thread = threading.get_ident()
         self._aside: _Aside | None = None
         self._latest: Future[Any] = Future()  # of what was done aside
-        self._meetings = 0
+        self._meetings = self.abandoned = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
         self._without_nccl = ""  # why, as far as was tried
@@ -307,6 +308,14 @@ class World:
                 self._wait_aside()
             self._headers("failure", failure=why)
 
+    def fails_alike(self, why: str) -> bool:
+        """Let the other ranks know that this one cannot go on, where they cannot either; whether one before it fails
+        for the same reason. Others end all. Raises DistributedError: some do not come."""
+        failures = self._headers("failure", failure=why)["failure"]
+        self._closed, self._broken = True, f"{self.named(self.rank)} has failed: {why}"
+        _OPEN.pop(self, None)
+        return failures[self.rank] in failures[: self.rank]
+
     def close(self) -> None:
         """Wait until all ranks are here, and part. Raises DistributedError: they cannot, as something has failed."""
         if self._transport is not None and not self._closed and self._pid == os.getpid():
@@ -335,7 +344,7 @@ class World:
         if self.size == 1 or self._pid != os.getpid() or self not in _OPEN:
             return
         _OPEN.pop(self, None)
-        time.sleep(min(self.rank * TURN, GRACE))
+        self.await_turn()
         if not isinstance(error, DistributedError | SystemExit | KeyboardInterrupt):
             traceback.print_exception(error)
         said, status = " ".join(str(error).split()), 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -347,6 +356,12 @@ class World:
         sys.stdout.flush()
         assert self._transport is not None
         self._transport.abort(status)
+
+    def await_turn(self) -> bool:
+        """Let the ranks before this one say what is wrong, and end all, where they end for the same reason. False: they
+        have not."""
+        time.sleep(min(self.rank * TURN, GRACE))
+        return False
 
     def _catch(self) -> None:
         """Have exceptions that nobody catches end all ranks, and wait for all at the end of the program."""

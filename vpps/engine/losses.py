@@ -22,14 +22,15 @@ class Losses:
 
     Args:
         on_nonfinite: whether a step that is left out is warned of, once, or raises, or is only counted.
+        warns: False: another process does, which leaves out the same steps.
 
     Attributes:
         latest: of the step that ended last, NaN before the first.
         skipped: steps that were left out: they have changed nothing.
     """
 
-    def __init__(self, on_nonfinite: OnNonfinite) -> None:
-        self.on_nonfinite = on_nonfinite
+    def __init__(self, on_nonfinite: OnNonfinite, warns: bool = True) -> None:
+        self.on_nonfinite, self._warns = on_nonfinite, warns
         self.latest = math.nan
         self.skipped = 0
         self._warned = False
@@ -68,6 +69,8 @@ class Losses:
         if self.on_nonfinite == "raise":
             raise NonFiniteError(message)
         self._warned = True
+        if not self._warns:
+            return
         warnings.warn(f"{message} (handle.skipped counts such steps)", RuntimeWarning, stacklevel=_users_level())
 
 

@@ -49,7 +49,7 @@ class ParameterStore:
         self.changes = 0  # of weights, by whomever
         self._state_version = -1  # of the optimizer's state, adopted
         self._moments_are_current = False
-        self._since = 0  # the model's step when the optimizer's moments began
+        self._since: int | None = None  # the model's step when the optimizer's moments began, if they have
         self._weights_changed = False  # the pool's weights are newer than the model's
         self.held = NOTHING_HELD  # gradients that no update has used yet
         self._calls = 0  # of which they are the sum
@@ -116,7 +116,7 @@ class ParameterStore:
         if self._state_version == self.model.state_version:
             return
         state = self._saved_state()
-        self._since = self.model.step if state is None else state.since
+        self._since = None if state is None else state.since
         self._moments_are_current = False
         self._adopt_gradients()
         if self.ema is not None:
@@ -240,12 +240,15 @@ class ParameterStore:
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
         """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
         number = self.model.step + 1
+        if self._since is None:
+            self._since = self.model.step
         averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
         return Update(optimizer, number, number - self._since, clip_norm, averaging)
 
     def pass_over_step(self) -> None:
         """A step was left out, but its number is used up: the moments are no older for that."""
-        self._since += 1
+        if self._since is not None:
+            self._since += 1
 
     def _averages(self) -> Averages:
         averages = self.model.averages
@@ -376,7 +379,7 @@ class ParameterStore:
                 moments[name][p.name] = distribution.fetch(pool, p, address)
             if place.average:
                 averages[p.name] = distribution.fetch(pool, p, place.average)
-        self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since)
+        self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since or 0)
         if self.ema is not None:
             current = {p.name: rows.copy() for p, rows in self._row_averaged.items() if p.trainable}
             self.model.averages = Averages(self.ema, self._averaged, averages, current)

@@ -183,11 +183,10 @@ class DataParallel(Halves):
         planner = engine.planner
         if planner is None or not engine.knows(graph):
             return
-        ahead = Ahead(
-            planner, graph, graph.n_calls, loss, 1 - engine.parity, self._key(train=True)
-        )  # its update is next
+        parity = 1 - engine.parity  # the update of that step comes before
+        ahead = Ahead(planner, graph, graph.n_calls, loss, parity, self._key(train=True))
         with suppress(VppsError):  # fb says what is wrong
-            self._ahead = ahead, planner.plan_training(graph, loss, None, ahead.parity, ahead.key)
+            self._ahead = ahead, planner.plan_training(graph, loss, None, parity, ahead.key)
 
     def _fb_shard(self, graph: Graph, loss: Expression, accumulate: bool) -> None:
         """Gradients of one shard; with the last of them the step."""
@@ -195,8 +194,8 @@ class DataParallel(Halves):
         if self._shards and self._begun != self._state():
             self._shards = []
             raise HandleError(
-                "fb: weights or what was accumulated have changed since the first shards of this step were given, "
-                "which are forgotten; begin the step again"
+                "fb: weights or what was accumulated have changed since the first shards of this step were given, or "
+                "the loop over batches() was left; these are forgotten, begin the step again"
             )
         if self._shards and self._shards[0].accumulate != accumulate:
             self._refuse("fb", f"accumulate={accumulate} is not what these had")
@@ -223,7 +222,8 @@ class DataParallel(Halves):
         """Of training: another one, and shards would be of different weights."""
         store = self._store
         store.note_changes()
-        return self.model.step, store.accumulated, store.changes, self.model.state_version
+        assert self._world is not None
+        return self._world.abandoned, self.model.step, store.accumulated, store.changes, self.model.state_version
 
     def _tell(self, error: BaseException) -> None:
         """Tell the other ranks of an error, unless they have it as well, or this is Ctrl-C, which they get, too."""

@@ -54,7 +54,7 @@ class Session:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         compiled_planner.prepare()  # in the background, beside recorder and kernel
         recorder.prepare()
-        self._losses = Losses(options.on_nonfinite)
+        self._losses = Losses(options.on_nonfinite, warns=options.world is None or options.world.is_first)
         self._configurator = Configurator(model, options, self._losses)
         self._tracing = Tracing(self._configurator, self._lock)
         self._closed = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import time
 from typing import Any
 
@@ -46,8 +45,14 @@ class MpiTransport(Transport):
         comm, request = given.Idup()
         self._comm: Any = comm
         if not self._wait([request], timeout):
+            atexit.register(given.Abort, 1)  # else MPI, at its end, would wait for them
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
-        atexit.register(_end_within, timeout)
+
+    @property
+    def library(self) -> str:
+        """What mpi4py uses, in words."""
+        name, version = self._mpi.get_vendor()
+        return f"{name} {'.'.join(map(str, version))}"
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
         requests = [self._comm.Irecv(array, r) for r, array in receives]
@@ -77,9 +82,3 @@ class MpiTransport(Transport):
 
     def close(self) -> None:
         self._comm.Free()
-
-
-def _end_within(seconds: float) -> None:
-    """End this process after that time: at its end MPI waits for all ranks, even for one that is stopped."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
