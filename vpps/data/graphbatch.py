@@ -159,7 +159,10 @@ class GraphBatch:
     @_once
     def examples(self) -> ExampleNumbers:
         """The number of the graph that each vertex belongs to, for `graph.map` and `Rows.of`."""
-        return ExampleNumbers(self.n_vertices, lambda: self.numbers.repeat(self._sizes))
+        numbers, sizes = self.__dict__.get("numbers"), self._sizes  # the batch itself would be a cycle
+        return ExampleNumbers(
+            self.n_vertices, lambda: (np.arange(len(sizes)) if numbers is None else numbers).repeat(sizes)
+        )
 
     @_once
     def graph_of_vertex(self) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 // The numbers of vertices that their random words depend on (vpps/ops/philox.py).
 #pragma once
 
+#include <array>
 #include <map>
 #include "interface.h"
 
@@ -21,14 +22,15 @@ public:
                 std::fill_n(example_.begin() + given->first, given->n,
                             given->number < 0 ? call.outside : given->number);
         }
-        next_.clear();
+        others_.clear();
+        for (size_t k = 0; n_calls && k < usual_.size(); k++)
+            usual_[k] = first_of(static_cast<i64>(k));
         numbers_.resize(n_calls);
-        i64 latest = call.outside;
-        u32* next = &next_of(latest);
-        for (i64 k = 0; k < n_calls; k++) {
-            if (example_[k] != latest)  // that of a neighbour as often as not
-                next = &next_of(latest = example_[k]);
-            numbers_[k] = (*next)++;
+        for (i64 k = 0; k < n_calls;) {
+            const i64 example = example_[k];  // that of its neighbours as often as not
+            u32& next = next_of(example);
+            for (; k < n_calls && example_[k] == example; k++)
+                numbers_[k] = next++;
         }
         behind_ = next_of(call.outside) - static_cast<u32>(n_calls);
     }
@@ -41,11 +43,17 @@ public:
 private:
     std::vector<i64> example_;
     std::vector<u32> numbers_;
-    std::map<i64, u32> next_;
+    // By example the number of its next vertex. Few have large numbers.
+    std::array<u32, 1024> usual_;
+    std::map<i64, u32> others_;
     u32 behind_ = 0;  // numbers of vertices after those whose example is known, less their recording indices
+
+    static u32 first_of(i64 example) { return static_cast<u32>(example + 1) * static_cast<u32>(EXAMPLE_STEP); }
 
     u32& next_of(i64 example)
     {
-        return next_.try_emplace(example, static_cast<u32>(example + 1) * static_cast<u32>(EXAMPLE_STEP)).first->second;
+        if (example >= 0 && example < static_cast<i64>(usual_.size()))
+            return usual_[example];
+        return others_.try_emplace(example, first_of(example)).first->second;
     }
 };
