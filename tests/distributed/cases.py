@@ -103,6 +103,11 @@ def told(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expres
         return vpps.sum([first, *(dropping(model, graph, step, k) for _ in range(1 + k % 3))])
 
 
+def told_of_two_cells(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
+    """Gradients are computed twice, with the same masks."""
+    return told(model, graph, step, k) + two_cells(model, graph, step, k)
+
+
 def infinite(model: vpps.Model, graph: vpps.Graph, step: int, k: int) -> vpps.Expression:
     """The last example of the second step is, and what is learned from that of the third."""
     loss = words(model, graph, step, k)
@@ -149,6 +154,7 @@ CASES = {
     "few": Case(lambda: vpps.Momentum(0.05), loss=few),
     "dropout": Case(loss=dropping, by_shard=True),
     "dropout of examples": Case(loss=told),
+    "dropout beside cells of some": Case(loss=told_of_two_cells),
     "accumulated dropout of examples": Case(loss=told, accumulate=True),
     "frozen": Case(frozen=("W", "E")),
     "infinite": Case(lambda: vpps.Momentum(0.05), loss=infinite),

@@ -129,6 +129,25 @@ def test_masks_follow_the_shard(net: Net, handle: vpps.Handle) -> None:
     assert handle.sync_get_latest_loss() == pytest.approx(sum(map(float, values)))
 
 
+def test_masks_of_an_example_follow_no_shard(net: Net, handle: vpps.Handle) -> None:
+    """They are those of a handle without a world, for every draw."""
+
+    def values(of: vpps.Handle, draw: int) -> np.ndarray:  # type: ignore[type-arg]
+        graph = vpps.Graph()
+        with graph.example(3):
+            y = vpps.dropout(graph.input(np.ones(64)), 0.5)
+        found: np.ndarray = of.forward(graph, [y], train=True, draw=draw)[0]  # type: ignore[type-arg]
+        return found
+
+    alone = vpps.Handle(Net().model, vpps.SGD(0.1), target="cpu", vps=1)
+    expected = [values(alone, draw) for draw in range(2)]
+    assert not np.array_equal(*expected)
+    for k in range(2):
+        assert np.array_equal([values(handle, draw) for draw in range(2)], expected)
+        handle.fb(*net.loss(k))
+    alone.close()
+
+
 def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle) -> None:
     net.W.trainable = False
     handle.fb(*net.loss(0))

@@ -108,7 +108,7 @@ def record_packed(
         return None
     if examples is None:
         examples = examples_of(inputs.values())
-    elif type(examples) is not ExampleNumbers or type(levels) is not np.ndarray or len(examples) != len(levels):
+    elif type(examples) is not ExampleNumbers or type(levels) is not np.ndarray or examples.n != len(levels):
         return None
     found = graph.make_vertices(form, kind, children, levels, tuple(columns))
     if found is None:
