@@ -24,7 +24,7 @@ from vpps.engine.options import check_loss
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import addresses_of, read_rows
 from vpps.engine.serialised import serialised
-from vpps.errors import GraphError, HandleError, NoGradientError, ShapeError
+from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
@@ -138,10 +138,20 @@ class Halves(Session):
         if keep:
             return self._forward_kept(graph, wanted, train, update, draw)
         self._configurator.prepare_aside(graph)
-        plan = self._configurator.kernel_for(
-            graph, lambda p: p.plan_forward(graph, wanted, self._store.held_in_pool, self._key(train, draw))
-        )
-        self._run(plan)
+        key = self._key(train, draw)
+
+        def made(planner: Planner) -> Plan:
+            return planner.plan_forward(graph, wanted, self._store.held_in_pool, key, self._engine.present(graph, key))
+
+        plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
+        try:
+            self._run(plan)
+        except CapacityError:
+            if plan.present is None:
+                raise
+            plan, before = self._configurator.kernel_for(graph, made), None  # nothing is there any more
+            self._run(plan)
+        self._engine.note_evaluated(plan, key, before)
         return self._values(plan, wanted)
 
     def _forward_kept(
