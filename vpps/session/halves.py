@@ -138,9 +138,11 @@ class Halves(Session):
         if keep:
             return self._forward_kept(graph, wanted, train, update, draw)
         self._configurator.prepare_aside(graph)
-        key = self._key(train, draw)
+        key: StepKey | None = None
 
         def made(planner: Planner) -> Plan:
+            nonlocal key
+            key = self._key(train, draw)
             return planner.plan_forward(graph, wanted, self._store.held_in_pool, key, self._engine.present(graph, key))
 
         plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
