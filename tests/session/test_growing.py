@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.fuzz import graphs
 from tests.fuzz.program import execute
 from tests.interruptions import interrupted
 from vpps.engine.configuration import Configuration
+from vpps.engine.engine import Engine
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.plan import Plan
 
@@ -353,6 +355,26 @@ def test_a_launch_that_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
             with interrupt_next_launch(handle, monkeypatch):
                 launch()
             decoding.step(handle)
+
+
+@cpu
+def test_weights_that_another_thread_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = new()
+    with vpps.Handle(net.model, train=False, verify=True) as handle:
+        decoding = Decoding(net)
+        for _ in range(5):
+            decoding.step(handle)
+        launch = Engine.launch
+
+        def assigned(*args: Any, **options: Any) -> None:
+            net.model["U"].assign(np.eye(HIDDEN))
+            launch(*args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(handle._engine, "launch", partial(assigned, handle._engine))
+            found = handle.forward(decoding.graph, [decoding.grow()])[0]
+        decoding.check(found, "cpu")
+        decoding.step(handle)
 
 
 @cpu

@@ -101,8 +101,12 @@ class Halves(Session):
     ) -> list[Float32]:
         """Values of expressions with the current weights; of rows, (n, ...).
 
-        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
-        other values are gone when nothing more is to be computed from them - unless they are kept.
+        What the wanted expressions do not depend on is not computed, and other values are gone when nothing more is to
+        be computed from them - unless they are kept.
+
+        The graph may grow and be evaluated again, as in decoding. From the third of such calls that come one after the
+        other all its values stay in the pool, and a call computes what is new; after anything else that launches or
+        changes weights, and where the pool may not hold them all, it computes everything, with the same bits.
 
         Args:
             train: whether dropout is on, with the masks that the next `fb` of this graph would have.
@@ -148,10 +152,13 @@ class Halves(Session):
         plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
         try:
             self._run(plan)
+            stale = plan.present is not None and before is not None and before.changes != self._store.changes
         except CapacityError:
-            if plan.present is None:
+            stale = plan.present is not None
+            if not stale:
                 raise
-            plan, before = self._configurator.kernel_for(graph, made), None  # nothing is there any more
+        if stale:  # values are those of other weights, or there is no room for all
+            plan, before = self._configurator.kernel_for(graph, made), None
             self._run(plan)
         self._engine.note_evaluated(plan, key, before)
         return self._values(plan, wanted)
