@@ -24,7 +24,7 @@ from vpps.engine.options import check_loss
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import addresses_of, read_rows
 from vpps.engine.serialised import serialised
-from vpps.errors import GraphError, HandleError, NoGradientError, ShapeError
+from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
 from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
@@ -102,8 +102,12 @@ class Halves(Session):
     ) -> list[Float32]:
         """Values of expressions with the current weights; of rows, (n, ...).
 
-        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
-        other values are gone when nothing more is to be computed from them - unless they are kept.
+        What the wanted expressions do not depend on is not computed, and other values are gone when nothing more is to
+        be computed from them - unless they are kept.
+
+        The graph may grow and be evaluated again, as in decoding. From the third of such calls that come one after the
+        other all its values stay in the pool, and a call computes what is new; after anything else that launches or
+        changes weights, and where the pool may not hold them all, it computes everything, with the same bits.
 
         Args:
             train: whether dropout is on, with the masks that the next `fb` of this graph would have.
@@ -139,10 +143,25 @@ class Halves(Session):
         if keep:
             return self._forward_kept(graph, wanted, train, update, draw)
         self._configurator.prepare_aside(graph)
-        plan = self._configurator.kernel_for(
-            graph, lambda p: p.plan_forward(graph, wanted, self._store.held_in_pool, self._key(train, draw))
-        )
-        self._run(plan)
+        key: StepKey | None = None
+
+        def made(planner: Planner) -> Plan:
+            nonlocal key
+            key = self._key(train, draw)
+            return planner.plan_forward(graph, wanted, self._store.held_in_pool, key, self._engine.present(graph, key))
+
+        plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
+        try:
+            self._run(plan)
+            stale = plan.present is not None and before is not None and before.changes != self._store.changes
+        except CapacityError:
+            stale = plan.present is not None
+            if not stale:
+                raise
+        if stale:  # values are those of other weights, or there is no room for all
+            plan, before = self._configurator.kernel_for(graph, made), None
+            self._run(plan)
+        self._engine.note_evaluated(plan, key, before)
         return self._values(plan, wanted)
 
     def _forward_kept(

@@ -221,7 +221,7 @@ class Handle(DataParallel):
         """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy. (n, ...) of
         rows.
 
-        After `forward` there are only the values that it was asked for.
+        After `forward` there are only the values that it was asked for, and those of a graph that has grown twice.
 
         Raises:
             GraphError: an expression of another graph, or one that was not computed or not kept.

@@ -127,7 +127,7 @@ class EncoderDecoder(Classifier):
         """Translations of the sources of a batch, each word the most probable one after those before it.
 
         All sentences get their next words at once, until they have ended. A step is a small graph of its own, which
-        takes up the states of the step before: the same graph, grown by a word, would be computed anew each time.
+        takes up the states of the step before: a graph that grew by a word would keep the scores of all words so far.
 
         Args:
             batch: of `vpps.data.chain_pairs`; target words are not looked at, and need not be there.

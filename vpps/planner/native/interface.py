@@ -27,6 +27,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
+    stays present n_present present_stop
     script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair steps n_vertices places
@@ -37,7 +38,7 @@ class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded: 0 or 1.
+        training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded, stays: 0 or 1.
         outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
         examples: a GivenExamples for each.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
@@ -51,6 +52,9 @@ class Call(Structure):
             what follows; else a loss is wanted. Where nothing is: the end of a launch alone.
         ends_alone: whether what follows backward is a launch of its own, as gradients of inputs are wanted meanwhile.
         seeds, seeds_at: where each of them is among n_seed_floats, which lie there in the pool.
+        stays: whether all values that are computed stay in the pool, in inference.
+        present, n_present, present_stop: addresses of the first values of the graph, u32s, NOWHERE of those that are to
+            be computed; behind them the pool is free. Blocks may leave out vertices whose values are there.
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
