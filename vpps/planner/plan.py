@@ -289,7 +289,8 @@ class Plan:
         account, memory = self._explained
         taken = account.memory[~np.isin(account.memory[:, 0], self._given)]
         fixed, gradients = distribution.spans(self._before)
-        fixed.append((distribution.end, self.kept))
+        if self.kept > distribution.end:
+            fixed.append((distribution.end, self.kept))
         lasting = _spans(fixed, account.memory)
         always = np.hstack([lasting, np.full((len(lasting), 3), [-1, memory.end, -1])])
         tails = {tail.number: tail for tail in self.tails}
