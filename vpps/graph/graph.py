@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,6 +64,14 @@ class Graph:
     def describe(self) -> str:
         """Number and size: batches have graphs of their own, and mixing them up is a common mistake."""
         return f"graph {self.number} of {self.n_calls} vertices"
+
+    def __deepcopy__(self, memo: object = None) -> NoReturn:
+        raise GraphError(
+            "a graph cannot be pickled or copied: record it where it is used; what it is recorded from, such as a "
+            "vpps.data.GraphSet, can be sent to another process"
+        )
+
+    __copy__ = __reduce__ = __deepcopy__
 
     @property
     def n_calls(self) -> int:
