@@ -11,18 +11,17 @@ import functools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import harness
 from models import VppsBulkTreeLstm
-from numpy.typing import NDArray
 from treelstm import LEARNING_RATE, initial_weights
 from trees import Tree, read_trees
 
 import vpps
 from vpps.distributed import World
-from vpps.distributed.transports import Transport
+from vpps.distributed.transports import Messages, Transport
 from vpps.session import data_parallel, gradient_sum
 from vpps.session.data_parallel import DataParallel
 from vpps.session.gradient_sum import GradientSum
@@ -96,11 +95,10 @@ class Line:
         self._exchange, self._delay = transport.exchange, delay
         transport.exchange = self.exchange  # type: ignore[method-assign]
 
-    def exchange(self, sends: Iterable[NDArray[Any] | None], receives: Any, timeout: float) -> None:
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
         """As the transport's. All of an exchange is under way at once, so it takes one delay, however many ranks."""
-        sends = list(sends)
         self._exchange(sends, receives, timeout)
-        self.bytes += sum(array.nbytes for array in sends if array is not None)
+        self.bytes += sum(array.nbytes for _, array in sends)
         self.rounds += 1
         until = time.perf_counter() + self._delay
         while time.perf_counter() < until:

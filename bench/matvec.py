@@ -1,6 +1,6 @@
 """The matrix instructions of the cpu target on one core, beside the machine's peak and the products of other libraries.
 
-    python bench/matvec.py [--shapes 256x256,1024x256,1280x512] [--vectors 1,2,4,8,32,128] [--mkl-avx512]
+    python bench/matvec.py [--shapes 1024x256,1280x512] [--vectors 1,2,4,8,16,32,64,128] [--mkl-avx512]
 
 For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
 sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one thread: sgemm of
@@ -27,7 +27,7 @@ from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS
 
-WORK = 2e8  # floating-point operations of one measurement
+WORK = 2e9  # floating-point operations of one measurement: to launch one takes 10 to 30 us
 X, Y, MATRIX = 1 << 22, 1 << 23, 64  # places in the pool; element 0 is the constant zero
 
 
@@ -59,8 +59,8 @@ def call_rate(call: Callable[[], object], flops: float) -> float:
 def main() -> None:
     """Measure and print."""
     parser = harness.parser(__doc__, rounds=5, mkl_avx512=False)
-    parser.add_argument("--shapes", default="256x256,1024x256,1280x512")
-    parser.add_argument("--vectors", default="1,2,4,8,32,64,128")
+    parser.add_argument("--shapes", default="256x256,1024x256,1280x512,512x1280")
+    parser.add_argument("--vectors", default="1,2,4,8,16,32,64,128")
     args = parser.parse_args()
     if args.mkl_avx512:
         harness.mkl_avx512()

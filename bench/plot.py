@@ -3,8 +3,9 @@
     python bench/plot.py results/cpu/2026-11-20-breakdown.jsonl [--out FILE.svg]
 
 The figure follows from the `bench` of the lines: `breakdown`, `ablation`, `batching`, `policies_split` (bars),
-`weight_bytes` and `tree_fc` (curves), `workloads` (several figures, of which `--figure` chooses). Of several lines of
-one case the last counts. Default output: the same name with .svg.
+`weight_bytes` and `tree_fc` (curves), `workloads` (several figures, of which `--figure` chooses), `data_parallel` (what
+is predicted, not what was measured). Of several lines of one case the last counts. Default output: the same name with
+.svg.
 """
 
 from __future__ import annotations
@@ -142,6 +143,33 @@ def host_share(axes: Any, lines: list[Line]) -> None:
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.12, 1))
 
 
+def draw_prediction(figure: Any, lines: list[Line]) -> None:
+    """A panel per model, a curve per transport and link: how much of so many times one host is left."""
+    predicted, measured = ([line for line in lines if line.get("prediction", False) is kind] for kind in (True, False))
+    models = list(dict.fromkeys(line["case"].partition(" link")[0] for line in predicted))
+    links = list(dict.fromkeys(setting(line, "link") for line in predicted))
+    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
+    for axes, model in zip(panels, models, strict=True):
+        for line in predicted:
+            if line["case"].startswith(f"{model} "):
+                colour = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")[links.index(setting(line, "link"))]
+                style = "o-" if setting(line, "transport") == "mpi" else "x--"
+                label = f"{setting(line, 'transport')}, {setting(line, 'link')}"
+                percent = [100 * share for share in line["efficiency"]]
+                axes.plot(line["hosts"], percent, style, color=colour, label=label, markersize=4, linewidth=1)
+        hosts = predicted[0]["hosts"]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(hosts, [str(n) for n in hosts])
+        axes.set_xlabel("hosts")
+        axes.set_title(model, fontsize=9)
+    panels[0].set_ylabel("% of what so many hosts would do that exchange nothing")
+    panels[-1].legend(fontsize=8)
+    made = f"{measured[-1]['machine']['cpu']}, {commit_of(measured[-1])}"
+    figure.suptitle(
+        f"A prediction for hosts of one core and half a batch each, fitted to two of them\n{made}", fontsize=9
+    )
+
+
 class Figure(NamedTuple):
     """How to draw the lines of a bench.
 
@@ -166,6 +194,9 @@ FIGURES = {
     "policies_split": Figure(batching_figures.split, ("batch",), "", ("task", "mode", "policy")),
     "tree_fc": Figure(host_share, ("leaves", "batch"), ""),
 }
+
+
+PREDICTED = "data_parallel"
 
 
 def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
@@ -207,12 +238,18 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "vpps"  # the same lines give the same file
     import matplotlib.pyplot as plt
 
-    latest = read([options.lines], {*FIGURES, workload_lines.BENCH, workload_lines.MEMORY})
+    latest = read([options.lines], {*FIGURES, PREDICTED, workload_lines.BENCH, workload_lines.MEMORY})
     benches = {line["bench"] for line in latest}
     out = options.out or options.lines.with_suffix(".svg")
     if benches and benches <= {workload_lines.BENCH, workload_lines.MEMORY}:
         figure = plt.figure(layout="constrained")
         draw_workloads(figure, options)
+        figure.savefig(out, metadata={"Date": None})
+        print(out)
+        return
+    if benches == {PREDICTED}:
+        figure = plt.figure(figsize=(9, 4.5), layout="constrained")
+        draw_prediction(figure, latest)
         figure.savefig(out, metadata={"Date": None})
         print(out)
         return

@@ -47,10 +47,13 @@ VP_DEVICE float logistic_(float x)
 
 VP_DEVICE float sigmoid_(float x) { return logistic_(-x) * 2.3283064365386963e-10f; }
 
-// tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+// tanh: an odd polynomial near 0, where 1 - 2 / (e^2|x| + 1) would cancel. Of a negative x, 2 / (e^2x + 1) would be near 2
+// and lose two bits of a value near -1, where backward's 1 - y^2 has few.
 VP_DEVICE float tanh_(float x)
 {
-    const float far = fma_(logistic_(2.f * x), -4.6566128730773926e-10f, 1.f);  // 1 - 2 / (1 + e^2x)
+    const Word sign = as_word(x) & 0x80000000u;
+    const float size = as_float(as_word(x) ^ sign);
+    const float far = fma_(logistic_(2.f * size), -4.6566128730773926e-10f, 1.f);  // 1 - 2 / (1 + e^2|x|)
     const float z = x * x;
     float p = -5.70498872745e-3f;
     p = fma_(p, z, 2.06390887954e-2f);
@@ -58,7 +61,7 @@ VP_DEVICE float tanh_(float x)
     p = fma_(p, z, 1.33314422036e-1f);
     p = fma_(p, z, -3.33332819422e-1f);
     const float near = fma_(p * z, x, x);
-    return (x < 0 ? -x : x) < 0.625f ? near : far;
+    return size < 0.625f ? near : as_float(as_word(far) | sign);
 }
 
 // Natural logarithm: x = (1 + f) * 2^k with 1 + f in [sqrt(1/2), sqrt(2)); with s = f / (2 + f),

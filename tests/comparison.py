@@ -15,7 +15,7 @@ from vpps.reference import Reference, key_of, weights_of
 
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
-VP_COUNTS = (1, 2, 3, 7)
+VP_COUNTS = (1, 2, 7)
 PAPER_VP_COUNTS = (3,)  # with schedule "paper"
 
 Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression]]

@@ -38,6 +38,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
+def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated kernels know what the end of a launch may need from the start: none is compiled a second time for it."""
+    from tests.kernels import know_the_end_of_launches, widen
+    from vpps.runtime.simt import SimtMachine
+
+    widen(monkeypatch, SimtMachine, know_the_end_of_launches)
+
+
+@pytest.fixture
 def real_data() -> Callable[[str], Path]:
     """Path of a file of the real data sets; skips the test where it is absent."""
 

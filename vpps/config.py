@@ -73,6 +73,10 @@ OMP_WAIT_POLICY = Variable(
 )
 
 TORCH_RESTARTS = Variable("TORCHELASTIC_RESTART_COUNT", "0", "set by torchrun: how often it has restarted processes")
+PMI_TASKS = Variable(
+    "PMI_SIZE", "1", "set by mpiexec of MPICH, and by srun --mpi=pmi2: how many processes it has started"
+)
+OPEN_MPI_TASKS = Variable("OMPI_COMM_WORLD_SIZE", "1", "set by mpiexec of Open MPI: how many processes it has started")
 SLURM_TASKS = Variable("SLURM_STEP_NUM_TASKS", "1", "set by srun: how many processes it has started")
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """All of them: what `vpps-cache stat` and the page of the documentation show."""

@@ -19,7 +19,7 @@ from vpps.model.model import Model, Parameter
 from vpps.ops import Form, Shape
 from vpps.ops.dropout import factors
 from vpps.ops.operand import Expression
-from vpps.ops.philox import LaunchKey, launch_key
+from vpps.ops.philox import LaunchKey, first_draw, launch_key
 from vpps.ops.structure import list_sum
 from vpps.record.arrays import BlockArrays, Lists
 from vpps.record.rows import Rows, value_ids
@@ -58,15 +58,19 @@ class Reference:
         graph: what to compute.
         weights: float64 (or float32) arrays by parameter name.
         key: of the random numbers of dropout, such as `key_of(model)`; None, as in inference, turns dropout off.
+        shard: of a mini-batch, which masks of what belongs to no example follow.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
         batches: vertices in the order in which they were computed.
     """
 
-    def __init__(self, graph: Graph, weights: Mapping[str, Array], key: LaunchKey | None = None) -> None:
+    def __init__(
+        self, graph: Graph, weights: Mapping[str, Array], key: LaunchKey | None = None, shard: int = 0
+    ) -> None:
         self.graph = graph
         self.key = key
+        self._draws = _draws(graph, shard)
         self.weights = {k: np.asarray(v, np.float64) for k, v in weights.items()}
         self.gradients = {k: np.zeros_like(v) for k, v in self.weights.items()}
         self._blocks = [BlockArrays(block) for block in graph.blocks.values()]
@@ -136,12 +140,12 @@ class Reference:
         if node.op.form in (Form.LIST_REDUCE, Form.LIST_MAP):
             xs.append(batch.offsets(nodes[node.inputs[0]].domain))
         elif node.op.form is Form.DROPOUT:
-            calls, positions = batch.block.calls[batch.rows], np.zeros(len(batch.rows), np.int64)
+            draws, positions = self._draws[batch.block.calls[batch.rows]], np.zeros(len(batch.rows), np.int64)
             if node.domain:
                 lengths = np.diff(batch.offsets(node.domain))
-                calls = np.repeat(calls, lengths)
-                positions = np.arange(len(calls)) - np.repeat(batch.offsets(node.domain)[:-1], lengths)
-            xs.append(factors(self.key, node.attrs, node.shape, calls, positions))
+                draws = np.repeat(draws, lengths)
+                positions = np.arange(len(draws)) - np.repeat(batch.offsets(node.domain)[:-1], lengths)
+            xs.append(factors(self.key, node.attrs, node.shape, draws, positions))
         return xs
 
     def value(self, expression: Expression | Rows) -> Array:
@@ -247,6 +251,19 @@ class Reference:
 def weights_of(model: Model) -> dict[str, Array]:
     """The model's current weights in float64."""
     return {name: w.astype(np.float64) for name, w in model.numpy().items()}
+
+
+def _draws(graph: Graph, shard: int) -> Array:
+    """By recording index: the number of a vertex that its random words depend on."""
+    example = np.full(graph.n_calls, -1)
+    for first, n, numbers in graph.examples:
+        example[first : None if n is None else first + n] = numbers if isinstance(numbers, int) else numbers.numbers
+    example[example < 0] -= shard
+    draws = np.empty(graph.n_calls, np.int64)
+    for k in np.unique(example).tolist():
+        own = np.flatnonzero(example == k)
+        draws[own] = (first_draw(k) + np.arange(len(own))) % 2**32
+    return draws
 
 
 def key_of(model: Model) -> LaunchKey:

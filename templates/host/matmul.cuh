@@ -2,9 +2,10 @@
 // in an order that depends on the shapes alone: by one chain of fused multiply-adds, or where few rows meet a transposed
 // matrix, by 16 strided sums (reduce_sum), which need no transposed copy of it.
 enum {
-    MATMUL_DEPTH = 128,  // of a packed block of B: with its panel's columns it stays in the first-level cache
-    MATMUL_PACK = 12,    // rows from which packing pays
-    MATMUL_DOTS = 8,     // rows below which products with a transposed B are dot products
+    MATMUL_DEPTH = 128,   // of a packed block of B: with its panel's columns it stays in the first-level cache
+    MATMUL_PACK = 12,     // rows from which packing pays
+    MATMUL_BLOCK = 4096,  // floats of B that stay in that cache as they lie
+    MATMUL_DOTS = 8,      // rows below which products with a transposed B are dot products
 };
 
 // op(A)[r][k] = a[r / panel * panel_step + r % panel * a_row + k * a_step]: packed weights lie in panels of rows.
@@ -19,34 +20,39 @@ struct Factors {
 };
 enum { NO_PANELS = 1 << 30 };
 
-// MR rows by NP panels of y: y = (or +=) A B over `depth` terms, of which `valid` columns are kept.
-template <int NP, int MR>
-static void product_block(float* y, size_t y_row, const float* a, const Factors& f, const float* b, size_t b_row, int depth,
-                          bool add, int valid)
+// MR rows by NL registers of y: y = (or +=) the sum over `count` matrices A, whose rows are at a[v] + from, of A B: over
+// `depth` terms each, for which b goes on.
+template <int NL, int MR>
+static void product_block(float* y, size_t y_row, const float* const* a, int count, size_t from, const Factors& f,
+                          const float* b, size_t b_row, int depth, bool add)
 {
-    enum { WIDTH = NP * VP_PANEL };
-    float sum[MR][NP][VP_PANEL];
-    VP_UNROLL for (int r = 0; r < MR; r++)
-        VP_UNROLL for (int q = 0; q < NP; q++) {
-            const float* from = y + r * y_row + q * VP_PANEL;
-            if (!add) {
-                VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[r][q][p] = 0.f;
-            } else if (valid == WIDTH) {
-                VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[r][q][p] = from[p];
-            } else {
-                for (int p = 0; p < VP_PANEL; p++) sum[r][q][p] = q * VP_PANEL + p < valid ? from[p] : 0.f;
-            }
-        }
-    for (int k = 0; k < depth; k++) {
-        const float* row = b + k * b_row;
-        VP_UNROLL for (int r = 0; r < MR; r++) {
-            const float e = a[r * f.a_row + k * f.a_step];
-            VP_UNROLL for (int q = 0; q < NP; q++) {
-                VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[r][q][p] = fma_(row[q * VP_PANEL + p], e, sum[r][q][p]);
+    Lanes sum[MR][NL] = {};
+    if (add) {
+        VP_UNROLL for (int r = 0; r < MR; r++)
+            VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = lanes_at(y + r * y_row + l * VP_LANES);
+    }
+    for (int v = 0; v < count; v++) {
+        const float* row[MR];
+        VP_UNROLL for (int r = 0; r < MR; r++) row[r] = a[v] + from + r * f.a_row;
+        for (size_t k = 0, end = depth * f.a_step; k < end; k += f.a_step, b += b_row) {
+            Lanes column[NL];
+            VP_UNROLL for (int l = 0; l < NL; l++) column[l] = kept_lanes_at(b + l * VP_LANES);
+            VP_UNROLL for (int r = 0; r < MR; r++) {
+                const Lanes e = all_lanes(row[r][k]);
+                VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = fma_lanes(column[l], e, sum[r][l]);
             }
         }
     }
-    for (int r = 0; r < MR; r++) memcpy(y + r * y_row, sum[r], valid * sizeof(float));
+    asm("" : "+r"(y), "+r"(y_row));  // else addresses of rows would take registers meanwhile
+    VP_UNROLL for (int r = 0; r < MR; r++)
+        VP_UNROLL for (int l = 0; l < NL; l++) put_lanes(y + r * y_row + l * VP_LANES, sum[r][l]);
+}
+
+// n rows, at most MR.
+template <int NL, int MR, class... Args> VP_DEVICE void product_pass(int n, Args... args)
+{
+    if (n == MR) return product_block<NL, MR>(args...);
+    if constexpr (MR > 1) product_pass<NL, MR - 1>(n, args...);
 }
 
 // to[c][r] = from[r][c] for `rows` by `columns` floats.
@@ -79,17 +85,22 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
-// Any number of rows of op(A), of one panel, by up to a panel of columns.
-static void product_rows(float* y, size_t y_row, const float* a, int rows, const Factors& f, const float* b, size_t b_row,
-                         int depth, bool add, int valid)
+// Any number of rows of op(A), of one panel, of `count` of them, by up to a panel of columns, of which B has whole registers.
+static void product_rows(float* y, size_t y_row, const float* const* a, int count, int rows, const Factors& f, const float* b,
+                         size_t b_row, int depth, bool add, int valid)
 {
-    for (int r = 0, n; r < rows; r += n) {
-        n = rows - r >= VP_VECTORS ? VP_VECTORS : rows - r >= 3 ? 3 : 1;
-        float* to = y + r * y_row;
-        const float* from = a + r * f.a_row;
-        if (n == VP_VECTORS) product_block<1, VP_VECTORS>(to, y_row, from, f, b, b_row, depth, add, valid);
-        else if (n == 3) product_block<1, 3>(to, y_row, from, f, b, b_row, depth, add, valid);
-        else product_block<1, 1>(to, y_row, from, f, b, b_row, depth, add, valid);
+    const int passes = (rows + VP_VECTORS - 1) / VP_VECTORS;
+    const bool whole = valid % VP_LANES == 0;
+    float part[VP_VECTORS][VP_PANEL];
+    for (int k = 0; k < passes; k++) {
+        const int r = share(rows, k, passes), n = share(rows, k + 1, passes) - r;
+        float *const at = y + r * y_row, *to = whole ? at : part[0];
+        const size_t to_row = whole ? y_row : VP_PANEL;
+        for (int p = 0; p < n && !whole && add; p++) memcpy(part[p], at + p * y_row, valid * sizeof(float));
+        const size_t from = r * f.a_row;
+        if (valid <= VP_LANES) product_pass<1, VP_VECTORS>(n, to, to_row, a, count, from, f, b, b_row, depth, add);
+        else product_pass<REGISTERS, VP_VECTORS>(n, to, to_row, a, count, from, f, b, b_row, depth, add);
+        for (int p = 0; p < n && !whole; p++) memcpy(at + p * y_row, part[p], valid * sizeof(float));
     }
 }
 
@@ -105,7 +116,8 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             const bool add = accumulate || k > 0;
             const float* b = packed[0];
             size_t b_row = VP_PANEL;
-            if (wide || (!f.b_transposed && valid == VP_PANEL && i1 - i0 < MATMUL_PACK)) {
+            const bool few = i1 - i0 < MATMUL_PACK || depth * f.columns <= MATMUL_BLOCK;
+            if (wide || (!f.b_transposed && valid == VP_PANEL && few)) {
                 b = f.b + (size_t)k * f.columns + j;
                 b_row = f.columns;
             } else {
@@ -115,8 +127,8 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
                 const float* a = f.row(i) + k * f.a_step;
                 float* to = y + (size_t)i * f.columns + j;
                 rows = wide ? 1 : least(i1 - i, f.panel - i % f.panel);
-                if (wide) product_block<4, 1>(to, f.columns, a, f, b, b_row, depth, add, valid);
-                else product_rows(to, f.columns, a, rows, f, b, b_row, depth, add, valid);
+                if (wide) product_block<4 * REGISTERS, 1>(to, f.columns, &a, 1, 0, f, b, b_row, depth, add);
+                else product_rows(to, f.columns, &a, 1, rows, f, b, b_row, depth, add, valid);
             }
         }
         j += valid;
@@ -221,32 +233,32 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
     // The tile's rows are those of M, its columns a panel of rows of dY.
     Factors f = {nullptr, nullptr, NO_PANELS, 0, (size_t)columns, 1, columns, rows, true};
     for (int r = 0; r < i.head.n; r += pass) {
-        int packed_panel = -1, packed_row = -1, packed_from = -1;
+        const int count = least(pass, i.head.n - r);
+        int packed_panel = -1, packed_from = -1;
         for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * (r == 0 && !accumulate ? 1 : 2));)
-            bool add = false;
-            for (int v = r; v < least(r + pass, i.head.n); v++) {
-                f.b = i.dy.row(v);
-                for (int k = 0; k < columns; k += MATMUL_DEPTH, add = true) {
-                    const int depth = least(MATMUL_DEPTH, columns - k);
-                    if (panel != packed_panel || v != packed_row || k != packed_from) {
-                        pack_panel(packed, f, k, depth, panel * VP_PANEL, least(VP_PANEL, rows - panel * VP_PANEL));
-                        packed_panel = panel, packed_row = v, packed_from = k;
+            for (int k = 0; k < columns; k += MATMUL_DEPTH) {
+                const int depth = least(MATMUL_DEPTH, columns - k);
+                if (panel != packed_panel || k != packed_from) {
+                    for (int v = 0; v < count; v++) {
+                        f.b = i.dy.row(r + v);
+                        pack_panel(packed + v * depth, f, k, depth, panel * VP_PANEL, least(VP_PANEL, rows - panel * VP_PANEL));
                     }
-                    for (int s = 0, first = 0, width; s < i.x.count; s++, first += width / columns) {
-                        const Operand x = segment(vp, i.x, s, &width);
-                        const int c = most(from, first), n = least(to, first + width / columns) - c;
-                        if (n > 0)
-                            product_rows(sum[c - from], VP_PANEL, x.row(v) + (size_t)(c - first) * columns + k, n, f,
-                                         packed[0], VP_PANEL, depth, add, VP_PANEL);
-                    }
+                    packed_panel = panel, packed_from = k;
+                }
+                for (int s = 0, first = 0, width; s < i.x.count; s++, first += width / columns) {
+                    const Operand x = segment(vp, i.x, s, &width);
+                    const int c = most(from, first), n = least(to, first + width / columns) - c;
+                    if (n <= 0) continue;
+                    const float* a[MATMUL_DEPTH];
+                    for (int v = 0; v < count; v++) a[v] = x.row(r + v) + (size_t)(c - first) * columns + k;
+                    product_rows(sum[c - from], VP_PANEL, a, count, n, f, packed[0], VP_PANEL, depth, k > 0, VP_PANEL);
                 }
             }
-            float* g = tile(panel, from);
-            const bool fresh = r == 0 && !accumulate;
-            for (int c = 0; c < to - from; c++, g += VP_PANEL) {
-                VP_SIMD for (int p = 0; p < VP_PANEL; p++) g[p] = fresh ? sum[c][p] : g[p] + sum[c][p];
-            }
+            float *g = tile(panel, from), *of = sum[0];
+            const int floats = (to - from) * VP_PANEL;
+            if (r == 0 && !accumulate) memcpy(g, of, floats * sizeof(float));
+            else VP_SIMD for (int p = 0; p < floats; p++) g[p] += of[p];
         });
     }
 }

@@ -26,17 +26,30 @@ VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
 
 VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // nothing is subtracted: of all values that leaves the bits
 
-// NV vectors times NP panels, one pass over the columns.
-template <int NP, int NV>
+VP_DEVICE Lanes lanes_at(const float* p)
+{
+    Lanes x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+VP_DEVICE void put_lanes(float* p, Lanes x) { memcpy(p, &x, sizeof x); }
+
+// For several products: else the compiler may load them again for each, and loads would be the bound.
+VP_DEVICE Lanes kept_lanes_at(const float* p)
+{
+    Lanes x = lanes_at(p);
+#if defined(__x86_64__)
+    asm("" : "+v"(x));
+#endif
+    return x;
+}
+
+// NV vectors times NP panels, or times the first NR registers of a panel's rows, one pass over the columns.
+template <int NP, int NV, int NR = REGISTERS>
 static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
 {
-    Lanes sum[NP][NV][REGISTERS];
+    Lanes sum[NP][NV][NR] = {};
     const int columns = (int)i.columns, valid = least(NP * VP_PANEL, i.head.width - panel * VP_PANEL);
-    VP_UNROLL for (int q = 0; q < NP; q++) {
-        VP_UNROLL for (int k = 0; k < NV; k++) {
-            VP_UNROLL for (int l = 0; l < REGISTERS; l++) sum[q][k][l] = Lanes{};
-        }
-    }
     const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
     for (int s = 0; s < x.count; s++) {
         int width;
@@ -44,15 +57,15 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
         const float* v[NV];
         for (int k = 0; k < NV; k++) v[k] = segment_rows.row(row + k);
         for (int c = 0; c < width; c++) {
-            Lanes column[NP][REGISTERS];
+            Lanes column[NP][NR];
             VP_UNROLL for (int q = 0; q < NP; q++) {
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++)
-                    memcpy(&column[q][l], w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES, sizeof(Lanes));
+                VP_UNROLL for (int l = 0; l < NR; l++)
+                    column[q][l] = kept_lanes_at(w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES);
             }
             VP_UNROLL for (int k = 0; k < NV; k++) {
                 const Lanes e = all_lanes(v[k][c]);
                 VP_UNROLL for (int q = 0; q < NP; q++) {
-                    VP_UNROLL for (int l = 0; l < REGISTERS; l++) sum[q][k][l] = fma_lanes(column[q][l], e, sum[q][k][l]);
+                    VP_UNROLL for (int l = 0; l < NR; l++) sum[q][k][l] = fma_lanes(column[q][l], e, sum[q][k][l]);
                 }
             }
         }
@@ -66,21 +79,15 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
         VP_UNROLL for (int q = 0; q < NP; q++) {
             float* to = y + q * VP_PANEL;
             if (valid >= (q + 1) * VP_PANEL && (no_bias || !i.bias.scalar)) {
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++) {
-                    Lanes result = sum[q][k][l], other;
-                    if (!no_bias) {
-                        memcpy(&other, bias + q * VP_PANEL + l * VP_LANES, sizeof other);
-                        result = result + other;
-                    }
-                    if (accumulate) {
-                        memcpy(&other, to + l * VP_LANES, sizeof other);
-                        result = result + other;
-                    }
-                    memcpy(to + l * VP_LANES, &result, sizeof result);
+                VP_UNROLL for (int l = 0; l < NR; l++) {
+                    Lanes result = sum[q][k][l];
+                    if (!no_bias) result = result + lanes_at(bias + q * VP_PANEL + l * VP_LANES);
+                    if (accumulate) result = result + lanes_at(to + l * VP_LANES);
+                    put_lanes(to + l * VP_LANES, result);
                 }
             } else {
                 float result[VP_PANEL];
-                VP_UNROLL for (int l = 0; l < REGISTERS; l++) memcpy(result + l * VP_LANES, &sum[q][k][l], sizeof(Lanes));
+                VP_UNROLL for (int l = 0; l < NR; l++) put_lanes(result + l * VP_LANES, sum[q][k][l]);
                 for (int p = 0; p < least(VP_PANEL, valid - q * VP_PANEL); p++) {
                     const float v = no_bias ? result[p] : result[p] + bias[i.bias.scalar ? 0 : q * VP_PANEL + p];
                     to[p] = accumulate ? v + to[p] : v;
@@ -90,13 +97,20 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     }
 }
 
+// One panel; of one with few rows only the registers that they fill.
+template <int NV> VP_DEVICE void one_panel(const Vp& vp, const Matvec& i, int panel, int row)
+{
+    if (i.head.width - panel * VP_PANEL > VP_LANES) return panel_product<1, NV>(vp, i, i.x, panel, row);
+    panel_product<1, NV, 1>(vp, i, i.x, panel, row);
+}
+
 // Vectors [r0, r1) times panels [p0, p1), NP panels at a time; fewer vectors than a pass takes.
 template <int NP, int NV>
 VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1)
 {
     int p = p0;
     for (; p + NP <= p1; p += NP) panel_product<NP, NV>(vp, i, i.x, p, r0);
-    for (; p < p1; p++) panel_product<1, NV>(vp, i, i.x, p, r0);
+    for (; p < p1; p++) one_panel<NV>(vp, i, p, r0);
 }
 
 // Panels that go together with NV vectors: so many that their sums take 16 registers at most.
@@ -108,7 +122,7 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
 // n vectors, at least two and at most NV, times one panel.
 template <int NV> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, int panel, int row, int n)
 {
-    if (n == NV) return panel_product<1, NV>(vp, i, i.x, panel, row);
+    if (n == NV) return one_panel<NV>(vp, i, panel, row);
     if constexpr (NV > 2) one_pass<NV - 1>(vp, i, panel, row, n);
 }
 
@@ -154,7 +168,8 @@ enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-
 
 // NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).
 template <int NC>
-static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float* const* dy, int n)
+static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
+                          int n)
 {
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
@@ -163,23 +178,17 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
     for (int k = 0; k < n; k++) {
         const float* v = x[k] + column;
         Lanes d[REGISTERS];
-        VP_UNROLL for (int q = 0; q < REGISTERS; q++) memcpy(&d[q], dy[k] + q * VP_LANES, sizeof d[q]);
+        VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
         VP_UNROLL for (int c = 0; c < NC; c++) {
-            const float* at = v + c;
-            asm("" : "+r"(at));  // else these loads become one, and shuffles that take longer than broadcasts from memory
-            const Lanes e = all_lanes(*at);
+            asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
+            const Lanes e = all_lanes(v[c]);
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
         }
     }
     VP_UNROLL for (int c = 0; c < NC; c++) {
         VP_UNROLL for (int q = 0; q < REGISTERS; q++) {
             const int at = c * VP_PANEL + q * VP_LANES;
-            Lanes result = sum[c][q], before;
-            if (from) {
-                memcpy(&before, from + at, sizeof before);
-                result = before + result;
-            }
-            memcpy(to + at, &result, sizeof result);
+            put_lanes(to + at, from ? lanes_at(from + at) + sum[c][q] : sum[c][q]);
         }
     }
 }
@@ -191,43 +200,38 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
 {
     const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
     const bool accumulate = i.head.flags & ACCUMULATE;
-    const float *x[OUTER_ROWS], *dy[OUTER_ROWS];
-    float padded[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
+    const float* x[OUTER_ROWS];
+    float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
     const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // no rows at all: the gradient is zero
     for (int pass = 0; pass < passes; pass++) {
         const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r);
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
-        int first = 0, width = 0, loaded = -1, loaded_panel = -1;
+        int first = 0, width = 0, loaded_panel = -1;  // x has the segment whose columns begin with `first`
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
-            if (panel != loaded_panel) {
+            if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
                 const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
                 for (int k = 0; k < n; k++) {
-                    dy[k] = i.dy.row(r + k) + panel * VP_PANEL;
-                    if (valid < VP_PANEL) {  // the padding rows of the last panel must not read what lies behind dy
-                        for (int p = 0; p < VP_PANEL; p++) padded[k][p] = p < valid ? dy[k][p] : 0.f;
-                        dy[k] = padded[k];
-                    }
+                    const float* from = i.dy.row(r + k) + panel * VP_PANEL;
+                    if (valid == VP_PANEL) memcpy(dy[k], from, sizeof dy[k]);
+                    else  // must not read what lies behind
+                        for (int p = 0; p < VP_PANEL; p++) dy[k][p] = p < valid ? from[p] : 0.f;
                 }
                 loaded_panel = panel;
-                loaded = -1;
             }
             for (int c = from; c < to;) {
-                if (loaded < 0 || c < first || c >= first + width) {  // find the segment that holds column c
-                    for (loaded = 0, first = 0;; loaded++, first += width) {
-                        const Operand s = segment(vp, i.x, loaded, &width);
-                        if (c < first + width) {
-                            for (int k = 0; k < n; k++) x[k] = s.row(r + k);
-                            break;
-                        }
-                    }
+                if (c < first || c >= first + width) {  // find the segment that holds column c
+                    int s = first = 0;
+                    for (; segment(vp, i.x, s, &width), c >= first + width; s++) first += width;
+                    const Operand found = segment(vp, i.x, s, &width);
+                    for (int k = 0; k < n; k++) x[k] = found.row(r + k);
                 }
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
                 if (last) g = finished + (c - from) * VP_PANEL;
-                const int step = c + 8 <= stop ? 8 : c + 4 <= stop ? 4 : 1;
-                if (step == 8) outer_columns<8>(g, before, x, c - first, dy, n);
+                const int step = c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
+                if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n);
                 else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n);
                 else outer_columns<1>(g, before, x, c - first, dy, n);
                 c += step;
@@ -259,47 +263,48 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 }
 
 // ---- transposing squares of VP_LANES x VP_LANES floats
-#if VP_LANES == 16
-#define VP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define VP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif VP_LANES == 8
-#define VP_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define VP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define VP_LOW 0, 4, 1, 5
-#define VP_HIGH 2, 6, 3, 7
-#endif
 #if defined(__clang__)
-#define VP_ZIP(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define VP_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 typedef int LaneNumbers __attribute__((vector_size(VP_LANES * 4)));
-#define VP_ZIP(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
+#define VP_PICK(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
 #endif
 
-// Interleave row r with row r + VP_LANES / 2: rotates the bits of (row, column) by one.
-VP_DEVICE void interleave(const Lanes (&a)[VP_LANES], Lanes (&b)[VP_LANES])
+// Within every SPAN lanes of a and then b, the units of UNIT lanes whose number is even, or odd.
+template <int UNIT, int SPAN, int ODD, size_t... LANE> VP_DEVICE Lanes every_other(Lanes a, Lanes b, std::index_sequence<LANE...>)
 {
-    VP_UNROLL for (int r = 0; r < VP_LANES / 2; r++) {
-        b[2 * r] = VP_ZIP(a[r], a[r + VP_LANES / 2], VP_LOW);
-        b[2 * r + 1] = VP_ZIP(a[r], a[r + VP_LANES / 2], VP_HIGH);
-    }
+    constexpr auto from = [](int lane) {
+        const int at = (lane % SPAN / UNIT * 2 + ODD) * UNIT;
+        return lane / SPAN * SPAN + at % SPAN + at / SPAN * VP_LANES + lane % UNIT;
+    };
+    return VP_PICK(a, b, from(LANE)...);
 }
 
-// to[c][r] = from[r][c]; floats from one row to the next are given.
+// Parts rows that are UNIT apart: even units of lanes go to the first half of them. Two rounds transpose squares of 4 units.
+template <int UNIT, int SPAN> VP_DEVICE void part_units(Lanes (&a)[VP_LANES])
+{
+    const std::make_index_sequence<VP_LANES> lanes;
+    Lanes b[VP_LANES];
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) {
+        const int t = r % SPAN / UNIT, to = r - t * UNIT + t / 2 * UNIT;
+        if (t % 2) continue;
+        b[to] = every_other<UNIT, SPAN, 0>(a[r], a[r + UNIT], lanes);
+        b[to + SPAN / 2] = every_other<UNIT, SPAN, 1>(a[r], a[r + UNIT], lanes);
+    }
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
+}
+
+// to[c][r] = from[r][c]; floats from one row to the next are given. All shuffles stay within 4 lanes or move 4: others are
+// slower.
 VP_DEVICE void transpose_square(float* to, size_t to_row, const float* from, size_t from_row)
 {
-    Lanes a[VP_LANES], b[VP_LANES];
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(&a[r], from + r * from_row, sizeof a[r]);
-    interleave(a, b);
-    interleave(b, a);
-#if VP_LANES == 8
-    interleave(a, b);
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
-#elif VP_LANES == 16
-    interleave(a, b);
-    interleave(b, a);
-#endif
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(to + r * to_row, &a[r], sizeof a[r]);
+    Lanes a[VP_LANES];
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = lanes_at(from + r * from_row);
+    part_units<1, 4>(a);
+    part_units<1, 4>(a);
+    if constexpr (VP_LANES >= 8) part_units<4, VP_LANES>(a);
+    if constexpr (VP_LANES == 16) part_units<4, VP_LANES>(a);
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) put_lanes(to + r * to_row, a[r]);
 }
 
 // A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <pthread.h>
 #include <sched.h>
+#include <utility>
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -64,6 +64,12 @@ def test_compile_prints_a_line_per_program() -> None:
     assert line["nvrtc"] <= line["value"]
 
 
+def test_decoding_gives_the_same_words_in_either_way() -> None:
+    lines = lines_of("decoding.py", "--hidden", "8", "--rounds", "1", "--lengths", "3,12")
+    assert [line["case"].split()[1] for line in lines] == ["length=3", "length=12"]
+    assert all(min(line["value"], line["peer_value"]) > 0 and line["pool"] > 0 for line in lines)
+
+
 def test_recording_measures_every_case(trees_file: Path) -> None:
     lines = lines_of("recording.py", "--trees", str(trees_file), "--batch", "5", "--rounds", "3")
     assert [line["case"].split()[0] for line in lines] == 2 * [*CASES, "sum"]

@@ -16,7 +16,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.cli.program import EPOCH, contents
-from tests.cli.test_train import ENVIRONMENT, SMALL
+from tests.cli.test_train import ENVIRONMENT, FLAGS
 from vpps.cli.ranks import warnings_once
 from vpps.cli.saved_run import best_of
 
@@ -37,7 +37,7 @@ loop._epoch = epoch
 train.main()
 """
 """A program in which ranks have weights of their own after an epoch."""
-FEW = [*SMALL, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
+FEW = [*FLAGS, "--batch-size", "9", "--shards", "6"]  # the last batch is one tree: five shards are empty
 UNVERIFIED = {**ENVIRONMENT, "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
 
 pytestmark = [
@@ -74,7 +74,7 @@ def test_any_number_of_processes_learns_and_says_the_same(task: str, tmp_path: P
 
 def test_loss_is_that_of_whole_batches() -> None:
     """Up to the order of sums, what batches that are not divided have."""
-    whole, parts = (vpps_train(ranks, "tree-lstm", *SMALL, "--epochs", "1").stdout for ranks in (0, 2))
+    whole, parts = (vpps_train(ranks, "tree-lstm", *FLAGS, "--epochs", "1").stdout for ranks in (0, 2))
     (expected,), (found,) = EPOCH.findall(whole), EPOCH.findall(parts)
     assert float(found[1]) == pytest.approx(float(expected[1]), abs=2e-4)
 
@@ -90,7 +90,7 @@ def test_resumed_by_another_number_of_processes_equals_an_uninterrupted_run(tmp_
 
 def test_all_stop_early_together(tmp_path: Path) -> None:
     lines = said(
-        2, "tree-lstm", *SMALL, "--lr", "1e-9", "--patience", "2", "--epochs", "20", "--checkpoint", tmp_path / "run"
+        2, "tree-lstm", *FLAGS, "--lr", "1e-9", "--patience", "2", "--epochs", "20", "--checkpoint", tmp_path / "run"
     )
     assert lines[-1].startswith("no better dev root accuracy for 2 epochs")
     with safe_open(tmp_path / "run", framework="numpy") as file:
@@ -98,7 +98,7 @@ def test_all_stop_early_together(tmp_path: Path) -> None:
 
 
 def test_no_checkpoint_is_written_of_weights_that_differ(tmp_path: Path) -> None:
-    result = vpps_train(2, "tree-lstm", *SMALL, "--epochs", "1", "--checkpoint", tmp_path / "run", main=DIFFERING)
+    result = vpps_train(2, "tree-lstm", *FLAGS, "--epochs", "1", "--checkpoint", tmp_path / "run", main=DIFFERING)
     assert result.returncode == 1
     assert "is not like the others in its weights, after step 4" in result.stderr
     assert not list(tmp_path.iterdir())
@@ -123,14 +123,14 @@ def test_errors_are_sentences_that_one_rank_says(arguments: list[str], message: 
 
 
 def test_usage_that_is_wrong_for_one_rank_alone_is_said() -> None:
-    result = vpps_train(1, "tree-lstm", *SMALL, ":", "-n", "1", *MAIN, "tree-lstm", "--epochs", "x")
+    result = vpps_train(1, "tree-lstm", *FLAGS, ":", "-n", "1", *MAIN, "tree-lstm", "--epochs", "x")
     assert result.returncode != 0
     assert result.stderr.count("Invalid value for '--epochs'") == 2  # and why the other one ends
     assert re.search(r"rank 1 of 2 \(.*\) has failed: Invalid value for '--epochs'", result.stderr)
 
 
 def test_steps_that_all_ranks_leave_out_are_warned_of_once() -> None:
-    result = vpps_train(2, "tree-lstm", *SMALL, "--optimizer", "sgd", "--lr", "1e38", "--epochs", "1")
+    result = vpps_train(2, "tree-lstm", *FLAGS, "--optimizer", "sgd", "--lr", "1e38", "--epochs", "1")
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("the step is left out") == 1
 

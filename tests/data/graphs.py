@@ -105,7 +105,7 @@ def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None)
     assert batch.levels.tolist() == levels
     assert batch.levels.dtype == np.int32
     structure = batch.structure
-    assert structure.keys() == {"kind", "children", "levels"}
+    assert structure.keys() == {"kind", "children", "levels", "examples"}
     assert all(structure[name] is getattr(batch, name) for name in structure)
     assert batch["word"].tolist() == [w for g in graphs for w in g.word]
     assert batch["word"].dtype == np.int32
@@ -114,6 +114,7 @@ def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None)
     assert batch["rating"].tolist() == [g.rating for g in graphs]
     assert batch.roots.tolist() == roots
     assert batch.graph_of_vertex.tolist() == [k for k, g in enumerate(graphs) for _ in g.children]
+    assert np.array_equal(batch.examples.numbers, batch.graph_of_vertex)
     place = np.argsort(batch.order)
     for vertex, some in enumerate(children):
         assert all(place[child] < place[vertex] for child in some if child >= 0)

@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vpps
 from tests.distributed import fake_nccl
 from tests.distributed.fake_nccl import FakeNccl, Message, Result
 from tests.distributed.on_gpus import FROM_GPU
 from tests.processes import ROOT
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
-from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_NCCL, NcclTransport, obstacle
+from vpps.engine.gradients import GradientPiece
+from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Wanted
@@ -53,15 +56,14 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.mark.simt
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_gradients_go_from_gpu_to_gpu(ranks: int, alone: dict[str, Any]) -> None:
+def test_gradients_go_from_gpu_to_gpu(alone: dict[str, Any]) -> None:
     """With the same bits, and once each way to and from every other rank."""
-    found, said = trained(ranks, "nccl")
+    found, said = trained(4, "nccl")
     assert said == ""
     for one in found:
         assert (one["weights"], one["losses"]) == (alone["weights"], alone["losses"])
         assert "through nccl" in one["world"]
-        assert one["carried"] == len(FROM_GPU) * 4 * (ranks - 1)
+        assert one["carried"] == len(FROM_GPU) * 4 * 3
 
 
 @pytest.mark.simt
@@ -93,7 +95,7 @@ class Host(Transport):
     def __init__(self) -> None:
         self.exchanged = 0
 
-    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
         self.exchanged += 1
 
     def abort(self, status: int) -> None:
@@ -137,9 +139,9 @@ class TestTransport:
     def test_what_is_on_hosts_is_for_the_hosts_engine(self, nccl: FakeNccl) -> None:
         host = Host()
         transport = connected(host)
-        transport.exchange([None, np.ones(3)], [None, np.ones(3)], TIMEOUT)
-        transport.exchange([None, None], [None, None], TIMEOUT)
-        assert (host.exchanged, nccl.carried) == (2, [])
+        transport.exchange([(1, np.ones(3))], [(1, np.ones(3))], TIMEOUT)
+        transport.exchange([], [], TIMEOUT)
+        assert (host.exchanged, nccl.carried) == (1, [])
         transport.close()
         assert host.exchanged == -1
 
@@ -147,12 +149,13 @@ class TestTransport:
     def test_leaves_nothing_on_the_gpu_when_a_rank_does_not_come(
         self, nccl: FakeNccl, gpu: FakeCuda, state: Result, cause: str
     ) -> None:
-        transport, machine = connected(Host()), CudaMachine(3)
+        host = Host()
+        transport, machine = connected(host), CudaMachine(3)
         nccl.state = state
         with pytest.raises(Unanswered) as raised, machine.in_order:
-            transport.exchange([None, on_gpu([1, 2])], [None, on_gpu([0, 0])], TIMEOUT)
+            transport.exchange([(1, np.ones(3)), (1, on_gpu([1, 2]))], [(1, on_gpu([0, 0]))], TIMEOUT)
         assert (raised.value.ranks, raised.value.cause) == ([], cause)
-        assert nccl.aborted == 1
+        assert (host.exchanged, nccl.aborted) == (1, 1)
         machine.close()
         assert not any(gpu.streams)
 
@@ -162,6 +165,20 @@ class TestTransport:
         with CudaMachine(3).in_order:
             why = transport.connect(lambda given: [given, ""], 10)
         assert why == "rank 0: NCCL says UnhandledCudaError (1)"
+
+
+@pytest.mark.host
+def test_gradients_for_the_host_go_through_page_locked_memory(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    asked: list[int] = []
+    allocate = cupy.cuda.alloc_pinned_memory
+    monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", lambda nbytes: asked.append(nbytes) or allocate(nbytes))
+    nothing = Distribution(vpps.Model(), 1, 1, 0, True, False)
+    found = GradientPiece(on_gpu([1, 2, 3]), nothing, is_in_pool=True).on_host()
+    assert (found.floats.tolist(), type(found.floats), found.is_in_pool) == ([1, 2, 3], np.ndarray, False)
+    assert asked == [12]
+    assert found.on_host() is found
 
 
 @pytest.mark.host

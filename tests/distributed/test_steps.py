@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import vpps
 import vpps.distributed
 from tests.data.test_graphset import chains
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.session.gradient_sum import GradientSum
 
 pytestmark = pytest.mark.cpu
 
@@ -30,7 +35,7 @@ class Net:
     def handle(self) -> vpps.Handle:
         return vpps.Handle(self.model, vpps.SGD(0.1), target="cpu", vps=1, world=self.world)
 
-    def loss(self, k: int) -> tuple[vpps.Graph, vpps.Expression]:
+    def loss(self, k: float) -> tuple[vpps.Graph, vpps.Expression]:
         graph = vpps.Graph()
         h = self.W @ vpps.dropout(graph.input(np.cos(np.arange(WIDTH) + k).astype(np.float32)), 0.5)
         return graph, vpps.sum(h * h)
@@ -124,6 +129,25 @@ def test_masks_follow_the_shard(net: Net, handle: vpps.Handle) -> None:
     assert handle.sync_get_latest_loss() == pytest.approx(sum(map(float, values)))
 
 
+def test_masks_of_an_example_follow_no_shard(net: Net, handle: vpps.Handle) -> None:
+    """They are those of a handle without a world, for every draw."""
+
+    def values(of: vpps.Handle, draw: int) -> np.ndarray:  # type: ignore[type-arg]
+        graph = vpps.Graph()
+        with graph.example(3):
+            y = vpps.dropout(graph.input(np.ones(64)), 0.5)
+        found: np.ndarray = of.forward(graph, [y], train=True, draw=draw)[0]  # type: ignore[type-arg]
+        return found
+
+    alone = vpps.Handle(Net().model, vpps.SGD(0.1), target="cpu", vps=1)
+    expected = [values(alone, draw) for draw in range(2)]
+    assert not np.array_equal(*expected)
+    for k in range(2):
+        assert np.array_equal([values(handle, draw) for draw in range(2)], expected)
+        handle.fb(*net.loss(k))
+    alone.close()
+
+
 def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle) -> None:
     net.W.trainable = False
     handle.fb(*net.loss(0))
@@ -155,3 +179,156 @@ def test_a_world_of_one_is_any_threads(net: Net, handle: vpps.Handle) -> None:
     thread.start()
     thread.join()
     assert net.model.step == 1
+
+
+# ---- what goes on beside the program
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Sums are there when this is set."""
+    free, sums = threading.Event(), GradientSum.__call__
+
+    def late(self: GradientSum, *given: Any, **how: Any) -> Any:
+        assert free.wait(20)
+        return sums(self, *given, **how)
+
+    monkeypatch.setattr(GradientSum, "__call__", late)
+    yield free
+    free.set()
+
+
+def test_the_next_graph_is_planned_while_gradients_travel(
+    net: Net, handle: vpps.Handle, held_up: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what was planned is launched, if nothing has changed meanwhile."""
+    held_up.set()
+    for k in range(2):  # new cells are known to all after this step
+        handle.fb(*net.loss(k))
+    handle.sync_get_latest_loss()
+    held_up.clear()
+    made, plan_training = list[vpps.Graph](), Planner.plan_training
+
+    def noted(self: Planner, graph: vpps.Graph, *more: Any, **how: Any) -> Plan:
+        plan = plan_training(self, graph, *more, **how)
+        made.append(graph)
+        if len(made) == 3:  # the first of the second step
+            held_up.set()
+        return plan
+
+    monkeypatch.setattr(Planner, "plan_training", noted)
+    given = [net.loss(k) for k in range(4)]
+    for graph, loss in given:
+        handle.fb(graph, loss)
+    assert made == [graph for graph, _ in given]
+    assert np.array_equal(net.W.numpy(), one_by_one([0, 1, *range(4)]))
+
+
+def test_what_was_planned_for_nothing_is_planned_again(net: Net, handle: vpps.Handle) -> None:
+    """Where the step before is left out its update is not launched, and masks are others with another seed."""
+    for k in (np.inf, 0, 1, 2, 3, 4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            handle.fb(*net.loss(k))
+    assert (net.model.step, handle.skipped) == (3, 1)
+    other = Net()
+    other.model.step = 1
+    with other.handle() as clean:
+        for k in (1, 2, 3, 4):
+            clean.fb(*other.loss(k))
+            clean.sync_get_latest_loss()
+    assert np.array_equal(net.W.numpy(), other.W.numpy())
+
+
+def one_by_one(shards: Iterable[int]) -> NDArray[np.float32]:
+    """The weights after these, each waited for."""
+    net = Net()
+    with net.handle() as handle:
+        for k in shards:
+            handle.fb(*net.loss(k))
+            handle.sync_get_latest_loss()
+    return net.W.numpy()
+
+
+def test_a_step_is_made_as_things_were(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
+    """Whatever the program does before it has ended."""
+    for k in range(2):
+        handle.fb(*net.loss(k))
+    assert (net.model.step, handle.is_newer) == (1, True)
+    assert isinstance(handle.optimizer, vpps.SGD)
+    handle.optimizer.lr = 100.0
+    held_up.set()
+    assert np.array_equal(net.W.numpy(), one_by_one(range(2)))
+
+
+def save(net: Net, handle: vpps.Handle, path: Path) -> None:
+    net.model.save(path)
+
+
+def save_in_a_thread(net: Net, handle: vpps.Handle, path: Path) -> None:
+    thread = threading.Thread(target=net.model.save, args=[path])
+    thread.start()
+    thread.join()
+
+
+def trace(net: Net, handle: vpps.Handle, path: Path) -> None:
+    with handle.trace() as trace:
+        for k in range(2, 4):
+            handle.fb(*net.loss(k))
+    assert len(trace.timelines) == 3  # two shards and the update
+
+
+def close(net: Net, handle: vpps.Handle, path: Path) -> None:
+    handle.close()
+
+
+def drop(net: Net, handle: vpps.Handle, path: Path) -> None:
+    """Nobody has it but what goes on."""
+
+
+def meet(net: Net, handle: vpps.Handle, path: Path) -> None:
+    net.world.barrier()
+    assert net.world.gather("here") == ["here"]
+
+
+def evaluate(net: Net, handle: vpps.Handle, path: Path) -> None:
+    graph, loss = net.loss(7)
+    handle.forward(graph, [loss])
+
+
+@pytest.mark.parametrize("event", [save, save_in_a_thread, trace, close, drop, meet, evaluate])
+def test_whatever_comes_waits_for_the_step(
+    event: Callable[[Net, vpps.Handle, Path], None], net: Net, tmp_path: Path, held_up: threading.Event
+) -> None:
+    handle = net.handle()
+    for k in range(2):
+        handle.fb(*net.loss(k))
+    threading.Timer(0.05, held_up.set).start()
+    event(net, handle, tmp_path / "saved")
+    del handle
+    steps = 2 if event is trace else 1
+    assert np.array_equal(net.W.numpy(), one_by_one(range(2 * steps)))
+    assert net.model.step == steps
+    if (tmp_path / "saved").exists():
+        net.model.restore(tmp_path / "saved")
+        assert (net.model.step, net.W.numpy().tolist()) == (1, one_by_one(range(2)).tolist())
+
+
+def test_an_error_beside_the_program_is_the_next_calls(
+    net: Net, handle: vpps.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; then training goes on as if the step had not been begun."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise vpps.HandleError("no sums today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GradientSum, "__call__", fails)
+        for k in range(2):
+            handle.fb(*net.loss(k))
+        with pytest.raises(vpps.HandleError, match="no sums today"):
+            handle.fb(*net.loss(2))
+    assert net.model.step == 0
+    for k in range(2):
+        handle.fb(*net.loss(k))
+    assert np.array_equal(net.W.numpy(), one_by_one(range(2)))

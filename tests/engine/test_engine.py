@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.kernels import know_the_end_of_launches, widen
 from tests.session.test_accumulate import new
 from vpps.engine.configuration import Configuration
 from vpps.placement.onchip import ChipOptions
-from vpps.runtime.simt import SimtMachine
 
 
 def trained(configurations: list[Configuration], target: str = "cpu", **options: Any) -> tuple[list[float], Any]:
@@ -53,9 +51,9 @@ def test_losses_weights_and_moments_are_the_same_to_the_bit(step: int) -> None:
 
 
 @pytest.mark.simt
+@pytest.mark.usefixtures("roomy_kernels")
 def test_slots_of_another_shape_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
-    widen(monkeypatch, SimtMachine, know_the_end_of_launches)  # and one for each arrangement
     losses, _ = trained([], "simt")
     shapes = [ChipOptions(ownership="round-robin", rpw=rpw) for rpw in (1, 2)]
     others, _ = trained([Configuration(onchip=shape) for shape in shapes], "simt")

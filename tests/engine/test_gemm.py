@@ -26,7 +26,7 @@ from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
 from vpps.script.products import Continuation, PoolRows, Product, entered_at
 from vpps.script.verify import verify
 
-pytestmark = pytest.mark.simt
+pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("roomy_kernels")]
 
 E = vpps.Expression
 GEMM = ChipOptions(gradients="gemm")

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
-from tests.kernels import know_the_end_of_launches, widen
 from vpps.errors import HandleError
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.grouping import Grouping
@@ -244,12 +243,10 @@ def test_random_graphs_agree_with_the_reference(
 
 
 @pytest.mark.simt
+@pytest.mark.usefixtures("roomy_kernels")
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_training_makes_the_steps_of_one_group(
-    groups: int, clip_norm: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widen(monkeypatch, SimtMachine, know_the_end_of_launches)  # one kernel for a number of groups
+def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | None) -> None:
     weights = []
     for n in (1, groups):
         net = Net()

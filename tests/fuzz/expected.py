@@ -49,9 +49,11 @@ class Expected:
         self.sums: Arrays = {}
         self.rows: dict[str, set[int]] = {}
 
-    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression) -> None:
-        reference = Reference(graph, self.weights, launch_key(self.model.seed, self.updates + 1, self.calls))
-        self.calls += 1
+    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression, shard: int = 0) -> None:
+        """Add the gradients of a call, or of a shard of it."""
+        self.calls += not shard
+        key = launch_key(self.model.seed, self.updates + 1, self.calls - 1)
+        reference = Reference(graph, self.weights, key, shard)
         for name, gradient in reference.backward(loss).items():
             p = self.model[name]
             self.explodes |= not np.abs(gradient).max(initial=0) < 2**30

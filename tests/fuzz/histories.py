@@ -57,6 +57,7 @@ class History:
         averages: whether there are moving averages.
         clip: whether gradients are clipped.
         options: configuration of all handles.
+        shards: whether every step is made of two, as one process does alone in a world.
     """
 
     seed: int
@@ -68,12 +69,14 @@ class History:
     averages: bool = False
     clip: bool = False
     options: Options = DEFAULT
+    shards: bool = False
 
     def opened(self) -> str:
         """A training handle of `vps` as text."""
         given = {"vps": "vps", **self.options.named}
         given |= {"ema": "0.8"} if self.averages else {}
         given |= {"clip_norm": "0.5"} if self.clip else {}
+        given |= {"world": 'vpps.distributed.init("alone", shards=2)'} if self.shards else {}
         return f"vpps.Handle(model, {RULES[self.rule % len(RULES)]}, {open_with(given)})"
 
     def program(self) -> list[str]:
@@ -100,6 +103,13 @@ class History:
 
     def _lines(self, event: Event, names: list[str]) -> list[str]:
         n, batch = event.number, event.number % max(len(self.batches), 1)
+        if self.shards and event.name in (*STEPS, "accumulate"):
+            first, second = (
+                f"handle.fb(*batch({k}){', accumulate=True' if event.name == 'accumulate' else ''})"
+                for k in self._batches_of(event)
+            )
+            between = [f"if not plain: handle.gradients(*batch({batch}))"] if event.name == "halves" else []
+            return [first, *between, second]
         again = f"handle = make({1 + n % 3})"
         name = _changed(names, n)
         match event.name:
@@ -146,6 +156,10 @@ class History:
                          f"handle.gradients(*batch({batch}))"]  # fmt: skip
         return ["if not plain:", *_indented(going)]
 
+    def _batches_of(self, event: Event) -> list[int]:
+        """Numbers of the graphs that a step is made of."""
+        return [(event.number + k) % max(len(self.batches), 1) for k in range(1 + self.shards)]
+
     def check(self) -> None:
         """Raises Found."""
         lines = self.program()
@@ -185,10 +199,10 @@ class History:
         expected = Expected(model, rule, 0.8, 0.5 if self.clip else None, noise)
         names = [p.name for p in model]
         for event in self.events:
-            graph, loss = batch(event.number % max(len(self.batches), 1))
             name = _changed(names, event.number)
             if event.name in (*STEPS, "accumulate"):
-                expected.accumulate(graph, loss)
+                for shard, k in enumerate(self._batches_of(event)):
+                    expected.accumulate(*batch(k), shard)
             if event.name in STEPS:
                 expected.update()
             elif event.name == "discard":
@@ -260,5 +274,5 @@ def draw(random: Random) -> History:
     return History(
         random.randrange(10**6), drawn, batches, tuple(random.randrange(60) for _ in range(random.randint(1, 5))),
         tuple(Event(what, random.randrange(12)) for what in whats), random.randrange(len(RULES)),
-        random.random() < 0.5, random.random() < 0.25, options,
+        random.random() < 0.5, random.random() < 0.25, options, random.random() < 0.3,
     )  # fmt: skip

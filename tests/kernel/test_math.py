@@ -23,7 +23,7 @@ def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
 FUNCTIONS: dict[str, tuple[Function, float, float, float]] = {
     "exp": (np.exp, -87.3, 88.7, 1.5),
     "log": (np.log, 1e-37, 1e37, 1.5),
-    "tanh": (np.tanh, -12.0, 12.0, 3.0),
+    "tanh": (np.tanh, -12.0, 12.0, 1.5),
     "sigmoid": (sigmoid, -80.0, 80.0, 3.5),
 }
 

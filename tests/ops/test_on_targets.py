@@ -59,7 +59,7 @@ BINARY: dict[str, Op] = {
     "mse": vpps.mse,
     "concat": lambda a, b: vpps.concat([a, b, a]),
 }
-WIDTHS = (1, 5, 33, 64, 200)
+WIDTHS = (1, 33, 64, 200)
 
 
 def weighted(graph: vpps.Graph, y: vpps.Expression, seed: int) -> vpps.Expression:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vpps.ops.philox import BLOCK, LANES, LaunchKey, launch_key, philox, random_words
+from vpps.ops.philox import BLOCK, LANES, LaunchKey, first_draw, launch_key, philox, random_words
 
 pytestmark = pytest.mark.host
 
@@ -42,6 +42,14 @@ def test_words_do_not_depend_on_the_width_or_on_other_rows() -> None:
     for width in (1, 15, 64, 65):
         assert np.array_equal(random_words(KEY, calls, positions, 0, width), words[:, :width])
     assert np.array_equal(random_words(KEY, calls[4:5], positions[4:5], 0, 200)[0], words[4])
+
+
+def test_numbers_of_examples_lie_apart() -> None:
+    """So do those of what belongs to none, in the first shards."""
+    for n in (2, 3, 64, 1000, 50_000):
+        starts = np.sort([first_draw(k) for k in range(-4, n - 4)])
+        assert np.diff(starts, append=starts[0] + 2**32).min() >= 2**32 / (3 * n)
+    assert first_draw(-1) == 0
 
 
 def test_no_rows_no_words() -> None:

@@ -85,7 +85,9 @@ class Memory:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.ptr))
+        """Holds the memory."""
+        begin = self.ptr - ctypes.addressof(self._bytes)
+        return np.ctypeslib.as_array(self._bytes)[begin : begin + self.nbytes]
 
 
 class MemoryPointer:
@@ -490,7 +492,9 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
         asarray=lambda value: np.array(value, copy=True).view(DeviceArray),
         arange=lambda n: np.arange(n).view(DeviceArray),
         from_dlpack=lambda value: value,
-        asnumpy=lambda value: np.array(value, subok=False),
+        asnumpy=lambda value, out=None: np.positive(
+            value, out=np.empty(value.shape, value.dtype) if out is None else out
+        ),
     )
     bindings = ModuleType("cuda.bindings")
     bindings.__dict__.update(__version__="13.0.0", driver=fake)

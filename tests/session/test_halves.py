@@ -162,6 +162,21 @@ class TestBits:
         for name in whole:
             assert relative_error(applied[name], whole[name]) < 1e-5, name
 
+    def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
+        """It has no place among the gradients of the others."""
+
+        def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
+            net = Net()
+            with vpps.Handle(net.model, vpps.SGD(lr=0.1)) as handle:
+                handle.fb(*net.batch(0), accumulate=True)
+                net.model["W"].trainable = False
+                how(handle, *net.batch(1))
+            return state(net.model)
+
+        whole, applied = run(by_fb), run(by_apply)
+        for name in whole:
+            assert relative_error(applied[name], whole[name]) < 1e-5, name
+
     def test_gradients_are_accumulated_by_apply(self) -> None:
         def run(*, by: str) -> dict[str, Any]:
             net = Net(dropout=0)

@@ -24,17 +24,11 @@ def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Weights stay in memory, and results are the same for 1 and 3 virtual processors and both schedules.
+    """Weights stay in memory, and results of 3 virtual processors are the same with both schedules.
 
     Threads run in an order of the test's own.
     """
     kernels.keep_weights_in_memory(monkeypatch)
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
-    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))
-
-
-@pytest.fixture
-def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels know what the end of a launch may need from the start, so that none is compiled a second time."""
-    kernels.widen(monkeypatch, SimtMachine, kernels.know_the_end_of_launches)
+    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (3,)))

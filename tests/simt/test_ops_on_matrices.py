@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 
 @pytest.fixture(autouse=True)
 def fewer_virtual_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere.check, "__defaults__", with_default(elsewhere.check, "vp_counts", (1, 3)))
+    monkeypatch.setattr(elsewhere.check, "__defaults__", with_default(elsewhere.check, "vp_counts", (3,)))
 
 
 def test_a_matrix_vector_recursive_network() -> None:

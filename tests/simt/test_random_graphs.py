@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests import comparison
+from tests.gpu.conftest import with_default
 from tests.planner.test_random_graphs import check
 from vpps.placement.onchip import ChipOptions
 
-pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
+pytestmark = pytest.mark.simt
+
+
+@pytest.fixture(autouse=True)
+def one_and_three_virtual_processors(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = comparison.assert_agrees_with_reference
+    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))
 
 
 @pytest.mark.parametrize("part", range(8))

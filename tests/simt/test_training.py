@@ -44,7 +44,6 @@ PLACES = {
 }
 RULES = {
     "sgd": Rule(lambda: vpps.SGD(lr=0.05, weight_decay=0.01), {}),
-    "sgd, clipped": Rule(lambda: vpps.SGD(lr=0.05), {"clip_norm": 0.05}, again=True),
     "adam, averaged": Rule(lambda: vpps.Adam(lr=0.01, eps=1e-3), {"ema": 0.8}),
     "adam, clipped, averaged, accumulated": Rule(
         lambda: vpps.Adam(lr=0.01, eps=1e-3), {"clip_norm": 0.05, "ema": 0.8}, accumulates=True, again=True

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import DataError
+from vpps.record.examples import ExampleNumbers
 from vpps.record.ranges import join, ragged, running_sum
 
 Children = NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -81,8 +82,8 @@ class GraphBatch:
 
     @property
     def structure(self) -> dict[str, Any]:
-        """`kind`, `children` and `levels`: arguments of `graph.map`."""
-        return {"kind": self.kind, "children": self.children, "levels": self.levels}
+        """`kind`, `children`, `levels` and `examples`: arguments of `graph.map`."""
+        return {"kind": self.kind, "children": self.children, "levels": self.levels, "examples": self.examples}
 
     @_once
     def children(self) -> Children:
@@ -147,8 +148,21 @@ class GraphBatch:
         Vertices keep their numbers. The whole set is turned round when this is first asked for, and kept.
         """
         turned = self._graphs.turned[self.indices]
-        turned.whole = self.whole
+        turned.whole, turned.numbers = self.whole, self.numbers
         return turned
+
+    @_once
+    def numbers(self) -> NDArray[np.int64]:
+        """int64[graphs]: which graph of the whole mini-batch, from 0, each of these is."""
+        return np.arange(len(self))
+
+    @_once
+    def examples(self) -> ExampleNumbers:
+        """The number of the graph that each vertex belongs to, for `graph.map` and `Rows.of`."""
+        numbers, sizes = self.__dict__.get("numbers"), self._sizes  # the batch itself would be a cycle
+        return ExampleNumbers(
+            self.n_vertices, lambda: (np.arange(len(sizes)) if numbers is None else numbers).repeat(sizes)
+        )
 
     @_once
     def graph_of_vertex(self) -> NDArray[np.int64]:

@@ -259,8 +259,9 @@ class GraphSet:
         """The parts of a mini-batch that this process computes; the order within is that of the batch."""
         shard = shards_of(self._ends.take(graphs) - self._starts.take(graphs), world.shards)
         for k in world.mine:
-            part = self[graphs[shard == k]]
-            part.whole = len(graphs)
+            numbers = np.flatnonzero(shard == k)
+            part = self[graphs[numbers]]
+            part.whole, part.numbers = len(graphs), numbers
             try:
                 yield part
             except GeneratorExit:  # nobody will ask for the others

@@ -153,8 +153,14 @@ class SpelledBatch:
 
     @cached_property
     def spellings(self) -> GraphBatch:
-        """A chain of characters for each distinct rare word; none where all words are frequent."""
-        return self.all_spellings[self._distinct[0]]
+        """A chain of characters for each distinct rare word; none where all words are frequent.
+
+        As sentences share them, their numbers are those that they have in the set, behind those of all sentences:
+        whichever process spells a word drops the same of it.
+        """
+        found = self.all_spellings[self._distinct[0]]
+        found.numbers = self.whole + found.indices
+        return found
 
     @cached_property
     def spelling(self) -> NDArray[np.int64]:

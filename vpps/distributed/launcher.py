@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from vpps.config import SLURM_TASKS
+from vpps.config import OPEN_MPI_TASKS, PMI_TASKS, SLURM_TASKS
 from vpps.distributed.transports import Transport
 from vpps.distributed.world import World
 from vpps.errors import DistributedError
@@ -15,7 +15,7 @@ from vpps.values import as_count, as_flag, as_number
 MPI_VARIABLES = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
 """What MPICH and Intel MPI (PMI), Open MPI and PMIx tell their processes."""
 
-SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", SLURM_TASKS.name)
+TASKS = (PMI_TASKS, OPEN_MPI_TASKS, SLURM_TASKS)
 """How many processes a launcher says that it has started, the nearest one first."""
 
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -102,7 +102,7 @@ def _mpi(comm: Any, timeout: float) -> Transport:
     from vpps.distributed.transports.mpi import MpiTransport
 
     transport = MpiTransport(comm, timeout)
-    told = next((int(os.environ[name]) for name in SIZE_VARIABLES if name in os.environ), 1)
+    told = int(next((tasks for tasks in TASKS if tasks.name in os.environ), SLURM_TASKS).get())
     if comm is None and transport.size == 1 < told:
         raise DistributedError(
             f"init: {told} processes were started together, but {transport.library} does not understand their "

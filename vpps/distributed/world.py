@@ -10,20 +10,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.distributed.transports import Arrays, Transport, Unanswered
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +93,8 @@ class World:
         self.mine = range(self.rank * each, (self.rank + 1) * each)
         self._pid = os.getpid()
         self._thread = threading.get_ident()
+        self._aside: _Aside | None = None
+        self._latest: Future[Any] = Future()  # of what was done aside
         self._meetings = self.abandoned = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
@@ -128,7 +133,7 @@ class World:
         if bind and len(sharing) > 1 and own.cores:
             each, k = max(1, usable_cores() // len(sharing)), sharing.index(self.rank)
             cores = [own.cores[(k * each + i) % len(own.cores)] for i in range(each)]
-            os.sched_setaffinity(0, cores)
+            _keep_to(cores)
             self._bound = True
 
     # ---- what ranks say to each other
@@ -164,11 +169,13 @@ class World:
             raise DistributedError(
                 "a forked child is no rank of its parent's world: use the parent, or fork before init"
             )
-        if self.size > 1 and call != "end" and self._thread != threading.get_ident():
-            raise DistributedError(
-                "a world belongs to the thread that made it: calls of several would meet others than their own; let "
-                "one thread train, gather and wait"
-            )
+        if self._aside is None or threading.get_ident() != self._aside.ident:
+            if self.size > 1 and call != "end" and self._thread != threading.get_ident():
+                raise DistributedError(
+                    "a world belongs to the thread that made it: calls of several would meet others than their own; "
+                    "let one thread train, gather and wait"
+                )
+            self._wait_aside()
         if self._broken:
             raise DistributedError(self._broken)
         headers = self._headers(call, details)
@@ -176,6 +183,24 @@ class World:
             self._disagree(headers)
         found: Ints = headers["details"]
         return found
+
+    def aside(self, work: Callable[[], T]) -> Future[T]:
+        """Let a thread of the world's own do something in which ranks meet, while this one goes on. What this one meets
+        them for next comes after it. Where the transport knows one thread only, it is done at once."""
+        done: Future[T] = Future()
+        if self._transport is not None and not self._transport.any_thread:
+            _do(work, done)
+            return done
+        if self._aside is None:
+            self._aside = _Aside(name="vpps world", daemon=True)
+            self._aside.start()
+        self._latest = done
+        self._aside.work.put((work, done))
+        return done
+
+    def _wait_aside(self) -> None:
+        if self._aside is not None:
+            self._latest.exception()  # whoever had it done is told of that
 
     def _headers(self, call: str, details: Sequence[int] = (), failure: str = "") -> NDArray[np.void]:
         """(size,), of all ranks."""
@@ -195,20 +220,17 @@ class World:
         for r in range(self.size):
             n = len(array) if lengths is None else int(lengths[r])
             found.append(array if r == self.rank else np.empty((n, *array.shape[1:]), array.dtype))
-        self.exchange([array] * self.size, found)
+        self.exchange([(r, array) for r in range(self.size)], list(enumerate(found)))
         return found
 
-    def exchange(self, sends: Arrays, receives: Arrays) -> None:
-        """`Transport.exchange`. Raises DistributedError where a rank does not come."""
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """`Transport.exchange`, less what is for oneself or has no elements. Raises DistributedError where a rank does
+        not come."""
         if self._transport is None:
             return
         own = self.rank
         try:
-            self._transport.exchange(
-                [None if r == own else array for r, array in enumerate(sends)],
-                [None if r == own else array for r, array in enumerate(receives)],
-                self.timeout,
-            )
+            self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
         except Unanswered as missing:
             who = ", ".join(map(self.named, missing.ranks)) or "another rank"
             if missing.cause:  # it has said why, or the launcher will
@@ -218,6 +240,11 @@ class World:
         except BaseException as error:  # some have got what this rank sends, some have not
             self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
             raise
+
+    def _of_others(self, messages: Messages) -> Messages:
+        """Beginning with the next rank, so that not all turn to the same one at once."""
+        found = [message for message in messages if message[0] != self.rank and message[1].size]
+        return sorted(found, key=lambda message: (message[0] - self.rank) % self.size)
 
     def reaches_gpus(self, gpus: Sequence[int]) -> bool:
         """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.
@@ -277,6 +304,8 @@ class World:
 
     def _tell(self, why: str) -> None:
         with suppress(DistributedError):  # they are gone, or have failed as well
+            if threading.current_thread() is not self._aside:
+                self._wait_aside()
             self._headers("failure", failure=why)
 
     def fails_alike(self, why: str) -> bool:
@@ -292,9 +321,11 @@ class World:
         if self._transport is not None and not self._closed and self._pid == os.getpid():
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
+            if self._aside is not None:
+                self._aside.work.put(None)
             self._transport.close()
             if self._bound:
-                os.sched_setaffinity(0, self.peers[self.rank].cores)
+                _keep_to(self.peers[self.rank].cores)
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:
@@ -345,6 +376,34 @@ class World:
 
             sys.excepthook = hook
         _OPEN[self] = None
+
+
+class _Aside(threading.Thread):
+    """Does one thing after the other."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+
+    def run(self) -> None:
+        while (item := self.work.get()) is not None:
+            _do(*item)
+            del item  # while it waits for the next one
+
+
+def _do(work: Callable[[], T], done: Future[T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:  # whoever waits for it gets it
+        done.set_exception(error)
+
+
+def _keep_to(cores: Sequence[int]) -> None:
+    """Let all threads run on these cores alone: one of gloo's that is on another rank's core waits behind that rank for
+    milliseconds."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 _OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed

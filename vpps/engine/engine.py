@@ -30,10 +30,10 @@ from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.element import WORD_BYTES
 from vpps.ops.operand import Expression
-from vpps.ops.philox import launch_key
+from vpps.ops.philox import StepKey, launch_key
 from vpps.placement.distribution import LEFT_OUT, NOTHING_HELD, Pool
 from vpps.placement.stacks import NO_STACKS, Stacks
-from vpps.planner.plan import Plan
+from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
 from vpps.record.trace import TracedCell
@@ -65,6 +65,24 @@ class _Flight(NamedTuple):
     undo: Callable[[], None]
 
 
+class Evaluated(NamedTuple):
+    """What a forward has computed.
+
+    Attributes:
+        plan: of it.
+        calls: vertices that its graph had.
+        key: of its random numbers.
+        changes: of weights before it.
+        growths: how often the graph had grown, in calls that came one after the other.
+    """
+
+    plan: Plan
+    calls: int
+    key: StepKey | None
+    changes: int
+    growths: int
+
+
 class Engine:
     """Places a model's parameters on a machine, has kernels compiled for its graphs, and launches.
 
@@ -89,6 +107,7 @@ class Engine:
         peak: floats of the pool that a launch has used at most.
         stepped_down: arrangements that spilled before this one.
         timelines: of the last two launches, by their numbers.
+        evaluated: what the latest launch has computed, where that was a forward; None: it was something else.
 
     Raises:
         HandleError, CompileError: there is no such machine; says why and what to do.
@@ -131,6 +150,7 @@ class Engine:
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
         self.has_gradients = False
+        self.evaluated: Evaluated | None = None
         self.planner: Planner | None = None
         self.timelines: dict[int, Timeline] = {}
         self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
@@ -174,11 +194,15 @@ class Engine:
         stacks, arrangement = self._bound
         return self.planner is not None and stacks is self._stacking.stacks and arrangement is self.arrangement
 
+    def knows(self, graph: Graph) -> bool:
+        """Whether preparing for a step of it would change nothing."""
+        return self._is_bound and self._stacking.has_seen(graph.blocks)
+
     def _bind(self, accumulate: bool) -> None:
         """Place all parameters as the model has them now."""
         self.wait()
         self.pull()
-        self.plan = self.planner = None
+        self.plan = self.planner = self.evaluated = None
         self._bound = self._stacking.stacks, self.arrangement
         distribution = self.store.bind(*self._bound, self._pool_limit, accumulate)
         its = self.configuration
@@ -231,6 +255,28 @@ class Engine:
                 self.stepped_down += 1
                 self._bind(accumulate=False)  # room for gradients of tables, once made, stays
 
+    # ---- graphs that grow
+
+    def present(self, graph: Graph, key: StepKey | None) -> Present | None:
+        """Which values of a graph a forward finds in the pool, and lets stay there; None: none are to stay.
+
+        Args:
+            key: of its random numbers.
+        """
+        last = self.evaluated
+        if last is None or last.plan.graph is not graph or last.key != key:
+            return None
+        if last.plan.present is not None:
+            return last.plan.present
+        return NOTHING_PRESENT if last.growths and graph.n_calls > last.calls else None
+
+    def note_evaluated(self, plan: Plan, key: StepKey | None, before: Evaluated | None) -> None:
+        """The latest launch, which has ended, was a forward; `before`: what the one before it was."""
+        calls, growths = plan.graph.n_calls, 0
+        if before is not None and before.plan.graph is plan.graph:
+            growths = before.growths + (calls > before.calls)
+        self.evaluated = Evaluated(plan, calls, key, self.store.changes, growths)
+
     # ---- launches
 
     @property
@@ -274,7 +320,8 @@ class Engine:
             at_once: `wait` comes next.
         """
         waited = time.perf_counter_ns()
-        self.machine.grow(plan.pool_floats, self.store.distribution.end, self._pool_limit)
+        self.evaluated = None
+        self.machine.grow(plan.pool_floats, plan.kept, self._pool_limit)
         if not self._trains:
             self.model.pull_weights()
         self.store.upload()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpps.engine.nonfinite import SQUARABLE
 from vpps.errors import DtypeError, IndexRangeError, ModelError, ShapeError
-from vpps.interop import host_array
+from vpps.interop import is_on_gpu
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.state import AccumulatedGradients
 from vpps.placement.distribution import Distribution, Pool
@@ -62,9 +62,15 @@ class GradientPiece:
         return replace(self, floats=self.floats.copy(), is_in_pool=False)
 
     def on_host(self) -> GradientPiece:
-        """The same, in the memory of the host."""
-        floats = host_array(self.floats, "gradients")
-        return replace(self, floats=floats, is_in_pool=self.is_in_pool and floats is self.floats)
+        """The same, in the memory of the host: page-locked, where it comes from a GPU, and CuPy has it for the next
+        step again."""
+        if not is_on_gpu(self.floats):
+            return self
+        import cupy
+
+        memory = cupy.cuda.alloc_pinned_memory(self.floats.nbytes)
+        host = cupy.asnumpy(self.floats, out=np.frombuffer(memory, np.float32, self.floats.size))
+        return replace(self, floats=host, is_in_pool=False)
 
     def arrays(self) -> dict[str, Float32]:
         """By parameters' names, as users see them; copies."""
@@ -81,18 +87,18 @@ Gradients = dict[str, Gradient]
 
 
 def found_gradients(plan: Plan, pool: Pool, distribution: Distribution, dense: bool = True) -> Gradients:
-    """Copies of those that a launch left, by the names of the parameters that have one.
+    """Those that a launch left, by the names of the parameters that have one; copies.
 
     Args:
-        dense: whether not only of tables.
+        dense: whether not only of tables. If not, what is in the memory of the host is not copied.
     """
     found: Gradients = {}
     for p, place in distribution.places.items():
         if p in plan.tables:
             used = plan.tables[p]
             width = math.prod(p.shape[1:])
-            values = pool[used.gradient : used.gradient + len(used.rows) * width]
-            found[p.name] = RowGradients(used.rows.copy(), values.reshape(len(used.rows), *p.shape[1:]).copy())
+            values = pool[used.gradient : used.gradient + len(used.rows) * width].reshape(-1, *p.shape[1:])
+            found[p.name] = RowGradients(used.rows.copy(), values.copy() if dense else values)
         elif dense and p in plan.touched:
             found[p.name] = distribution.fetch(pool, p, place.gradient)
     return found
@@ -163,11 +169,28 @@ def _rows(
         raise IndexRangeError(f"{where}: row {bad} is out of range; rows of {table!r}: 0 to {table.shape[0] - 1}")
     array = _array(values, (len(numbers), *table.shape[1:]), where, copy)
     if len(numbers) > 1 and not (np.diff(numbers) > 0).all():
-        distinct, at = np.unique(numbers, return_inverse=True)
-        summed = np.zeros((len(distinct), *table.shape[1:]), np.float32)
-        np.add.at(summed, at, array)
-        return distinct, summed
+        return summed_rows(numbers, array)
     return numbers, array
+
+
+def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
+    """The sums of rows of equal number, in the order in which these come.
+
+    Args:
+        numbers: (n,), from 0 on.
+        values: (n, ...), a row each.
+    """
+    order = numbers.argsort(kind="stable")
+    rising = numbers[order]
+    begins = np.flatnonzero(np.diff(rising, prepend=-1))
+    counts = np.diff(begins, append=len(numbers))
+    total, k = values[order[begins]], 1
+    more = np.flatnonzero(counts > k)  # those that have another one
+    while len(more):
+        total[more] += values[order[begins[more] + k]]
+        k += 1
+        more = more[counts[more] > k]
+    return RowGradients(rising[begins], total)
 
 
 def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGradients) -> AccumulatedGradients:
@@ -189,7 +212,6 @@ def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGrad
     return total
 
 
-def are_finite(given: AccumulatedGradients, *more: Float32 | None) -> bool:
+def are_finite(gradients: Iterable[Float32]) -> bool:
     """Whether all are finite, and none is too large to be squared: what the kernel asks of its own before a step."""
-    arrays = [*given.gradients.values(), *more]
-    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in arrays if g is not None and g.size)
+    return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in gradients if g.size)

@@ -49,7 +49,7 @@ class ParameterStore:
         self.changes = 0  # of weights, by whomever
         self._state_version = -1  # of the optimizer's state, adopted
         self._moments_are_current = False
-        self._since = 0  # the model's step when the optimizer's moments began
+        self._since: int | None = None  # the model's step when the optimizer's moments began, if they have
         self._weights_changed = False  # the pool's weights are newer than the model's
         self.held = NOTHING_HELD  # gradients that no update has used yet
         self._calls = 0  # of which they are the sum
@@ -116,7 +116,7 @@ class ParameterStore:
         if self._state_version == self.model.state_version:
             return
         state = self._saved_state()
-        self._since = self.model.step if state is None else state.since
+        self._since = None if state is None else state.since
         self._moments_are_current = False
         self._adopt_gradients()
         if self.ema is not None:
@@ -240,12 +240,15 @@ class ParameterStore:
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
         """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
         number = self.model.step + 1
+        if self._since is None:
+            self._since = self.model.step
         averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
         return Update(optimizer, number, number - self._since, clip_norm, averaging)
 
     def pass_over_step(self) -> None:
         """A step was left out, but its number is used up: the moments are no older for that."""
-        self._since += 1
+        if self._since is not None:
+            self._since += 1
 
     def _averages(self) -> Averages:
         averages = self.model.averages
@@ -307,9 +310,10 @@ class ParameterStore:
 
     def as_held(self, total: AccumulatedGradients) -> tuple[HeldGradients, dict[Parameter, NDArray[np.int64]]]:
         """The dense ones as what the pool holds before a launch; rows of the tables."""
-        places, stack_of = self.distribution.places, self.distribution.stacks.of
-        dense = frozenset(stack_of.get(p, p) for p in places if p.name in total.gradients and p.name not in total.rows)
-        return HeldGradients(dense), {p: total.rows[p.name] for p in places if p.name in total.rows}
+        stack_of = self.distribution.stacks.of
+        given = [p for p in self.distribution.places if p.trainable and p.name in total.gradients]  # others are frozen
+        dense = frozenset(stack_of.get(p, p) for p in given if p.name not in total.rows)
+        return HeldGradients(dense), {p: total.rows[p.name] for p in given if p.name in total.rows}
 
     @property
     def all_held(self) -> HeldGradients:
@@ -375,7 +379,7 @@ class ParameterStore:
                 moments[name][p.name] = distribution.fetch(pool, p, address)
             if place.average:
                 averages[p.name] = distribution.fetch(pool, p, place.average)
-        self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since)
+        self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since or 0)
         if self.ema is not None:
             current = {p.name: rows.copy() for p, rows in self._row_averaged.items() if p.trainable}
             self.model.averages = Averages(self.ema, self._averaged, averages, current)

@@ -49,8 +49,8 @@ def dropout(x: Value, rate: float) -> Expression:
     """In training, each element zero with probability `rate`, the others x / (1 - rate); in inference x itself.
 
     It is on in `handle.fb` and `handle.gradients(train=True)`. Which elements are dropped follows from the model's
-    seed, the number of the update, the vertex (the place of its call in the graph), and the position of the element;
-    inside `vpps.each` every element of the list has a mask of its own.
+    seed, the number of the update, the vertex (the place of its call in the graph, or in its example: `Graph.example`),
+    and the position of the element; inside `vpps.each` every element of the list has a mask of its own.
 
     Args:
         rate: a Python number in [0, 1), the same for all vertices.

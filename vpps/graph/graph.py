@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,11 +21,12 @@ from vpps.record import vertices
 from vpps.record.bulk import record_map
 from vpps.record.cell import Cell
 from vpps.record.chunks import Chunk
+from vpps.record.examples import MOST, NONE, ExampleNumbers
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.record.vertices import Block, extend
-from vpps.values import Float32, as_flag, as_float32, as_index, check_callable, float_word
+from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -57,6 +59,9 @@ class Graph:
         self._constants: dict[int, int] = {}
         # PyTorch's tensors that want gradients, their versions; value ids and shape of the inputs made of each.
         self.tensors: list[tuple[Any, int | None, Any, Shape]] = []
+        # Vertices whose examples are known: the first one's recording index, how many (None: all later ones), numbers.
+        # Where two say something of a vertex the later one holds.
+        self.examples: list[tuple[int, int | None, int | ExampleNumbers]] = []
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -165,7 +170,7 @@ class Graph:
         """Zeros of any shape, the same ones for every call with that shape."""
         ref = self._zeros.get(shape)
         if ref is None:
-            ref = self._zeros[shape] = self.apply("zeros", [], {"shape": shape}).ref
+            ref = self._zeros[shape] = self._shared(self.apply("zeros", [], {"shape": shape}))
         return Expression(self, ref, interned(shape))
 
     def rows(self, array: ArrayLike, grad: bool = False) -> Rows:
@@ -196,6 +201,7 @@ class Graph:
         state: Any = None,
         levels: NDArray[np.integer[Any]] | None = None,
         distinct: bool = False,
+        examples: Any = None,
     ) -> Any:
         """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
@@ -231,6 +237,9 @@ class Graph:
                 no rest is left. In a batch of sentences half the words are repetitions. Values are the same to the bit,
                 gradients but for rounding: they are summed before they are multiplied. Dropout still has a mask for
                 every vertex, but others than without, as vertices are numbered otherwise.
+            examples: (n,) ints, which example of the whole mini-batch each vertex belongs to, such as a `GraphBatch`'s
+                `structure` has: then masks of dropout follow example and place within it, as in calls one by one
+                `with graph.example(k)`, whichever process computes it. By default those of rows in `inputs`, if any.
 
         Returns:
             `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.
@@ -242,7 +251,9 @@ class Graph:
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.
         """
-        return record_map(self, cells, kind, children, inputs, state, levels, as_flag(distinct, "map(distinct)"))
+        return record_map(
+            self, cells, kind, children, inputs, state, levels, as_flag(distinct, "map(distinct)"), examples
+        )
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
@@ -254,6 +265,30 @@ class Graph:
                     return result
         check_callable(f, "call")
         return recorded(self, f, *args, **statics)
+
+    @contextmanager
+    def example(self, number: int) -> Iterator[None]:
+        """What is recorded within is example `number` of the whole mini-batch:
+
+            for k, tree in enumerate(trees):
+                with graph.example(k):
+                    losses.append(loss(tree))
+
+        Masks of dropout follow that number and the place within the example, so that an example has the same ones
+        whichever process has it, and whichever others; elsewhere they follow the place in this graph, and the shard.
+        Record what examples share outside, or under a number of its own. Rows that are known to be of other examples
+        remain so.
+
+        Raises:
+            GraphError: no int from 0 to 2^31 - 1.
+        """
+        k = as_count(number, "example", GraphError, least=0, most=MOST)
+        place, first = len(self.examples), self.n_calls
+        self.examples.append((first, None, k))
+        try:
+            yield
+        finally:
+            self.examples[place] = first, self.n_calls - first, k
 
     # ---- recording
 
@@ -319,8 +354,14 @@ class Graph:
         ref = self._constants.get(key)
         if ref is None:
             single = np.array((key,), np.uint32).view(np.float32)
-            ref = self._constants[key] = self._input(single, (), False).ref
+            ref = self._constants[key] = self._shared(self._input(single, (), False))
         return Expression(self, ref, ())
+
+    def _shared(self, made: Expression) -> int:
+        """The value id of the latest vertex, which is of no example: whichever comes first records it for all."""
+        if self.examples:
+            self.examples.append((self.n_calls - 1, 1, NONE))
+        return made.ref
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
         """Trace a one-op cell; errors name the call."""
@@ -458,6 +499,10 @@ class Graph:
         block = self.block_of(cell)
         block.bulk.append((len(block.rows) // block.width, chunk))
         self._tape.n_calls += len(chunk)
+
+    def note_examples(self, n: int, examples: ExampleNumbers) -> None:
+        """Say which examples the latest n vertices belong to."""
+        self.examples.append((self.n_calls - n, n, examples))
 
     def level_of(self, value: int) -> int:
         """Level of the vertex that produces a value."""

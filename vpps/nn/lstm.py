@@ -73,5 +73,6 @@ def map_chains(graph: vpps.Graph, chains: GraphBatch, begin: Cell[Any], step: Ce
         raise DataError("an LSTM reads chains: every vertex has one child at most, the one before it")
     kind = (children[:, 0] >= 0).view(np.int8)
     h: vpps.Rows
-    h, _ = graph.map([begin, step], kind=kind, children=children, levels=chains.levels, inputs=inputs, distinct=True)
+    structure = {**chains.structure, "kind": kind}
+    h, _ = graph.map([begin, step], **structure, inputs=inputs, distinct=True)
     return h

@@ -13,18 +13,18 @@ def threshold(rate: float) -> int:
     return min(round(rate * 2**32), 2**32 - 1)
 
 
-def factors(key: LaunchKey | None, attrs: Attrs, shape: Shape, calls: Array, positions: Array) -> Array:
+def factors(key: LaunchKey | None, attrs: Attrs, shape: Shape, draws: Array, positions: Array) -> Array:
     """What each element of a batch is multiplied by: 0 or 1 / (1 - rate); without a key, in inference, 1.
 
     Args:
         shape: of a row.
-        calls, positions: recording index of each row's vertex, and its place in the vertex's list (else 0).
+        draws, positions: number of each row's vertex (`first_draw`), and its place in the vertex's list (else 0).
     """
     if key is None:
-        return np.ones((len(calls), *shape))
-    words = random_words(key, calls, positions, attrs["number"], size(shape))
+        return np.ones((len(draws), *shape))
+    words = random_words(key, draws, positions, attrs["number"], size(shape))
     scaled: Array = (words >= threshold(attrs["rate"])) / (1 - attrs["rate"])
-    return scaled.reshape(len(calls), *shape)
+    return scaled.reshape(len(draws), *shape)
 
 
 def _times(x: Array, factor: Array) -> Array:

@@ -1,9 +1,10 @@
 """Random numbers of dropout: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random numbers:
 as easy as 1, 2, 3"), in NumPy. The kernel's twin is templates/random.cuh; the two agree bit for bit.
 
-A word depends on a key of the launch and on what it is for - vertex as recorded, dropout of its cell, list element,
-unit - and on nothing else: no order, layout or number of processors can change it, and backward computes it again
-instead of keeping a mask.
+A word depends on a key of the launch and on what it is for - vertex, dropout of its cell, list element, unit - and on
+nothing else: no order, layout or number of processors can change it, and backward computes it again instead of keeping
+a mask. A vertex is known by the example of the whole mini-batch that it belongs to, and by how many vertices of that
+example were recorded before it (`first_draw`): so no division of the batch among processes can change it either.
 The key - seed, update, calls accumulated since - lies in the script, which says where dropout is off: in inference.
 """
 
@@ -27,6 +28,11 @@ KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio, sqrt(3) - 1
 LANES = 16
 BLOCK = 4 * LANES
 
+EXAMPLE_STEP = KEY_STEPS[0]
+"""From the first vertex of an example to that of the next one, modulo 2^32. Multiples of the golden ratio
+spread evenly, however many there are (Knuth, vol. 3, 6.4): n examples up to 50,000 begin at least 2^32 / 3n from each
+other, and if none has more vertices, no two have one of the same number."""
+
 
 class LaunchKey(NamedTuple):
     """The 64 bits that tell one launch's random numbers from another's."""
@@ -42,6 +48,7 @@ class StepKey:
     seed: int
     step: int
     accumulated: int = 0
+    shard: int = 0
 
     def __iter__(self) -> Iterator[int]:
         return iter(launch_key(self.seed, self.step, self.accumulated))
@@ -86,11 +93,20 @@ def launch_key(seed: int, step: int, accumulated: int = 0) -> LaunchKey:
     return LaunchKey(low, high)
 
 
-def random_words(key: LaunchKey, calls: NDArray[Any], positions: NDArray[Any], number: int, width: int) -> Words:
+def first_draw(example: int) -> int:
+    """The number of an example's first vertex; the others follow it, modulo 2^32.
+
+    Args:
+        example: -1 - s stands for all vertices of shard s that belong to none.
+    """
+    return (example + 1) * EXAMPLE_STEP % 2**32
+
+
+def random_words(key: LaunchKey, draws: NDArray[Any], positions: NDArray[Any], number: int, width: int) -> Words:
     """A random word for every unit of some rows.
 
     Args:
-        calls: recording index of each row's vertex.
+        draws: number of each row's vertex, see `first_draw`.
         positions: place of each row in the vertex's list; 0 where a row is the vertex itself.
         number: which dropout of the cell.
         width: units of a row.
@@ -100,6 +116,6 @@ def random_words(key: LaunchKey, calls: NDArray[Any], positions: NDArray[Any], n
     """
     blocks = -(-width // BLOCK)
     lanes = np.arange(blocks * LANES)[None, :]
-    words = philox((lanes, positions[:, None], calls[:, None], number), key)
-    by_word = np.stack([w.reshape(len(calls), blocks, LANES) for w in words], axis=2)
-    return by_word.reshape(len(calls), blocks * BLOCK)[:, :width]
+    words = philox((lanes, positions[:, None], draws[:, None], number), key)
+    by_word = np.stack([w.reshape(len(draws), blocks, LANES) for w in words], axis=2)
+    return by_word.reshape(len(draws), blocks * BLOCK)[:, :width]

@@ -47,6 +47,23 @@ class Seeds(NamedTuple):
     floats: int
 
 
+class Present(NamedTuple):
+    """Values of a graph that are in the pool before a launch, and still after it.
+
+    Attributes:
+        addresses: by value id, of the graph's first ones; NOWHERE of those that are not there.
+        calls: vertices that the graph had: what the others need of them is there, or else the planner looks at all.
+        stop: the pool is free from here on.
+    """
+
+    addresses: NDArray[np.uint32]
+    calls: int
+    stop: int
+
+
+NOTHING_PRESENT = Present(np.zeros(0, np.uint32), 0, 0)
+
+
 class Plan:
     """A script with everything needed to run and to explain it. What no launch needs is found when it is asked for.
 
@@ -66,6 +83,8 @@ class Plan:
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         continuation: what follows the script's first launch: products of matrices and a second launch, or None.
         held: gradients that the pool holds after the launch for a later one.
+        kept: floats at the beginning of the pool that hold what was there before the launch.
+        present: what is there after a launch in which values stay; None: they do not.
         divisions: where the caller has a word: positions in the script of the entry points of launches of their own, of
             what follows forward, and of what follows backward where that makes an update.
         seeds: address of the gradients that are written between them.
@@ -97,6 +116,8 @@ class Plan:
         self._tables, self._n_tables, self._keeps = memory.tables, call.n_tables, bool(call.keeps)
         self._library, self._before, self._again = library, before, again
         self._addresses = memory.addresses[: call.n_values]
+        self.kept: int = max(library.distribution.end, call.present_stop)
+        self.present = Present(self._addresses, graph.n_calls, self.pool_floats) if call.stays else None
         self._touched = memory.touched[: len(library.parameters) if call.training else 0]
         self._grouping = memory.grouping
         self._key = call.names, ids, bool(call.training)
@@ -268,6 +289,7 @@ class Plan:
         account, memory = self._explained
         taken = account.memory[~np.isin(account.memory[:, 0], self._given)]
         fixed, gradients = distribution.spans(self._before)
+        fixed.append((distribution.end, self.kept))
         lasting = _spans(fixed, account.memory)
         always = np.hstack([lasting, np.full((len(lasting), 3), [-1, memory.end, -1])])
         tails = {tail.number: tail for tail in self.tails}
@@ -278,7 +300,7 @@ class Plan:
             pool_floats=self.pool_floats,
             memory=np.concatenate([always, memory.arrays]),
             periods=account.periods,
-            unwritten=_spans([*gradients, (distribution.end, memory.stop)], taken),
+            unwritten=_spans([*gradients, (self.kept, memory.stop)], taken),
             lists=account.lists,
             knows=KnownKernel(self.instructions, tails, held_matrices(distribution), reported=FIRST_FREE),
         )

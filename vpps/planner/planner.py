@@ -22,7 +22,7 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.plan import Plan, Seeds
+from vpps.planner.plan import Plan, Present, Seeds
 from vpps.planner.planner_library import PlannerLibrary
 from vpps.planner.policies import Policy, policy_named
 from vpps.planner.row_order import RECORDED
@@ -69,14 +69,18 @@ class Planner:
         wanted: Sequence[Expression | Rows],
         held: HeldGradients = NOTHING_HELD,
         key: LaunchKey | StepKey | None = None,
+        present: Present | None = None,
     ) -> Plan:
         """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
+
+        Args:
+            present: values that are not to be computed again; all others stay, too. None: only what is wanted does.
 
         Raises:
             CompileError: there is no compiler.
         """
         values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
-        return self._library(None).forward(graph, values, held, key)
+        return self._library(None).forward(graph, values, held, key, present)
 
     def plan_training(
         self,

@@ -8,6 +8,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,9 @@ from vpps.planner.native.interface import (
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
-from vpps.planner.plan import Plan, Seeds
+from vpps.planner.plan import Plan, Present, Seeds
 from vpps.planner.row_order import places_by_block
+from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
 from vpps.record.trace import List, TracedCell, Vector
 from vpps.script.tails import Tail
@@ -59,12 +61,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STEP = 4  # bytes of the number of one
+OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE, Status.NEW_STEPS  # the end of a graph does not tell
 AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE, Status.NEW_STEPS
 
 
 def address(numbers: Any) -> int:
     """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
+
+
+class _ReachesBack(Exception):
+    """The end of a graph cannot be planned by itself."""
 
 
 class PlannerLibrary:
@@ -136,22 +143,32 @@ class PlannerLibrary:
         wanted: NDArray[np.int64],
         held: HeldGradients,
         key: LaunchKey | StepKey | None = None,
+        present: Present | None = None,
         calls: int | None = None,
     ) -> Plan:
         """A plan without gradients; those that are held stay.
 
         Args:
             key: of the launch's random numbers; None turns dropout off.
+            present: what is not to be computed again; all other values stay as well.
             calls: plan only the first so many vertices, with an account.
         """
-        again = partial(self.forward, graph, wanted, held, key, graph.n_calls)
         with self._lock:
             call = self._call
             call.training = call.updates = call.keeps = call.clips = call.averages = 0
             self._take_key(graph, key)
             call.loss_slot = -1
             call.held = call.n_held_rows = call.n_given_rows = call.seeded = 0
-            return self._plan(graph, wanted, held, calls, again)
+
+            def planned(present: Present | None) -> Plan:
+                again = partial(self.forward, graph, wanted, held, key, present, graph.n_calls)
+                return self._plan(graph, wanted, held, calls, again, present)
+
+            if present is not None and present.calls:
+                with suppress(_ReachesBack):
+                    return planned(present)
+                present = present._replace(calls=0)
+            return planned(present)
 
     def training(
         self,
@@ -228,17 +245,22 @@ class PlannerLibrary:
         held: HeldGradients,
         calls: int | None,
         again: Callable[[], Plan],
+        present: Present | None = None,
     ) -> Plan:
+        since = 0 if present is None else present.calls
         if calls is None or calls == graph.n_calls:
-            batch = BatchInputs(graph, self._cell)
+            batch = BatchInputs(graph, self._cell, since)
         else:
             topology = Topology(graph, calls)
-            batch = BatchInputs.of_blocks(
-                topology.blocks, [self._cell(b.cell) for b in topology.blocks], topology.n_values
-            )
+            blocks = [b for b in (BlockArrays(b.block, calls, since) for b in topology.blocks) if len(b.calls)]
+            batch = BatchInputs.of_blocks(blocks, [self._cell(b.cell) for b in blocks], topology.n_values)
         call = self._call
+        call.stays, call.n_present, call.present_stop = int(present is not None), 0, 0
+        if present is not None and len(present.addresses):
+            call.present, call.n_present = address(present.addresses), len(present.addresses)
+            call.present_stop = present.stop
         try:
-            memory = self._planned(graph, batch, wanted, calls)
+            memory = self._planned(graph, batch, wanted, calls, since)
             plan = Plan(graph, self, tuple(self._ids[: call.n_cells].tolist()), memory, call, held, again)
             if calls is not None:
                 where = FoundMemory()  # columns of the batch are copied
@@ -250,7 +272,9 @@ class PlannerLibrary:
             plan.grouping.note_idle()
         return plan
 
-    def _planned(self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None) -> Memory:
+    def _planned(
+        self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None, since: int
+    ) -> Memory:
         """Have C++ plan a batch, answering what it asks; the memory that the plan is in."""
         call = self._call
         call.account = calls is not None
@@ -272,6 +296,8 @@ class PlannerLibrary:
             status = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)
             self._values = max(self._values, call.n_all_values)
+            if since and status in OF_ALL:
+                raise _ReachesBack
             if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == Status.NEW_PAIR:
@@ -409,9 +435,16 @@ class PlannerLibrary:
     def _take_key(self, graph: Graph, key: LaunchKey | StepKey | None) -> None:
         """Say which random numbers dropout has."""
         call = self._call
-        call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
+        call.key_on, call.key_low, call.key_high, call.n_examples = int(key is not None), 0, 0, 0
+        call.outside = -1 - key.shard if type(key) is StepKey else -1
         if key is not None and not self._keyless.issuperset(graph.blocks):
             call.key_low, call.key_high = key
+            self._examples = array("q")
+            for first, n, numbers in graph.examples:
+                n = graph.n_calls - first if n is None else n
+                given = (numbers, 0) if isinstance(numbers, int) else (0, address(numbers.numbers) if n else 0)
+                self._examples.extend((first, n, *given))
+            call.examples, call.n_examples = self._examples.buffer_info()[0], len(graph.examples)
 
     def _take_update(self, update: Update) -> NDArray[np.float32]:
         """Say what step is made; returns what must stay alive meanwhile."""

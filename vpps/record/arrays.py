@@ -39,11 +39,12 @@ class BlockArrays:
 
     Args:
         n_calls: of the graph, only the first so many vertices.
+        since: leave out the first so many.
     """
 
     __slots__ = ("args", "block", "calls", "cell", "data", "ints", "levels", "lists", "values")
 
-    def __init__(self, block: Block, n_calls: int | None = None) -> None:
+    def __init__(self, block: Block, n_calls: int | None = None, since: int = 0) -> None:
         self.block = block
         self.cell: TracedCell = block.cell
         if len(block.bulk) == 1 and not len(block.rows):
@@ -52,8 +53,9 @@ class BlockArrays:
             vertices = _one_by_one(block)
             if block.bulk:
                 vertices = merged(vertices, block.bulk)
-        if n_calls is not None:
-            vertices = vertices.between(0, int(vertices.calls.searchsorted(n_calls)))
+        if since or n_calls is not None:
+            stop = len(vertices) if n_calls is None else int(vertices.calls.searchsorted(n_calls))
+            vertices = vertices.between(int(vertices.calls.searchsorted(since)), stop)
         first = vertices.first
         self.calls = vertices.calls
         self.values: list[Ints] = [first + k if k else first for k in range(len(block.cell.outputs))]

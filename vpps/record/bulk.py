@@ -19,6 +19,7 @@ from vpps.ops.operand import Expression
 from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import Cut, find_distinct
+from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.inputs import (
     Children,
     Column,
@@ -37,7 +38,15 @@ from vpps.record.map_cells import trace_cells
 from vpps.record.packed import record_packed
 from vpps.record.ranges import Ints, ragged, running_sum
 from vpps.record.rows import Rows
-from vpps.record.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
+from vpps.record.rowwise import (
+    check_lengths,
+    examples_of,
+    highest_of_lists,
+    int_table,
+    new_values,
+    record_floats,
+    record_vertices,
+)
 from vpps.record.trace import TracedCell
 from vpps.record.vertex import Child, Input, Kinds, Source, Vertex
 
@@ -54,11 +63,12 @@ def record_map(
     state: Any,
     levels: Any,
     distinct: bool,
+    examples: Any,
 ) -> Any:
     """See `Graph.map`."""
     trusted = levels is not None
     if trusted and state is None:
-        found = record_packed(graph, cells, kind, children, inputs, levels, bool(distinct))
+        found = record_packed(graph, cells, kind, children, inputs, levels, distinct, examples)
         if found is not None:
             return found
     made = cells_of(cells)
@@ -84,6 +94,10 @@ def record_map(
         heights = check_children(structure, n)
     else:
         heights = np.zeros(n, np.int64)
+    if examples is None:
+        examples = examples_of(x for x in inputs.values() if type(x) is Rows)
+    else:
+        examples = example_numbers(examples, n, "graph.map")
     parts = []
     for vertex, own in zip(kinds.vertices, rows, strict=True):
         part = _Part(vertex, own, n if own is None else len(own))
@@ -96,7 +110,7 @@ def record_map(
                 part.cut = part.vertex.cut
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
         parts.sort(key=lambda part: part.number(0))
-    return _record(graph, kinds, parts, structure, columns, heights, n)
+    return _record(graph, kinds, parts, structure, columns, heights, examples, n)
 
 
 @dataclass(slots=True)
@@ -274,6 +288,7 @@ def _record(
     structure: Children | None,
     columns: dict[str, Column],
     heights: Ints,
+    examples: ExampleNumbers | None,
     n: int,
 ) -> Any:
     """Record a map of which everything was checked."""
@@ -307,6 +322,11 @@ def _record(
         args, lists = part.arguments(columns, read, zeros)
         made = Chunk(part.of(number), part.of(first), part.of(levels), args, part.ints, lists, NO_DATA)
         graph.record_chunk(program, made)
+    if examples is not None and width:
+        graph.note_examples(n, examples)
+    elif examples is not None:
+        own = np.sort(np.concatenate([part.rows for part in parts if part.program is not None] or [np.zeros(0, int)]))
+        graph.note_examples(len(own), examples.of(own, len(own)))
     found = []
     for place, shape in enumerate(vertices[0].results):
         if kinds.pushed is not None:
@@ -315,7 +335,7 @@ def _record(
             ids = first.copy()
             for part in parts:
                 ids[part.rows] += part.vertex.pushed[place]
-        found.append(Rows(graph, ids, shape, levels))
+        found.append(Rows(graph, ids, shape, levels, examples=examples))
     return found[0] if vertices[0].single else tuple(found)
 
 

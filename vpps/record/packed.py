@@ -16,9 +16,10 @@ import numpy as np
 from vpps.kernel.shared_types import numbers
 from vpps.record.cell import Cell
 from vpps.record.chunks import NO_DATA, Chunk
+from vpps.record.examples import ExampleNumbers
 from vpps.record.native.interface import OF_INPUT, ArgumentForm, CutForm, IntForm, KindForm, MapForm
 from vpps.record.rows import Rows
-from vpps.record.rowwise import int_range
+from vpps.record.rowwise import examples_of, int_range
 from vpps.record.trace import TracedCell
 from vpps.record.vertex import CSR, Child, Kinds, Vertex
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
@@ -66,7 +67,9 @@ class PackedChunk(Chunk):
         return object.__getattribute__(self, name)
 
 
-def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any, distinct: bool) -> Any:
+def record_packed(
+    graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any, distinct: bool, examples: Any
+) -> Any:
     """Record a map, or return None, nothing recorded: where it was never recorded before, or is not of the usual form.
 
     The arguments are those of `Graph.map`.
@@ -103,6 +106,10 @@ def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: An
         form = kinds.forms[distinct] = form_of(kinds, arity, inputs, distinct)
     if not len(form):
         return None
+    if examples is None:
+        examples = examples_of(inputs.values())
+    elif type(examples) is not ExampleNumbers or type(levels) is not np.ndarray or examples.n != len(levels):
+        return None
     found = graph.make_vertices(form, kind, children, levels, tuple(columns))
     if found is None:
         return None
@@ -115,13 +122,18 @@ def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: An
         graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
         n += 0 if once else count
     width, vertex = kinds.width, kinds.vertices[0]
+    if examples is not None:
+        own = examples
+        if at_first >= 0:  # what is computed once for equal ints belongs to none
+            own = ExampleNumbers(n, lambda: examples.numbers[np.frombuffer(memory, np.int64)[at_first:] >= base])
+        graph.note_examples(n, own)
     rows = []
     for output, shape in zip(vertex.pushed, vertex.results, strict=True):
         if at_first < 0:
             ids = np.arange(base + output, base + n * width, width)
         else:
             ids = np.frombuffer(memory, np.int64)[at_first:] + output
-        rows.append(Rows(graph, ids, shape, None, highest))
+        rows.append(Rows(graph, ids, shape, None, highest, examples))
     return rows[0] if vertex.single else tuple(rows)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
+from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.ranges import Ints
 from vpps.values import as_index
 
@@ -29,18 +30,46 @@ class Rows(Operand):
         owner: the graph.
         ids: (n,) value ids.
         shape: of one row.
+        examples: which examples they belong to; None where that is not known.
     """
 
-    __slots__ = ("_highest", "_levels", "ids", "owner", "shape")
+    __slots__ = ("_highest", "_levels", "examples", "ids", "owner", "shape")
 
     def __init__(
-        self, owner: Graph, ids: Ints, shape: tuple[int, ...], levels: Ints | None = None, highest: int | None = None
+        self,
+        owner: Graph,
+        ids: Ints,
+        shape: tuple[int, ...],
+        levels: Ints | None = None,
+        highest: int | None = None,
+        examples: ExampleNumbers | None = None,
     ) -> None:
         self.owner = owner
         self.ids = ids
         self.shape = shape
         self._levels = levels
         self._highest = highest
+        self.examples = examples
+
+    def of(self, examples: Any) -> Rows:
+        """The same rows, of these examples of the whole mini-batch, as masks of what is computed from them follow.
+
+        Rows of a map that was given `examples=`, such as a `GraphBatch`'s `structure`, and what is computed from these
+        need not be told.
+
+        Args:
+            examples: (n,) ints, or `GraphBatch.examples`.
+
+        Raises:
+            DtypeError, IndexRangeError, ShapeError: they are something else.
+        """
+        known = example_numbers(examples, len(self), "rows.of")
+        return Rows(self.owner, self.ids, self.shape, self._levels, self._highest, known)
+
+    def _part(self, which: Any) -> Rows:
+        ids = self.ids[which]
+        examples = None if self.examples is None else self.examples.of(which, len(ids))
+        return Rows(self.owner, ids, self.shape, examples=examples)
 
     @property
     def levels(self) -> Ints:
@@ -73,7 +102,7 @@ class Rows(Operand):
             chosen = self[key[0]]
             return take(chosen, key[1])
         if isinstance(key, slice):
-            return Rows(self.owner, self.ids[checked_slice(self, key)], self.shape)
+            return self._part(checked_slice(self, key))
         i = as_index(key)
         if i is not None:
             if not -len(self) <= i < len(self):
@@ -87,7 +116,7 @@ class Rows(Operand):
                 f"{self!r}[{key!r}]: expected an int, a slice, or a one-dimensional array of ints or booleans"
             )
         try:
-            return Rows(self.owner, self.ids[which], self.shape)
+            return self._part(which)
         except IndexError as error:
             raise IndexRangeError(f"{self!r}[...]: {error}") from None
 

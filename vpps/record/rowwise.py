@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape, size
 from vpps.ops.operand import Expression, shown
 from vpps.record.chunks import NO_DATA, Chunk, Lists
+from vpps.record.examples import ExampleNumbers
 from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
 from vpps.record.trace import List, TracedCell, check_operand
@@ -61,6 +62,7 @@ def record_rowwise(
     ints: Sequence[Any],
     lists: Sequence[Lists],
     where: str,
+    examples: ExampleNumbers | None,
 ) -> Any:
     """Record n vertices of a program from its arguments of each kind, in their order; returns the rows of its outputs.
 
@@ -91,10 +93,12 @@ def record_rowwise(
     else:
         levels = (highest if shared < 0 else np.maximum(highest, shared)) + 1
     first = record_vertices(graph, program, n, args, table, lists, levels)
+    if examples is not None:
+        graph.note_examples(n, examples)
     results = program.layout[2]
     if program.single:
-        return Rows(graph, first, results[0], levels)
-    return tuple(Rows(graph, first + k, shape, levels) for k, shape in enumerate(results))
+        return Rows(graph, first, results[0], levels, examples=examples)
+    return tuple(Rows(graph, first + k, shape, levels, examples=examples) for k, shape in enumerate(results))
 
 
 def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
@@ -205,7 +209,7 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
     # Errors of shapes name expressions: to a program, a row is one.
     one = [Expression(graph, -1, x.shape) if type(x) is Rows else x for x in floats]
     program = graph.bare_program(tuple(key), model, op, one, attrs)
-    return record_rowwise(graph, program, n, vectors, ints, [], where)
+    return record_rowwise(graph, program, n, vectors, ints, [], where, examples_of(floats))
 
 
 def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
@@ -214,7 +218,7 @@ def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
     if rows.ndim != 1:
         raise ShapeError(f"{where}: expected an int or a one-dimensional array of ints, got shape {rows.shape}")
     program = graph.bare_program(("lookup", table), table.model, "lookup", [table], {})
-    return record_rowwise(graph, program, len(rows), [], [index_column(rows, len(rows), where)], [], where)
+    return record_rowwise(graph, program, len(rows), [], [index_column(rows, len(rows), where)], [], where, None)
 
 
 def has_rows(args: Sequence[Any]) -> bool:
@@ -243,7 +247,21 @@ def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: di
         else:
             signature.append(int)
             ints.append(index_column(x, n, where))
-    return record_rowwise(graph, cell.program(tuple(signature), statics), n, vectors, ints, lists, where)
+    program = cell.program(tuple(signature), statics)
+    return record_rowwise(graph, program, n, vectors, ints, lists, where, examples_of(args))
+
+
+def examples_of(arguments: Iterable[Any]) -> ExampleNumbers | None:
+    """Of vertices that have these arguments: those of the first rows among them, or in lists, that belong to any."""
+    for x in arguments:
+        found = None
+        if type(x) is Rows:
+            found = x.examples
+        elif isinstance(x, list | tuple) and not is_ragged(x):
+            found = examples_of(x)
+        if found is not None:
+            return found
+    return None
 
 
 def _n_vertices(args: Sequence[Any], where: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,12 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.rows) // self.width + sum(len(chunk) for _, chunk in self.bulk)
+
+    def before(self, n_calls: int) -> tuple[int, int]:
+        """How many vertices recorded one by one, and how many chunks, are among the first so many of the graph."""
+        rows, width = self.rows, self.width
+        singles = bisect_left(range(len(rows) // width), n_calls, key=lambda v: rows[v * width])
+        return singles, bisect_left(self.bulk, n_calls, key=lambda placed: int(placed[1].calls[0]))
 
     def append(self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
         """Append a vertex whose arguments are known to fit; returns its expression, or a tuple of them."""

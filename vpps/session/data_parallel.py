@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.distributed.world import World
-from vpps.engine.gradients import GradientPiece, RowGradients, found_gradients
+from vpps.engine.gradients import GradientPiece, RowGradients, are_finite, found_gradients
 from vpps.engine.options import Options
 from vpps.engine.serialised import serialised
-from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError
+from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError, VppsError
 from vpps.graph.graph import Graph
 from vpps.model.model import Model
+from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
 from vpps.session.gradient_sum import GradientSum, Sums
 from vpps.session.halves import Halves
 
 
 class Shard(NamedTuple):
-    """What `fb` was given, and what came of it."""
+    """What `fb` was given.
+
+    Attributes:
+        key: of its random numbers.
+        sums: what came of it; None while its launch runs.
+    """
 
     graph: Graph
     loss: Expression
     accumulate: bool
-    sums: Sums
+    key: StepKey | None
+    sums: Sums | None = None
+
+
+class Ahead(NamedTuple):
+    """A plan made before it was known whether that is what is to be launched: it is, if all of this is as it was."""
+
+    planner: Planner
+    graph: Graph
+    n_calls: int
+    loss: Expression
+    parity: int
+    key: StepKey | None
+
+
+class BegunStep(NamedTuple):
+    """A step that goes on beside the program.
+
+    Attributes:
+        shards: of this rank; none where gradients were given.
+        rule: optimizer and clip_norm, as they were.
+        total: of all shards, when all have met.
+    """
+
+    shards: Sequence[Shard]
+    accumulate: bool
+    rule: tuple[Optimizer, float | None]
+    total: Future[Sums]
 
 
 class DataParallel(Halves):
@@ -39,6 +80,9 @@ class DataParallel(Halves):
     that all must know of the same cells: these decide which parameters are stacked, and with that the order of sums.
     Where a rank meets cells that are new to it, all take over what is new, in the order of shards, and compute the
     gradients of that step once more.
+
+    From the launch of a step's last shard to its sums a thread of the world's does what there is to do, while the
+    program records the next graph and `fb` plans it. Whatever else the handle is asked waits for that.
     """
 
     def __init__(self, model: Model, options: Options) -> None:
@@ -46,6 +90,8 @@ class DataParallel(Halves):
         self._shards: list[Shard] = []  # of the step that is being made
         self._begun: tuple[object, ...] = ()  # the state of training when its latest shard was given
         self._compared = -1  # the step after which weights were compared
+        self._step: BegunStep | None = None
+        self._ahead: tuple[Ahead, Plan] | None = None
         super().__init__(model, options)
         self._sum: GradientSum | None = None
         if options.world is not None and options.world.shards > 1:
@@ -68,10 +114,26 @@ class DataParallel(Halves):
     def close(self) -> None:
         """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
         given, self._shards = len(self._shards), []
-        super().close()
+        try:
+            if not self._closed and os.getpid() == self.pid:
+                self._finish()
+        finally:
+            super().close()
         if given:
             what = f"{given} of the {len(self._mine)} shards of a step were given to fb, which therefore was not made"
             warnings.warn(what, RuntimeWarning, stacklevel=3)
+
+    @property
+    def is_newer(self) -> bool:
+        """As that of every handle."""
+        return self._step is not None or super().is_newer
+
+    @serialised
+    def pull_weights(self) -> None:
+        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
+        if self._step is not None and not self._closed and os.getpid() == self.pid:
+            self._finish()
+        super().pull_weights()
 
     @serialised
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
@@ -79,17 +141,18 @@ class DataParallel(Halves):
             self._refuse("apply", "give fb the others first")
         given = self._given(gradients, accumulate)
         if self._sum is None:
-            self._apply(given, accumulate)
+            self._apply(given, accumulate, are_finite(given.gradients.values()))
             return
         found = {
             name: RowGradients(given.rows[name], gradient) if name in given.rows else gradient
             for name, gradient in given.gradients.items()
         }
         try:
-            self._make_step([Sums(0.0, found)], accumulate)
+            self._begin_step([], lambda: [Sums(0.0, found)], accumulate)
         except Exception as error:
             self._tell(error)
             raise
+        self._finish()
 
     apply.__doc__ = Halves.apply.__doc__
 
@@ -99,11 +162,11 @@ class DataParallel(Halves):
         return range(1) if self._world is None else self._world.mine
 
     def _key(self, train: bool, draw: int = 0) -> StepKey | None:
-        """Masks follow the shard, whichever rank has it."""
+        """Masks of what belongs to no example follow the shard, whichever rank has it."""
         key = super()._key(train, draw)
         if key is None or self._world is None:
             return key
-        return StepKey(key.seed, key.step, key.accumulated * self._world.shards + self._mine[len(self._shards)])
+        return replace(key, shard=self._mine[len(self._shards)])
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise HandleError(
@@ -111,6 +174,19 @@ class DataParallel(Halves):
         )
 
     # ---- shards of a step
+
+    def _plan_ahead(self, graph: Graph, loss: Expression) -> None:
+        """Plan a shard while the step before goes on. It is a guess: what that leaves may be another thing to plan."""
+        self._ahead, step, engine = None, self._step, self._engine
+        if step is None or step.accumulate or step.total.done() or not isinstance(graph, Graph) or not len(graph):
+            return
+        planner = engine.planner
+        if planner is None or not engine.knows(graph):
+            return
+        parity = 1 - engine.parity  # the update of that step comes before
+        ahead = Ahead(planner, graph, graph.n_calls, loss, parity, self._key(train=True))
+        with suppress(VppsError):  # fb says what is wrong
+            self._ahead = ahead, planner.plan_training(graph, loss, None, parity, ahead.key)
 
     def _fb_shard(self, graph: Graph, loss: Expression, accumulate: bool) -> None:
         """Gradients of one shard; with the last of them the step."""
@@ -125,13 +201,17 @@ class DataParallel(Halves):
             self._refuse("fb", f"accumulate={accumulate} is not what these had")
         before = self._shards
         try:
-            shard = Shard(graph, loss, accumulate, self._shard(graph, loss))
+            shard = Shard(graph, loss, accumulate, self._key(train=True))
+            launched = self._launch(shard)
             self._shards = []  # whatever ends this call ends the step
             if len(before) + 1 == len(self._mine):
-                self._make_step([s.sums for s in (*before, shard)], accumulate, [*before, shard])
+                kept = [s.sums for s in before if s.sums is not None]
+                self._begin_step([*before, shard], lambda: [*kept, self._sums_of(launched)], accumulate)
+                if isinstance(launched, Sums):  # maybe no shard has anything to learn
+                    self._finish()
             else:
                 with self._engine.machine.in_order:
-                    self._shards = [*before, shard._replace(sums=shard.sums.kept())]
+                    self._shards = [*before, shard._replace(sums=self._sums_of(launched).kept())]
                 self._begun = self._state()
         except BaseException as error:
             self._shards = []
@@ -151,15 +231,21 @@ class DataParallel(Halves):
         if self._world is not None and isinstance(error, Exception) and not isinstance(error, of_all):
             self._world.fail(error)
 
-    def _shard(self, graph: Graph, loss: Expression) -> Sums:
-        """Its loss and gradients; none where it depends on no parameter."""
-        configurator = self._configurator
+    def _launch(self, shard: Shard) -> Plan | Sums:
+        """Begin to compute loss and gradients; the plan of that. Where it depends on no parameter all is known at
+        once."""
+        graph, loss, key, configurator = shard.graph, shard.loss, shard.key, self._configurator
         configurator.prepare(graph, trains=True)
-        key = self._key(train=True)
+        ahead, self._ahead = self._ahead, None
+
+        def made(planner: Planner) -> Plan:
+            parity = self._engine.parity
+            if ahead is not None and ahead[0] == Ahead(planner, graph, graph.n_calls, loss, parity, key):
+                return ahead[1]
+            return planner.plan_training(graph, loss, None, parity, key)
+
         try:
-            plan = configurator.kernel_for(
-                graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key)
-            )
+            plan = configurator.kernel_for(graph, made)
         except NoGradientError:
             held = self._store.held_in_pool
             plan = configurator.kernel_for(graph, lambda p: p.plan_forward(graph, [loss], held, key))
@@ -167,55 +253,89 @@ class DataParallel(Halves):
             return Sums(float(self._values(plan, [loss])[0]), {})
         self._engine.wait()
         self._store.park_gradients()
-        self._run(plan)
+        self._engine.launch(plan, at_once=True)
+        return plan
+
+    def _sums_of(self, launched: Plan | Sums) -> Sums:
+        """What a launch leaves."""
+        if isinstance(launched, Sums):
+            return launched
+        plan = launched
+        self._engine.wait()
         machine, distribution = self._engine.machine, self._store.distribution
         tables = found_gradients(plan, machine.pool, distribution, dense=False)
         return Sums(machine.loss(plan.loss_slot), tables, GradientPiece.of(plan, machine.pool, distribution))
 
-    def _again(self, shards: list[Shard]) -> list[Sums]:
+    def _again(self, shards: Sequence[Shard]) -> list[Sums]:
         """The same with the stacks that all ranks have now."""
         found: list[Sums] = []
-        try:
-            for shard in shards:
-                sums = self._shard(shard.graph, shard.loss)
-                with self._engine.machine.in_order:
-                    found.append(sums.kept() if len(found) + 1 < len(shards) else sums)
-                self._shards = shards[: len(found)]  # whose number its masks follow
-        finally:
-            self._shards = []
+        for shard in shards:
+            sums = self._sums_of(self._launch(shard))
+            with self._engine.machine.in_order:
+                found.append(sums.kept() if len(found) + 1 < len(shards) else sums)
         return found
 
     # ---- the step
 
-    def _make_step(self, sums: list[Sums], accumulate: bool, shards: list[Shard] | None = None) -> None:
-        """Add up what all ranks have, and update with the sums.
+    def _begin_step(self, shards: Sequence[Shard], found: Callable[[], list[Sums]], accumulate: bool) -> None:
+        """Let what all ranks have be added up, beside the program.
 
         Args:
-            shards: what they are of; None where gradients were given.
+            shards: this rank's; none where gradients were given.
+            found: waits for what they left.
         """
-        assert self._sum is not None
+        assert self._world is not None
         kept = bool(accumulate or self._store.accumulated)
-        kind = int(accumulate) + 2 * (shards is not None) + 4 * kept
-        step, digest, machine = self.model.step + 1, self._digest(), self._engine.machine
-        if self._sum.agree(sums, step, kind, digest, machine.gpu, self._n_new()):
-            self._take_over()
-            if shards is not None:
-                sums, machine = self._again(shards), self._engine.machine
-            self._sum.agree(sums, step, kind, digest, machine.gpu, 0)
-        if shards is not None and not self._sum.any_gradient:
-            raise NoGradientError(
-                "the loss depends on no trainable parameter, in no shard of any rank, so there is nothing to learn; "
-                "use handle.forward to evaluate it"
-            )
-        with machine.in_order:
-            total = self._sum(sums, pieces=not kept)
-        given = AccumulatedGradients(1)
+        kind = int(accumulate) + 2 * bool(shards) + 4 * kept
+        add_up = partial(self._add_up, shards, found, self.model.step + 1, kind, self._digest(), pieces=not kept)
+        rule = copy.copy(self.optimizer)
+        rule.groups = {pattern: dict(values) for pattern, values in rule.groups.items()}
+        self._step = BegunStep(shards, accumulate, (rule, self.clip_norm), self._world.aside(add_up))
+        self.model.step += not accumulate
+
+    def _add_up(
+        self, shards: Sequence[Shard], found: Callable[[], list[Sums]], step: int, kind: int, digest: int, pieces: bool
+    ) -> Sums:
+        """The sums over all shards of all ranks."""
+        assert self._sum is not None
+        try:
+            sums, machine = found(), self._engine.machine
+            if self._sum.agree(sums, step, kind, digest, machine.gpu, self._n_new()):
+                self._take_over()
+                if shards:
+                    sums, machine = self._again(shards), self._engine.machine
+                self._sum.agree(sums, step, kind, digest, machine.gpu, 0)
+            if shards and not self._sum.any_gradient:
+                raise NoGradientError(
+                    "the loss depends on no trainable parameter, in no shard of any rank, so there is nothing to "
+                    "learn; use handle.forward to evaluate it"
+                )
+            with machine.in_order:
+                return self._sum(sums, pieces)
+        except BaseException as error:
+            self._tell(error)
+            raise
+
+    def _finish(self) -> None:
+        """Make the update of the step that has begun."""
+        step = self._step
+        if step is None:
+            return
+        step.total.exception()  # Ctrl-C while waiting leaves it as it is
+        self._step = None
+        self.model.step -= not step.accumulate
+        total, given = step.total.result(), AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):
                 given.rows[name], given.gradients[name] = gradient
             else:
                 given.gradients[name] = gradient
-        self._apply(given, accumulate, None if shards is None else total.loss, total.piece)
+        loss = total.loss if step.shards else None
+        try:
+            self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule)
+        except BaseException as error:
+            self._tell(error)
+            raise
         self._know_history()
 
     def _n_new(self) -> int:

@@ -1,11 +1,12 @@
 """The sum of gradients over all shards, in their order: the same bits on every transport, and on every rank.
 
 Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
-and adds them up in the order of shards; all-gather: all get the sums. As many bytes travel as in a ring of all-reduce,
-whose order of sums is its own. The buffer is a piece of the pool, as it is, where that is laid out alike on all ranks;
-else it holds the user's arrays: a rank whose shards had other cells may have stacked other weights. A piece of a pool
-on a GPU stays there, if all ranks have one of their own and NCCL: NumPy's functions are CuPy's for arrays of CuPy.
-Of tables every rank gets the rows that the shards use, through the host.
+and adds them up in the order of shards; all-gather: all get the sums. Each rank tests its own segment for finiteness.
+As many bytes travel as in a ring of all-reduce, whose order of sums is its own. The buffer is a piece of the pool, as
+it is, where that is laid out alike on all ranks; else it holds the user's arrays: a rank whose shards had other cells
+may have stacked other weights. A piece of a pool on a GPU stays there, if all ranks have one of their own and NCCL:
+NumPy's functions are CuPy's for arrays of CuPy. Of tables every rank gets the rows that the shards use, through the
+host, together with the segments.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from vpps.distributed.transports.nccl import gpu_number
 from vpps.distributed.world import World
-from vpps.engine.gradients import GradientPiece, Gradients, RowGradients
+from vpps.engine.gradients import GradientPiece, Gradients, RowGradients, are_finite, summed_rows
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.placement.distribution import Distribution
 from vpps.values import Float32
@@ -37,6 +38,7 @@ class Sums(NamedTuple):
 
     Attributes:
         loss: the sum of losses.
+        is_finite: of all shards: whether a step may be made with loss and gradients.
         gradients: by name; without dense ones where there is a piece. Of tables the rows that are used.
         piece: the dense ones as they lie in the pool.
     """
@@ -44,10 +46,15 @@ class Sums(NamedTuple):
     loss: float
     gradients: Gradients
     piece: GradientPiece | None = None
+    is_finite: bool = True
 
     def kept(self) -> Sums:
         """The same, whatever becomes of the pool."""
-        return self if self.piece is None else self._replace(piece=self.piece.copied())
+        copied = {
+            name: RowGradients(g.rows, g.values.copy()) if isinstance(g, RowGradients) else g
+            for name, g in self.gradients.items()
+        }
+        return self._replace(gradients=copied, piece=None if self.piece is None else self.piece.copied())
 
     def on_host(self) -> Sums:
         """The same, in the memory of the host."""
@@ -88,6 +95,8 @@ class GradientSum:
         self._known: tuple[object, ...] = ()
         self._digested: tuple[Distribution | None, int] = None, 0
         self._received: list[Float32] = []
+        self._values = np.zeros(0, np.float32)  # of all ranks' rows
+        self._lengths: list[list[int]] = []  # rows of tables, and their floats, of each rank
         self._alike = False  # whether the pool is laid out alike for all shards of the step
         self._gpus: list[int] = []  # numbers of all ranks' GPUs
         self.any_gradient = False
@@ -114,17 +123,21 @@ class GradientSum:
         layouts = {self._places_digest(shard.piece) for shard in shards}
         layout = layouts.pop() if len(layouts) == 1 else 0
         has_any = any(shard.piece is not None or shard.gradients for shard in shards)
-        mine = [self._buffer.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any]
+        rows = [one for of_table in self._rows(shards) for one in of_table]
+        lengths = [sum(len(one.rows) for one in rows), sum(one.values.size for one in rows)]
+        mine = [self._buffer.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any, *lengths]
         found = self._world.meet("step", mine)
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
+            if min(values) == max(values):
+                continue
             usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
-            odd = next((r for r, value in enumerate(values) if value != usual), None)
-            if odd is not None:
-                self._world.give_up(
-                    f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with "
-                    "the same model and checkpoint, and make the same calls"
-                )
-        layouts_of_ranks, self._gpus, new, gradients = found.T[len(LIKE) : len(LIKE) + 4].tolist()
+            odd = next(r for r, value in enumerate(values) if value != usual)
+            self._world.give_up(
+                f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with the "
+                "same model and checkpoint, and make the same calls"
+            )
+        layouts_of_ranks, self._gpus, new, gradients, *lengths_of_ranks = found.T[len(LIKE) : len(mine)].tolist()
+        self._lengths = lengths_of_ranks
         self._alike = bool(layout) and set(layouts_of_ranks) == {layout}
         self.any_gradient = any(gradients)
         return any(new)
@@ -133,28 +146,38 @@ class GradientSum:
         """The sums of losses and of gradients, after all have agreed to add them up.
 
         Args:
+            shards: of which `agree` was told.
             pieces: whether the total may be a piece of the pool.
 
         Raises:
             DistributedError: a rank does not come.
         """
-        tables, alike = self._buffer.tables, self._alike and pieces
-        if not (alike and self._world.reaches_gpus(self._gpus)):
+        world, alike = self._world, self._alike and pieces
+        if not (alike and world.reaches_gpus(self._gpus)):
             shards = [shard.on_host() for shard in shards]
-        rows = [[_rows_of(shard, table) for shard in shards] for table in tables]
-        losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
-        counts = np.array([len(one.rows) for of in rows for one in of], np.int64)
-        said = np.stack(self._world.all_gather(np.concatenate([losses, counts])))
-        by_rank = said.reshape(self._world.size, 1 + len(tables), len(shards))
-        total: Gradients = {
-            table.name: self._sparse(table, rows[k], by_rank[:, 1 + k]) for k, table in enumerate(tables)
-        }
-        loss = float(sum(by_rank[:, 0].reshape(-1).view(np.float64).tolist()))
         own = [shard.piece for shard in shards if shard.piece is not None]
+        buffers = [piece.floats for piece in own] if alike else self._users_arrays(shards)
+        total = buffers[-1]
+        each = max(1, -(-len(total) // world.size))
+        parts = [total[r * each : (r + 1) * each] for r in range(world.size)]  # the last ones may be shorter
+        ints, values = self._rows_to_exchange(shards)
+        sends, received = self._segments_to_exchange(buffers, each)
+        world.exchange(
+            [(r, array) for r in range(world.size) for array in (ints[world.rank], values[world.rank], sends[r])],
+            [(r, array) for r in range(world.size) for array in (ints[r], values[r], received[r])],
+        )
+        segment = parts[world.rank]
+        sum_in_order([part for of_rank in received for part in np.atleast_2d(of_rank)], segment)
+        if not are_finite([segment]):
+            segment[:1] = np.nan  # tells the others, who look at the beginning alone
+        world.exchange([(r, segment) for r in range(world.size)], list(enumerate(parts)))
+        loss = float(sum(np.concatenate([of_rank[: len(shards)] for of_rank in ints]).view(np.float64).tolist()))
+        tables = self._sums_of_rows(ints, values, len(shards))
+        is_finite = math.isfinite(loss) and are_finite([total[::each], *(table.values for table in tables.values())])
         if alike:
-            self._add_up([piece.floats for piece in own])
-            return Sums(loss, total, own[-1])
-        return Sums(loss, {**total, **self._users_arrays(shards)})
+            return Sums(loss, {**tables}, own[-1], is_finite)
+        dense = {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in self._buffer.dense}
+        return Sums(loss, {**tables, **dense}, None, is_finite)
 
     def _places_digest(self, piece: GradientPiece | None) -> int:
         """A number for what lies where in a piece; 0 for none."""
@@ -183,7 +206,8 @@ class GradientSum:
 
     # ---- what is dense
 
-    def _users_arrays(self, shards: Sequence[Sums]) -> dict[str, Float32]:
+    def _users_arrays(self, shards: Sequence[Sums]) -> list[Float32]:
+        """A buffer of each shard."""
         layout = self._buffer
         buffers = np.zeros((len(shards), layout.floats), np.float32)
         for buffer, shard in zip(buffers, shards, strict=True):
@@ -192,58 +216,84 @@ class GradientSum:
                 if (gradient := found.get(p.name)) is not None:
                     assert isinstance(gradient, np.ndarray)
                     buffer[at : at + gradient.size] = gradient.reshape(-1)
-        self._add_up(list(buffers))
-        total = buffers[-1]
-        return {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in layout.dense}
+        return list(buffers)
 
-    def _add_up(self, buffers: Sequence[Float32]) -> None:
-        """Let the last of this rank's buffers be the sum of them and all others'."""
-        world, total = self._world, buffers[-1]
-        each = -(-len(buffers[0]) // world.size)
-        segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]  # the last ones may be shorter
+    def _segments_to_exchange(self, buffers: Sequence[Float32], each: int) -> tuple[list[Float32], list[Float32]]:
+        """By rank: the segment of that rank of this one's buffers; room for the own segment of that rank's buffers."""
+        world = self._world
+        segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]
         if len(buffers) == 1:
             sends = [buffers[0][s] for s in segments]
         else:
             sends = [np.stack([buffer[s] for buffer in buffers]) for s in segments]
-        received = self._room(world.size, sends[world.rank])
-        received[world.rank] = sends[world.rank]
-        world.exchange(sends, received)
-        parts = [total[s] for s in segments]
-        parts[world.rank][...] = sum_in_order([part for of_rank in received for part in np.atleast_2d(of_rank)])
-        world.exchange([parts[world.rank]] * world.size, parts)
-
-    def _room(self, n: int, like: Float32) -> list[Float32]:
-        """Arrays to receive into, the same ones in every step: new memory takes longer than what is done with it."""
-        if not self._received or self._received[0].shape != like.shape or type(self._received[0]) is not type(like):
-            self._received = [np.empty_like(like) for _ in range(n)]
-        return self._received.copy()
+        own = sends[world.rank]
+        # The same in every step: new memory takes longer than what is done with it.
+        if not self._received or self._received[0].shape != own.shape or type(self._received[0]) is not type(own):
+            self._received = [np.empty_like(own) for _ in sends]
+        received = self._received.copy()
+        received[world.rank] = own
+        return sends, received
 
     # ---- what is sparse
 
-    def _sparse(self, table: Parameter, shards: Sequence[RowGradients], counts: NDArray[np.int64]) -> RowGradients:
-        """
+    def _rows(self, shards: Sequence[Sums]) -> list[list[RowGradients]]:
+        """Of every table those of every shard."""
+        return [[_rows_of(shard, table) for shard in shards] for table in self._buffer.tables]
+
+    def _rows_to_exchange(self, shards: Sequence[Sums]) -> tuple[list[NDArray[np.int64]], list[Float32]]:
+        """By rank: the losses, how many rows of each table there are, and their numbers; and the rows. Those of this
+        rank, and room for those of the others."""
+        own, tables = self._world.rank, self._rows(shards)
+        n_rows, n_floats = self._lengths
+        ends = np.cumsum(n_floats)
+        if len(self._values) < ends[-1]:
+            self._values = np.empty(ends[-1] + ends[-1] // 4, np.float32)
+        values = np.split(self._values[: ends[-1]], ends[:-1])
+        rows = [one for of_table in tables for one in of_table]
+        np.concatenate([_NO_FLOATS, *(one.values.reshape(-1) for one in rows)], out=values[own])
+        losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
+        counts = np.array([sum(len(one.rows) for one in of_table) for of_table in tables], np.int64)
+        ints = [np.empty(len(shards) + len(tables) + n, np.int64) for n in n_rows]
+        np.concatenate([losses, counts, *(one.rows for one in rows)], out=ints[own])
+        return ints, values
+
+    def _sums_of_rows(
+        self, ints: Sequence[NDArray[np.int64]], values: Sequence[Float32], n: int
+    ) -> dict[str, RowGradients]:
+        """By table, of what all ranks have exchanged.
+
         Args:
-            shards: this rank's.
-            counts: (ranks, shards of each), their rows.
+            n: shards of a rank.
         """
-        lengths = counts.sum(axis=1)
-        numbers = np.concatenate(self._world.all_gather(np.concatenate([s.rows for s in shards]), lengths))
-        values = np.concatenate(self._world.all_gather(np.concatenate([s.values for s in shards]), lengths))
-        used, place = np.unique(numbers, return_inverse=True)
-        total = np.zeros((len(used), *table.shape[1:]), np.float32)
-        at = 0
-        for n in counts.reshape(-1).tolist():  # no shard has a row twice
-            total[place[at : at + n]] += values[at : at + n]
-            at += n
-        return RowGradients(used, total)
+        found, tables = {}, self._buffer.tables
+        begins = [(n + len(tables), 0)] * len(ints)
+        for k, table in enumerate(tables):
+            counts = [int(of_rank[n + k]) for of_rank in ints]
+            floats = math.prod(table.shape[1:])
+            ends = [(i + m, v + m * floats) for (i, v), m in zip(begins, counts, strict=True)]
+            spans = list(zip(begins, ends, strict=True))
+            numbers = np.concatenate([ints[r][i:j] for r, ((i, _), (j, _)) in enumerate(spans)])
+            if len(tables) == 1:  # there is nothing between those of one rank and the next
+                rows = self._values[: len(numbers) * floats]
+            else:
+                rows = np.concatenate([values[r][v:w] for r, ((_, v), (_, w)) in enumerate(spans)])
+            found[table.name] = summed_rows(numbers, rows.reshape(-1, *table.shape[1:]))
+            begins = ends
+        return found
 
 
-def sum_in_order(parts: Sequence[Float32]) -> Float32:
-    """((first + second) + third) ..., in the memory of the first."""
+def sum_in_order(parts: Sequence[Float32], out: Float32) -> None:
+    """((first + second) + third) ..., by way of the memory of the first; `out` may be any of them."""
     total = parts[0]
-    for part in parts[1:]:
+    for part in parts[1:-1]:
         total += part
-    return total
+    if len(parts) > 1:
+        np.add(total, parts[-1], out=out)
+    else:
+        out[...] = total
+
+
+_NO_FLOATS = np.zeros(0, np.float32)
 
 
 def _digest(value: object) -> int:

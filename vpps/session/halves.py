@@ -24,8 +24,9 @@ from vpps.engine.options import check_loss
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import addresses_of, read_rows
 from vpps.engine.serialised import serialised
-from vpps.errors import GraphError, HandleError, NoGradientError, ShapeError
+from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
+from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
@@ -101,8 +102,12 @@ class Halves(Session):
     ) -> list[Float32]:
         """Values of expressions with the current weights; of rows, (n, ...).
 
-        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
-        other values are gone when nothing more is to be computed from them - unless they are kept.
+        What the wanted expressions do not depend on is not computed, and other values are gone when nothing more is to
+        be computed from them - unless they are kept.
+
+        The graph may grow and be evaluated again, as in decoding. From the third of such calls that come one after the
+        other all its values stay in the pool, and a call computes what is new; after anything else that launches or
+        changes weights, and where the pool may not hold them all, it computes everything, with the same bits.
 
         Args:
             train: whether dropout is on, with the masks that the next `fb` of this graph would have.
@@ -138,10 +143,25 @@ class Halves(Session):
         if keep:
             return self._forward_kept(graph, wanted, train, update, draw)
         self._configurator.prepare_aside(graph)
-        plan = self._configurator.kernel_for(
-            graph, lambda p: p.plan_forward(graph, wanted, self._store.held_in_pool, self._key(train, draw))
-        )
-        self._run(plan)
+        key: StepKey | None = None
+
+        def made(planner: Planner) -> Plan:
+            nonlocal key
+            key = self._key(train, draw)
+            return planner.plan_forward(graph, wanted, self._store.held_in_pool, key, self._engine.present(graph, key))
+
+        plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
+        try:
+            self._run(plan)
+            stale = plan.present is not None and before is not None and before.changes != self._store.changes
+        except CapacityError:
+            stale = plan.present is not None
+            if not stale:
+                raise
+        if stale:  # values are those of other weights, or there is no room for all
+            plan, before = self._configurator.kernel_for(graph, made), None
+            self._run(plan)
+        self._engine.note_evaluated(plan, key, before)
         return self._values(plan, wanted)
 
     def _forward_kept(
@@ -254,7 +274,8 @@ class Halves(Session):
             ModelError, ShapeError, DtypeError, IndexRangeError: they do not fit the model.
             HandleError, KernelError, NonFiniteError: as `fb`.
         """
-        self._apply(self._given(gradients, accumulate), accumulate)
+        given = self._given(gradients, accumulate)
+        self._apply(given, accumulate, are_finite(given.gradients.values()))
 
     def _given(self, gradients: Mapping[str, Any], accumulate: bool) -> AccumulatedGradients:
         """Checked, as those of one call."""
@@ -271,22 +292,24 @@ class Halves(Session):
         self,
         given: AccumulatedGradients,
         accumulate: bool,
+        is_finite: bool,
         loss: float | None = None,
         piece: GradientPiece | None = None,
+        rule: tuple[Optimizer, float | None] | None = None,
     ) -> None:
         """An update, or none yet.
 
         Args:
+            is_finite: whether they are what a step may be made with.
             loss: what they are the gradients of, where that is known.
             piece: the dense gradients, in place of such among `given`.
+            rule: optimizer and clip_norm; default: those of now.
         """
         self._engine.wait()
         self._configurator.interrupt()
         self._configurator.prepare_update()
-        step, floats = self.model.step + 1, None if piece is None else piece.floats
-        with self._engine.machine.in_order:
-            finite = are_finite(given, floats) and math.isfinite(loss or 0)
-        if not finite:
+        step = self.model.step + 1
+        if not is_finite:
             if not accumulate and self._losses.on_nonfinite != "raise":
                 self.model.step = step
                 self._store.pass_over_step()
@@ -307,7 +330,7 @@ class Halves(Session):
                 total.gradients.update(piece.arrays())
                 piece = None
             held, rows = store.as_held(total)
-            update = store.next_update(self.optimizer, self.clip_norm)
+            update = store.next_update(*(rule or (self.optimizer, self.clip_norm)))
             return planner.plan_update(update, self._engine.parity, held if piece is None else store.all_held, rows)
 
         def write(pool: Pool) -> None:

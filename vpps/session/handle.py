@@ -105,8 +105,9 @@ class Handle(DataParallel):
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
 
         In a world every call is one shard of a mini-batch, and the last one makes the step, with the sums of losses and
-        gradients over all shards of all ranks. What is returned is the loss of the latest step before this call;
-        values are gone afterwards, `forward` and `gradients` tell of them.
+        gradients over all shards of all ranks; it goes on beside the program, up to the update, which the next call
+        makes. What is returned is the loss of the latest step before this call; values are gone afterwards, `forward`
+        and `gradients` tell of them.
 
         Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
         `model.step` tells whether it was.
@@ -121,6 +122,7 @@ class Handle(DataParallel):
             NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; neither
                 that step nor this one has happened, and training can go on.
         """
+        self._plan_ahead(graph, loss)
         self._check(graph, "fb", training=True)
         accumulate = as_flag(accumulate, "accumulate", HandleError)
         self._refuse_averaged("fb")
@@ -219,7 +221,7 @@ class Handle(DataParallel):
         """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy. (n, ...) of
         rows.
 
-        After `forward` there are only the values that it was asked for.
+        After `forward` there are only the values that it was asked for, and those of a graph that has grown twice.
 
         Raises:
             GraphError: an expression of another graph, or one that was not computed or not kept.
@@ -350,7 +352,7 @@ class Handle(DataParallel):
         Raises:
             HandleError: the path is not writable, the handle is closed, or inside another such block.
         """
-        return self._tracing.block(path, self._check_usable)
+        return self._tracing.block(path, self._check_usable, self._finish)
 
 
 if Handle.__doc__ is not None:  # python -OO

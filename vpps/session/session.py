@@ -213,6 +213,9 @@ class Session:
 
     # ---- what may be called
 
+    def _finish(self) -> None:
+        """Wait for what goes on beside the program."""
+
     def _check_usable(self) -> None:
         if self._closed:
             raise HandleError("the handle is closed; make a new one")
@@ -221,6 +224,7 @@ class Session:
                 "the handle belongs to the parent process: a forked child has none of its threads; "
                 "make a handle of its own there"
             )
+        self._finish()
         self._tracing.recover()
 
     def _check(self, graph: Graph, what: str, training: bool) -> None:

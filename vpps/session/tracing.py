@@ -32,8 +32,15 @@ class Tracing:
         self._recorded_before = False  # whether the handle records without it
 
     @contextmanager
-    def block(self, path: str | os.PathLike[str] | None, check_usable: Callable[[], None]) -> Iterator[Trace]:
-        """`Handle.trace`; `check_usable` raises where the handle cannot be used."""
+    def block(
+        self, path: str | os.PathLike[str] | None, check_usable: Callable[[], None], finish: Callable[[], None]
+    ) -> Iterator[Trace]:
+        """`Handle.trace`.
+
+        Args:
+            check_usable: raises where the handle cannot be used.
+            finish: waits for what goes on beside the program.
+        """
         where = None if path is None else checked(path)
         trace = Trace(self._configurator.engine.machine.target)
         try:
@@ -45,6 +52,8 @@ class Tracing:
                     self._open = False
                 if os.getpid() != self.pid:  # a forked child that leaves the block, too: the file is its parent's
                     where = None
+                else:
+                    finish()
                 self.end(trace)
         except BaseException as error:
             if where is not None and trace.timelines:

@@ -66,7 +66,7 @@ class BiLSTMCharTagger(BiLSTMTagger):
         words = batch["word"]
         vectors: vpps.Rows
         if not batch.rare.any():
-            vectors = graph.map(self.frequent, inputs={"word": words})
+            vectors = graph.map(self.frequent, inputs={"word": words}, examples=batch.sentences.examples)
             return vectors
         ends = batch.spellings.offsets
         forward, backward = self.spelling(graph, batch.spellings, batch.spellings["character"])
@@ -76,7 +76,8 @@ class BiLSTMCharTagger(BiLSTMTagger):
             "backward": backward[ends[:-1]][batch.spelling],
         }
         kind = batch.rare.view(np.int8)
-        vectors = graph.map([self.frequent, self.rare], kind=kind, inputs=inputs)
+        cells, examples = [self.frequent, self.rare], batch.sentences.examples
+        vectors = graph.map(cells, kind=kind, inputs=inputs, examples=examples)
         return vectors
 
     def states(self, graph: vpps.Graph, batch: SpelledBatch) -> tuple[vpps.Rows, vpps.Rows]:

@@ -95,7 +95,7 @@ class EncoderDecoder(Classifier):
         kind = (children[:, 0] >= 0).astype(np.int8)
         kind[of_target] = 2
         h, _ = graph.map(
-            [self.begin, self.encode, self.decode], kind=kind, children=children, levels=batch.levels,
+            [self.begin, self.encode, self.decode], **batch.structure | {"kind": kind},
             inputs={"source": batch["source"], "target": batch["target"]}, distinct=True,
         )  # fmt: skip
         if self.attention is None:
@@ -127,7 +127,7 @@ class EncoderDecoder(Classifier):
         """Translations of the sources of a batch, each word the most probable one after those before it.
 
         All sentences get their next words at once, until they have ended. A step is a small graph of its own, which
-        takes up the states of the step before: the same graph, grown by a word, would be computed anew each time.
+        takes up the states of the step before: a graph that grew by a word would keep the scores of all words so far.
 
         Args:
             batch: of `vpps.data.chain_pairs`; target words are not looked at, and need not be there.

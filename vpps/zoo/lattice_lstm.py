@@ -111,7 +111,7 @@ class LatticeLSTM(Classifier):
         """
         h, _ = graph.map(
             [self.character, self.word, self.joined],
-            kind=kinds_of(batch), children=batch.children, levels=batch.levels,
+            **batch.structure | {"kind": kinds_of(batch)},
             inputs={"character": batch["character"], "word": batch["word"]},
             state=(self.hidden, self.hidden), distinct=True,
         )  # fmt: skip

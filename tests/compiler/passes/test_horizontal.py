@@ -29,7 +29,6 @@ from tests.compiler.passes.cells import (
     traced,
 )
 from tests.interruptions import interrupted
-from tests.kernels import know_the_end_of_launches, widen
 from tests.model.test_checkpoint import rewrite
 from tests.planner.test_random_graphs import examples
 from vpps.compiler.passes.cell_history import CellHistory
@@ -38,7 +37,6 @@ from vpps.compiler.passes.stacking import Stacking
 from vpps.nn import LSTM
 from vpps.placement.stacks import Stacks
 from vpps.reference import Reference, weights_of
-from vpps.runtime.simt import SimtMachine
 
 H, IN, GATES = 64, 48, "ifou"  # rows are whole panels of every instruction set
 ON, OFF = only("horizontal"), NONE
@@ -402,7 +400,6 @@ def aside(kind: str, net: Gates) -> tuple[vpps.Graph, vpps.Expression]:
 
 
 @cache
-@cache
 def trained_beside(kind: str, target: str) -> dict[str, bytes]:
     """Four steps, and before each of them calls of such a kind."""
     model = vpps.Model(seed=6)
@@ -427,11 +424,11 @@ def trained_beside(kind: str, target: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("target", [pytest.param(t, marks=getattr(pytest.mark, t)) for t in ("cpu", "simt")])
+@pytest.mark.usefixtures("roomy_kernels")
 @pytest.mark.parametrize("kind", ["member", "matrix by matrix", "another matrix"])
 def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str, monkeypatch: pytest.MonkeyPatch):
     """Only steps decide what is stacked and what the chip holds; other calls have it otherwise where they must."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
-    widen(monkeypatch, SimtMachine, know_the_end_of_launches)
     assert trained_beside(kind, target) == trained_beside("", target)
 
 
@@ -667,9 +664,9 @@ def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
 
 
 @pytest.mark.simt
+@pytest.mark.usefixtures("roomy_kernels")
 @pytest.mark.parametrize("options", [{}, {"transposed": "atomic"}, {"groups": 2}, {"ownership": "round-robin"}])
-def test_a_stack_is_what_gets_the_slot(options: dict[str, object], monkeypatch: pytest.MonkeyPatch):
-    widen(monkeypatch, SimtMachine, know_the_end_of_launches)
+def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
     model = vpps.Model(seed=9)
     graph, loss, states = Gates(model, 24, 20).batch(0, sequences=2, longest=3)
     with vpps.Handle(model, target="cpu", passes=OFF) as plain:

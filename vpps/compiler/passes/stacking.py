@@ -88,6 +88,11 @@ class Stacking:
         if not stacks.same_as(self.stacks):
             self.stacks = stacks
 
+    def has_seen(self, cells: Iterable[TracedCell]) -> bool:
+        """Whether steps with all of them were seen, so that another one would change nothing."""
+        firsts = self._first
+        return all(cell in firsts and (firsts[cell] is None or firsts[cell] in self._trained) for cell in cells)
+
     def _start_anew(self, optimizer: Optimizer) -> None:
         # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
         self._first_of: dict[Any, TracedCell] = {}

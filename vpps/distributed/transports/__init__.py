@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-Arrays = Sequence[NDArray[Any] | None]
+Messages = Sequence[tuple[int, NDArray[Any]]]
+"""Ranks, and what goes to them or comes from them: contiguous arrays, of which both sides know the sizes."""
 
 
 class Unanswered(Exception):
@@ -36,20 +37,21 @@ class Transport(ABC):
         name: as `init(backend=)` calls it.
         rank, size: of this process, and how many there are.
         has_core: whether no other rank runs on the cores of this one.
+        any_thread: whether a thread may use it while others do something else.
     """
 
     name: ClassVar[str]
     rank: int
     size: int
     has_core: bool = False
+    any_thread: bool = True
 
     @abstractmethod
-    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
-        """Send `sends[r]` to rank r and fill `receives[r]` with what it sends; returns when all has been done.
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        """Send arrays, all at once, and fill others with what comes; returns when all has been done.
 
         Args:
-            sends, receives: by rank, contiguous; both sides know the sizes. None, or an array of no elements: nothing.
-                Nothing is sent to oneself.
+            sends, receives: what goes to one rank arrives in this order; none has no elements, none is for oneself.
             timeout: seconds that another rank may take to come here.
 
         Raises:
@@ -63,14 +65,3 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back what was made for this transport alone."""
-
-
-def partners(rank: int, size: int, sends: Arrays, receives: Arrays) -> tuple[list[int], list[int]]:
-    """To which ranks something goes, and from which something comes; each begins with its next one, so that not all
-    turn to the same rank at once."""
-    others = [(rank + k) % size for k in range(1, size)]
-
-    def of(arrays: Arrays) -> list[int]:
-        return [r for r in others if (array := arrays[r]) is not None and array.size]
-
-    return of(sends), of(receives)

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
@@ -39,6 +39,7 @@ class MpiTransport(Transport):
                 "'vpps[mpi]' brings it and MPICH; where the system has an MPI of its own, pip install mpi4py uses that"
             ) from error
         self._mpi = MPI
+        self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         given = MPI.COMM_WORLD if comm is None else comm
         self.rank, self.size = given.Get_rank(), given.Get_size()
         comm, request = given.Idup()
@@ -53,11 +54,12 @@ class MpiTransport(Transport):
         name, version = self._mpi.get_vendor()
         return f"{name} {'.'.join(map(str, version))}"
 
-    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
-        to, of = partners(self.rank, self.size, sends, receives)
-        requests = [self._comm.Irecv(receives[r], r) for r in of] + [self._comm.Isend(sends[r], r) for r in to]
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        requests = [self._comm.Irecv(array, r) for r, array in receives]
+        requests += [self._comm.Isend(array, r) for r, array in sends]
         if not self._wait(requests, timeout):
-            raise Unanswered(sorted({r for r, done in zip([*of, *to], requests, strict=True) if not done.Test()}))
+            ranks = [r for r, _ in (*receives, *sends)]
+            raise Unanswered(sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()}))
 
     def _wait(self, requests: list[Any], timeout: float) -> bool:
         """Until all are done; whether that was in time."""

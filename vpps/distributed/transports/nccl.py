@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.interop import is_on_gpu
 
 NO_GPU, NO_NCCL = 0, 1
@@ -105,16 +105,17 @@ class NcclTransport(Transport):
         self._comm.initialize(self.size, self.rank, unique_id, config)
         self._wait(lambda: True, timeout)
 
-    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
-        """As `Transport.exchange`; arrays are all on GPUs or all on hosts. On a GPU the exchange comes after what
-        CuPy's current stream does."""
-        if not any(array is not None and is_on_gpu(array) for array in (*sends, *receives)):
-            self._host.exchange(sends, receives, timeout)
-            return
-        to, of = partners(self.rank, self.size, sends, receives)
-        self.carry([(r, sends[r]) for r in to], [(r, receives[r]) for r in of], timeout)
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        """As `Transport.exchange`, first between hosts. On a GPU the exchange comes after what CuPy's current stream
+        does."""
+        from_host, from_gpu = _by_place(sends)
+        to_host, to_gpu = _by_place(receives)
+        if from_host or to_host:
+            self._host.exchange(from_host, to_host, timeout)
+        if from_gpu or to_gpu:
+            self.carry(from_gpu, to_gpu, timeout)
 
-    def carry(self, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], timeout: float) -> None:
+    def carry(self, sends: Messages, receives: Messages, timeout: float) -> None:
         """Exchange (rank, array of CuPy), also with oneself. Raises Unanswered."""
         import cupy
 
@@ -153,3 +154,8 @@ class NcclTransport(Transport):
     def close(self) -> None:
         self._comm.destroy()
         self._host.close()
+
+
+def _by_place(messages: Messages) -> tuple[Messages, Messages]:
+    """Those of arrays on the host, and on the GPU."""
+    return [m for m in messages if not is_on_gpu(m[1])], [m for m in messages if is_on_gpu(m[1])]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from vpps.config import TORCH_RESTARTS
-from vpps.distributed.transports import Arrays, Transport, Unanswered, partners
+from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.errors import DistributedError
 
 TICK = 0.01
@@ -60,15 +60,14 @@ class ProcessGroupTransport(Transport):
         self._ranks = ranks
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
 
-    def exchange(self, sends: Arrays, receives: Arrays, timeout: float) -> None:
-        to, of = partners(self.rank, self.size, sends, receives)
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
         dist, tensor = self._dist, self._torch.from_numpy
         until, works, partner = time.monotonic() + timeout, list[tuple[int, Any]](), self.rank
         try:
-            for partner in of:
-                works.append((partner, dist.irecv(tensor(receives[partner]), self._ranks[partner], self._group)))
-            for partner in to:
-                works.append((partner, dist.isend(tensor(sends[partner]), self._ranks[partner], self._group)))
+            for partner, array in receives:
+                works.append((partner, dist.irecv(tensor(array), self._ranks[partner], self._group)))
+            for partner, array in sends:
+                works.append((partner, dist.isend(tensor(array), self._ranks[partner], self._group)))
             for partner, work in works:  # noqa: B007 - the error is about it
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
         except RuntimeError as error:

@@ -27,6 +27,7 @@ using Groups = std::vector<std::vector<Group>>;  // by barrier
 // has one.
 struct WholeCell : GivenCell {
     std::map<std::vector<u8>, Parts> by_key;
+    mutable std::vector<u8> crossed;  // of graphs that grow: what has crossed so far (Graph::keep_crossed)
 
     const Parts* parts(const std::vector<u8>& key) const
     {

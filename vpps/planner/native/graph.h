@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include "components.h"
 #include "cell_descriptor.h"
 
@@ -89,6 +90,24 @@ public:
 
     Components components;
 
+    // Values that are there before anything runs: addresses of the first ones, or NOWHERE. One vertex stands for all that
+    // made them, of a cell that does nothing.
+    void take_present(const WholeCell& cell, const u32* addresses, i64 n)
+    {
+        const u32* first = std::find_if(addresses, addresses + n, is_there);
+        present_ = addresses;
+        n_present_ = first < addresses + n ? n : 0;
+        if (!n_present_)
+            return;
+        resize(n_blocks + 1);
+        Whole& made = blocks[n_blocks - 1] = {};
+        made.cell = &cell;
+        made.n = 1;
+        made.values.push_back({nullptr, 0, first - addresses});
+    }
+
+    bool has_present() const { return n_present_ > 0; }
+
     // Numbers what there is. The number of a block that has an id out of range, or -1: else nothing may be done with it.
     i64 number()
     {
@@ -113,6 +132,9 @@ public:
             n_vertices += b.n;
             n_operands_ += b.operands();
         }
+        for (i64 value = 0; value < n_present_; value++)
+            if (is_there(present_[value]))
+                of_value_[value] = {static_cast<i32>(n_vertices - 1), static_cast<i32>(n_kinds_ - 1)};
         return -1;
     }
 
@@ -252,6 +274,22 @@ public:
                 find_crossed(k);
     }
 
+    // Lets cells that were recurrent stay in the parts that they had: the end of a graph has other cycles, if any.
+    void keep_crossed()
+    {
+        for (Whole& b : *this) {
+            std::vector<u8>& kept = b.cell->crossed;
+            if (b.recurrent && kept.empty())
+                kept = b.crossed;
+            else if (b.recurrent)
+                std::transform(kept.begin(), kept.end(), b.crossed.begin(), kept.begin(), std::bit_or<u8>());
+            else if (kept.empty())
+                continue;
+            b.crossed = kept;
+            b.recurrent = true;
+        }
+    }
+
     // Takes vertices off a stack and calls visit(value) for all that they read, which may put others there.
     template <class Visit> void visit_all(std::vector<i32>& stack, Visit&& visit) const
     {
@@ -313,6 +351,10 @@ private:
     std::vector<u8> read_, used_;
     i64 n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;
+    const u32* present_ = nullptr;
+    i64 n_present_ = 0;
+
+    static bool is_there(u32 address) { return address != NOWHERE; }
 
     // Notes what has been read as one operand. False where it is no value.
     bool take_in(const Reader& reader)

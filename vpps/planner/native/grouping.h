@@ -26,6 +26,8 @@ public:
         connects_.resize(graph.n_vertices);
         for (i64 v = 0; v < graph.n_vertices; v++)
             connects_[v] = !joining_[v] && (!runs || runs[v]);
+        if (graph.has_present())
+            connects_.back() = 0;  // it has no work, nor is it waited for
         deal(graph);
         for (i64 v = 0; v < graph.n_vertices; v++)
             if (joining_[v])
@@ -75,8 +77,9 @@ private:
             const auto first = static_cast<i32>(b.first_vertex);
             for (i64 i = 0; i < b.operands(); i++)
                 for_operand(b, i, [&](i64 value, i64 v) {
-                    if (connects[v])
-                        act(graph.made_by(value).vertex, first + static_cast<i32>(v));
+                    const i32 producer = graph.made_by(value).vertex;
+                    if (connects[v] && connects_[producer])
+                        act(producer, first + static_cast<i32>(v));
                 });
         }
     }

@@ -35,26 +35,32 @@ class BatchInputs:
 
     Args:
         number: gives the compiled planner's number of a cell.
+        since: leave out the first so many vertices of the graph.
 
     Attributes:
         cells: of the blocks.
         at: address of their description: a GivenBlock for each, and behind it a GivenList for each of its lists.
     """
 
-    def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:
-        self.cells = tuple(graph.blocks)
-        self.n_blocks = len(self.cells)
+    def __init__(self, graph: Graph, number: Callable[[TracedCell], int], since: int = 0) -> None:
+        cells: list[TracedCell] = []
         self.n_values = graph.n_values
         self._alive: list[Any] = []
         found: list[int] = []
         for cell, block in graph.blocks.items():
+            first, chunks = block.before(since) if since else (0, 0)
+            singles, chunks = len(block.rows) // block.width - first, len(block.bulk) - chunks
+            if since and not singles and not chunks:
+                continue
+            cells.append(cell)
             found.append(number(cell))
-            if not block.bulk:
-                self._one_by_one(block, found)
-            elif len(block.bulk) == 1 and not len(block.rows):
-                self._chunk(block.bulk[0][1], found)
+            if not chunks:
+                self._one_by_one(block, found, first)
+            elif chunks == 1 and not singles:
+                self._chunk(block.bulk[-1][1], found)
             else:
-                self._arrays(BlockArrays(block), found)
+                self._arrays(BlockArrays(block, since=since), found)
+        self.cells, self.n_blocks = tuple(cells), len(cells)
         self._describe(found)
 
     @classmethod
@@ -81,15 +87,24 @@ class BatchInputs:
     def _arrays(self, b: BlockArrays, found: list[int]) -> None:
         self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
 
-    def _one_by_one(self, block: Block, found: list[int]) -> None:
+    def _one_by_one(self, block: Block, found: list[int], first: int) -> None:
         ints, width = block.rows, block.width
-        rows = self._of_ints(ints)
+        rows = self._of_ints(ints) + WORD * width * first
         args = rows + WORD * ARGS
-        found += (len(ints) // width, rows + WORD * CALL, width, rows + WORD * FIRST, width, rows + WORD * LEVEL, width)
+        found += (
+            len(ints) // width - first,
+            rows + WORD * CALL,
+            width,
+            rows + WORD * FIRST,
+            width,
+            rows + WORD * LEVEL,
+            width,
+        )
         found += (args, width, args + WORD * block.n_args, width)
-        found.append(self._address(_joined(block.data)) if block.data else 0)
+        found.append(self._address(_joined(block.data[first:])) if block.data else 0)
         for lengths, elements in zip(block.lengths, block.elements, strict=True):
-            found += (0, self._of_ints(lengths), self._of_ints(elements))
+            begin = int(np.asarray(lengths)[:first].sum()) if first else 0
+            found += (0, self._of_ints(lengths) + WORD * first, self._of_ints(elements) + WORD * begin)
 
     def _chunk(self, v: Chunk, found: list[int]) -> None:
         if type(v) is PackedChunk:

@@ -11,6 +11,7 @@ from vpps.compiler.records import RECORDS, Frame, From
 from vpps.compiler.slabs import Life
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
+from vpps.ops.philox import EXAMPLE_STEP
 from vpps.placement.distribution import ALIGN, ONE, ZERO
 from vpps.planner.native.policy_table import EncodingKind
 
@@ -23,9 +24,10 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 @fields(
     ints="""
     training layout splits dead_outputs chunk_rows account
-    n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
+    n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
+    stays present n_present present_stop
     script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair steps n_vertices places
@@ -36,7 +38,9 @@ class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded: 0 or 1.
+        training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded, stays: 0 or 1.
+        outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
+        examples: a GivenExamples for each.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
         layout: a LayoutCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
@@ -48,6 +52,9 @@ class Call(Structure):
             what follows; else a loss is wanted. Where nothing is: the end of a launch alone.
         ends_alone: whether what follows backward is a launch of its own, as gradients of inputs are wanted meanwhile.
         seeds, seeds_at: where each of them is among n_seed_floats, which lie there in the pool.
+        stays: whether all values that are computed stay in the pool, in inference.
+        present, n_present, present_stop: addresses of the first values of the graph, u32s, NOWHERE of those that are to
+            be computed; behind them the pool is free. Blocks may leave out vertices whose values are there.
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
@@ -107,6 +114,12 @@ class GivenBlock(Structure):
 @fields(ints="ends lengths elements")
 class GivenList(Structure):
     """Lists of a block's vertices: addresses of their ends, or 0 and that of their lengths, and of their elements."""
+
+
+@fields(ints="first n number numbers")
+class GivenExamples(Structure):
+    """The examples that vertices belong to: recording index of the first of n, and the number of the example, -1 for
+    none, or the address of one for each."""
 
 
 @fields(ints="parameter rows gradient offsets numbers idle")
@@ -321,11 +334,14 @@ def header() -> str:
     """`interface.h`."""
     enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundAutomaton),
     )
-    numbers = {"ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}
+    numbers = {
+        "ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame),
+        "EXAMPLE_STEP": EXAMPLE_STEP,
+    }  # fmt: skip
     return "".join(
         (
             '#include "numbers.h"\n',

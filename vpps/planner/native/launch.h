@@ -35,6 +35,7 @@ struct Launch {
         account = call->account ? &noted_ : nullptr;
         if (account)
             account->begin();
+        lists.draws.begin(*call);
         script.reset(pointer<u32>(call->script), call->capacity);
     }
 

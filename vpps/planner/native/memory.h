@@ -101,13 +101,15 @@ public:
         return at;
     }
 
-    void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
+    // `stay`: so many of the first values are there to the end, and those that are wanted.
+    void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted, i64 stay)
     {
         begin(graph, start, false);
         const i64 never = end();
         last_readers(graph);
         for (i64 i = 0; i < n_wanted; i++)
             readers_[wanted[i]] = never;
+        std::fill_n(readers_.begin(), stay, never);
         for (i64 k : made_) {
             take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, never);
             last_periods(graph.blocks[k], k);

@@ -17,7 +17,12 @@ namespace {
 
 class Planner : public Batcher {
 public:
-    Planner(const PolicyRow& policy, Numbers& from) : Batcher(policy), model_(from) {}
+    Planner(const PolicyRow& policy, Numbers& from) : Batcher(policy), model_(from)
+    {
+        const i64 one_part = 1;
+        Numbers numbers(&one_part, 1);  // and zeros
+        nothing_at_all_.by_key.emplace(std::vector<u8>{false, false}, Parts(numbers));
+    }
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
@@ -32,7 +37,11 @@ public:
 
     void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
-    void map(FoundMemory& found) { memory_map_.find(launch_.rows, memory_, found); }
+    void map(FoundMemory& found)
+    {
+        memory_map_.find(launch_.rows, memory_, found);
+        found.n_blocks = n_cells();
+    }
 
     Status plan(Call* call)
     {
@@ -40,6 +49,7 @@ public:
         memory_.keeps_arrays = call->account;
         launch_.begin(call);
         take_blocks(*call, cells_, graph_);
+        graph_.take_present(nothing_at_all_, pointer<const u32>(call->present), call->n_present);
         if (!understood())
             return Status::NO_VALUE;
         find_needed();
@@ -60,6 +70,7 @@ public:
 
 private:
     const Model model_;
+    WholeCell nothing_at_all_{{0, 0, 0, 1, -1}, {}, {}};
     Call* call_ = nullptr;
     LossChain chain_, nothing_;
     RowOrder row_order_;
@@ -81,6 +92,12 @@ private:
     // Whether the caller has a word between forward and backward.
     bool is_divided() const { return call_->seeded && call_->n_wanted; }
 
+    // Blocks, but for what stands for values that were there.
+    i64 n_cells() const { return launch_.rows.n_blocks - graph_.has_present(); }
+
+    // Where the pool is free before the launch.
+    i64 start() const { return std::max(model_.end, call_->present_stop); }
+
     const i64* wanted() const { return pointer<const i64>(call_->wanted); }
 
     // Whether there is all that is read, and that is wanted. Tells the caller which block reads something else.
@@ -97,6 +114,8 @@ private:
     void find_needed()
     {
         graph_.recurrences();
+        if (call_->stays)
+            graph_.keep_crossed();
         chain_.clear();
         const i64 *asked = wanted(), *end = asked + call_->n_wanted;
         if (call_->training && !call_->seeded) {
@@ -107,7 +126,7 @@ private:
         } else {
             graph_.reach(asked, call_->n_wanted);
         }
-        if (call_->dead_outputs)
+        if (call_->dead_outputs && !call_->stays)
             graph_.find_unread(asked, end - asked);
         else
             for (Whole& b : graph_)
@@ -160,7 +179,7 @@ private:
             row_order_.by_places(graph_, pointer<const i64>(call_->places));
         } else {
             const std::vector<i32>& steps = row_order_.steps();
-            call_->n_vertices = static_cast<i64>(steps.size());
+            call_->n_vertices = static_cast<i64>(steps.size()) - graph_.has_present();
             call_->steps = address(steps.data());
             return false;
         }
@@ -176,12 +195,13 @@ private:
         else if (call_->training)
             memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
         else
-            memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
+            memory_.for_inference(rows, start(), wanted(), call_->n_wanted, call_->stays ? graph_.n_values : 0);
         if (call_->training)
             end_.take_memory(memory_);
-        launch_.cursor = aligned(std::max(memory_.stop(), model_.end));
+        launch_.cursor = aligned(std::max(memory_.stop(), start()));
         launch_.lists.addresses = pointer<u32>(call_->addresses);
         std::fill_n(launch_.lists.addresses, rows.n_values, static_cast<u32>(NOWHERE));
+        std::copy_n(pointer<const u32>(call_->present), call_->n_present, launch_.lists.addresses);
         for (i64 k = 0; k < rows.n_blocks; k++)
             launch_.lists.address(rows.blocks[k]);
     }
@@ -229,7 +249,8 @@ private:
             end_.write(schedule);
         } else {
             schedule.steps(false);
-            keep(wanted(), call_->n_wanted);
+            if (!call_->stays)
+                keep(wanted(), call_->n_wanted);
         }
     }
 
@@ -254,8 +275,8 @@ private:
             find_input_gradients();
         }
         call_->unseen = stages_.count_unseen();
-        call_->n_cells = rows.n_blocks;
-        for (i64 k = 0; k < rows.n_blocks; k++)
+        call_->n_cells = n_cells();
+        for (i64 k = 0; k < n_cells(); k++)
             pointer<i64>(call_->cells)[k] = rows.blocks[k].late ? ~rows.blocks[k].cell->id : rows.blocks[k].cell->id;
         return Status::DONE;
     }

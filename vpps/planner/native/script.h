@@ -2,6 +2,7 @@
 #pragma once
 
 #include "account.h"
+#include "draws.h"
 #include "memory.h"
 
 // Where it does not suffice words go nowhere, but are counted: the caller comes again with more.
@@ -38,6 +39,7 @@ private:
 class Lists {
 public:
     u32* addresses = nullptr;  // of values
+    Draws draws;
 
     // Number of entries of a list.
     static i64 length(const Block& b, const Source& s)
@@ -100,7 +102,7 @@ public:
             break;
         case From::CALLS:
             for (i64 r = 0; r < n; r++)
-                out[r] = static_cast<u32>(b.calls[b.vertex(r)]);
+                out[r] = draws.of(b.calls[b.vertex(r)]);
             break;
         case From::POSITIONS: {
             const i32* owner = b.owner[s.domain - 1].data();
