@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,3 +163,13 @@ def test_inputs_of_a_shape_share_a_block() -> None:
     data = [np.concatenate(b.data).tolist() for b in graph.blocks.values()]
     assert data == [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2], [0, 1, 2]]
     assert [BlockArrays(b).calls.tolist() for b in graph.blocks.values()] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+
+
+@pytest.mark.parametrize("copier", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_graph_is_neither_pickled_nor_copied(copier: Callable[[Any], Any]) -> None:
+    """Nor is anything with it."""
+    graph = vpps.Graph()
+    for what in (graph, [graph.input(1.0)], [graph.rows([1.0])]):
+        if what is graph or copier is not copy.copy:
+            with pytest.raises(vpps.GraphError, match=r"cannot be pickled or copied: .*GraphSet"):
+                copier(what)

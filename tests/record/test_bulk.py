@@ -154,7 +154,7 @@ def test_vertices_may_come_in_any_order(seed: int) -> None:
         assert np.array_equal(h[place], handle.forward(ordered, [expected.values[1]])[0])
 
 
-def test_levels_that_the_caller_vouches_for_change_nothing() -> None:
+def test_levels_that_are_given_change_nothing() -> None:
     network = NETWORKS["two kinds"]
     _, cells, _ = network.make()
     data = network.data(np.random.default_rng(1), 6)

@@ -316,8 +316,12 @@ def test_a_mistake_is_refused_and_leaves_the_graph_as_it_was(name: str) -> None:
     assert np.isfinite(Reference(w.graph, weights_of(w.model)).value(h)).all()
 
 
-@pytest.mark.parametrize("name", [name for name in MISTAKES if "cycle" not in name and name != "own child"])
-def test_whoever_knows_levels_vouches_for_no_more_than_these(name: str) -> None:
+OTHER_LEVELS = {"own child", "cycle", "CSR cycle", "long cycle", "leaf with a child"}
+"""Mistakes with which the levels are wrong as well."""
+
+
+@pytest.mark.parametrize("name", [name for name in MISTAKES if name not in OTHER_LEVELS])
+def test_a_mistake_is_refused_where_levels_are_given(name: str) -> None:
     w = World()
     mistake, error, words = MISTAKES[name]
     w.map(levels=LEVELS)  # traced, so that compiled code takes over where it can
@@ -326,6 +330,28 @@ def test_whoever_knows_levels_vouches_for_no_more_than_these(name: str) -> None:
     with pytest.raises(error, match=words) as caught:
         mistake(w)
     assert caught.type is error
+    assert len(w.graph) == before
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("children", [CHILDREN, CSR], ids=["table", "lists"])
+@pytest.mark.parametrize(
+    "levels, words",
+    [
+        ([0, 0, 0, 2], "vertex 2 of level 0 has child 0 of level 0; .* leave levels= out"),
+        ([0, 1, 1, 2], "vertex 2 of level 1 has child 1 of level 1; "),
+        ([0, 0, 3, 1], "vertex 3 of level 1 has child 2 of level 3; "),
+        ([-1, 0, 1, 2], "vertex 0 has level -1; levels of 4 vertices are from 0 to 3"),
+        ([0, 0, 1, 4], "vertex 3 has level 4; "),
+    ],
+)
+def test_levels_that_are_wrong_are_refused(levels: list[int], words: str, children: Any, dtype: type) -> None:
+    w = World()
+    recorded = partial(w.map if children is CHILDREN else w.node, children=children)
+    recorded(levels=LEVELS)  # traced, so that compiled code takes over where it can
+    before = len(w.graph)
+    with pytest.raises(G, match=words):
+        recorded(levels=np.array(levels, dtype))
     assert len(w.graph) == before
 
 

@@ -112,6 +112,20 @@ class TestStateDict:
         with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "chain\.b"'):
             net.load_state_dict(wanted)
 
+    def test_moments_of_another_optimizer(self, chain: Chain) -> None:
+        net = vpps.torch.Module(chain.model, vpps.Adam(), vps=1)
+        step(chain, net)
+        state, other = (
+            net.state_dict(),
+            vpps.torch.Module(Chain(seed=2, table=True).model, vpps.Momentum(lr=0.1), vps=1),
+        )
+        with pytest.raises(vpps.ModelError, match="moments are of 'adam', and this Module updates by 'momentum'"):
+            other.load_state_dict(state)
+        vpps.torch.Module(Chain(seed=2, table=True).model, vps=1).load_state_dict(state)  # PyTorch has its own
+        del state["_extra_state"]
+        other.load_state_dict(state)
+        assert other.model.optimizer_state is None
+
     def test_moments_of_another_shape(self, chain: Chain) -> None:
         net = vpps.torch.Module(chain.model, vpps.Adam(), vps=1)
         step(chain, net)
@@ -370,8 +384,10 @@ class TestArguments:
             vpps.torch.Module(torch.nn.Linear(1, 1))
 
     def test_a_second_module(self, chain: Chain, net: Any) -> None:
-        with pytest.raises(vpps.HandleError, match="already"):
+        with pytest.raises(vpps.HandleError, match="trained by another Module, or Handle, already: use that one"):
             vpps.torch.Module(chain.model)
+        net.handle.close()
+        assert vpps.torch.Module(chain.model, vps=1).model is chain.model
 
     @pytest.mark.parametrize("wanted", [3, None, [3], "x"])
     def test_what_is_no_expression(self, net: Any, wanted: Any) -> None:

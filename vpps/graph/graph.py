@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,6 +69,14 @@ class Graph:
     def describe(self) -> str:
         """Number and size: batches have graphs of their own, and mixing them up is a common mistake."""
         return f"graph {self.number} of {self.n_calls} vertices"
+
+    def __deepcopy__(self, memo: object = None) -> NoReturn:
+        raise GraphError(
+            "a graph cannot be pickled or copied: record it where it is used; what it is recorded from, such as a "
+            "vpps.data.GraphSet, can be sent to another process"
+        )
+
+    __copy__ = __reduce__ = __deepcopy__
 
     @property
     def n_calls(self) -> int:
@@ -222,7 +230,7 @@ class Graph:
                 does not use an input may have anything there.
             state: shapes (or lengths) of what children give, one per result; needed where nothing in the cells tells.
             levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
-                keeps. Whoever gives them vouches for them, so that nobody looks for cycles; all else is checked.
+                keeps; then nobody has to find them. That those of children are lower is checked.
             distinct: compute once what vertices with equal ints have in common. The part of a cell that follows from
                 ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
                 combination of them, and the rest of the cell reads its results; where all of a cell follows from ints
@@ -237,7 +245,8 @@ class Graph:
             `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.
 
         Raises:
-            GraphError: a cycle; inputs that no cell has, arguments that nothing gives; rows of another graph.
+            GraphError: a cycle, wrong levels; inputs that no cell has, arguments that nothing gives; rows of another
+                graph.
             IndexRangeError: a child, kind or input out of range.
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.

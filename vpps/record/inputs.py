@@ -228,12 +228,30 @@ def read_children(given: Any) -> Children | None:
 
 
 def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
-    """Levels as given, for which the caller vouches; children are checked as without, but for cycles."""
+    """Levels as given; children are checked as without. Raises GraphError where a child's is not below its parent's,
+    so that there are no cycles either."""
     found: Ints = _of_ints(np.asarray(levels), "levels are ints").astype(np.int64)
     if found.shape != (n,):
         raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
+    if n and np.maximum.reduce(found.view(np.uint64)) >= n:
+        vertex = int(np.argmax((found < 0) | (found >= n)))
+        raise GraphError(
+            f"graph.map: vertex {vertex} has level {found[vertex]}; levels of {n} vertices are from 0 to {n - 1}: "
+            "leave levels= out, and they are found"
+        )
     if children is not None:
         check_range(children, n)
+        each = children.arity if children.lengths is None else children.lengths
+        flat = children.table.reshape(-1)
+        wrong = np.append(found, -1).take(flat) >= found.repeat(each)  # that of no child, -1, is the last one
+        if wrong.any():
+            edge = int(np.argmax(wrong))
+            parent = int(np.arange(n).repeat(each)[edge])
+            raise GraphError(
+                f"graph.map: vertex {parent} of level {found[parent]} has child {flat[edge]} of level "
+                f"{found[flat[edge]]}; a level is the longest distance from a vertex without children, so that of a "
+                "child is lower: leave levels= out, and they are found"
+            )
     return found
 
 

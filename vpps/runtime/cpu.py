@@ -171,7 +171,7 @@ class CpuMachine(Machine):
 
     def wait(self, number: int | None = None) -> Failure | None:
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
-            pass  # back in Python: pending signals are handled here
+            pass  # back in Python: signals are handled here, after the launch where this thread executed a part of it
         if not result:
             return None
         position = int(result) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -79,6 +80,11 @@ class Module(torch.nn.Module):
             raise HandleError(
                 "vpps.torch.Module(world=...): a step is PyTorch's, so add up gradients over ranks there, as in "
                 "torch.distributed.all_reduce(p.grad); or train with vpps.Handle(model, optimizer, world=world)"
+            )
+        if options.get("train", True) and model.trainer is not None and model.trainer.pid == os.getpid():
+            raise HandleError(
+                "vpps.torch.Module: the model is trained by another Module, or Handle, already: use that one, as a "
+                "part of several networks, too, or close it (net.handle.close())"
             )
         self.model = model
         self.sparse = as_flag(sparse, "sparse", HandleError)
@@ -184,9 +190,9 @@ class Module(torch.nn.Module):
         return extra_state(self.model, self._drawn, self._updates)
 
     def set_extra_state(self, state: Any) -> None:
-        """Part of `load_state_dict`. Raises ModelError: it is not of this model."""
+        """Part of `load_state_dict`. Raises ModelError: it is not of this model and optimizer."""
         self._weights.refresh()
-        self._drawn = adopt_extra_state(self.model, state, self._updates)
+        self._drawn = adopt_extra_state(self.model, state, self.handle.optimizer if self._updates else None)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *others: Any

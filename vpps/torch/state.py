@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import ModelError
 from vpps.model.model import Model
-from vpps.model.optim import OptimizerState
+from vpps.model.optim import Optimizer, OptimizerState
 from vpps.model.state import Averages
 
 
@@ -38,12 +38,16 @@ def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
-def adopt_extra_state(model: Model, given: Any, updates: bool) -> tuple[int, int]:
+def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple[int, int]:
     """The reverse: training goes on from there. Returns `drawn`.
 
+    Args:
+        rule: by which vpps updates; None: PyTorch does.
+
     Raises:
-        ModelError: it is not of this model.
+        ModelError: it is not of this model, or moments are of another optimizer.
     """
+    updates = rule is not None
     try:
         extra = torch.load(BytesIO(given.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
         step, (of, draws) = int(extra["step"]), extra["drawn"]
@@ -58,6 +62,11 @@ def adopt_extra_state(model: Model, given: Any, updates: bool) -> tuple[int, int
             averages.current = {name: rows.numpy().copy() for name, rows in kept["current"].items()}
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, UnpicklingError, EOFError) as error:
         raise ModelError(f"load_state_dict: not the extra state of a Module of this model: {error!r}") from error
+    if rule is not None and state is not None and state.optimizer != rule.name:
+        raise ModelError(
+            f"load_state_dict: moments are of {state.optimizer!r}, and this Module updates by {rule.name!r}: make it "
+            "with that optimizer, or leave '_extra_state' out of the state dict, to begin with new moments"
+        )
     model.pull_weights()
     model.step = step
     if updates:

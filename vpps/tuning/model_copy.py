@@ -36,7 +36,8 @@ class ModelCopy:
 
     def of(self, graph: Graph, loss: Expression) -> tuple[Graph, Expression]:
         """The graph as one of the copy, and its loss. Neither graph may grow afterwards."""
-        copied = copy(graph)
+        copied = Graph()
+        vars(copied).update(vars(graph))
         copied.blocks = {}
         copied.recorders = {}
         for cell, block in graph.blocks.items():

@@ -185,6 +185,19 @@ i64 n_children(const PartOfMap& part, i64 arity)
     return found;
 }
 
+// Whether levels may be those of these vertices: from 0 to n - 1, and those of children lower.
+[[gnu::noinline]] bool are_levels(const int32_t* __restrict levels, const int32_t* __restrict children, i64 n, i64 arity)
+{
+    bool wrong = false;
+    for (i64 i = 0; i < n; i++) wrong |= static_cast<u64>(levels[i]) >= static_cast<u64>(n);
+    for (i64 i = 0; i < n; i++)
+        for (i64 k = 0; k < arity; k++) {
+            const i64 child = children[i * arity + k];  // that is out of range is refused elsewhere
+            wrong |= static_cast<u64>(child) < static_cast<u64>(n) && levels[child] >= levels[i];
+        }
+    return !wrong;
+}
+
 // Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
 template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
@@ -424,6 +437,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     WholeMap map{n, arity, width, tape->n_calls, first_value, 0, levels.data<int32_t>(),
                  arity ? children.data<int32_t>() : nullptr, nullptr, columns};
     std::vector<int32_t> floor;  // read by the map
+    if (!are_levels(map.heights, map.children, n, arity)) Py_RETURN_NONE;
     if (!find_levels(order, map, tape->levels, floor)) Py_RETURN_NONE;
     // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
     i64 n_read = 0;
