@@ -325,6 +325,16 @@ def test_impossible_groups_are_refused(arguments: dict[str, object], message: st
         vpps.Handle(Net().model, **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.simt
+def test_a_model_without_matrices_has_groups() -> None:
+    """Its kernel must know of them, too, before any matrix is used."""
+    graph = vpps.Graph()
+    x = graph.input(np.arange(3.0))
+    with vpps.Handle(vpps.Model(), target="simt", vps=2, onchip=ChipOptions(groups=2), train=False) as handle:
+        x, y = handle.forward(graph, [x, 2 * x])
+    assert (x.tolist(), y.tolist()) == ([0, 1, 2], [0, 2, 4])
+
+
 @pytest.mark.host
 def test_a_machine_without_a_gpu_has_one_group() -> None:
     with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):

@@ -142,7 +142,7 @@ class Engine:
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
-        self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] = (), NO_STACKS
+        self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] | None = None
         self._bound = NO_STACKS, NO_CHIP
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(options.rule) if options.train else None
@@ -214,7 +214,7 @@ class Engine:
             self._stacking.adopt(self._history())
         self._stacking.see(graph.blocks, optimizer, trains or not self._trains)
         device, cells, stacks = self.machine.device, self._stacking.cells, self._stacking.stacks
-        arranged_cells, arranged_stacks = self._arranged_for
+        arranged_cells, arranged_stacks = self._arranged_for or (None, None)
         if device is None or (cells is arranged_cells and stacks is arranged_stacks):
             return
         matrices = matrices_of(cells, self.configuration.passes, stacks)
