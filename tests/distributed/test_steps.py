@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 import vpps
 import vpps.distributed
 from tests.data.test_graphset import chains
+from tests.processes import ROOT
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.session.gradient_sum import GradientSum
@@ -296,7 +299,11 @@ def evaluate(net: Net, handle: vpps.Handle, path: Path) -> None:
     handle.forward(graph, [loss])
 
 
-@pytest.mark.parametrize("event", [save, save_in_a_thread, trace, close, drop, meet, evaluate])
+def declare(net: Net, handle: vpps.Handle, path: Path) -> None:
+    net.model.parameter("later", (3,))
+
+
+@pytest.mark.parametrize("event", [save, save_in_a_thread, trace, close, drop, meet, evaluate, declare])
 def test_whatever_comes_waits_for_the_step(
     event: Callable[[Net, vpps.Handle, Path], None], net: Net, tmp_path: Path, held_up: threading.Event
 ) -> None:
@@ -312,6 +319,27 @@ def test_whatever_comes_waits_for_the_step(
     if (tmp_path / "saved").exists():
         net.model.restore(tmp_path / "saved")
         assert (net.model.step, net.W.numpy().tolist()) == (1, one_by_one(range(2)).tolist())
+
+
+def test_a_wrong_loss_is_named_while_a_step_goes_on(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
+    for k in range(2):
+        handle.fb(*net.loss(k))
+    threading.Timer(0.05, held_up.set).start()
+    with pytest.raises(vpps.GraphError, match=r"loss: .*3\.0"):
+        handle.fb(net.loss(2)[0], 3.0)  # type: ignore[arg-type]
+
+
+def test_a_program_may_end_while_a_step_goes_on() -> None:
+    """Its machine ends after that."""
+    program = """
+from tests.distributed.test_steps import Net
+net = Net()
+handle = net.handle()
+for k in range(2):
+    handle.fb(*net.loss(k))
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 0
 
 
 def test_an_error_beside_the_program_is_the_next_calls(

@@ -42,7 +42,7 @@ HEADER = np.dtype([("call", np.int64), ("meeting", np.int64), ("details", np.int
 GRACE = 2.0
 """Seconds in which a rank that has failed, or the launcher, ends the others, before these do it themselves."""
 
-TURN = 0.3
+TURN = 1.0
 """Seconds that a rank leaves to the one before it: where all end for the same reason, the first one says it."""
 
 
@@ -94,7 +94,8 @@ class World:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._aside: _Aside | None = None
-        self._latest: Future[Any] = Future()  # of what was done aside
+        self._done = threading.Event()  # what was done aside
+        self._done.set()
         self._meetings = self.abandoned = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
@@ -165,16 +166,8 @@ class World:
         Raises:
             DistributedError: another rank does something else, has failed, or does not come.
         """
-        if self.size > 1 and self._pid != os.getpid():
-            raise DistributedError(
-                "a forked child is no rank of its parent's world: use the parent, or fork before init"
-            )
         if self._aside is None or threading.get_ident() != self._aside.ident:
-            if self.size > 1 and call != "end" and self._thread != threading.get_ident():
-                raise DistributedError(
-                    "a world belongs to the thread that made it: calls of several would meet others than their own; "
-                    "let one thread train, gather and wait"
-                )
+            self._check_caller(call)
             self._wait_aside()
         if self._broken:
             raise DistributedError(self._broken)
@@ -184,23 +177,36 @@ class World:
         found: Ints = headers["details"]
         return found
 
+    def _check_caller(self, call: str = "") -> None:
+        if self.size > 1 and self._pid != os.getpid():
+            raise DistributedError(
+                "a forked child is no rank of its parent's world: use the parent, or fork before init"
+            )
+        if self.size > 1 and call != "end" and self._thread != threading.get_ident():
+            raise DistributedError(
+                "a world belongs to the thread that made it: calls of several would meet others than their own; "
+                "let one thread train, gather and wait"
+            )
+
     def aside(self, work: Callable[[], T]) -> Future[T]:
         """Let a thread of the world's own do something in which ranks meet, while this one goes on. What this one meets
         them for next comes after it. Where the transport knows one thread only, it is done at once."""
+        self._check_caller()
         done: Future[T] = Future()
-        if self._transport is not None and not self._transport.any_thread:
+        if self._pid != os.getpid() or (self._transport is not None and not self._transport.any_thread):
             _do(work, done)
             return done
         if self._aside is None:
             self._aside = _Aside(name="vpps world", daemon=True)
             self._aside.start()
-        self._latest = done
-        self._aside.work.put((work, done))
+            atexit.register(self._wait_aside)  # before machines end, which were there before
+        self._done = threading.Event()
+        self._aside.work.put((work, done, self._done))
         return done
 
     def _wait_aside(self) -> None:
-        if self._aside is not None:
-            self._latest.exception()  # whoever had it done is told of that
+        if self._pid == os.getpid():
+            self._done.wait()  # whoever had it done is told of errors
 
     def _headers(self, call: str, details: Sequence[int] = (), failure: str = "") -> NDArray[np.void]:
         """(size,), of all ranks."""
@@ -321,11 +327,13 @@ class World:
         if self._transport is not None and not self._closed and self._pid == os.getpid():
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
-            if self._aside is not None:
-                self._aside.work.put(None)
             self._transport.close()
             if self._bound:
                 _keep_to(self.peers[self.rank].cores)
+        if self._aside is not None and self._pid == os.getpid():
+            self._aside.work.put(None)
+            self._aside = None
+            atexit.unregister(self._wait_aside)
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:
@@ -383,12 +391,14 @@ class _Aside(threading.Thread):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        self.work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self.work: SimpleQueue[tuple[Callable[[], Any], Future[Any], threading.Event] | None] = SimpleQueue()
 
     def run(self) -> None:
         while (item := self.work.get()) is not None:
-            _do(*item)
+            ended = item[2]
+            _do(*item[:2])
             del item  # while it waits for the next one
+            ended.set()
 
 
 def _do(work: Callable[[], T], done: Future[T]) -> None:

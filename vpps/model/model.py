@@ -219,6 +219,7 @@ class Model:
             )
         shape = _checked_shape(full, shape, ranks)
         value = self._initial(full, shape, init)
+        self.pull_weights()  # a step of a world that goes on has the model as it was
         self._parameters[full] = parameter = kind(self, full, value, trainable)
         self.layout_version += 1
         return parameter

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.distributed.world import World
 from vpps.engine.gradients import GradientPiece, RowGradients, are_finite, found_gradients
-from vpps.engine.options import Options
+from vpps.engine.options import Options, check_loss
 from vpps.engine.serialised import serialised
 from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError, VppsError
 from vpps.graph.graph import Graph
@@ -30,6 +30,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.session.gradient_sum import GradientSum, Sums
 from vpps.session.halves import Halves
+from vpps.session.session import FORKED
 
 
 class Shard(NamedTuple):
@@ -63,12 +64,14 @@ class BegunStep(NamedTuple):
 
     Attributes:
         shards: of this rank; none where gradients were given.
+        number: of the update that it makes.
         rule: optimizer and clip_norm, as they were.
         total: of all shards, when all have met.
     """
 
     shards: Sequence[Shard]
     accumulate: bool
+    number: int
     rule: tuple[Optimizer, float | None]
     total: Future[Sums]
 
@@ -131,7 +134,9 @@ class DataParallel(Halves):
     @serialised
     def pull_weights(self) -> None:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
-        if self._step is not None and not self._closed and os.getpid() == self.pid:
+        if self._step is not None and not self._closed:
+            if os.getpid() != self.pid:
+                raise HandleError(FORKED)
             self._finish()
         super().pull_weights()
 
@@ -186,6 +191,7 @@ class DataParallel(Halves):
         parity = 1 - engine.parity  # the update of that step comes before
         ahead = Ahead(planner, graph, graph.n_calls, loss, parity, self._key(train=True))
         with suppress(VppsError):  # fb says what is wrong
+            check_loss(graph, loss)
             self._ahead = ahead, planner.plan_training(graph, loss, None, parity, ahead.key)
 
     def _fb_shard(self, graph: Graph, loss: Expression, accumulate: bool) -> None:
@@ -207,7 +213,8 @@ class DataParallel(Halves):
             if len(before) + 1 == len(self._mine):
                 kept = [s.sums for s in before if s.sums is not None]
                 self._begin_step([*before, shard], lambda: [*kept, self._sums_of(launched)], accumulate)
-                if isinstance(launched, Sums):  # maybe no shard has anything to learn
+                # Maybe no shard has anything to learn; and errors come where all ranks get them.
+                if isinstance(launched, Sums) or self._losses.on_nonfinite == "raise":
                     self._finish()
             else:
                 with self._engine.machine.in_order:
@@ -287,10 +294,11 @@ class DataParallel(Halves):
         assert self._world is not None
         kept = bool(accumulate or self._store.accumulated)
         kind = int(accumulate) + 2 * bool(shards) + 4 * kept
-        add_up = partial(self._add_up, shards, found, self.model.step + 1, kind, self._digest(), pieces=not kept)
+        number = self.model.step + 1
+        add_up = partial(self._add_up, shards, found, number, kind, self._digest(), pieces=not kept)
         rule = copy.copy(self.optimizer)
         rule.groups = {pattern: dict(values) for pattern, values in rule.groups.items()}
-        self._step = BegunStep(shards, accumulate, (rule, self.clip_norm), self._world.aside(add_up))
+        self._step = BegunStep(shards, accumulate, number, (rule, self.clip_norm), self._world.aside(add_up))
         self.model.step += not accumulate
 
     def _add_up(
@@ -316,6 +324,7 @@ class DataParallel(Halves):
             self._tell(error)
             raise
 
+    @serialised
     def _finish(self) -> None:
         """Make the update of the step that has begun."""
         step = self._step
@@ -323,7 +332,8 @@ class DataParallel(Halves):
             return
         step.total.exception()  # Ctrl-C while waiting leaves it as it is
         self._step = None
-        self.model.step -= not step.accumulate
+        if not step.accumulate and self.model.step == step.number:  # else the program has another one in mind
+            self.model.step -= 1
         total, given = step.total.result(), AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):

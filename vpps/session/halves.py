@@ -83,6 +83,7 @@ class Halves(Session):
     """
 
     _kept: Kept | None = None
+    _updated_by: Planner | None = None  # the kernel has been made for its updates
     _is_shared = False  # whether other processes train the same model
 
     @property
@@ -307,6 +308,9 @@ class Halves(Session):
         """
         self._engine.wait()
         self._configurator.interrupt()
+        knows = self._updated_by is self._engine.planner and self._store.is_ready(accumulate=False)
+        if piece is not None and not knows:  # parameters, and what fits into registers, may get other places
+            piece = piece.on_host().copied()
         self._configurator.prepare_update()
         step = self.model.step + 1
         if not is_finite:
@@ -341,6 +345,7 @@ class Halves(Session):
 
         plan = self._configurator.kernel_for(_NOTHING, made)
         self._run(plan, step=step, updates=True, given=write)
+        self._updated_by = self._engine.planner
         if self._store.accumulated:  # the step was left out, and they are with the model alone
             self._store.park_gradients()
 

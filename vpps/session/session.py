@@ -29,6 +29,11 @@ from vpps.session.tracing import Tracing
 from vpps.tuning.online import Progress
 from vpps.values import as_number
 
+FORKED = (
+    "this process was forked while the model was being trained, so its newest weights are with the parent alone; call "
+    "handle.sync_get_latest_loss() before forking"
+)
+
 
 class Session:
     """What a handle is apart from the calls that run something.
@@ -126,10 +131,7 @@ class Session:
         if not self._engine.store.is_newer or self._closed:
             return
         if self._engine.in_flight and os.getpid() != self.pid:
-            raise HandleError(
-                "this process was forked while the model was being trained, so its newest weights are with the parent "
-                "alone; call handle.sync_get_latest_loss() before forking"
-            )
+            raise HandleError(FORKED)
         self._engine.wait()
         self._engine.store.pull()
 

@@ -16,6 +16,9 @@ messages travel in pieces, each when both sides ask: an early sleep would take l
 
 LONGEST_SLEEP = 1e-3
 
+READING = 0.5
+"""Seconds in which the launcher reads what was said, before it is told to end all ranks: it loses the rest."""
+
 
 class MpiTransport(Transport):
     """Messages of a communicator of its own, so that they meet no others.
@@ -45,7 +48,7 @@ class MpiTransport(Transport):
         comm, request = given.Idup()
         self._comm: Any = comm
         if not self._wait([request], timeout):
-            atexit.register(given.Abort, 1)  # else MPI, at its end, would wait for them
+            atexit.register(_abort, given)  # else MPI, at its end, would wait for them
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
 
     @property
@@ -82,3 +85,8 @@ class MpiTransport(Transport):
 
     def close(self) -> None:
         self._comm.Free()
+
+
+def _abort(comm: Any) -> None:
+    time.sleep(READING)
+    comm.Abort(1)

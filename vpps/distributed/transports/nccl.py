@@ -74,6 +74,7 @@ class NcclTransport(Transport):
         self._error: type[Exception] = bindings.NCCLError
         self._success, self._goes_on = bindings.Result.Success, bindings.Result.InProgress
         self.rank, self.size = host.rank, host.size
+        self.has_core, self.any_thread = host.has_core, host.any_thread
         self._comm = core.Communicator()
 
     def connect(self, gather: Callable[[Any], list[Any]], timeout: float) -> str:
