@@ -321,6 +321,20 @@ def test_whatever_comes_waits_for_the_step(
         assert (net.model.step, net.W.numpy().tolist()) == (1, one_by_one(range(2)).tolist())
 
 
+def test_a_step_goes_on_after_a_restart_within_what_accumulates(net: Net, handle: vpps.Handle, tmp_path: Path) -> None:
+    """With the masks that it would have had."""
+    for k in range(2):
+        handle.fb(*net.loss(k), accumulate=True)
+    net.model.save(tmp_path / "saved")
+    later = Net()
+    later.model.restore(tmp_path / "saved")
+    with later.handle() as other:
+        for k in range(2, 4):
+            handle.fb(*net.loss(k))
+            other.fb(*later.loss(k))
+        assert np.array_equal(net.W.numpy(), later.W.numpy())
+
+
 def test_a_wrong_loss_is_named_while_a_step_goes_on(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
     for k in range(2):
         handle.fb(*net.loss(k))

@@ -207,6 +207,7 @@ class DataParallel(Halves):
             self._refuse("fb", f"accumulate={accumulate} is not what these had")
         before = self._shards
         try:
+            self._configurator.prepare(graph, trains=True)  # takes over what a checkpoint has of the step
             shard = Shard(graph, loss, accumulate, self._key(train=True))
             launched = self._launch(shard)
             self._shards = []  # whatever ends this call ends the step
@@ -242,7 +243,6 @@ class DataParallel(Halves):
         """Begin to compute loss and gradients; the plan of that. Where it depends on no parameter all is known at
         once."""
         graph, loss, key, configurator = shard.graph, shard.loss, shard.key, self._configurator
-        configurator.prepare(graph, trains=True)
         ahead, self._ahead = self._ahead, None
 
         def made(planner: Planner) -> Plan:
@@ -277,6 +277,7 @@ class DataParallel(Halves):
         """The same with the stacks that all ranks have now."""
         found: list[Sums] = []
         for shard in shards:
+            self._configurator.prepare(shard.graph, trains=True)
             sums = self._sums_of(self._launch(shard))
             with self._engine.machine.in_order:
                 found.append(sums.kept() if len(found) + 1 < len(shards) else sums)
