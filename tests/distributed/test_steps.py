@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import vpps
 import vpps.distributed
 from tests.data.test_graphset import chains
-from tests.processes import ROOT
+from tests.processes import run
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.session.gradient_sum import GradientSum
@@ -135,12 +135,11 @@ def test_masks_follow_the_shard(net: Net, handle: vpps.Handle) -> None:
 def test_masks_of_an_example_follow_no_shard(net: Net, handle: vpps.Handle) -> None:
     """They are those of a handle without a world, for every draw."""
 
-    def values(of: vpps.Handle, draw: int) -> np.ndarray:  # type: ignore[type-arg]
+    def values(of: vpps.Handle, draw: int) -> NDArray[np.float32]:
         graph = vpps.Graph()
         with graph.example(3):
             y = vpps.dropout(graph.input(np.ones(64)), 0.5)
-        found: np.ndarray = of.forward(graph, [y], train=True, draw=draw)[0]  # type: ignore[type-arg]
-        return found
+        return of.forward(graph, [y], train=True, draw=draw)[0]
 
     alone = vpps.Handle(Net().model, vpps.SGD(0.1), target="cpu", vps=1)
     expected = [values(alone, draw) for draw in range(2)]
@@ -243,6 +242,10 @@ def test_what_was_planned_for_nothing_is_planned_again(net: Net, handle: vpps.Ha
     assert np.array_equal(net.W.numpy(), other.W.numpy())
 
 
+def out_of_sums(*_: Any, **__: Any) -> Any:
+    raise vpps.HandleError("no sums today")
+
+
 def one_by_one(shards: Iterable[int]) -> NDArray[np.float32]:
     """The weights after these, each waited for."""
     net = Net()
@@ -303,7 +306,10 @@ def declare(net: Net, handle: vpps.Handle, path: Path) -> None:
     net.model.parameter("later", (3,))
 
 
-@pytest.mark.parametrize("event", [save, save_in_a_thread, trace, close, drop, meet, evaluate, declare])
+EVENTS = [save, save_in_a_thread, trace, close, drop, meet, evaluate, declare]
+
+
+@pytest.mark.parametrize("event", EVENTS)
 def test_whatever_comes_waits_for_the_step(
     event: Callable[[Net, vpps.Handle, Path], None], net: Net, tmp_path: Path, held_up: threading.Event
 ) -> None:
@@ -319,6 +325,55 @@ def test_whatever_comes_waits_for_the_step(
     if (tmp_path / "saved").exists():
         net.model.restore(tmp_path / "saved")
         assert (net.model.step, net.W.numpy().tolist()) == (1, one_by_one(range(2)).tolist())
+
+
+def test_another_handle_may_be_made_while_the_step_of_one_that_nobody_has_goes_on(
+    net: Net, held_up: threading.Event
+) -> None:
+    handle = net.handle()
+    for k in range(2):
+        handle.fb(*net.loss(k))
+    del handle
+    threading.Timer(0.05, held_up.set).start()
+    net.handle().close()
+    assert np.array_equal(net.W.numpy(), one_by_one(range(2)))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_number_of_a_step_may_be_assigned_while_it_goes_on(
+    net: Net, handle: vpps.Handle, held_up: threading.Event, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one follows what was assigned; this one has its own, on which Adam's depends."""
+    if fails:
+        monkeypatch.setattr(GradientSum, "__call__", out_of_sums)
+    for k in range(2):
+        handle.fb(*net.loss(k))
+    net.model.step = 7
+    held_up.set()
+    with pytest.raises(vpps.HandleError) if fails else nullcontext():
+        handle.sync_get_latest_loss()
+    assert net.model.step == 7
+    assert handle.skipped == 0
+
+
+def test_a_trace_may_be_left_while_another_thread_ends_the_step(
+    net: Net, handle: vpps.Handle, held_up: threading.Event
+) -> None:
+    """Each has what the other waits for, unless it waits in the same order."""
+    thread = threading.Thread(target=net.W.numpy)
+    held_up.set()
+    for k in range(2):  # new cells are known to all after this step
+        handle.fb(*net.loss(k))
+    handle.sync_get_latest_loss()
+    held_up.clear()
+    with handle.trace() as trace:
+        for k in range(2):
+            handle.fb(*net.loss(k))
+        thread.start()
+        threading.Timer(0.05, held_up.set).start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(trace.timelines) == 3
 
 
 def test_a_step_goes_on_after_a_restart_within_what_accumulates(net: Net, handle: vpps.Handle, tmp_path: Path) -> None:
@@ -343,17 +398,37 @@ def test_a_wrong_loss_is_named_while_a_step_goes_on(net: Net, handle: vpps.Handl
         handle.fb(net.loss(2)[0], 3.0)  # type: ignore[arg-type]
 
 
-def test_a_program_may_end_while_a_step_goes_on() -> None:
-    """Its machine ends after that."""
-    program = """
+BEGUN = """
 from tests.distributed.test_steps import Net
 net = Net()
 handle = net.handle()
 for k in range(2):
     handle.fb(*net.loss(k))
 """
-    command = [sys.executable, "-c", program]
-    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_a_program_may_end_while_a_step_goes_on() -> None:
+    """Its machine ends after that."""
+    assert run(BEGUN) == ""
+
+
+def test_a_forked_child_does_not_wait_for_a_step() -> None:
+    """Its parent's thread is not there, and what it knows of the step is no longer so."""
+    children = """
+    import os, vpps
+    child = os.fork()
+    if not child:
+        for call in (net.model.pull_weights, net.W.numpy, lambda: vpps.Handle(net.model)):
+            try:
+                call()
+            except vpps.HandleError as error:
+                print(str(error)[:24], flush=True)
+        assert net.world.aside(lambda: 3).result() == 3
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+    handle.close()
+    """
+    assert run(BEGUN + textwrap.dedent(children)) == 3 * "this process was forked \n" + "0\n"
 
 
 def test_an_error_beside_the_program_is_the_next_calls(
@@ -361,11 +436,8 @@ def test_an_error_beside_the_program_is_the_next_calls(
 ) -> None:
     """Once; then training goes on as if the step had not been begun."""
 
-    def fails(*_: Any, **__: Any) -> Any:
-        raise vpps.HandleError("no sums today")
-
     with monkeypatch.context() as patch:
-        patch.setattr(GradientSum, "__call__", fails)
+        patch.setattr(GradientSum, "__call__", out_of_sums)
         for k in range(2):
             handle.fb(*net.loss(k))
         with pytest.raises(vpps.HandleError, match="no sums today"):

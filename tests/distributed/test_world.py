@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ import vpps.distributed
 from tests.distributed import ranks
 from tests.processes import ROOT
 from vpps.distributed.launcher import launcher
+from vpps.distributed.transports import Messages, Transport
+from vpps.distributed.world import World
 
 pytestmark = pytest.mark.host
 
@@ -88,6 +93,57 @@ def test_a_process_alone_is_a_world_of_one() -> None:
         assert world.gather("this") == ["this"]
         world.barrier()
     world.close()
+
+
+class Echo(Transport):
+    """To another rank that says the same."""
+
+    name, rank, size = "echo", 0, 2
+
+    def __init__(self, any_thread: bool) -> None:
+        self.any_thread = any_thread
+
+    def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        for (_, sent), (_, received) in zip(sends, receives, strict=True):
+            received[...] = sent
+
+    def abort(self, status: int) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        pass
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """Its result, or the error."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result(20)
+
+
+def test_a_world_belongs_to_the_thread_that_made_it() -> None:
+    """And to the one that it has made itself, which others may not give work to."""
+    with World(Echo(any_thread=True), None, 9.0, 1, bind=False) as world:
+        for call in (world.barrier, lambda: world.gather(1), lambda: world.aside(int)):
+            with pytest.raises(vpps.DistributedError, match="belongs to the thread that made it"):
+                in_a_thread(call)
+        assert world.aside(lambda: (threading.get_ident(), world.gather(1))).result(20)[1] == [1, 1]
+        world.barrier()
+        in_a_thread(world.wait_aside)
+
+
+@pytest.mark.parametrize("any_thread", [True, False])
+def test_what_is_done_aside_is_done_at_once_where_the_transport_knows_one_thread(any_thread: bool) -> None:
+    with World(Echo(any_thread), None, 9.0, 1, bind=False) as world:
+        assert (world.aside(threading.get_ident).result(20) == threading.get_ident()) != any_thread
+
+
+@pytest.mark.parametrize("transport", [None, Echo(any_thread=True)])
+def test_closing_ends_the_thread(transport: Transport | None) -> None:
+    world = World(transport, None, 9.0, 1, bind=False)
+    thread = world.aside(threading.current_thread).result(20)
+    world.close()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_an_exception_leaves_the_block_of_a_world_of_one() -> None:

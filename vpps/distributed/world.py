@@ -168,7 +168,7 @@ class World:
         """
         if self._aside is None or threading.get_ident() != self._aside.ident:
             self._check_caller(call)
-            self._wait_aside()
+            self.wait_aside()
         if self._broken:
             raise DistributedError(self._broken)
         headers = self._headers(call, details)
@@ -178,6 +178,7 @@ class World:
         return found
 
     def _check_caller(self, call: str = "") -> None:
+        """Raise DistributedError where another thread, or process, of this rank would meet the others, too."""
         if self.size > 1 and self._pid != os.getpid():
             raise DistributedError(
                 "a forked child is no rank of its parent's world: use the parent, or fork before init"
@@ -199,14 +200,15 @@ class World:
         if self._aside is None:
             self._aside = _Aside(name="vpps world", daemon=True)
             self._aside.start()
-            atexit.register(self._wait_aside)  # before machines end, which were there before
+            atexit.register(self.wait_aside)  # before machines end, which were there before
         self._done = threading.Event()
         self._aside.work.put((work, done, self._done))
         return done
 
-    def _wait_aside(self) -> None:
-        if self._pid == os.getpid():
-            self._done.wait()  # whoever had it done is told of errors
+    def wait_aside(self) -> None:
+        """Wait until what was to be done aside has been done and forgotten; whoever had it done is told of errors."""
+        if self._pid == os.getpid() and threading.current_thread() is not self._aside:
+            self._done.wait()
 
     def _headers(self, call: str, details: Sequence[int] = (), failure: str = "") -> NDArray[np.void]:
         """(size,), of all ranks."""
@@ -310,8 +312,7 @@ class World:
 
     def _tell(self, why: str) -> None:
         with suppress(DistributedError):  # they are gone, or have failed as well
-            if threading.current_thread() is not self._aside:
-                self._wait_aside()
+            self.wait_aside()
             self._headers("failure", failure=why)
 
     def fails_alike(self, why: str) -> bool:
@@ -333,7 +334,7 @@ class World:
         if self._aside is not None and self._pid == os.getpid():
             self._aside.work.put(None)
             self._aside = None
-            atexit.unregister(self._wait_aside)
+            atexit.unregister(self.wait_aside)
         _OPEN.pop(self, None)
 
     def __enter__(self) -> Self:

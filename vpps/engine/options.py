@@ -229,6 +229,9 @@ class Options:
         """Raise HandleError unless a handle with these options can be made for the model now."""
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
+        if self.train:
+            # A step that goes on holds a handle which nobody else does; a forked child's weights are with the parent.
+            model.pull_weights()
         if self.train and model.trainer is not None and model.trainer.pid == os.getpid():
             raise HandleError(
                 "the model already has an open training handle; close it first, or make this one forward-only "

@@ -331,23 +331,34 @@ class DataParallel(Halves):
         step = self._step
         if step is None:
             return
+        assert self._world is not None
         step.total.exception()  # Ctrl-C while waiting leaves it as it is
-        self._step = None
-        if not step.accumulate and self.model.step == step.number:  # else the program has another one in mind
-            self.model.step -= 1
-        total, given = step.total.result(), AccumulatedGradients(1)
+        self._world.wait_aside()  # else it may hold this handle yet when nobody else does
+        self._step, assigned = None, None
+        if not step.accumulate:
+            if self.model.step != step.number:  # by the program, for what comes after this step
+                assigned = self.model.step
+            self.model.step = step.number - 1
+        try:
+            self._end(step, step.total.result())
+        except BaseException as error:
+            self._tell(error)
+            raise
+        finally:
+            if assigned is not None:
+                self.model.step = assigned
+        self._know_history()
+
+    def _end(self, step: BegunStep, total: Sums) -> None:
+        """Make its update, or none yet."""
+        given = AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):
                 given.rows[name], given.gradients[name] = gradient
             else:
                 given.gradients[name] = gradient
         loss = total.loss if step.shards else None
-        try:
-            self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule)
-        except BaseException as error:
-            self._tell(error)
-            raise
-        self._know_history()
+        self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule)
 
     def _n_new(self) -> int:
         """Cells that this rank has met since all knew of the same ones."""

@@ -55,8 +55,6 @@ class Session:
         self._lock = threading.RLock()
         self._train = options.train
         self._clip_norm = options.clip_norm
-        if options.train:
-            model.pull_weights()  # in a forked child they may still be with the parent's handle
         compiled_planner.prepare()  # in the background, beside recorder and kernel
         recorder.prepare()
         self._losses = Losses(options.on_nonfinite, warns=options.world is None or options.world.is_first)
