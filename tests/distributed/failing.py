@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import nullcontext, suppress
@@ -86,6 +87,8 @@ class Training:
 
 
 def main(way: str, block: bool) -> None:
+    if way == "before" and os.environ["PMI_RANK"] == str(WHO):
+        raise ImportError("it cannot begin")
     if way in ("early", "late"):
         from mpi4py import MPI
 
@@ -94,11 +97,16 @@ def main(way: str, block: bool) -> None:
                 raise ImportError("it cannot begin")
             time.sleep(TOO_LONG)
     if way == "ends":  # what is registered first comes last
-        atexit.register(lambda: print(f"ends with {signal.getitimer(signal.ITIMER_REAL)[0]:g} s", flush=True))
-    timeout = TIMEOUT if way in ("stopped", "early", "late") else TOO_LONG
+        atexit.register(lambda: print(time.sleep(TIMEOUT + 0.5) or "ends in its own time", flush=True))
+    timeout = TIMEOUT if way in ("stopped", "before", "early", "late", "after", "ends") else TOO_LONG
     world = vpps.distributed.init(timeout=timeout, check_every=2)
     with world if block else nullcontext():
         Training(world, way).run()
+    if way == "after" and world.rank == WHO:
+        world.close()
+        later = f"sleep {TIMEOUT + 2}; kill -CONT {os.getpid()}"  # the launcher would wait for it for ever
+        subprocess.Popen(["sh", "-c", later], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 import subprocess
@@ -158,6 +159,18 @@ class TestTransport:
         assert (host.exchanged, nccl.aborted) == (1, 1)
         machine.close()
         assert not any(gpu.streams)
+
+    def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(
+        self, nccl: FakeNccl, gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All time has passed when it has asked for the first time."""
+        nccl.make_carry = lambda: lambda messages: lambda: True
+        transport, clock = connected(Host()), itertools.count(step=10 * TIMEOUT)
+        stopped = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: all(iter(gpu.step, False)))
+        monkeypatch.setattr(fake_nccl, "LATE", 2)
+        monkeypatch.setattr("vpps.distributed.transports.nccl.time", stopped)
+        with CudaMachine(3).in_order:
+            transport.exchange([(1, on_gpu([1, 2]))], [(1, on_gpu([0, 0]))], TIMEOUT)
 
     def test_says_why_nccl_does_not_begin(self, nccl: FakeNccl) -> None:
         nccl.refuses = Result.UnhandledCudaError

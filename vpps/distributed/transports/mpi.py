@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vpps.distributed.transports import Messages, Transport, Unanswered
@@ -35,7 +39,7 @@ class MpiTransport(Transport):
 
     def __init__(self, comm: Any, timeout: float) -> None:
         try:
-            from mpi4py import MPI
+            MPI = _begun(timeout)
         except (ImportError, RuntimeError) as error:
             raise DistributedError(
                 f"this process was started by an MPI launcher, and mpi4py cannot be used ({error}): pip install "
@@ -69,10 +73,11 @@ class MpiTransport(Transport):
         self._requests = requests  # they hold their arrays, which MPI writes to even when this call is left
         test, begun, sleep = self._mpi.Request.Testall, time.monotonic(), 1e-5
         spin = SPIN[self.has_core]
+        waited = 0.0
         while not test(requests):
-            waited = time.monotonic() - begun
-            if waited > timeout:
+            if waited > timeout:  # before it was asked for: this process may have been stopped itself
                 return False
+            waited = time.monotonic() - begun
             if waited > spin:
                 time.sleep(sleep)
                 sleep = min(2 * sleep, LONGEST_SLEEP)
@@ -85,6 +90,32 @@ class MpiTransport(Transport):
 
     def close(self) -> None:
         self._comm.Free()
+
+
+def _begun(timeout: float) -> Any:
+    """mpi4py's MPI, which ends with the program if it was not there before."""
+    if "mpi4py.MPI" in sys.modules:
+        return sys.modules["mpi4py.MPI"]
+    with _at_most(timeout):
+        from mpi4py import MPI
+    atexit.register(_end_mpi, MPI, timeout)
+    return MPI
+
+
+def _end_mpi(MPI: Any, timeout: float) -> None:
+    with _at_most(timeout):
+        MPI.Finalize()
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """MPI waits in its beginning, and at its end, for ranks that are gone or stopped, and no thread of Python runs
+    meanwhile. What ends this process then prints where it was."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _abort(comm: Any) -> None:

@@ -134,12 +134,12 @@ class NcclTransport(Transport):
     def _wait(self, ended: Callable[[], bool], timeout: float) -> None:
         """Until NCCL has done what it was told to, and then until `ended`. Raises Unanswered; then nothing is left of
         it on the GPU, where a kernel of NCCL would wait for ever."""
-        begun = time.monotonic()
+        begun, waited = time.monotonic(), 0.0
         while (state := self._comm.get_async_error()) == self._goes_on or (state == self._success and not ended()):
-            waited = time.monotonic() - begun
-            if waited > timeout:
+            if waited > timeout:  # before it was asked for: this process may have been stopped itself
                 self._comm.abort()
                 raise Unanswered([])
+            waited = time.monotonic() - begun
             if waited > SPIN:
                 time.sleep(PAUSE)
             else:
