@@ -5,10 +5,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from vpps.distributed.transports import Messages, Transport, Unanswered
@@ -39,7 +36,7 @@ class MpiTransport(Transport):
 
     def __init__(self, comm: Any, timeout: float) -> None:
         try:
-            MPI = _begun(timeout)
+            MPI = _wait_until_all_ranks_have_begun(timeout)
         except (ImportError, RuntimeError) as error:
             raise DistributedError(
                 f"this process was started by an MPI launcher, and mpi4py cannot be used ({error}): pip install "
@@ -92,30 +89,15 @@ class MpiTransport(Transport):
         self._comm.Free()
 
 
-def _begun(timeout: float) -> Any:
-    """mpi4py's MPI, which ends with the program if it was not there before."""
-    if "mpi4py.MPI" in sys.modules:
-        return sys.modules["mpi4py.MPI"]
-    with _at_most(timeout):
-        from mpi4py import MPI
-    atexit.register(_end_mpi, MPI, timeout)
-    return MPI
-
-
-def _end_mpi(MPI: Any, timeout: float) -> None:
-    with _at_most(timeout):
-        MPI.Finalize()
-
-
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """MPI waits in its beginning, and at its end, for ranks that are gone or stopped, and no thread of Python runs
-    meanwhile. What ends this process then prints where it was."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+def _wait_until_all_ranks_have_begun(timeout: float) -> Any:
+    """mpi4py's MPI. MPICH waits in its beginning for ranks that have ended before theirs, and no thread of Python runs
+    meanwhile: what ends the process then prints its stack alone, in which is the name of this function."""
+    faulthandler.dump_traceback_later(timeout, exit=True, file=2)
     try:
-        yield
+        from mpi4py import MPI
     finally:
         faulthandler.cancel_dump_traceback_later()
+    return MPI
 
 
 def _abort(comm: Any) -> None:
