@@ -17,7 +17,7 @@ messages travel in pieces, each when both sides ask: an early sleep would take l
 
 LONGEST_SLEEP = 1e-3
 
-READING = 0.5
+READING = 0.3
 """Seconds in which the launcher reads what was said, before it is told to end all ranks: it loses the rest."""
 
 
@@ -49,7 +49,7 @@ class MpiTransport(Transport):
         comm, request = given.Idup()
         self._comm: Any = comm
         if not self._wait([request], timeout):
-            atexit.register(_abort, given)  # else MPI, at its end, would wait for them
+            atexit.register(_abort, given, 1)  # else MPI, at its end, would wait for them
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
 
     @property
@@ -83,7 +83,7 @@ class MpiTransport(Transport):
         return True
 
     def abort(self, status: int) -> None:
-        self._comm.Abort(status)
+        _abort(self._comm, status)
 
     def close(self) -> None:
         self._comm.Free()
@@ -100,6 +100,6 @@ def _wait_until_all_ranks_have_begun(timeout: float) -> Any:
     return MPI
 
 
-def _abort(comm: Any) -> None:
+def _abort(comm: Any, status: int) -> None:
     time.sleep(READING)
-    comm.Abort(1)
+    comm.Abort(status)
