@@ -24,7 +24,7 @@ from tests.distributed.on_gpus import FROM_GPU
 from tests.processes import ROOT
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_NCCL, NcclTransport, obstacle
 from vpps.engine.gradients import GradientPiece
 from vpps.placement.distribution import Distribution
@@ -161,16 +161,13 @@ class TestTransport:
         assert not any(gpu.streams)
 
     def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(
-        self, nccl: FakeNccl, gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+        self, nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """All time has passed when it has asked for the first time."""
         nccl.make_carry = lambda: lambda messages: lambda: True
-        transport, clock = connected(Host()), itertools.count(step=10 * TIMEOUT)
-        stopped = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: all(iter(gpu.step, False)))
-        monkeypatch.setattr(fake_nccl, "LATE", 2)
-        monkeypatch.setattr("vpps.distributed.transports.nccl.time", stopped)
+        transport, clock = connected(Host()), itertools.count(step=9)
+        monkeypatch.setattr("vpps.distributed.transports.time", SimpleNamespace(monotonic=lambda: next(clock)))
         with CudaMachine(3).in_order:
-            transport.exchange([(1, on_gpu([1, 2]))], [(1, on_gpu([0, 0]))], TIMEOUT)
+            transport.exchange([(1, on_gpu([1, 2]))], [(1, on_gpu([0, 0]))], 20 * Patience.LONGEST_PAUSE)
 
     def test_says_why_nccl_does_not_begin(self, nccl: FakeNccl) -> None:
         nccl.refuses = Result.UnhandledCudaError

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
@@ -68,13 +68,12 @@ class MpiTransport(Transport):
     def _wait(self, requests: list[Any], timeout: float) -> bool:
         """Until all are done; whether that was in time."""
         self._requests = requests  # they hold their arrays, which MPI writes to even when this call is left
-        test, begun, sleep = self._mpi.Request.Testall, time.monotonic(), 1e-5
+        test, patience, sleep = self._mpi.Request.Testall, Patience(), 1e-5
         spin = SPIN[self.has_core]
-        waited = 0.0
         while not test(requests):
-            if waited > timeout:  # before it was asked for: this process may have been stopped itself
+            waited = patience.seconds()
+            if waited > timeout:
                 return False
-            waited = time.monotonic() - begun
             if waited > spin:
                 time.sleep(sleep)
                 sleep = min(2 * sleep, LONGEST_SLEEP)
