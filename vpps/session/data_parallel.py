@@ -253,7 +253,10 @@ class DataParallel(Halves):
 
         try:
             plan = configurator.kernel_for(graph, made)
+            learns = bool(plan.touched or plan.tables)  # else inputs alone have gradients
         except NoGradientError:
+            learns = False
+        if not learns:
             held = self._store.held_in_pool
             plan = configurator.kernel_for(graph, lambda p: p.plan_forward(graph, [loss], held, key))
             self._run(plan)
