@@ -13,11 +13,13 @@ import signal
 import sys
 import time
 from contextlib import nullcontext, suppress
+from unittest import mock
 
 import numpy as np
 
 import vpps
 import vpps.distributed
+from vpps.session import gradient_sum
 
 WHO = 1
 TIMEOUT = 4.0
@@ -66,6 +68,8 @@ class Training:
                 with suppress(vpps.CapacityError):
                     self.step(LARGE)
                 time.sleep(TOO_LONG)
+            case "adds up":
+                mock.patch.object(gradient_sum, "sum_in_order", side_effect=MemoryError("no room for it")).start()
             case "exits":
                 sys.exit(3)
             case "returns":

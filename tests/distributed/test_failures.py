@@ -17,6 +17,7 @@ SAID = {
     "raises": rf"{WHO} ends with ValueError: it cannot go on",
     "fb": rf"{WHO} ends with GraphError: fb: .*",
     "fb, caught": rf"{WHO} has failed: CapacityError: .*",
+    "adds up": rf"{WHO} ends with MemoryError: no room for it",
     "all": r"rank 0 .* ends with ValueError: it cannot go on",
     "exits": rf"{WHO} has ended, while rank 0 .* begins a step",
     "returns": rf"{WHO} has ended, while rank 0 .* begins a step",
@@ -27,7 +28,7 @@ SAID = {
     "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
 }
-ELSEWHERE = ("raises", "fb, caught", "exits", "assigns", "stopped")
+ELSEWHERE = ("raises", "fb, caught", "adds up", "exits", "assigns", "stopped")
 """Ways that transports other than MPICH are tried with."""
 
 WAYS = [
@@ -58,7 +59,7 @@ def test_one_rank_says_what_is_wrong(launcher: str, way: str) -> None:
     found = ended(launcher, way)
     (line,) = said(found)
     assert re.fullmatch(SAID[way], line)
-    has_traceback = way in ("raises", "fb", "all")
+    has_traceback = way in ("raises", "fb", "adds up", "all")
     assert found.err.count(", in main\n    Training(") == has_traceback
 
 

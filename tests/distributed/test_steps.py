@@ -158,6 +158,36 @@ def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle) -> None:
     assert net.model.step == 0
 
 
+def test_gradients_of_inputs_alone_are_nothing_to_learn(net: Net, handle: vpps.Handle) -> None:
+    """As without a world: no step of zeros, which would decay weights and moments."""
+
+    def loss() -> tuple[vpps.Graph, vpps.Expression]:
+        graph = vpps.Graph()
+        return graph, vpps.sum(graph.input(np.ones(3), grad=True))
+
+    handle.fb(*loss())
+    with pytest.raises(vpps.NoGradientError, match="in no shard of any rank"):
+        handle.fb(*loss())
+    handle.fb(*loss())
+    handle.fb(*net.loss(1))
+    handle.sync_get_latest_loss()
+    assert net.model.step == 1
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_sums_beyond_what_is_finite_are_a_step_that_is_left_out(net: Net, table: bool) -> None:
+    """Nothing else is said of them, not by NumPy either."""
+    E = net.model.lookup("E", (2, WIDTH))
+    with vpps.Handle(net.model, vpps.SGD(0.1), target="cpu", world=net.world, on_nonfinite="skip") as handle:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for value in (3e38, 3e38, np.inf, -np.inf):
+                graph = vpps.Graph()
+                x = graph.input(np.full(WIDTH, value, np.float32))
+                handle.fb(graph, vpps.sum(x * (graph.lookup(E, 1) if table else net.W @ graph.input(np.ones(WIDTH)))))
+        assert (handle.skipped, net.model.step) == (2, 2)
+
+
 def test_values_are_gone_after_a_step(net: Net, handle: vpps.Handle) -> None:
     handle.fb(*net.loss(0))
     graph, loss = net.loss(1)

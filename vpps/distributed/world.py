@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
@@ -239,17 +239,25 @@ class World:
         not come."""
         if self._transport is None:
             return
-        own = self.rank
+        with self.exchanging():
+            try:
+                self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
+            except Unanswered as missing:
+                who = ", ".join(map(self.named, missing.ranks)) or "another rank"
+                if missing.cause:  # it has said why, or the launcher will
+                    time.sleep(GRACE)
+                    self.give_up(f"{who} is gone ({missing.cause})")
+                self.give_up(f"{who} did not come within {self.timeout:g} s, while {self.named(self.rank)} waited")
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Others take whatever this rank sends next for what they wait for: after an error in the block it sends
+        nothing."""
         try:
-            self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
-        except Unanswered as missing:
-            who = ", ".join(map(self.named, missing.ranks)) or "another rank"
-            if missing.cause:  # it has said why, or the launcher will
-                time.sleep(GRACE)
-                self.give_up(f"{who} is gone ({missing.cause})")
-            self.give_up(f"{who} did not come within {self.timeout:g} s, while {self.named(own)} waited")
-        except BaseException as error:  # some have got what this rank sends, some have not
-            self._broken = self._broken or f"{self.named(own)} left an exchange by {type(error).__name__}"
+            yield
+        except BaseException as error:
+            if self._transport is not None:
+                self._broken = self._broken or f"{self.named(self.rank)} left an exchange by {type(error).__name__}"
             raise
 
     def _of_others(self, messages: Messages) -> Messages:

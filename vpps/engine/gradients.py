@@ -173,6 +173,7 @@ def _rows(
     return numbers, array
 
 
+@np.errstate(over="ignore", invalid="ignore")  # whether they are finite is asked afterwards
 def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
     """The sums of rows of equal number, in the order in which these come.
 
@@ -193,6 +194,7 @@ def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
     return RowGradients(rising[begins], total)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGradients) -> AccumulatedGradients:
     """The sums of two, as one more call; neither is changed."""
     if kept is None:

@@ -253,7 +253,10 @@ class DataParallel(Halves):
 
         try:
             plan = configurator.kernel_for(graph, made)
+            learns = bool(plan.touched or plan.tables)  # else inputs alone have gradients
         except NoGradientError:
+            learns = False
+        if not learns:
             held = self._store.held_in_pool
             plan = configurator.kernel_for(graph, lambda p: p.plan_forward(graph, [loss], held, key))
             self._run(plan)
@@ -307,6 +310,7 @@ class DataParallel(Halves):
     ) -> Sums:
         """The sums over all shards of all ranks."""
         assert self._sum is not None
+        assert self._world is not None
         try:
             sums, machine = found(), self._engine.machine
             if self._sum.agree(sums, step, kind, digest, machine.gpu, self._n_new()):
@@ -319,7 +323,7 @@ class DataParallel(Halves):
                     "the loss depends on no trainable parameter, in no shard of any rank, so there is nothing to "
                     "learn; use handle.forward to evaluate it"
                 )
-            with machine.in_order:
+            with machine.in_order, self._world.exchanging():
                 return self._sum(sums, pieces)
         except BaseException as error:
             self._tell(error)

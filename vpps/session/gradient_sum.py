@@ -282,6 +282,7 @@ class GradientSum:
         return found
 
 
+@np.errstate(over="ignore", invalid="ignore")  # whether it is finite is asked afterwards
 def sum_in_order(parts: Sequence[Float32], out: Float32) -> None:
     """((first + second) + third) ..., by way of the memory of the first; `out` may be any of them."""
     total = parts[0]
