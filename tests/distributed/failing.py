@@ -90,6 +90,8 @@ class Training:
 
 
 def main(way: str, block: bool) -> None:
+    if way == "before" and os.environ["PMI_RANK"] == str(WHO):
+        raise ImportError("it cannot begin")
     if way in ("early", "late"):
         from mpi4py import MPI
 
@@ -98,8 +100,8 @@ def main(way: str, block: bool) -> None:
                 raise ImportError("it cannot begin")
             time.sleep(TOO_LONG)
     if way == "ends":  # what is registered first comes last
-        atexit.register(lambda: print(f"ends with {signal.getitimer(signal.ITIMER_REAL)[0]:g} s", flush=True))
-    timeout = TIMEOUT if way in ("stopped", "early", "late") else TOO_LONG
+        atexit.register(lambda: (time.sleep((TIMEOUT + 1) * world.rank), print("ends in its own time", flush=True)))
+    timeout = TIMEOUT if way in ("stopped", "before", "early", "late", "ends") else TOO_LONG
     world = vpps.distributed.init(timeout=timeout, check_every=2)
     with world if block else nullcontext():
         Training(world, way).run()

@@ -78,11 +78,15 @@ def test_the_beginning_of_mpi_has_a_timeout(way: str) -> None:
     assert "init: not all of 2 ranks came here within" in ended("mpiexec", way).err
 
 
+def test_a_rank_that_ends_before_mpi_begins_ends_all() -> None:
+    assert "in _wait_until_all_ranks_have_begun" in ended("mpiexec", "before").err
+
+
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
     """What it does then may take any time."""
     said = ranks.run(launcher, 2, MODULE, "ends", "block")
-    assert said.count("ends with 0 s") == 2
+    assert said.count("ends in its own time") == 2
 
 
 @pytest.mark.parametrize("launcher", ranks.LAUNCHERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -20,7 +21,7 @@ from tests.distributed.fake_nccl import FakeNccl, Message, Result
 from tests.distributed.on_gpus import FROM_GPU
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_NCCL, NcclTransport, obstacle
 from vpps.engine.gradients import GradientPiece
 from vpps.placement.distribution import Distribution
@@ -150,6 +151,15 @@ class TestTransport:
         assert (host.exchanged, nccl.aborted) == (1, 1)
         machine.close()
         assert not any(gpu.streams)
+
+    def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(
+        self, nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        nccl.make_carry = lambda: lambda messages: lambda: True
+        transport, clock = connected(Host()), itertools.count(step=9)
+        monkeypatch.setattr("vpps.distributed.transports.time", SimpleNamespace(monotonic=lambda: next(clock)))
+        with CudaMachine(3).in_order:
+            transport.exchange([(1, on_gpu([1, 2]))], [(1, on_gpu([0, 0]))], 20 * Patience.LONGEST_PAUSE)
 
     def test_says_why_nccl_does_not_begin(self, nccl: FakeNccl) -> None:
         nccl.refuses = Result.UnhandledCudaError

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.distributed import ranks
 from tests.processes import ROOT
 from vpps.distributed.launcher import launcher
 from vpps.distributed.transports import Messages, Transport
+from vpps.distributed.transports.mpi import MpiTransport
 from vpps.distributed.world import World
 
 pytestmark = pytest.mark.host
@@ -84,6 +87,15 @@ def test_an_mpi_that_does_not_understand_the_launcher_is_an_error() -> None:
 def test_wrong_arguments_are_errors(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(vpps.DistributedError, match=message):
         vpps.distributed.init(**arguments)
+
+
+def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPI has to be asked a few times more."""
+    clock, answers = itertools.count(step=9), iter([False, False, True])
+    monkeypatch.setattr("vpps.distributed.transports.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    transport = object.__new__(MpiTransport)
+    transport._mpi = SimpleNamespace(Request=SimpleNamespace(Testall=lambda _: next(answers)))
+    transport.exchange([], [], timeout=1.2)
 
 
 def test_a_process_alone_is_a_world_of_one() -> None:

@@ -91,6 +91,13 @@ def rank(path: Path) -> None:
         digest = train(world, path)
         if world.is_first:
             print(digest, flush=True)
+    if world.is_first:
+        _parted(path).touch()
+
+
+def _parted(path: Path) -> Path:
+    """It is there when the world is closed."""
+    return path.with_suffix(".parted")
 
 
 def _fail(signum: int, frame: FrameType | None) -> None:
@@ -113,15 +120,18 @@ def disturbed(random: Random, path: Path, kind: str) -> tuple[ranks.Ended, bool]
         chosen = random.choice(alive)
         os.kill(chosen, SIGNALS[kind])
         if kind == "SIGSTOP":
-            _let_others_end(chosen, alive)
+            _let_others_end(chosen, alive, path)
     ended = ranks.finish(process, TIMEOUT + LATE)
     return ended._replace(seconds=time.monotonic() - begun), bool(alive)
 
 
-def _let_others_end(stopped: int, alive: list[int]) -> None:
-    """It is the launcher alone that waits for one that was stopped when all others could end."""
+def _let_others_end(stopped: int, alive: list[int], path: Path) -> None:
+    """It is the launcher alone that waits for one that was stopped when all others could end; or MPI, at its end, which
+    may be any time after that of the world."""
     until = time.monotonic() + TIMEOUT + LATE
     while any(_is_rank(pid) for pid in alive if pid != stopped) and time.monotonic() < until:
+        if _parted(path).exists():
+            break
         time.sleep(0.01)
     if time.monotonic() < until:
         with suppress(ProcessLookupError):

@@ -39,11 +39,14 @@ DETAILS = 12
 HEADER = np.dtype([("call", np.int64), ("meeting", np.int64), ("details", np.int64, DETAILS), ("failure", "S512")])
 """What every rank tells the others when they meet; `failure`: why it cannot go on."""
 
-GRACE = 2.0
-"""Seconds in which a rank that has failed, or the launcher, ends the others, before these do it themselves."""
-
 TURN = 1.0
-"""Seconds that a rank leaves to the one before it: where all end for the same reason, the first one says it."""
+"""Seconds that a rank leaves to the one before it, up to LATEST of these: where all end for the same reason, the first
+one says it."""
+
+LATEST = 2
+
+GRACE = (LATEST + 1.5) * TURN
+"""Seconds in which a rank that has failed, or the launcher, ends the others, before these do it themselves."""
 
 
 class Peer(NamedTuple):
@@ -388,7 +391,7 @@ class World:
     def await_turn(self) -> bool:
         """Let the ranks before this one say what is wrong, and end all, where they end for the same reason. False: they
         have not."""
-        time.sleep(min(self.rank * TURN, GRACE))
+        time.sleep(min(self.rank, LATEST) * TURN)
         return False
 
     def _catch(self) -> None:

@@ -7,6 +7,7 @@ nccl4py beside one of these.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -28,6 +29,22 @@ class Unanswered(Exception):
     def __init__(self, ranks: Sequence[int], cause: str = "") -> None:
         super().__init__(f"ranks {list(ranks)}: {cause or 'time has passed'}")
         self.ranks, self.cause = list(ranks), cause
+
+
+class Patience:
+    """Tells how long others have been waited for: not while this process was stopped itself."""
+
+    LONGEST_PAUSE = 0.5
+    """Seconds between two looks that count, at most."""
+
+    def __init__(self) -> None:
+        self._seconds, self._looked = 0.0, time.monotonic()
+
+    def seconds(self) -> float:
+        """Until now. To be asked for while waiting."""
+        before, self._looked = self._looked, time.monotonic()
+        self._seconds += min(self._looked - before, self.LONGEST_PAUSE)
+        return self._seconds
 
 
 class Transport(ABC):

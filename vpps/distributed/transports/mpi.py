@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import time
 from typing import Any
 
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
@@ -16,7 +17,7 @@ messages travel in pieces, each when both sides ask: an early sleep would take l
 
 LONGEST_SLEEP = 1e-3
 
-READING = 0.5
+READING = 0.3
 """Seconds in which the launcher reads what was said, before it is told to end all ranks: it loses the rest."""
 
 
@@ -35,7 +36,7 @@ class MpiTransport(Transport):
 
     def __init__(self, comm: Any, timeout: float) -> None:
         try:
-            from mpi4py import MPI
+            MPI = _wait_until_all_ranks_have_begun(timeout)
         except (ImportError, RuntimeError) as error:
             raise DistributedError(
                 f"this process was started by an MPI launcher, and mpi4py cannot be used ({error}): pip install "
@@ -48,7 +49,7 @@ class MpiTransport(Transport):
         comm, request = given.Idup()
         self._comm: Any = comm
         if not self._wait([request], timeout):
-            atexit.register(_abort, given)  # else MPI, at its end, would wait for them
+            atexit.register(_abort, given, 1)  # else MPI, at its end, would wait for them
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
 
     @property
@@ -67,10 +68,10 @@ class MpiTransport(Transport):
     def _wait(self, requests: list[Any], timeout: float) -> bool:
         """Until all are done; whether that was in time."""
         self._requests = requests  # they hold their arrays, which MPI writes to even when this call is left
-        test, begun, sleep = self._mpi.Request.Testall, time.monotonic(), 1e-5
+        test, patience, sleep = self._mpi.Request.Testall, Patience(), 1e-5
         spin = SPIN[self.has_core]
         while not test(requests):
-            waited = time.monotonic() - begun
+            waited = patience.seconds()
             if waited > timeout:
                 return False
             if waited > spin:
@@ -81,12 +82,23 @@ class MpiTransport(Transport):
         return True
 
     def abort(self, status: int) -> None:
-        self._comm.Abort(status)
+        _abort(self._comm, status)
 
     def close(self) -> None:
         self._comm.Free()
 
 
-def _abort(comm: Any) -> None:
+def _wait_until_all_ranks_have_begun(timeout: float) -> Any:
+    """mpi4py's MPI. MPICH waits in its beginning for ranks that have ended before theirs, and no thread of Python runs
+    meanwhile: what ends the process then prints its stack alone, in which is the name of this function."""
+    faulthandler.dump_traceback_later(timeout, exit=True, file=2)
+    try:
+        from mpi4py import MPI
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return MPI
+
+
+def _abort(comm: Any, status: int) -> None:
     time.sleep(READING)
-    comm.Abort(1)
+    comm.Abort(status)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
 from vpps.interop import is_on_gpu
 
 NO_GPU, NO_NCCL = 0, 1
@@ -134,9 +134,9 @@ class NcclTransport(Transport):
     def _wait(self, ended: Callable[[], bool], timeout: float) -> None:
         """Until NCCL has done what it was told to, and then until `ended`. Raises Unanswered; then nothing is left of
         it on the GPU, where a kernel of NCCL would wait for ever."""
-        begun = time.monotonic()
+        patience = Patience()
         while (state := self._comm.get_async_error()) == self._goes_on or (state == self._success and not ended()):
-            waited = time.monotonic() - begun
+            waited = patience.seconds()
             if waited > timeout:
                 self._comm.abort()
                 raise Unanswered([])
