@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,8 +49,8 @@ def main(shards: int, how: str) -> None:
         nccl.refuses = fake_nccl.Result.RemoteError
     with vpps.distributed.init(shards=shards, timeout=60) as world:
         net, losses = new(), []
-        options = {"vps": 3, "clip_norm": 1.0, "on_nonfinite": "skip", "world": world}
-        with vpps.Handle(net.model, vpps.Adam(lr=0.01), target="cuda", **options) as handle:  # type: ignore[arg-type]
+        options: dict[str, Any] = {"vps": 3, "clip_norm": 1.0, "on_nonfinite": "skip", "world": world, "verify": True}
+        with vpps.Handle(net.model, vpps.Adam(lr=0.01), target="cuda", **options) as handle:
             for step in range(STEPS):
                 for number in world.mine:
                     handle.fb(*shard_of(net, step, number), accumulate=step == 1)

@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tests.processes import ROOT
 
 TIMEOUT = 120
 """Seconds; reached only by what hangs."""
 
-LAUNCHERS = ("mpiexec", "torchrun", "openmpi")
+GLOO = pytest.mark.frameworks("torch")
+LAUNCHERS = ["mpiexec", "openmpi", pytest.param("torchrun", marks=GLOO)]
 
 OPEN_MPI = "VPPS_TEST_OPENMPI"
 """An environment (`python -m venv`) with openmpi, mpi4py and what vpps needs: beside MPICH it would be in its way."""
@@ -43,7 +46,10 @@ def missing(launcher: str) -> str:
 
 
 def start(launcher: str, ranks: int, module: str, *arguments: object) -> subprocess.Popen[str]:
-    """The launcher, in a process group and session of its own; its output is piped."""
+    """The launcher, in a process group and session of its own; its output is piped. Skips the test where there is
+    none."""
+    if why := missing(launcher):
+        pytest.skip(why)
     python = sys.executable
     if launcher == "torchrun":
         command = [python, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", "-m"]

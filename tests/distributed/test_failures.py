@@ -34,16 +34,13 @@ ELSEWHERE = ("raises", "fb, caught", "adds up", "exits", "assigns", "stopped")
 WAYS = [
     *(pytest.param("mpiexec", way, id=way) for way in SAID),
     *(pytest.param("openmpi", way, id=f"{way}-openmpi") for way in ELSEWHERE),
-    *(pytest.param("torchrun", way, marks=pytest.mark.frameworks("torch"), id=f"{way}-gloo") for way in ELSEWHERE),
+    *(pytest.param("torchrun", way, marks=ranks.GLOO, id=f"{way}-gloo") for way in ELSEWHERE),
 ]
-LAUNCHERS = ["mpiexec", "openmpi", pytest.param("torchrun", marks=pytest.mark.frameworks("torch"))]
 pytestmark = pytest.mark.cpu
 
 
 def ended(launcher: str, way: str, *more: str) -> ranks.Ended:
     """How two ranks have ended, or three where they must be told apart by their majority."""
-    if why := ranks.missing(launcher):
-        pytest.skip(why)
     found = ranks.finish(ranks.start(launcher, 3 if way in ("assigns", "compares", "all") else 2, MODULE, way, *more))
     assert found.status != 0
     return found
@@ -69,7 +66,7 @@ def test_what_leaves_the_block_of_a_world_ends_all(way: str) -> None:
     assert re.fullmatch(rf"{WHO} ends with (ValueError: it cannot go on|status 3)", line)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 @pytest.mark.parametrize("way", ["killed", "vanishes"])
 def test_the_launcher_says_what_was_killed(launcher: str, way: str) -> None:
     """Others say it where it does not end them."""
@@ -85,19 +82,15 @@ def test_a_rank_that_ends_before_mpi_begins_ends_all() -> None:
     assert "in _wait_until_all_ranks_have_begun" in ended("mpiexec", "before").err
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_nothing_ends_a_program_whose_ranks_have_parted(launcher: str) -> None:
     """What it does then may take any time."""
-    if why := ranks.missing(launcher):
-        pytest.skip(why)
     said = ranks.run(launcher, 2, MODULE, "ends", "block")
     assert said.count("ends in its own time") == 2
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_ctrl_c_ends_all(launcher: str) -> None:
-    if why := ranks.missing(launcher):
-        pytest.skip(why)
     process = ranks.start(launcher, 2, MODULE, "sleeps")
     assert process.stdout is not None
     assert process.stdout.readline() == "asleep\n"

@@ -6,11 +6,9 @@ import inspect
 import itertools
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +16,9 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.distributed import fake_nccl
+from tests.distributed import fake_nccl, ranks
 from tests.distributed.fake_nccl import FakeNccl, Message, Result
 from tests.distributed.on_gpus import FROM_GPU
-from tests.processes import ROOT
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import OK, DeviceArray, FakeCuda
 from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
@@ -32,20 +29,15 @@ from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Wanted
 
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
 SHARDS = 4
 TIMEOUT = 0.05
 
 
-def trained(ranks: int, how: str) -> tuple[list[dict[str, Any]], str]:
+def trained(n: int, how: str) -> tuple[list[dict[str, Any]], str]:
     """What every rank has learned, and complaints."""
-    pytest.importorskip("mpi4py")
-    if not MPIEXEC.exists():
-        pytest.skip("needs MPI: pip install vpps[mpi]")
-    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "tests.distributed.on_gpus", str(SHARDS), how]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+    ended = ranks.finish(ranks.start("mpiexec", n, "tests.distributed.on_gpus", SHARDS, how), timeout=300)
+    assert ended.status == 0, ended.err
+    return [json.loads(line) for line in ended.out.splitlines()], ended.err
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import vpps
 import vpps.distributed
 from tests.data.test_graphset import chains
+from tests.distributed.test_world import in_a_thread
 from tests.processes import run
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -42,6 +43,11 @@ class Net:
         graph = vpps.Graph()
         h = self.W @ vpps.dropout(graph.input(np.cos(np.arange(WIDTH) + k).astype(np.float32)), 0.5)
         return graph, vpps.sum(h * h)
+
+    def give(self, handle: vpps.Handle, shards: Iterable[float] = range(2), **how: bool) -> None:
+        """The losses of shards to `fb`."""
+        for k in shards:
+            handle.fb(*self.loss(k), **how)
 
 
 @pytest.fixture
@@ -74,14 +80,9 @@ def test_shards_of_other_weights_are_forgotten(net: Net, handle: vpps.Handle, tm
         handle.fb(*net.loss(1))
     handle.fb(*net.loss(0))
     handle.discard_accumulated()
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     assert net.model.step == 1
-    other = Net()
-    with other.handle() as clean:
-        for k in range(2):
-            clean.fb(*other.loss(k))
-    assert np.array_equal(net.W.numpy(), other.W.numpy())
+    assert np.array_equal(net.W.numpy(), one_by_one(range(2)))
 
 
 def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Handle) -> None:
@@ -207,9 +208,7 @@ def test_a_handle_closes_within_a_step(net: Net) -> None:
 
 
 def test_a_world_of_one_is_any_threads(net: Net, handle: vpps.Handle) -> None:
-    thread = threading.Thread(target=lambda: [handle.fb(*net.loss(k)) for k in range(2)])
-    thread.start()
-    thread.join()
+    in_a_thread(lambda: net.give(handle))
     assert net.model.step == 1
 
 
@@ -235,8 +234,7 @@ def test_the_next_graph_is_planned_while_gradients_travel(
 ) -> None:
     """Once: what was planned is launched, if nothing has changed meanwhile."""
     held_up.set()
-    for k in range(2):  # new cells are known to all after this step
-        handle.fb(*net.loss(k))
+    net.give(handle)  # new cells are known to all after this step
     handle.sync_get_latest_loss()
     held_up.clear()
     made, plan_training = list[vpps.Graph](), Planner.plan_training
@@ -250,35 +248,29 @@ def test_the_next_graph_is_planned_while_gradients_travel(
 
     monkeypatch.setattr(Planner, "plan_training", noted)
     given = [net.loss(k) for k in range(4)]
-    for graph, loss in given:
-        handle.fb(graph, loss)
+    for one in given:
+        handle.fb(*one)
     assert made == [graph for graph, _ in given]
     assert np.array_equal(net.W.numpy(), one_by_one([0, 1, *range(4)]))
 
 
 def test_what_was_planned_for_nothing_is_planned_again(net: Net, handle: vpps.Handle) -> None:
     """Where the step before is left out its update is not launched, and masks are others with another seed."""
-    for k in (np.inf, 0, 1, 2, 3, 4):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            handle.fb(*net.loss(k))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net.give(handle, (np.inf, 0, 1, 2, 3, 4))
     assert (net.model.step, handle.skipped) == (3, 1)
-    other = Net()
-    other.model.step = 1
-    with other.handle() as clean:
-        for k in (1, 2, 3, 4):
-            clean.fb(*other.loss(k))
-            clean.sync_get_latest_loss()
-    assert np.array_equal(net.W.numpy(), other.W.numpy())
+    assert np.array_equal(net.W.numpy(), one_by_one(range(1, 5), step=1))
 
 
 def out_of_sums(*_: Any, **__: Any) -> Any:
     raise vpps.HandleError("no sums today")
 
 
-def one_by_one(shards: Iterable[int]) -> NDArray[np.float32]:
-    """The weights after these, each waited for."""
+def one_by_one(shards: Iterable[int], step: int = 0) -> NDArray[np.float32]:
+    """The weights after these, each waited for, and steps before."""
     net = Net()
+    net.model.step = step
     with net.handle() as handle:
         for k in shards:
             handle.fb(*net.loss(k))
@@ -288,8 +280,7 @@ def one_by_one(shards: Iterable[int]) -> NDArray[np.float32]:
 
 def test_a_step_is_made_as_things_were(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
     """Whatever the program does before it has ended."""
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     assert (net.model.step, handle.is_newer) == (1, True)
     assert isinstance(handle.optimizer, vpps.SGD)
     handle.optimizer.lr = 100.0
@@ -297,59 +288,32 @@ def test_a_step_is_made_as_things_were(net: Net, handle: vpps.Handle, held_up: t
     assert np.array_equal(net.W.numpy(), one_by_one(range(2)))
 
 
-def save(net: Net, handle: vpps.Handle, path: Path) -> None:
-    net.model.save(path)
-
-
-def save_in_a_thread(net: Net, handle: vpps.Handle, path: Path) -> None:
-    thread = threading.Thread(target=net.model.save, args=[path])
-    thread.start()
-    thread.join()
-
-
 def trace(net: Net, handle: vpps.Handle, path: Path) -> None:
     with handle.trace() as trace:
-        for k in range(2, 4):
-            handle.fb(*net.loss(k))
+        net.give(handle, range(2, 4))
     assert len(trace.timelines) == 3  # two shards and the update
 
 
-def close(net: Net, handle: vpps.Handle, path: Path) -> None:
-    handle.close()
-
-
-def drop(net: Net, handle: vpps.Handle, path: Path) -> None:
-    """Nobody has it but what goes on."""
-
-
-def meet(net: Net, handle: vpps.Handle, path: Path) -> None:
-    net.world.barrier()
-    assert net.world.gather("here") == ["here"]
-
-
-def evaluate(net: Net, handle: vpps.Handle, path: Path) -> None:
-    graph, loss = net.loss(7)
-    handle.forward(graph, [loss])
-
-
-def declare(net: Net, handle: vpps.Handle, path: Path) -> None:
-    net.model.parameter("later", (3,))
-
-
-EVENTS = [save, save_in_a_thread, trace, close, drop, meet, evaluate, declare]
+EVENTS: dict[str, Callable[[Net, vpps.Handle, Path], object]] = {
+    "save": lambda net, _, path: net.model.save(path),
+    "save in a thread": lambda net, _, path: in_a_thread(lambda: net.model.save(path)),
+    "trace": trace,
+    "close": lambda _, handle, __: handle.close(),
+    "drop": lambda *_: None,  # nobody has it but what goes on
+    "meet": lambda net, *_: net.world.barrier(),
+    "evaluate": lambda net, handle, _: handle.forward((given := net.loss(7))[0], [given[1]]),
+    "declare": lambda net, *_: net.model.parameter("later", (3,)),
+}
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_whatever_comes_waits_for_the_step(
-    event: Callable[[Net, vpps.Handle, Path], None], net: Net, tmp_path: Path, held_up: threading.Event
-) -> None:
+def test_whatever_comes_waits_for_the_step(event: str, net: Net, tmp_path: Path, held_up: threading.Event) -> None:
     handle = net.handle()
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     threading.Timer(0.05, held_up.set).start()
-    event(net, handle, tmp_path / "saved")
+    EVENTS[event](net, handle, tmp_path / "saved")
     del handle
-    steps = 2 if event is trace else 1
+    steps = 2 if event == "trace" else 1
     assert np.array_equal(net.W.numpy(), one_by_one(range(2 * steps)))
     assert net.model.step == steps
     if (tmp_path / "saved").exists():
@@ -361,8 +325,7 @@ def test_another_handle_may_be_made_while_the_step_of_one_that_nobody_has_goes_o
     net: Net, held_up: threading.Event
 ) -> None:
     handle = net.handle()
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     del handle
     threading.Timer(0.05, held_up.set).start()
     net.handle().close()
@@ -376,8 +339,7 @@ def test_the_number_of_a_step_may_be_assigned_while_it_goes_on(
     """The next one follows what was assigned; this one has its own, on which Adam's depends."""
     if fails:
         monkeypatch.setattr(GradientSum, "__call__", out_of_sums)
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     net.model.step = 7
     held_up.set()
     with pytest.raises(vpps.HandleError) if fails else nullcontext():
@@ -392,13 +354,11 @@ def test_a_trace_may_be_left_while_another_thread_ends_the_step(
     """Each has what the other waits for, unless it waits in the same order."""
     thread = threading.Thread(target=net.W.numpy)
     held_up.set()
-    for k in range(2):  # new cells are known to all after this step
-        handle.fb(*net.loss(k))
+    net.give(handle)  # new cells are known to all after this step
     handle.sync_get_latest_loss()
     held_up.clear()
     with handle.trace() as trace:
-        for k in range(2):
-            handle.fb(*net.loss(k))
+        net.give(handle)
         thread.start()
         threading.Timer(0.05, held_up.set).start()
     thread.join(20)
@@ -408,21 +368,18 @@ def test_a_trace_may_be_left_while_another_thread_ends_the_step(
 
 def test_a_step_goes_on_after_a_restart_within_what_accumulates(net: Net, handle: vpps.Handle, tmp_path: Path) -> None:
     """With the masks that it would have had."""
-    for k in range(2):
-        handle.fb(*net.loss(k), accumulate=True)
+    net.give(handle, accumulate=True)
     net.model.save(tmp_path / "saved")
     later = Net()
     later.model.restore(tmp_path / "saved")
     with later.handle() as other:
-        for k in range(2, 4):
-            handle.fb(*net.loss(k))
-            other.fb(*later.loss(k))
+        net.give(handle, range(2, 4))
+        later.give(other, range(2, 4))
         assert np.array_equal(net.W.numpy(), later.W.numpy())
 
 
 def test_a_wrong_loss_is_named_while_a_step_goes_on(net: Net, handle: vpps.Handle, held_up: threading.Event) -> None:
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     threading.Timer(0.05, held_up.set).start()
     with pytest.raises(vpps.GraphError, match=r"loss: .*3\.0"):
         handle.fb(net.loss(2)[0], 3.0)  # type: ignore[arg-type]
@@ -432,8 +389,7 @@ BEGUN = """
 from tests.distributed.test_steps import Net
 net = Net()
 handle = net.handle()
-for k in range(2):
-    handle.fb(*net.loss(k))
+net.give(handle)
 """
 
 
@@ -465,14 +421,11 @@ def test_an_error_beside_the_program_is_the_next_calls(
     net: Net, handle: vpps.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once; then training goes on as if the step had not been begun."""
-
     with monkeypatch.context() as patch:
         patch.setattr(GradientSum, "__call__", out_of_sums)
-        for k in range(2):
-            handle.fb(*net.loss(k))
+        net.give(handle)
         with pytest.raises(vpps.HandleError, match="no sums today"):
             handle.fb(*net.loss(2))
     assert net.model.step == 0
-    for k in range(2):
-        handle.fb(*net.loss(k))
+    net.give(handle)
     assert np.array_equal(net.W.numpy(), one_by_one(range(2)))

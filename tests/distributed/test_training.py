@@ -16,11 +16,10 @@ from tests.zoo.cases import CASES as CASES_OF_ZOO
 
 pytestmark = pytest.mark.cpu
 
-GLOO = pytest.mark.frameworks("torch")
 WORLDS = [
     *(pytest.param("mpiexec", n, id=f"mpich-{n}") for n in (1, 2, 3, 4)),
     *(pytest.param("openmpi", n, id=f"openmpi-{n}") for n in (2, 3)),
-    *(pytest.param("torchrun", n, id=f"gloo-{n}", marks=GLOO) for n in (2, 3)),
+    *(pytest.param("torchrun", n, id=f"gloo-{n}", marks=ranks.GLOO) for n in (2, 3)),
 ]
 BOUND = 1e-5
 """Of what another number of shards changes, which is the order of sums."""
@@ -37,12 +36,6 @@ def expected() -> Results:
         return alone(SHARDS)
 
 
-def found_by(launcher: str, n: int, path: Path, *more: str) -> None:
-    if why := ranks.missing(launcher):
-        pytest.skip(why)
-    ranks.run(launcher, n, "tests.distributed.cases", path, SHARDS, *more)
-
-
 def assert_equal(found: Results, expected: Results) -> None:
     assert found.keys() == expected.keys()
     for name, case in CASES.items():
@@ -56,14 +49,14 @@ def assert_equal(found: Results, expected: Results) -> None:
 
 @pytest.mark.parametrize("launcher, n", WORLDS)
 def test_ranks_train_as_one_process_does(launcher: str, n: int, expected: Results, tmp_path: Path) -> None:
-    found_by(launcher, n, tmp_path / "found")
+    ranks.run(launcher, n, "tests.distributed.cases", tmp_path / "found", SHARDS)
     assert_equal(pickle.loads((tmp_path / "found").read_bytes()), expected)
 
 
-@pytest.mark.parametrize("launcher", ["mpiexec", "openmpi", pytest.param("torchrun", marks=GLOO)])
+@pytest.mark.parametrize("launcher", ranks.LAUNCHERS)
 def test_a_part_of_all_processes_is_a_world(launcher: str, expected: Results, tmp_path: Path) -> None:
     """A communicator that the program has split, where MPI serves one thread alone, or groups of its own."""
-    found_by(launcher, 4, tmp_path / "found", "halves")
+    ranks.run(launcher, 4, "tests.distributed.cases", tmp_path / "found", SHARDS, "halves")
     for which in range(2):
         assert_equal(pickle.loads((tmp_path / f"found{which}").read_bytes()), expected)
 
@@ -103,8 +96,6 @@ def test_every_network_of_the_zoo_trains_as_in_one_process(
     n: int, of_zoo: tuple[bool, dict[str, zoo.State]], tmp_path: Path
 ) -> None:
     """To the bit as with so many shards; as without any but for the order of sums, also with dropout."""
-    if why := ranks.missing("mpiexec"):
-        pytest.skip(why)
     dropping, whole = of_zoo
     ranks.run("mpiexec", n, "tests.distributed.zoo", tmp_path / "found", n, *["dropping"] * dropping)
     found = pickle.loads((tmp_path / "found").read_bytes())

@@ -80,17 +80,17 @@ def init(
 
 
 def _transport(backend: Any, timeout: float) -> Transport | None:
+    name, given = backend, None
     if not isinstance(backend, str):
-        kinds = {kind.__module__.partition(".")[0] for kind in type(backend).__mro__}
-        if "mpi4py" in kinds:
-            return _mpi(backend, timeout)
-        if "torch" in kinds:
-            return _torch(backend, timeout)
-    elif backend == "mpi":
-        return _mpi(None, timeout)
-    elif backend == "torch":
-        return _torch(None, timeout)
-    elif backend == "alone":
+        packages = {kind.__module__.partition(".")[0] for kind in type(backend).__mro__}
+        name, given = "mpi" if "mpi4py" in packages else "torch" if "torch" in packages else "", backend
+    if name == "mpi":
+        return _mpi(given, timeout)
+    if name == "torch":
+        from vpps.distributed.transports.process_group import ProcessGroupTransport
+
+        return ProcessGroupTransport(given, timeout)
+    if name == "alone":
         return None
     raise DistributedError(
         f"init(backend={backend!r}): expected one of {', '.join(BACKENDS)}, an mpi4py.MPI.Comm or a "
@@ -110,9 +110,3 @@ def _mpi(comm: Any, timeout: float) -> Transport:
             "--mpi=pmix for Open MPI"
         )
     return transport
-
-
-def _torch(group: Any, timeout: float) -> Transport:
-    from vpps.distributed.transports.process_group import ProcessGroupTransport
-
-    return ProcessGroupTransport(group, timeout)

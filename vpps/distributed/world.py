@@ -299,6 +299,17 @@ class World:
         what = ", ".join(f"rank {r} a {kind}" for r, kind in enumerate(kinds))
         self.give_up(f"ranks do different things: {what}; all must make the same calls in the same order")
 
+    def check_alike(self, values: list[int], what: str) -> None:
+        """Raise DistributedError unless all ranks have the same: it names one that has not what most have, or what rank
+        0 has, where others are as many."""
+        if min(values) != max(values):
+            usual = max(values, key=values.count)
+            odd = next(r for r, value in enumerate(values) if value != usual)
+            self.give_up(
+                f"{self.named(odd)} is not like the others in {what}: all must begin with the same model and "
+                "checkpoint, and make the same calls"
+            )
+
     def named(self, rank: int) -> str:
         """A rank in words."""
         if rank >= len(self.peers):  # at the beginning

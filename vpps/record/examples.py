@@ -14,7 +14,6 @@ from vpps.values import as_array
 MOST = 2**31 - 1
 """No number of an example is larger: those beyond stand for what belongs to none."""
 
-
 NONE = -1  # in place of a number
 
 
@@ -45,7 +44,7 @@ class ExampleNumbers:
 
 def example_numbers(given: Any, n: int, where: str) -> ExampleNumbers:
     """What users give for n rows. Raises DtypeError, IndexRangeError, ShapeError."""
-    found = given
+    found: ExampleNumbers = given
     if type(given) is not ExampleNumbers:
         numbers = as_array(given, where)
         if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
@@ -56,4 +55,4 @@ def example_numbers(given: Any, n: int, where: str) -> ExampleNumbers:
         found = ExampleNumbers(len(own), lambda: own)
     if len(found) != n:
         raise ShapeError(f"{where}: examples of {len(found)} rows, and there are {n}")
-    return found  # type: ignore[no-any-return]
+    return found

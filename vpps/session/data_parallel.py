@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -152,11 +152,8 @@ class DataParallel(Halves):
             name: RowGradients(given.rows[name], gradient) if name in given.rows else gradient
             for name, gradient in given.gradients.items()
         }
-        try:
+        with self._telling():
             self._begin_step([], lambda: [Sums(0.0, found)], accumulate)
-        except Exception as error:
-            self._tell(error)
-            raise
         self._finish()
 
     apply.__doc__ = Halves.apply.__doc__
@@ -206,7 +203,7 @@ class DataParallel(Halves):
         if self._shards and self._shards[0].accumulate != accumulate:
             self._refuse("fb", f"accumulate={accumulate} is not what these had")
         before = self._shards
-        try:
+        with self._telling():
             self._configurator.prepare(graph, trains=True)  # takes over what a checkpoint has of the step
             shard = Shard(graph, loss, accumulate, self._key(train=True))
             launched = self._launch(shard)
@@ -221,10 +218,6 @@ class DataParallel(Halves):
                 with self._engine.machine.in_order:
                     self._shards = [*before, shard._replace(sums=self._sums_of(launched).kept())]
                 self._begun = self._state()
-        except BaseException as error:
-            self._shards = []
-            self._tell(error)
-            raise
 
     def _state(self) -> tuple[object, ...]:
         """Of training: another one, and shards would be of different weights."""
@@ -233,11 +226,18 @@ class DataParallel(Halves):
         assert self._world is not None
         return self._world.abandoned, self.model.step, store.accumulated, store.changes, self.model.state_version
 
-    def _tell(self, error: BaseException) -> None:
-        """Tell the other ranks of an error, unless they have it as well, or this is Ctrl-C, which they get, too."""
-        of_all = DistributedError | NoGradientError | NonFiniteError
-        if self._world is not None and isinstance(error, Exception) and not isinstance(error, of_all):
-            self._world.fail(error)
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Whatever error leaves the block ends the step. The other ranks are told, unless they have it as well, or this
+        is Ctrl-C, which they get, too."""
+        try:
+            yield
+        except BaseException as error:
+            self._shards = []
+            of_all = DistributedError | NoGradientError | NonFiniteError
+            if self._world is not None and isinstance(error, Exception) and not isinstance(error, of_all):
+                self._world.fail(error)
+            raise
 
     def _launch(self, shard: Shard) -> Plan | Sums:
         """Begin to compute loss and gradients; the plan of that. Where it depends on no parameter all is known at
@@ -311,7 +311,7 @@ class DataParallel(Halves):
         """The sums over all shards of all ranks."""
         assert self._sum is not None
         assert self._world is not None
-        try:
+        with self._telling():
             sums, machine = found(), self._engine.machine
             if self._sum.agree(sums, step, kind, digest, machine.gpu, self._n_new()):
                 self._take_over()
@@ -325,9 +325,6 @@ class DataParallel(Halves):
                 )
             with machine.in_order, self._world.exchanging():
                 return self._sum(sums, pieces)
-        except BaseException as error:
-            self._tell(error)
-            raise
 
     @serialised
     def _finish(self) -> None:
@@ -344,10 +341,8 @@ class DataParallel(Halves):
                 assigned = self.model.step
             self.model.step = step.number - 1
         try:
-            self._end(step, step.total.result())
-        except BaseException as error:
-            self._tell(error)
-            raise
+            with self._telling():
+                self._end(step, step.total.result())
         finally:
             if assigned is not None:
                 self.model.step = assigned

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -55,10 +54,6 @@ class Sums(NamedTuple):
             for name, g in self.gradients.items()
         }
         return self._replace(gradients=copied, piece=None if self.piece is None else self.piece.copied())
-
-    def on_host(self) -> Sums:
-        """The same, in the memory of the host."""
-        return self if self.piece is None else self._replace(piece=self.piece.on_host())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +123,7 @@ class GradientSum:
         mine = [self._buffer.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any, *lengths]
         found = self._world.meet("step", mine)
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
-            if min(values) == max(values):
-                continue
-            usual = Counter(values).most_common(1)[0][0]  # as rank 0 has it, if others are as many
-            odd = next(r for r, value in enumerate(values) if value != usual)
-            self._world.give_up(
-                f"{self._world.named(odd)} is not like the others in {what}, at step {step}: all must begin with the "
-                "same model and checkpoint, and make the same calls"
-            )
+            self._world.check_alike(values, f"{what}, at step {step}")
         layouts_of_ranks, self._gpus, new, gradients, *lengths_of_ranks = found.T[len(LIKE) : len(mine)].tolist()
         self._lengths = lengths_of_ranks
         self._alike = bool(layout) and set(layouts_of_ranks) == {layout}
@@ -154,7 +142,7 @@ class GradientSum:
         """
         world, alike = self._world, self._alike and pieces
         if not (alike and world.reaches_gpus(self._gpus)):
-            shards = [shard.on_host() for shard in shards]
+            shards = [s if s.piece is None else s._replace(piece=s.piece.on_host()) for s in shards]
         own = [shard.piece for shard in shards if shard.piece is not None]
         buffers = [piece.floats for piece in own] if alike else self._users_arrays(shards)
         total = buffers[-1]

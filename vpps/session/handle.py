@@ -205,14 +205,7 @@ class Handle(DataParallel):
         if self._world is None:
             return
         self._compared = -1  # it is time
-        found = self._world.gather(self._digest())
-        usual = max(found, key=found.count)  # as rank 0 has them, if others are as many
-        odd = next((r for r, digest in enumerate(found) if digest != usual), None)
-        if odd is not None:
-            self._world.give_up(
-                f"{self._world.named(odd)} is not like the others in its weights, after step {self.model.step}: all "
-                "must begin with the same model and checkpoint, and make the same calls"
-            )
+        self._world.check_alike(self._world.gather(self._digest()), f"its weights, after step {self.model.step}")
 
     # ---- evaluation
 
