@@ -142,11 +142,17 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
 
 template <class F> VP_DEVICE float reduce_max(int n, F f)
 {
-    float top = f(0);
-    for (int i = 1; i < n; i++) {
-        const float v = f(i);
-        top = v > top || v != v ? v : top;  // a NaN stays
+    const auto larger = [](float v, float top) VP_INLINE { return v > top || v != v ? v : top; };  // a NaN stays
+    float top = f(0), tops[32];
+    int i = 0;
+    if (n >= 32) {
+        VP_SIMD for (int k = 0; k < 32; k++) tops[k] = f(k);
+        for (i = 32; i + 32 <= n; i += 32) {
+            VP_SIMD for (int k = 0; k < 32; k++) tops[k] = larger(f(i + k), tops[k]);
+        }
+        for (int k = 0; k < 32; k++) top = larger(tops[k], top);
     }
+    for (; i < n; i++) top = larger(f(i), top);
     return top;
 }
 

@@ -85,6 +85,16 @@ def test_unary(name: str, width: int) -> None:
     assert_agrees_with_reference(model, graph, loss, results)
 
 
+@pytest.mark.parametrize("width", [1, 31, 32, 63, 64, 97])
+def test_the_largest_element_is_found_wherever_it_is(width: int) -> None:
+    """So is one that is no number."""
+    graph, xs = vpps.Graph(), np.random.default_rng(0).uniform(-2, -1, (2, width, width)).astype(np.float32)
+    xs[0][np.eye(width, dtype=bool)], xs[1][np.eye(width, dtype=bool)] = -0.5, np.nan
+    with vpps.Handle(vpps.Model(), train=False) as handle:
+        found = handle.forward(graph, [vpps.max(graph.input(x)) for x in xs.reshape(-1, width)])
+    assert np.array_equal(found, [-0.5] * width + [np.nan] * width, equal_nan=True)
+
+
 @pytest.mark.parametrize("width, value", [(17, 0.83), (300, 5.3), (1024, 100.7), (1024, 1000.3)])
 def test_layer_norm_of_equal_elements_is_zero(width: int, value: float) -> None:
     """The rounding of their mean is not magnified by 1 / sqrt(eps), nor that of a mean far from 0."""

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from tests.comparison import assert_agrees_with_reference
 from tests.fuzz import graphs
 from tests.planner import launches
+from vpps.compiler import pieces
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.policies import POLICIES
 from vpps.planner.row_order import LAYOUTS
@@ -28,6 +29,14 @@ def check(number: int, onchip: ChipOptions | None = None) -> None:
     model, graph, used, loss = graphs.draw(random).build()
     policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
     assert_agrees_with_reference(model, graph, loss, used, policy=policy, layout=layout, onchip=onchip)
+
+
+@pytest.fixture(autouse=True)
+def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of inference are divided into pieces of 1 row or 3, or not."""
+    if number := sum(request.node.callspec.params.values()) % 3:
+        monkeypatch.setattr(pieces, "FEWEST_ROWS", 2 * number - 1)
+        monkeypatch.setattr(pieces, "CACHED_FLOATS", 0)
 
 
 @pytest.mark.parametrize("part", range(10))

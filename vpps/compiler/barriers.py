@@ -134,7 +134,14 @@ def follows_freely(
         for width, theirs in (r for instr in after for r in _readers(instr, vps, reads)) if writers else ():
             if width == view.width and (theirs is None or owners is None or not np.array_equal(theirs, owners)):
                 return False
-    # Units may be used again by their owners; rows of two steps never are the same virtual processor's.
+    return reuses_by_owner(before, after, shared, vps)
+
+
+def reuses_by_owner(
+    before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
+) -> bool:
+    """Whether instructions on other rows may have the same memory of some slabs, with no barrier between: units may be
+    used again by their owners, while rows of two steps never are the same virtual processor's."""
     again = ((a, b) for a, b in _conflicts(before, after, vps) if a.slab in shared) if shared else ()
     return all(a.owners is not None and b.owners is not None and a.same_vp(b) for a, b in again)
 

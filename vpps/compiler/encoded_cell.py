@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from vpps.compiler.barriers import Reads, follows_freely, in_groups, shares_by_owner
+from vpps.compiler.barriers import Reads, follows_freely, in_groups, reuses_by_owner, shares_by_owner
 from vpps.compiler.instr import (
     Args,
     Data,
@@ -188,6 +188,17 @@ class EncodedCell:
         reads = Reads(_VALUES, self._width_of)
         freely = follows_freely(theirs, other.lowered.outputs, mine, (), self._vps, reads)
         return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
+
+    def has_pieces(self) -> bool:
+        """Whether, in inference, some rows of a step may go through all of its instructions before the others begin,
+        with no barrier between. On a GPU caches are not what waits."""
+        panel, n_vps = self._vps
+        if panel == 1 or self.exclusive or self._groups_of_vps > 1:
+            return False
+        forward, groups = self.lowered.forward, self.slab_groups(training=False).groups
+        again = {slab for g in groups if g.life in REUSED for slab in g.slabs}
+        one_group = len(self.forward) < 2
+        return n_vps == 1 or (one_group and reuses_by_owner(forward, forward, again, self._vps))
 
     def _width_of(self, key: ListKey) -> int:
         """Floats of the rows that a list of values, or of gradients, names."""

@@ -260,9 +260,11 @@ class PartsRecord(NamedTuple):
     Attributes:
         is_scalar: it deals with scalars and no matrices.
         floats, element_floats: that a vertex computes with, and for each element of a list argument.
+        piece_rows: into pieces of so many rows its steps are divided, or of up to twice as many; 0: they are not.
     """
 
     parts: list[PartRecord]
+    piece_rows: I64 = 0
     is_scalar: BOOL = False
     floats: I64 = 0
     element_floats: list[I64] = []  # noqa: RUF012

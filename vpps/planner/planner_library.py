@@ -22,6 +22,7 @@ from vpps.compiler.model_descriptor import ModelDescriptor
 from vpps.compiler.passes import streaming
 from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
+from vpps.compiler.pieces import piece_rows
 from vpps.compiler.records import PartsRecord, flat
 from vpps.errors import NoGradientError, ScriptError
 from vpps.graph.graph import Graph
@@ -369,6 +370,7 @@ class PlannerLibrary:
             parts = cells.split(computed, gathered, scattered)
         if parts:
             encoded = cells.encoded_parts(parts, unread, training)
+            divided = [of_part.cell for of_part in encoded]
             descriptors = [
                 self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training)
                 for part, found in zip(parts, encoded, strict=True)
@@ -376,14 +378,13 @@ class PlannerLibrary:
             eager = parts[0].batching is Batching.EAGER
             records = in_parts(parts, descriptors, eager and cells.streams(parts, training, unread))
         else:
-            descriptor = self._descriptor(
-                Encoded(cell, computed, cells.encoded(computed, unread, training)), {}, training
-            )
+            divided = [cells.encoded(computed, unread, training)]
+            descriptor = self._descriptor(Encoded(cell, computed, divided[0]), {}, training)
             records = whole(computed, descriptor)
-        record = PartsRecord(records)
+        record = PartsRecord(records, 0 if training else piece_rows(divided))
         if self.groups > 1:
             of_vertex, of_elements = floats_of(cells.encoded(computed, training=training))
-            record = PartsRecord(records, is_scalar(computed), of_vertex, of_elements)
+            record = PartsRecord(records, 0, is_scalar(computed), of_vertex, of_elements)
         numbers = array("q", flat(record))
         good = self._lib.vpps_planner_parts(self._handle, self._numbers[cell], key, len(key), *numbers.buffer_info())
         if not good:

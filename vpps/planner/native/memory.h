@@ -258,9 +258,13 @@ private:
             const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
-            for (i64 s = begin; keeps_arrays && s < end; s++) {
+            for (i64 s = begin, next; keeps_arrays && s < end; s = next) {
                 const i64 now = training_ && life == Life::SCRATCH ? backward(b.stage[s]) : b.stage[s];
-                note(k, g * b.n_steps + s, now, now);
+                i64 largest = s;  // of the pieces of a stage
+                for (next = s + 1; next < end && b.stage[next] == b.stage[s]; next++)
+                    if (rows_of(b, all[g], next) > rows_of(b, all[g], largest))
+                        largest = next;
+                note(k, g * b.n_steps + largest, now, now);
             }
         }
     }

@@ -104,16 +104,18 @@ public:
         }
     }
 
-    // Gives the other parts the order of their leaders, and list elements that of their vertices.
+    // Divides the steps of leaders into pieces, gives the other parts the order of these, and list elements that of their
+    // vertices.
     void follow(const Graph& graph)
     {
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& led_by = *leaders[k];
+            const i64 piece = of_whole[k]->piece_rows;
+            divide(*leaders[k], piece);
             for (size_t p = 0; p < of_whole[k]->parts.size(); p++) {
                 Block& b = blocks[next++];
-                if (&b != &led_by)
-                    follow(b, led_by);
+                if (&b != leaders[k])
+                    follow(b, *leaders[k], piece);
                 b.n_steps = static_cast<i64>(b.stage.size());
                 b.n_needed_steps = 0;
                 while (b.n_needed_steps < b.n_steps && b.first_row[b.n_needed_steps * b.domains()] < b.n_needed)
@@ -125,6 +127,7 @@ public:
 
 private:
     std::vector<i64> starts_;
+    Block undivided_;  // its steps, where there are no groups
 
     // Deals an eager part to the pauses between levels (vpps/compiler/passes/streaming.py).
     void stream(Block& b, const Whole& whole, i64 chunk_rows)
@@ -188,7 +191,7 @@ private:
         clear_steps(b);
         b.identity = b.n_needed == b.n && (side == 1 || one_step(whole, stages > 1, group));
         if (b.identity) {
-            add_step(b, by_level && b.n ? whole.local[0] : 0, 0, b.n);
+            add_step(b, b.stage_at(by_level && b.n ? whole.local[0] : 0), 0, b.n);
             if (group)
                 b.group.push_back(b.n ? group[0] : 0);
             return;
@@ -202,7 +205,7 @@ private:
         for (i64 i = 0; i < 2 * side; i++) {
             const i64 begin = starts_[i], end = begin + starts_[i + 1];
             if (begin < end && begin < b.n_rows) {
-                add_step(b, i % stages, begin, end);
+                add_step(b, b.stage_at(i % stages), begin, end);
                 if (group)
                     b.group.push_back(static_cast<i32>(i % side / stages));
             }
@@ -213,8 +216,28 @@ private:
             b.order[starts_[key(v)]++] = static_cast<i32>(v);
     }
 
-    // The rows of another part of the same cell.
-    static void follow(Block& b, const Block& leader)
+    // Into pieces of `piece` rows or a few more, where it is not 0: what one instruction writes the next one finds in the
+    // cache.
+    void divide(Block& b, i64 piece)
+    {
+        const i64 domains = b.domains(), n_steps = static_cast<i64>(b.stage.size());
+        if (!piece || std::none_of(b.count.begin(), b.count.end(), [=](i64 n) { return n >= 2 * piece; }))
+            return;
+        undivided_.stage.swap(b.stage);
+        undivided_.first_row.swap(b.first_row);
+        undivided_.count.swap(b.count);
+        clear_steps(b);
+        for (i64 s = 0; s < n_steps; s++) {
+            const i64 first = undivided_.first_row[s * domains], n = undivided_.count[s * domains];
+            const i64 pieces = std::max<i64>(1, n / piece);
+            for (i64 i = 0; i < pieces; i++)
+                add_step(b, undivided_.stage[s], first + n * i / pieces, first + n * (i + 1) / pieces);
+        }
+    }
+
+    // The rows of another part of the same cell. Its pieces begin where some of the leader's do: whatever parts have of
+    // each other lies side by side for the rows of a step.
+    static void follow(Block& b, const Block& leader, i64 piece)
     {
         b.n_needed = leader.n_needed;
         b.n_rows = leader.n_rows;
@@ -227,11 +250,12 @@ private:
             const i64 local = leader.factor ? (leader.stage[s] - leader.base) / leader.factor : 0;
             const bool same_side = s && (begin < b.n_needed || leader.first_row[(s - 1) * leader.domains()] >= b.n_needed);
             const bool same_group = leader.group.empty() || (s && leader.group[s] == leader.group[s - 1]);
-            if (same_side && same_group && b.stage.back() == b.stage_at(local)) {
+            const bool has_room = s && (!piece || b.count[b.count.size() - b.domains()] < piece);
+            if (same_side && same_group && has_room && b.stage.back() == b.stage_at(local)) {
                 b.count[b.count.size() - b.domains()] += n;
                 continue;
             }
-            add_step(b, local, begin, begin + n);
+            add_step(b, b.stage_at(local), begin, begin + n);
             if (!leader.group.empty())
                 b.group.push_back(leader.group[s]);
         }
@@ -254,9 +278,9 @@ private:
         b.count.clear();
     }
 
-    static void add_step(Block& b, i64 local, i64 begin, i64 end)
+    static void add_step(Block& b, i64 stage, i64 begin, i64 end)
     {
-        b.stage.push_back(b.stage_at(local));
+        b.stage.push_back(stage);
         b.first_row.push_back(begin);
         b.count.push_back(end - begin);
         for (i64 d = 0; d < b.cell->n_domains; d++) {
