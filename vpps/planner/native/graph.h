@@ -164,22 +164,23 @@ public:
     // Marks what any of the given values depends on.
     void reach(const i64* values, i64 n)
     {
-        if (n != 1 || !all_reach(values[0]))
+        if (!all_reach(values, n))
             search(values, n);
         count_needed();
     }
 
-    // Where no vertex but one is without a reader, all lead to it.
-    bool all_reach(i64 value)
+    // Where no vertices but those of some values are without a reader, all lead to these.
+    bool all_reach(const i64* values, i64 n)
     {
-        used_[of_value_[value].vertex] = 1;
+        for (i64 i = 0; i < n; i++)
+            used_[of_value_[values[i]].vertex] = 1;
         return std::find(used_.begin(), used_.end(), 0) == used_.end();
     }
 
     // Marks what the loss depends on but for the chain that makes it, which depends on all these values.
     template <class Chain> void reach(i64 loss, const Chain& chain)
     {
-        if (all_reach(loss)) {
+        if (all_reach(&loss, 1)) {
             for (i64 k = 0; k < n_blocks; k++)
                 if (chain.has(k))
                     std::fill_n(used_.begin() + blocks[k].first_vertex, blocks[k].n, u8{0});
