@@ -101,6 +101,7 @@ struct OwnTiles {
         const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
         first = share(panels * across, vp.id, vp.count), last = share(panels * across, vp.id + 1, vp.count);
     }
+    VP_DEVICE int last_panel() const { return (last - 1) / across; }
 };
 
 // Calls f(panel, column_from, column_to, tile) for them.

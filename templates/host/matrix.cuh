@@ -5,6 +5,7 @@
 
 typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
 enum { REGISTERS = VP_PANEL / VP_LANES };  // that a panel's rows fill
+enum { LINE = 16 };                         // floats of a line of the cache
 
 // a * b + c, fused as fma_ is, for a vector register. Loops over lanes the compiler vectorises, but it may keep their sums
 // in memory; values of this type it does not.
@@ -51,6 +52,10 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     Lanes sum[NP][NV][NR] = {};
     const int columns = (int)i.columns, valid = least(NP * VP_PANEL, i.head.width - panel * VP_PANEL);
     const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
+    VP_UNROLL for (int k = 0; k < NV; k++) {  // else stores would wait for what they overwrite to come from memory
+        const float* y = i.dst.row(row + k) + panel * VP_PANEL;
+        VP_UNROLL for (int l = 0; l < NP * NR * VP_LANES; l += LINE) __builtin_prefetch(y + l, 1);
+    }
     for (int s = 0; s < x.count; s++) {
         int width;
         const Operand segment_rows = segment(vp, x, s, &width);
@@ -166,23 +171,38 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 
 enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-level cache
 
+// Floats that are wanted soon, side by side: with every row that is summed a line of the cache is asked for.
+struct Soon {
+    enum { MOST = 5 };
+    const float* streams[MOST];
+    int count = 0;
+    VP_DEVICE void add(const float* p) { if (p) streams[count++] = p; }
+};
+
 // NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).
 template <int NC>
 static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
-                          int n)
+                          int n, const float* const* later, const Soon& soon)
 {
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
         VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = Lanes{};
     }
-    for (int k = 0; k < n; k++) {
-        const float* v = x[k] + column;
-        Lanes d[REGISTERS];
-        VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
-        VP_UNROLL for (int c = 0; c < NC; c++) {
-            asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
-            const Lanes e = all_lanes(v[c]);
-            VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
+    for (int k = 0, stream = 0; k < n; stream++) {
+        const bool any = stream < soon.count;
+        const float* line = any ? soon.streams[stream] : to;
+        const int step = any ? LINE : 0, end = any ? least(n, k + NC * VP_PANEL / LINE) : n;
+        for (; k < end; k++, line += step) {
+            __builtin_prefetch(line);
+            __builtin_prefetch(later[k] + column, 0, 2);
+            const float* v = x[k] + column;
+            Lanes d[REGISTERS];
+            VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
+            VP_UNROLL for (int c = 0; c < NC; c++) {
+                asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
+                const Lanes e = all_lanes(v[c]);
+                VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
+            }
         }
     }
     VP_UNROLL for (int c = 0; c < NC; c++) {
@@ -193,14 +213,42 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
     }
 }
 
+// Up to R rows from `row` on of a panel that few rows fill, by FEW_COLUMNS columns: lanes hold columns, so that none is idle.
+enum { FEW_COLUMNS = 4 * VP_LANES, FEW_ROWS = most(1, VP_VECTORS * REGISTERS / 5) };
+template <int R>
+static void outer_rows(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
+                       int row, int rows, int n)
+{
+    if constexpr (R > 1) {
+        if (rows < R) return outer_rows<R - 1>(to, from, x, column, dy, row, rows, n);
+    }
+    Lanes sum[R][4] = {};
+    for (int k = 0; k < n; k++) {
+        Lanes e[4];
+        VP_UNROLL for (int l = 0; l < 4; l++) e[l] = kept_lanes_at(x[k] + column + l * VP_LANES);
+        VP_UNROLL for (int r = 0; r < R; r++) {
+            const Lanes d = all_lanes(dy[k][row + r]);
+            VP_UNROLL for (int l = 0; l < 4; l++) sum[r][l] = fma_lanes(d, e[l], sum[r][l]);
+        }
+    }
+    VP_UNROLL for (int r = 0; r < R; r++)
+        for (int c = 0; c < FEW_COLUMNS; c++) {
+            const int at = c * VP_PANEL + row + r;
+            const float found = sum[r][c / VP_LANES][c % VP_LANES];
+            to[at] = from ? from[at] + found : found;
+        }
+}
+
 // G = (or +=) sum over n rows of dy x^T, packed like W, tile by tile of this VP. Every element sums the rows of a pass in
 // order, then the passes: one long chain of single-precision sums would lose digits. Where `finish` is given, the
 // finished tiles go to it, finish(panel, column_from, column_to, g), and not to memory.
-template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish)
+template <bool FINISH, class Args, class F, class S>
+VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
 {
     const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
     const bool accumulate = i.head.flags & ACCUMULATE;
-    const float* x[OUTER_ROWS];
+    const float *x[OUTER_ROWS], *next[OUTER_ROWS];
+    const int last_panel = OwnTiles(vp, rows, columns).last_panel();
     float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
     const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // no rows at all: the gradient is zero
     for (int pass = 0; pass < passes; pass++) {
@@ -211,11 +259,11 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
             if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
                 const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+                if (valid < VP_PANEL) memset(dy, 0, sizeof dy);  // what lies behind the last row must not be read
                 for (int k = 0; k < n; k++) {
                     const float* from = i.dy.row(r + k) + panel * VP_PANEL;
                     if (valid == VP_PANEL) memcpy(dy[k], from, sizeof dy[k]);
-                    else  // must not read what lies behind
-                        for (int p = 0; p < VP_PANEL; p++) dy[k][p] = p < valid ? from[p] : 0.f;
+                    else for (int p = 0; p < valid; p++) dy[k][p] = from[p];
                 }
                 loaded_panel = panel;
             }
@@ -224,16 +272,25 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
                     int s = first = 0;
                     for (; segment(vp, i.x, s, &width), c >= first + width; s++) first += width;
                     const Operand found = segment(vp, i.x, s, &width);
-                    for (int k = 0; k < n; k++) x[k] = found.row(r + k);
+                    for (int k = 0; k < n; k++) x[k] = found.row(r + k), next[k] = found.row(least(r + OUTER_ROWS + k, n_rows - 1));
                 }
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
-                if (last) g = finished + (c - from) * VP_PANEL;
-                const int step = c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
-                if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n);
-                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n);
-                else outer_columns<1>(g, before, x, c - first, dy, n);
+                const float* const* later = panel == last_panel ? next : x;
+                Soon soon;
+                soon.add(before);
+                if (last) g = finished + (c - from) * VP_PANEL, soon_wanted(panel, c, soon);
+                const int valid = rows - panel * VP_PANEL;
+                const bool few = valid <= VP_PANEL / 2 && c + FEW_COLUMNS <= stop;
+                const int step = few ? FEW_COLUMNS : c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
+                if (few) {
+                    if (!before) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // the rows that pad the panel
+                    for (int k = 0; k < valid; k += FEW_ROWS)
+                        outer_rows<FEW_ROWS>(g, before, x, c - first, dy, k, least(FEW_ROWS, valid - k), n);
+                } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n, later, soon);
+                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n, later, soon);
+                else outer_columns<1>(g, before, x, c - first, dy, n, later, soon);
                 c += step;
             }
             if (last) finish(panel, from, to, finished);
@@ -243,7 +300,7 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
 
 VP_ROUTINE void outer(const Vp& vp, const Outer& i)
 {
-    outer_tiles<false>(vp, i, [](int, int, int, const float*) {});
+    outer_tiles<false>(vp, i, [](int, int, int, const float*) {}, [](int, int, Soon&) {});
 }
 
 // Partial sums of squares, one per row and tile: their order does not depend on panel width or VP count.
@@ -349,7 +406,14 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
 template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpdate& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
-    outer_tiles<true>(vp, i, [&](int panel, int from, int to, const float* g) {
+    const auto update = [&](int panel, int from, int to, const float* g) VP_INLINE {
         update_tile<Rule, true>(vp, i, h, g, panel, from, to);
+    };
+    outer_tiles<true>(vp, i, update, [&](int panel, int column, Soon& soon) {
+        const Weights at = weights_of(vp, i).from(((size_t)panel * i.columns + column) * VP_PANEL);
+        soon.add(at.w);
+        if constexpr (Rule::MOMENTS > 0) soon.add(at.m);
+        if constexpr (Rule::MOMENTS > 1) soon.add(at.v);
+        soon.add(vp.pool + i.transposed + ((size_t)(column / VP_PANEL) * i.head.width + panel * VP_PANEL) * VP_PANEL);
     });
 }

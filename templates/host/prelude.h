@@ -46,7 +46,7 @@ VP_DEVICE Word as_word(float f) { Word w; memcpy(&w, &f, 4); return w; }
 VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int small_quotient(int a, int b) { return a / b; }
-VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
+VP_DEVICE constexpr int most(int a, int b) { return a > b ? a : b; }
 
 // ---- a virtual processor, and the launch it takes part in
 
@@ -215,12 +215,25 @@ template <class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Pu
     VP_SIMD for (int u = 0; u < width; u++) put(u, total[u]);
 }
 
-// The same where the sums are long, and what there is to sum is divided: f(k) is the address of unit 0 in row k.
-template <class F, class Put> VP_DEVICE void sum_columns(const Vp& vp, int n, int u0, int u1, F f, Put put)
+// The same where the sums are long, and what there is to sum is divided: f(k) is the address of unit 0 in row k. Rows are
+// read as they lie, in whole: strips of them would be fetched from memory one by one.
+template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
 {
-    for_strips(vp, 0, 1, u0, u1, [&](int, int s, int width) {
-        sum_strip(n, width, [&](int k) { return f(k) + s; }, [&](int u, float sum) { put(s + u, sum); });
-    });
+    enum { BAND = 2048 };
+    float total[BAND], part[BAND];
+    for (int s = u0; s < u1; s += BAND) {
+        const int width = least(BAND, u1 - s);
+        VP_SIMD for (int u = 0; u < width; u++) total[u] = 0;
+        for (int chunk = 0; chunk < n; chunk += CHUNK) {
+            VP_SIMD for (int u = 0; u < width; u++) part[u] = 0;
+            for (int k = chunk; k < least(chunk + CHUNK, n); k++) {
+                const float* x = f(k) + s;
+                VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
+            }
+            VP_SIMD for (int u = 0; u < width; u++) total[u] += part[u];
+        }
+        VP_SIMD for (int u = 0; u < width; u++) put(s + u, total[u]);
+    }
 }
 
 // Whether few sums are to be made, of many terms, for which sum_columns is there.
