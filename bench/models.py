@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +141,9 @@ class VppsTreeLstm(Trainer):
 class VppsBulkTreeLstm(VppsTreeLstm):
     """The same with graphs that are data: the trees are arrays from the start, and one call records a mini-batch."""
 
+    distinct: ClassVar[bool] = False
+    """Whether what leaves of one word have in common is computed once."""
+
     def __init__(self, *settings: Any, **options: Any) -> None:
         """As VppsTreeLstm."""
         super().__init__(*settings, **options)
@@ -174,8 +177,14 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         """The graph of a mini-batch, or of a part of one, with its loss."""
         graph = vpps.Graph()
         inputs = {"word": trees["word"], "label": trees["label"]}
-        losses = graph.map(self.cells, **trees.structure, inputs=inputs)
+        losses = graph.map(self.cells, **trees.structure, inputs=inputs, distinct=self.distinct)
         return graph, vpps.sum(losses) * (1.0 / trees.whole)
+
+
+class VppsDistinctTreeLstm(VppsBulkTreeLstm):
+    """The same, words that a mini-batch repeats once."""
+
+    distinct = True
 
 
 class VppsLstm(Trainer):
@@ -255,5 +264,6 @@ class TreesAsData:
 
 PROGRAMS: dict[str, Callable[..., VppsTreeLstm]] = {
     "vpps-bulk": VppsBulkTreeLstm,
+    "vpps-distinct": VppsDistinctTreeLstm,
     "vpps": VppsTreeLstm,
 }

@@ -25,7 +25,7 @@ BENCH = "treelstm"
 CLASSES = 5
 CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
 TOLERANCE = 1e-4  # relative
-CONTENDERS = ("vpps-bulk", "vpps", "autograd", "manual", "dynet")
+CONTENDERS = ("vpps-bulk", "vpps-distinct", "vpps", "autograd", "manual", "manual-distinct", "dynet")
 WARM_UP = 64  # sentences
 LEARNING_RATE = {"sgd": 0.05, "adam": 0.001}
 

@@ -1,13 +1,14 @@
 """Peer: the binary Tree-LSTM in PyTorch, batched by level over the whole mini-batch.
 
-Two programs with one interface:
+Three programs with one interface:
 
 - "autograd": what a good engineer writes first. One fused product per level, autograd does the backward.
 - "manual": what the same engineer writes when it has to be fast. The backward is by hand: one product per level for the
   activations' gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the
   weights.
+- "manual-distinct": the same, and what leaves of one word have in common is computed once, as `graph.map(distinct=True)` does.
 
-Both number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
+All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
 rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_right), with no copy and no index.
 """
 
@@ -87,14 +88,14 @@ class LevelBatched(ABC):
     def __init__(
         self, weights: Mapping[str, NDArray[np.float32]], mode: str, optimizer: str, lr: float, threads: int
     ) -> None:
-        """Copy the weights. mode: "autograd" or "manual"; optimizer: "sgd" or "adam"."""
+        """Copy the weights. mode: "autograd", "manual" or "manual-distinct"; optimizer: "sgd" or "adam"."""
         torch.set_num_threads(threads)
         self.mode, self.optimizer, self.lr = mode, optimizer, lr
         self.weights = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
         matrix, words = self.weights[self.recurrent], self.weights["words"]
         self._copy = torch.empty_like(matrix.t(), memory_format=torch.contiguous_format)
         dense = [weight for weight in self.weights.values() if weight is not words]
-        if mode == "manual":  # which writes its gradients in place
+        if mode.startswith("manual"):  # which writes its gradients in place
             for weight in dense:
                 weight.grad = torch.zeros_like(weight)
         # Rows of the embedding that a batch does not use stay as they are, moments included, as in vpps.
@@ -126,7 +127,7 @@ class LevelBatched(ABC):
 
     def run(self, schedule: Schedule) -> None:
         """The rest of a step."""
-        if self.mode == "manual":
+        if self.mode.startswith("manual"):
             self._manual_step(schedule)
             return
         loss = self._autograd_loss(schedule)
@@ -228,8 +229,11 @@ class TorchTreeLstm(LevelBatched):
     def _manual_step(self, s: Schedule) -> None:
         w = self.weights
         batch, rows = s.rows[1], s.rows[-1]
-        x = w["words"].index_select(0, s.words)
-        layer = TreeLayer(w, x, s, self._transposed(s.inner[-1]))
+        words, leaf_of = s.words, None
+        if self.mode == "manual-distinct":
+            words, leaf_of = map(torch.from_numpy, np.unique(s.words.numpy(), return_inverse=True))
+        x = w["words"].index_select(0, words)
+        layer = TreeLayer(w, x, s, self._transposed(s.inner[-1]), leaf_of)
         h = layer.h
         log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()), 1)
         self._loss = F.nll_loss(log_p, s.labels, reduction="sum") / batch
@@ -243,9 +247,9 @@ class TorchTreeLstm(LevelBatched):
         self._update("U", "bU", layer.d_gates, layer.children_h)
         self._update("Wo", "bo", d_logits, h)
         if self.optimizer == "sgd":
-            w["words"].index_add_(0, s.words, d_x, alpha=-self.lr)
+            w["words"].index_add_(0, words, d_x, alpha=-self.lr)
         else:
-            w["words"].grad = torch.sparse_coo_tensor(s.words[None], d_x, w["words"].shape, check_invariants=False)
+            w["words"].grad = torch.sparse_coo_tensor(words[None], d_x, w["words"].shape, check_invariants=False)
             for optimizer in self.optimizers:
                 optimizer.step()
 
@@ -262,14 +266,17 @@ class TreeLayer:
     d_leaf_gates: Tensor
     d_gates: Tensor
 
-    def __init__(self, w: Mapping[str, Tensor], x: Tensor, s: Schedule, U_t: Tensor) -> None:
+    def __init__(
+        self, w: Mapping[str, Tensor], x: Tensor, s: Schedule, U_t: Tensor, leaf_of: Tensor | None = None
+    ) -> None:
         """Forward. Activated gates are kept for the backward.
 
         Args:
             x: (leaves, embedding).
             U_t: U transposed.
+            leaf_of: (leaves,) where x has a row for several leaves, which one is a leaf's.
         """
-        self.w, self.s = w, s
+        self.w, self.s, self.leaf_of = w, s, leaf_of
         self.hidden = hidden = U_t.shape[0] // 2
         batch, rows, inner = s.rows[1], s.rows[-1], s.inner[-1]
         # All leaves, then level by level from the deepest. Row j of children_h and pair_c is the two children of inner
@@ -282,8 +289,9 @@ class TreeLayer:
         i, o, u = leaf_gates.unbind(1)
         leaf_c = i * u
         leaf_tanh_c = leaf_c.tanh()
-        c.index_copy_(0, s.leaf_rows, leaf_c)
-        h.index_copy_(0, s.leaf_rows, o * leaf_tanh_c)
+        leaf_h = o * leaf_tanh_c
+        c.index_copy_(0, s.leaf_rows, leaf_c if leaf_of is None else leaf_c.index_select(0, leaf_of))
+        h.index_copy_(0, s.leaf_rows, leaf_h if leaf_of is None else leaf_h.index_select(0, leaf_of))
         gates, tanh_c = torch.empty(inner, 5, hidden), torch.empty(inner, hidden)
         flat_gates, sigmoids = gates.view(-1, 5 * hidden), gates[:, :4]
         forward = self._levels(
@@ -318,8 +326,10 @@ class TreeLayer:
             children_d_h.addmm_(flat_local, self.w["U"])
             torch.mul(forget, own_d_c[:, None], out=children_d_c)
         leaf_d_gates, h_by_c = _local_gradients(self.leaf_gates, None, self.leaf_tanh_c)
-        leaf_d_h = d_h.index_select(0, s.leaf_rows)
-        leaf_d_c = d_c.index_select(0, s.leaf_rows).addcmul_(leaf_d_h, h_by_c)
+        leaf_d_h, leaf_d_c = d_h.index_select(0, s.leaf_rows), d_c.index_select(0, s.leaf_rows)
+        if self.leaf_of is not None:
+            leaf_d_h, leaf_d_c = (torch.zeros_like(h_by_c).index_add_(0, self.leaf_of, d) for d in (leaf_d_h, leaf_d_c))
+        leaf_d_c.addcmul_(leaf_d_h, h_by_c)
         _chain(leaf_d_gates, leaf_d_c, leaf_d_h)
         self.d_leaf_gates = leaf_d_gates.view(-1, 3 * hidden)
 
