@@ -50,11 +50,12 @@ template <int NP, int NV, int NR = REGISTERS>
 static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
 {
     Lanes sum[NP][NV][NR] = {};
-    const int columns = (int)i.columns, valid = least(NP * VP_PANEL, i.head.width - panel * VP_PANEL);
+    const int columns = (int)i.columns, first = panel * VP_PANEL, valid = least(NP * VP_PANEL, i.head.width - first);
     const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
-    VP_UNROLL for (int k = 0; k < NV; k++) {  // else stores would wait for what they overwrite to come from memory
-        const float* y = i.dst.row(row + k) + panel * VP_PANEL;
-        VP_UNROLL for (int l = 0; l < NP * NR * VP_LANES; l += LINE) __builtin_prefetch(y + l, 1);
+    float* y[NV];
+    VP_UNROLL for (int k = 0; k < NV; k++) {  // stores would wait for what they overwrite to come from memory
+        y[k] = i.dst.row(row + k) + first;
+        VP_UNROLL for (int l = 0; l < NP * NR * VP_LANES; l += LINE) __builtin_prefetch(y[k] + l, 1);
     }
     for (int s = 0; s < x.count; s++) {
         int width;
@@ -76,28 +77,33 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
         }
         w += (size_t)width * VP_PANEL;
     }
+    // Copies: for all that the compiler knows every store might change the instruction.
+    const Operand biases = i.bias;
+    const float* const none = vp.pool;  // the constant zero at the start of the pool
     const bool accumulate = i.head.flags & ACCUMULATE;
-    VP_UNROLL for (int k = 0; k < NV; k++) {
-        float* y = i.dst.row(row + k) + panel * VP_PANEL;
-        const float* bias = i.bias.row(row + k) + (i.bias.scalar ? 0 : panel * VP_PANEL);
-        const bool no_bias = bias == vp.pool;  // the constant zero at the start of the pool
-        VP_UNROLL for (int q = 0; q < NP; q++) {
-            float* to = y + q * VP_PANEL;
-            if (valid >= (q + 1) * VP_PANEL && (no_bias || !i.bias.scalar)) {
+    const bool unbiased = biases.scalar && !biases.indexed && !biases.address && !biases.step;
+    if (valid == NP * VP_PANEL && (!biases.scalar || unbiased)) {
+        VP_UNROLL for (int k = 0; k < NV; k++) {
+            const float* bias = biases.row(row + k) + (biases.scalar ? 0 : first);
+            VP_UNROLL for (int q = 0; q < NP; q++)
                 VP_UNROLL for (int l = 0; l < NR; l++) {
+                    const int at = q * VP_PANEL + l * VP_LANES;
                     Lanes result = sum[q][k][l];
-                    if (!no_bias) result = result + lanes_at(bias + q * VP_PANEL + l * VP_LANES);
-                    if (accumulate) result = result + lanes_at(to + l * VP_LANES);
-                    put_lanes(to + l * VP_LANES, result);
+                    if (!unbiased) result = result + lanes_at(bias + at);
+                    if (accumulate) result = result + lanes_at(y[k] + at);
+                    put_lanes(y[k] + at, result);
                 }
-            } else {
-                float result[VP_PANEL];
-                VP_UNROLL for (int l = 0; l < NR; l++) put_lanes(result + l * VP_LANES, sum[q][k][l]);
-                for (int p = 0; p < least(VP_PANEL, valid - q * VP_PANEL); p++) {
-                    const float v = no_bias ? result[p] : result[p] + bias[i.bias.scalar ? 0 : q * VP_PANEL + p];
-                    to[p] = accumulate ? v + to[p] : v;
-                }
-            }
+        }
+        return;
+    }
+    VP_UNROLL for (int k = 0; k < NV; k++) {
+        const float* bias = biases.row(row + k) + (biases.scalar ? 0 : first);
+        float result[NP * VP_PANEL];
+        VP_UNROLL for (int q = 0; q < NP; q++)
+            VP_UNROLL for (int l = 0; l < NR; l++) put_lanes(result + q * VP_PANEL + l * VP_LANES, sum[q][k][l]);
+        for (int p = 0; p < valid; p++) {
+            const float v = bias == none ? result[p] : result[p] + bias[biases.scalar ? 0 : p];
+            y[k][p] = accumulate ? v + y[k][p] : v;
         }
     }
 }
@@ -182,7 +188,7 @@ struct Soon {
 // NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).
 template <int NC>
 static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
-                          int n, const float* const* later, const Soon& soon)
+                          int n, const float* const* later, size_t offset, const Soon& soon)
 {
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
@@ -194,7 +200,7 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
         const int step = any ? LINE : 0, end = any ? least(n, k + NC * VP_PANEL / LINE) : n;
         for (; k < end; k++, line += step) {
             __builtin_prefetch(line);
-            __builtin_prefetch(later[k] + column, 0, 2);
+            __builtin_prefetch(later[k] + offset, 0, 2);
             const float* v = x[k] + column;
             Lanes d[REGISTERS];
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
@@ -247,7 +253,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
 {
     const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
     const bool accumulate = i.head.flags & ACCUMULATE;
-    const float *x[OUTER_ROWS], *next[OUTER_ROWS];
+    const float *x[OUTER_ROWS], *next[OUTER_ROWS], *beside[OUTER_ROWS];
     const int last_panel = OwnTiles(vp, rows, columns).last_panel();
     float dy[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
     const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // no rows at all: the gradient is zero
@@ -262,6 +268,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                 if (valid < VP_PANEL) memset(dy, 0, sizeof dy);  // what lies behind the last row must not be read
                 for (int k = 0; k < n; k++) {
                     const float* from = i.dy.row(r + k) + panel * VP_PANEL;
+                    beside[k] = from + VP_PANEL;
                     if (valid == VP_PANEL) memcpy(dy[k], from, sizeof dy[k]);
                     else for (int p = 0; p < valid; p++) dy[k][p] = from[p];
                 }
@@ -277,7 +284,10 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
-                const float* const* later = panel == last_panel ? next : x;
+                // Meanwhile: vectors of the next pass with the last panel, rows of dy beside these with others.
+                const bool is_last = panel == last_panel, rows_beside = !is_last && c < 2 * VP_VECTORS;
+                const float* const* later = is_last ? next : rows_beside ? beside : x;
+                const size_t offset = !rows_beside ? c - first : c < VP_VECTORS ? 0 : LINE;
                 Soon soon;
                 soon.add(before);
                 if (last) g = finished + (c - from) * VP_PANEL, soon_wanted(panel, c, soon);
@@ -288,9 +298,9 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                     if (!before) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // the rows that pad the panel
                     for (int k = 0; k < valid; k += FEW_ROWS)
                         outer_rows<FEW_ROWS>(g, before, x, c - first, dy, k, least(FEW_ROWS, valid - k), n);
-                } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n, later, soon);
-                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n, later, soon);
-                else outer_columns<1>(g, before, x, c - first, dy, n, later, soon);
+                } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n, later, offset, soon);
+                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n, later, offset, soon);
+                else outer_columns<1>(g, before, x, c - first, dy, n, later, offset, soon);
                 c += step;
             }
             if (last) finish(panel, from, to, finished);
