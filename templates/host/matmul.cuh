@@ -27,6 +27,8 @@ static void product_block(float* y, size_t y_row, const float* const* a, int cou
                           const float* b, size_t b_row, int depth, bool add)
 {
     Lanes sum[MR][NL] = {};
+    VP_UNROLL for (int r = 0; r < MR; r++)
+        VP_UNROLL for (int l = 0; l < NL; l++) __builtin_prefetch(y + r * y_row + l * VP_LANES, 1);
     if (add) {
         VP_UNROLL for (int r = 0; r < MR; r++)
             VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = lanes_at(y + r * y_row + l * VP_LANES);
@@ -85,9 +87,21 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
+// What comes next of B: rows of so many lines of the cache. It is asked for piece by piece.
+struct Ahead {
+    const float* p;
+    size_t row;
+    int rows, lines;
+    VP_DEVICE void ask(int piece, int pieces) const
+    {
+        for (int r = share(rows, piece, pieces); r < share(rows, piece + 1, pieces); r++)
+            for (int l = 0; l < lines; l++) __builtin_prefetch(p + r * row + l * LINE, 0, 2);
+    }
+};
+
 // Any number of rows of op(A), of one panel, of `count` of them, by up to a panel of columns, of which B has whole registers.
 static void product_rows(float* y, size_t y_row, const float* const* a, int count, int rows, const Factors& f, const float* b,
-                         size_t b_row, int depth, bool add, int valid)
+                         size_t b_row, int depth, bool add, int valid, const Ahead& ahead)
 {
     const int passes = (rows + VP_VECTORS - 1) / VP_VECTORS;
     const bool whole = valid % VP_LANES == 0;
@@ -98,6 +112,7 @@ static void product_rows(float* y, size_t y_row, const float* const* a, int coun
         const size_t to_row = whole ? y_row : VP_PANEL;
         for (int p = 0; p < n && !whole && add; p++) memcpy(part[p], at + p * y_row, valid * sizeof(float));
         const size_t from = r * f.a_row;
+        ahead.ask(k, passes);
         if (valid <= VP_LANES) product_pass<1, VP_VECTORS>(n, to, to_row, a, count, from, f, b, b_row, depth, add);
         else product_pass<REGISTERS, VP_VECTORS>(n, to, to_row, a, count, from, f, b, b_row, depth, add);
         for (int p = 0; p < n && !whole; p++) memcpy(at + p * y_row, part[p], valid * sizeof(float));
@@ -123,12 +138,15 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             } else {
                 pack_panel(packed, f, k, depth, j, valid);
             }
+            const int next = j + valid, columns = least(VP_PANEL, j1 - next);
+            Ahead ahead = {f.b + (size_t)k * f.columns + next, (size_t)f.columns, columns > 0 ? depth : 0, 2};
+            if (f.b_transposed) ahead = {f.b + (size_t)next * f.inner + k, (size_t)f.inner, most(columns, 0), depth / LINE};
             for (int i = i0, rows; i < i1; i += rows) {
                 const float* a = f.row(i) + k * f.a_step;
                 float* to = y + (size_t)i * f.columns + j;
                 rows = wide ? 1 : least(i1 - i, f.panel - i % f.panel);
                 if (wide) product_block<4 * REGISTERS, 1>(to, f.columns, &a, 1, 0, f, b, b_row, depth, add);
-                else product_rows(to, f.columns, &a, 1, rows, f, b, b_row, depth, add, valid);
+                else product_rows(to, f.columns, &a, 1, rows, f, b, b_row, depth, add, valid, ahead);
             }
         }
         j += valid;
@@ -237,6 +255,8 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
         int packed_panel = -1, packed_from = -1;
         for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * (r == 0 && !accumulate ? 1 : 2));)
+            const int valid = rows - panel * VP_PANEL <= VP_LANES ? VP_LANES : VP_PANEL;
+            if (valid < VP_PANEL) memset(sum, 0, sizeof sum);  // the registers that pad the panel
             for (int k = 0; k < columns; k += MATMUL_DEPTH) {
                 const int depth = least(MATMUL_DEPTH, columns - k);
                 if (panel != packed_panel || k != packed_from) {
@@ -252,7 +272,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                     if (n <= 0) continue;
                     const float* a[MATMUL_DEPTH];
                     for (int v = 0; v < count; v++) a[v] = x.row(r + v) + (size_t)(c - first) * columns + k;
-                    product_rows(sum[c - from], VP_PANEL, a, count, n, f, packed[0], VP_PANEL, depth, k > 0, VP_PANEL);
+                    product_rows(sum[c - from], VP_PANEL, a, count, n, f, packed[0], VP_PANEL, depth, k > 0, valid, Ahead{});
                 }
             }
             float *g = tile(panel, from), *of = sum[0];
