@@ -87,15 +87,17 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
-// What comes next of B: rows of so many lines of the cache. It is asked for piece by piece.
+// What comes next: of `count` matrices rows of so many lines of the cache. It is asked for piece by piece.
 struct Ahead {
-    const float* p;
+    const float* const* at;
+    int count;
     size_t row;
     int rows, lines;
     VP_DEVICE void ask(int piece, int pieces) const
     {
         for (int r = share(rows, piece, pieces); r < share(rows, piece + 1, pieces); r++)
-            for (int l = 0; l < lines; l++) __builtin_prefetch(p + r * row + l * LINE, 0, 2);
+            for (int v = 0; v < count; v++)
+                for (int l = 0; l < lines; l++) __builtin_prefetch(at[v] + r * row + l * LINE, 0, 2);
     }
 };
 
@@ -138,9 +140,10 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             } else {
                 pack_panel(packed, f, k, depth, j, valid);
             }
-            const int next = j + valid, columns = least(VP_PANEL, j1 - next);
-            Ahead ahead = {f.b + (size_t)k * f.columns + next, (size_t)f.columns, columns > 0 ? depth : 0, 2};
-            if (f.b_transposed) ahead = {f.b + (size_t)next * f.inner + k, (size_t)f.inner, most(columns, 0), depth / LINE};
+            const int next = j + valid, columns = most(0, least(VP_PANEL, j1 - next));
+            const float* at = f.b_transposed ? f.b + (size_t)next * f.inner + k : f.b + (size_t)k * f.columns + next;
+            Ahead ahead = {&at, 1, (size_t)f.columns, columns ? depth : 0, VP_PANEL / LINE};
+            if (f.b_transposed) ahead = {&at, 1, (size_t)f.inner, columns, depth / LINE};
             for (int i = i0, rows; i < i1; i += rows) {
                 const float* a = f.row(i) + k * f.a_step;
                 float* to = y + (size_t)i * f.columns + j;
@@ -241,6 +244,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
     const int rows = i.head.width, inner = (int)i.inner, columns = (int)i.columns;
     const int pass = most(1, MATMUL_DEPTH / columns);
     const bool accumulate = i.head.flags & ACCUMULATE;
+    const int last_panel = OwnTiles(vp, rows, inner).last_panel();
     float packed[MATMUL_DEPTH][VP_PANEL], sum[VP_TILE_COLUMNS][VP_PANEL];
     const auto tile = [&](int panel, int from) { return vp.pool + i.gradient + ((size_t)panel * inner + from) * VP_PANEL; };
     if (i.head.n == 0 && !accumulate)  // all lists of the batch were empty: the gradient is zero, not the last launch's
@@ -270,9 +274,19 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                     const Operand x = segment(vp, i.x, s, &width);
                     const int c = most(from, first), n = least(to, first + width / columns) - c;
                     if (n <= 0) continue;
-                    const float* a[MATMUL_DEPTH];
-                    for (int v = 0; v < count; v++) a[v] = x.row(r + v) + (size_t)(c - first) * columns + k;
-                    product_rows(sum[c - from], VP_PANEL, a, count, n, f, packed[0], VP_PANEL, depth, k > 0, valid, Ahead{});
+                    const float *a[MATMUL_DEPTH], *next[MATMUL_DEPTH];
+                    const size_t at = (size_t)(c - first) * columns + k;
+                    for (int v = 0; v < count; v++) a[v] = x.row(r + v) + at;
+                    // Matrices of the next pass: M with the last panel, dY with the first tiles of those before.
+                    const bool is_last = panel == last_panel;
+                    const int row = is_last ? 0 : share(rows, panel, last_panel), line_count = (depth + LINE - 1) / LINE;
+                    const int rows_ahead = is_last ? n : from ? 0 : share(rows, panel + 1, last_panel) - row;
+                    for (int v = 0; v < count; v++) {
+                        const int later = least(r + pass + v, i.head.n - 1);
+                        next[v] = is_last ? x.row(later) + at : i.dy.row(later) + (size_t)row * columns + k;
+                    }
+                    const Ahead ahead = {next, count, (size_t)columns, r + pass < i.head.n ? rows_ahead : 0, line_count};
+                    product_rows(sum[c - from], VP_PANEL, a, count, n, f, packed[0], VP_PANEL, depth, k > 0, valid, ahead);
                 }
             }
             float *g = tile(panel, from), *of = sum[0];
