@@ -70,7 +70,7 @@ def main() -> None:
     torch.set_num_threads(1)
     machine = CpuMachine(1)
     top = measure(1, machine.arch).flops_of_one / 1e9
-    harness.report("matvec", "peak of one core", [top], "GFLOP/s")
+    harness.report("matvec", "peak of one core", [top], "GFLOP/s", isa=machine.arch)
     machine.reserve(1 << 24, 0)
     rng = np.random.default_rng(0)
     machine.pool[:] = rng.normal(size=1 << 24).astype(np.float32) * 0.01
@@ -111,7 +111,7 @@ def main() -> None:
                     machine.pool[Y : Y + rows * n] = 0.01
                 harness.report(
                     "matvec", f"{name} {shape} n={n}", own, "GFLOP/s", ("best of NumPy, MKL and oneDNN", best),
-                    of_peak=round(statistics.median(own) / top, 3),
+                    of_peak=round(statistics.median(own) / top, 3), isa=machine.arch,
                 )  # fmt: skip
     machine.close()
 

@@ -40,7 +40,7 @@ LOG = Variable(
     "VPPS_LOG", "", "debug, info, warning or error: what vpps logs from that level on goes to standard error"
 )
 TARGET = Variable("VPPS_TARGET", "auto", "target of handles that do not name one")
-ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2 or portable instead of what the processor has")
+ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2, neon or portable instead of what the processor has")
 PATIENCE = Variable(
     "VPPS_PATIENCE",
     "10",

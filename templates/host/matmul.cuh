@@ -106,7 +106,7 @@ static void product_rows(float* y, size_t y_row, const float* const* a, int coun
                          size_t b_row, int depth, bool add, int valid, const Ahead& ahead)
 {
     const int passes = (rows + VP_VECTORS - 1) / VP_VECTORS;
-    const bool whole = valid % VP_LANES == 0;
+    const bool whole = valid == VP_LANES || valid == VP_PANEL;  // registers that are stored hold nothing else
     float part[VP_VECTORS][VP_PANEL];
     for (int k = 0; k < passes; k++) {
         const int r = share(rows, k, passes), n = share(rows, k + 1, passes) - r;

@@ -124,10 +124,13 @@ VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1
     for (; p < p1; p++) one_panel<NV>(vp, i, p, r0);
 }
 
-// Panels that go together with NV vectors: so many that their sums take 16 registers at most.
+// Panels that go together with NV vectors: so many that their sums take 16 registers at most, and with a column of each
+// and a broadcast no more than there are: 16 with AVX2, else 32.
 template <int NV> VP_DEVICE constexpr int panels_at_once()
 {
-    return 16 / (NV * REGISTERS) >= 4 ? 4 : 16 / (NV * REGISTERS) >= 2 ? 2 : 1;
+    int n = 4;
+    while (n > 1 && (n * NV * REGISTERS > 16 || n * (NV + 1) * REGISTERS >= (VP_LANES == 8 ? 16 : 32))) n /= 2;
+    return n;
 }
 
 // n vectors, at least two and at most NV, times one panel.

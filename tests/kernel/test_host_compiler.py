@@ -6,9 +6,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vpps
@@ -18,9 +20,12 @@ from tests.kernel.cache.builders import suffixes
 from tests.processes import finish, start
 from vpps.kernel import host_compiler, ziglang
 from vpps.kernel.host_compiler import build_cpu, compiler, tile_of_machine
+from vpps.kernel.render import TILES
 from vpps.planner.native import library
 from vpps.reference import Reference, weights_of
-from vpps.script.instructions import TABLE
+from vpps.runtime.cpu import CpuMachine
+from vpps.script.encode import direct, encode, plain
+from vpps.script.instructions import HEADER_WORDS, MAGIC, TABLE
 
 GXX = shutil.which("g++") or shutil.which("clang++") or "no compiler"
 needs_gxx = pytest.mark.skipif(GXX == "no compiler", reason="puts a script before g++ or clang++, and there is none")
@@ -296,6 +301,7 @@ class TestInstructionSet:
             (frozenset({"avx2", "fma"}), "avx2"),
             (frozenset({"avx2", "fma", "avx512f"}), "avx2"),
             (AVX512 | {"avx2", "fma"}, "avx512"),
+            (frozenset({"asimd"}), "neon"),
         ],
         ids=lambda x: "+".join(sorted(x)) if isinstance(x, frozenset) else x,
     )
@@ -308,7 +314,7 @@ class TestInstructionSet:
 
     def test_that_is_unknown_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VPPS_ISA", "mmx")
-        with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=mmx.*auto, avx512, avx2, portable"):
+        with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=mmx.*auto, avx512, avx2, neon, portable"):
             vpps.Handle(new().model)
 
     def test_that_the_processor_lacks_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +326,7 @@ class TestInstructionSet:
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["portable", "neon", "avx2", "avx512"])
 def test_the_instruction_set_does_not_matter_to_the_results(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
     if not host_compiler.ISA_NEEDS[isa] <= host_compiler.cpu_features():
         pytest.skip(f"the processor has no {isa}")
@@ -333,6 +339,32 @@ def test_the_instruction_set_does_not_matter_to_the_results(monkeypatch: pytest.
     for name, g in found.items():
         assert relative_error(g, native[name]) < 1e-5
         assert relative_error(g, expected[name]) < 1e-5
+
+
+@pytest.mark.cpu
+def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here by this processor's multiply-adds: a panel is four registers of four lanes. What lies between the results of
+    products stays as it was. NEON itself is executed by `scripts/test_aarch64`."""
+    usual = tile_of_machine()
+    words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1]
+    for columns in range(1, 70):
+        to, a, b = direct(1024 * columns, 0), direct(1, 70), direct(99, 7 * columns)
+        shape = {"a_width": 70, "b_width": 7 * columns, "inner": 7, "a_transposed": 0, "b_transposed": columns % 2}
+        words += encode("matmul", 1, 10 * columns, dst=to, a=a, b=b, **shape)
+    script = plain([*words, *encode("end", 0, 0)])
+    pools, gradients = [], []
+    for tile in (usual, replace(TILES["neon"], isa=usual.isa)):
+        monkeypatch.setattr(host_compiler, "tile_of_machine", lambda name, tile=tile: tile)
+        machine = CpuMachine(1)
+        machine.reserve(1 << 17, 0)
+        machine.pool[:] = np.random.default_rng(0).normal(size=1 << 17)
+        machine.launch(script)
+        assert machine.wait() is None
+        pools.append(machine.pool.tobytes())
+        machine.close()
+        gradients.append({name: g.tobytes() for name, g in train_once().items()})
+    assert pools[0] == pools[1]
+    assert gradients[0] == gradients[1]
 
 
 @pytest.mark.cpu

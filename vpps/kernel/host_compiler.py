@@ -46,12 +46,15 @@ FLAGS = (
 ISA_FLAGS = {
     "avx512": ("-march=native", "-mprefer-vector-width=512"),
     "avx2": ("-mavx2", "-mfma"),
+    # g++ would load early what products multiply, and spill two sums of 24 for that.
+    "neon": ("-fno-schedule-insns",),
     "portable": (),
 }
 # What the processor must have, best first.
 ISA_NEEDS = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma"},
+    "neon": {"asimd"},
     "portable": set[str](),
 }
 Steps = Callable[[Path, Path], Iterable[Sequence[str]]]
@@ -71,9 +74,10 @@ def _processor() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
-    """Feature flags of the processor, as the kernel of the operating system names them; empty where unknown."""
+    """Feature flags of the processor, as the kernel of Linux names them; elsewhere what all of its kind have."""
     found = _processor()
-    return frozenset((found.get("flags") or found.get("Features", "")).split())
+    common = ["asimd"] if platform.machine() in ("aarch64", "arm64") else []
+    return frozenset([*(found.get("flags") or found.get("Features", "")).split(), *common])
 
 
 @lru_cache(maxsize=1)

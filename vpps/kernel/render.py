@@ -34,7 +34,7 @@ class Tile:
     """Shape of a pass of the matrix routines over a panel, for one instruction set.
 
     Attributes:
-        isa: "avx512", "avx2" or "portable".
+        isa: "avx512", "avx2", "neon" or "portable".
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
         vectors: vectors multiplied per pass; panel * vectors sums stay in registers.
         lanes: floats of a vector register.
@@ -52,16 +52,18 @@ class Tile:
 
 
 # Measured on one core of Zen 5: smaller passes wait for loads, larger ones are faster for few numbers of vectors (9,
-# 17), which shows in no network.
+# 17), which shows in no network. That of neon has not been measured; its sums stay in registers.
 TILES: dict[str, Tile] = {
-    t.isa: t for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("portable", 8, 4, 4))
+    t.isa: t
+    for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("neon", 16, 6, 4), Tile("portable", 8, 4, 4))
 }
 
-# What tuning may choose instead. Sums, a panel's column and one broadcast stay within 32 registers of avx512, 16 of the
-# others. Results are the same to the bit with any tile under which the same matrices are stacked.
+# What tuning may choose instead. Sums, a panel's column and one broadcast stay within 32 registers of avx512 and neon,
+# 16 of the others. Results are the same to the bit with any tile under which the same matrices are stacked.
 VARIANTS: dict[str, tuple[Tile, ...]] = {
     "avx512": tuple(Tile("avx512", *shape, 16) for shape in ((16, 12), (32, 6), (32, 12), (48, 8), (64, 4), (64, 6))),
     "avx2": tuple(Tile("avx2", *shape, 8) for shape in ((8, 12), (16, 4), (24, 4))),
+    "neon": tuple(Tile("neon", *shape, 4) for shape in ((8, 12), (12, 8), (16, 4))),
     "portable": tuple(Tile("portable", *shape, 4) for shape in ((4, 12), (8, 6), (12, 4))),
 }
 
