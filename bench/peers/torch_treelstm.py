@@ -6,7 +6,8 @@ Three programs with one interface:
 - "manual": what the same engineer writes when it has to be fast. The backward is by hand: one product per level for the
   activations' gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the
   weights.
-- "manual-distinct": the same, and what leaves of one word have in common is computed once, as `graph.map(distinct=True)` does.
+- "manual-distinct": the same, and what leaves of one word have in common is computed once, as
+  `graph.map(distinct=True)` does.
 
 All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
 rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_right), with no copy and no index.

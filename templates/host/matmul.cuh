@@ -87,7 +87,7 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
 }
 
-// What comes next: of `count` matrices rows of so many lines of the cache. It is asked for piece by piece.
+// Asks for what comes next, `lines` of the cache of each of `rows` rows of each of `count` matrices, a piece at a time.
 struct Ahead {
     const float* const* at;
     int count;
@@ -133,8 +133,8 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             const bool add = accumulate || k > 0;
             const float* b = packed[0];
             size_t b_row = VP_PANEL;
-            const bool few = i1 - i0 < MATMUL_PACK || depth * f.columns <= MATMUL_BLOCK;
-            if (wide || (!f.b_transposed && valid == VP_PANEL && few)) {
+            const bool few_rows = i1 - i0 < MATMUL_PACK;  // each of B is read about as often as it would be asked for
+            if (wide || (!f.b_transposed && valid == VP_PANEL && (few_rows || depth * f.columns <= MATMUL_BLOCK))) {
                 b = f.b + (size_t)k * f.columns + j;
                 b_row = f.columns;
             } else {
@@ -142,8 +142,8 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             }
             const int next = j + valid, columns = most(0, least(VP_PANEL, j1 - next));
             const float* at = f.b_transposed ? f.b + (size_t)next * f.inner + k : f.b + (size_t)k * f.columns + next;
-            Ahead ahead = {&at, 1, (size_t)f.columns, columns ? depth : 0, VP_PANEL / LINE};
-            if (f.b_transposed) ahead = {&at, 1, (size_t)f.inner, columns, depth / LINE};
+            Ahead ahead = {&at, 1, (size_t)f.columns, columns && !few_rows ? depth : 0, VP_PANEL / LINE};
+            if (f.b_transposed && !few_rows) ahead = {&at, 1, (size_t)f.inner, columns, depth / LINE};
             for (int i = i0, rows; i < i1; i += rows) {
                 const float* a = f.row(i) + k * f.a_step;
                 float* to = y + (size_t)i * f.columns + j;
@@ -280,7 +280,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
                     // Matrices of the next pass: M with the last panel, dY with the first tiles of those before.
                     const bool is_last = panel == last_panel;
                     const int row = is_last ? 0 : share(rows, panel, last_panel), line_count = (depth + LINE - 1) / LINE;
-                    const int rows_ahead = is_last ? n : from ? 0 : share(rows, panel + 1, last_panel) - row;
+                    const int rows_ahead = is_last ? n : c ? 0 : share(rows, panel + 1, last_panel) - row;
                     for (int v = 0; v < count; v++) {
                         const int later = least(r + pass + v, i.head.n - 1);
                         next[v] = is_last ? x.row(later) + at : i.dy.row(later) + (size_t)row * columns + k;

@@ -82,28 +82,36 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     const float* const none = vp.pool;  // the constant zero at the start of the pool
     const bool accumulate = i.head.flags & ACCUMULATE;
     const bool unbiased = biases.scalar && !biases.indexed && !biases.address && !biases.step;
-    if (valid == NP * VP_PANEL && (!biases.scalar || unbiased)) {
-        VP_UNROLL for (int k = 0; k < NV; k++) {
-            const float* bias = biases.row(row + k) + (biases.scalar ? 0 : first);
-            VP_UNROLL for (int q = 0; q < NP; q++)
-                VP_UNROLL for (int l = 0; l < NR; l++) {
-                    const int at = q * VP_PANEL + l * VP_LANES;
-                    Lanes result = sum[q][k][l];
-                    if (!unbiased) result = result + lanes_at(bias + at);
-                    if (accumulate) result = result + lanes_at(y[k] + at);
-                    put_lanes(y[k] + at, result);
-                }
+    const auto whole_panel = [&](int k, int q) VP_INLINE {
+        const float* bias = biases.row(row + k) + first;
+        VP_UNROLL for (int l = 0; l < NR; l++) {
+            const int at = q * VP_PANEL + l * VP_LANES;
+            Lanes result = sum[q][k][l];
+            if (!unbiased) result = result + lanes_at(bias + at);
+            if (accumulate) result = result + lanes_at(y[k] + at);
+            put_lanes(y[k] + at, result);
         }
+    };
+    const int whole = !biases.scalar || unbiased ? valid / VP_PANEL : 0;
+    if (whole == NP) {
+        VP_UNROLL for (int k = 0; k < NV; k++)
+            VP_UNROLL for (int q = 0; q < NP; q++) whole_panel(k, q);
         return;
     }
     VP_UNROLL for (int k = 0; k < NV; k++) {
         const float* bias = biases.row(row + k) + (biases.scalar ? 0 : first);
-        float result[NP * VP_PANEL];
-        VP_UNROLL for (int q = 0; q < NP; q++)
-            VP_UNROLL for (int l = 0; l < NR; l++) put_lanes(result + q * VP_PANEL + l * VP_LANES, sum[q][k][l]);
-        for (int p = 0; p < valid; p++) {
-            const float v = bias == none ? result[p] : result[p] + bias[biases.scalar ? 0 : p];
-            y[k][p] = accumulate ? v + y[k][p] : v;
+        VP_UNROLL for (int q = 0; q < NP; q++) {
+            if (q < whole) {
+                whole_panel(k, q);
+                continue;
+            }
+            float result[VP_PANEL];
+            VP_UNROLL for (int l = 0; l < NR; l++) put_lanes(result + l * VP_LANES, sum[q][k][l]);
+            float* to = y[k] + q * VP_PANEL;
+            for (int p = 0; p < least(VP_PANEL, valid - q * VP_PANEL); p++) {
+                const float v = bias == none ? result[p] : result[p] + bias[biases.scalar ? 0 : q * VP_PANEL + p];
+                to[p] = accumulate ? v + to[p] : v;
+            }
         }
     }
 }
@@ -125,11 +133,16 @@ VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1
 }
 
 // Panels that go together with NV vectors: so many that their sums take 16 registers at most, and with a column of each
-// and a broadcast no more than there are: 16 with AVX2, else 32.
+// and a broadcast no more than there are.
 template <int NV> VP_DEVICE constexpr int panels_at_once()
 {
+#if defined(__AVX512F__) || defined(__aarch64__)
+    const int registers = 32;
+#else
+    const int registers = 16;
+#endif
     int n = 4;
-    while (n > 1 && (n * NV * REGISTERS > 16 || n * (NV + 1) * REGISTERS >= (VP_LANES == 8 ? 16 : 32))) n /= 2;
+    while (n > 1 && (n * NV * REGISTERS > 16 || n * (NV + 1) * REGISTERS >= registers)) n /= 2;
     return n;
 }
 
@@ -180,7 +193,8 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 
 enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-level cache
 
-// Floats that are wanted soon, side by side: with every row that is summed a line of the cache is asked for.
+// Floats that are wanted soon, side by side: with every row that is summed a line of the cache is asked for. What follows
+// them asks for what is there.
 struct Soon {
     enum { MOST = 5 };
     const float* streams[MOST];
@@ -188,7 +202,8 @@ struct Soon {
     VP_DEVICE void add(const float* p) { if (p) streams[count++] = p; }
 };
 
-// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).
+// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero). Meanwhile a line of each
+// later[k] + offset is asked for.
 template <int NC>
 static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
                           int n, const float* const* later, size_t offset, const Soon& soon)
@@ -268,8 +283,8 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
             if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
                 const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
-                if (valid < VP_PANEL) memset(dy, 0, sizeof dy);  // what lies behind the last row must not be read
-                for (int k = 0; k < n; k++) {
+                if (valid < VP_PANEL) memset(dy, 0, n * sizeof dy[0]);
+                for (int k = 0; k < n; k++) {  // what lies behind the last row must not be read
                     const float* from = i.dy.row(r + k) + panel * VP_PANEL;
                     beside[k] = from + VP_PANEL;
                     if (valid == VP_PANEL) memcpy(dy[k], from, sizeof dy[k]);
@@ -295,10 +310,10 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                 soon.add(before);
                 if (last) g = finished + (c - from) * VP_PANEL, soon_wanted(panel, c, soon);
                 const int valid = rows - panel * VP_PANEL;
-                const bool few = valid <= VP_PANEL / 2 && c + FEW_COLUMNS <= stop;
+                const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // else it does not pay
                 const int step = few ? FEW_COLUMNS : c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
                 if (few) {
-                    if (!before) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // the rows that pad the panel
+                    if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));  // rows that pad the panel
                     for (int k = 0; k < valid; k += FEW_ROWS)
                         outer_rows<FEW_ROWS>(g, before, x, c - first, dy, k, least(FEW_ROWS, valid - k), n);
                 } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, x, c - first, dy, n, later, offset, soon);

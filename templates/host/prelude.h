@@ -219,6 +219,11 @@ template <class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Pu
 // read as they lie, in whole: strips of them would be fetched from memory one by one.
 template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
 {
+    if (n < 8) {  // there the sums stay in registers
+        for (int u = u0; u < u1; u += STRIP)
+            sum_strip(n, least(STRIP, u1 - u), [&](int k) { return f(k) + u; }, [&](int v, float sum) { put(u + v, sum); });
+        return;
+    }
     enum { BAND = 2048 };
     float total[BAND], part[BAND];
     for (int s = u0; s < u1; s += BAND) {
@@ -237,4 +242,4 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
 }
 
 // Whether few sums are to be made, of many terms, for which sum_columns is there.
-VP_DEVICE bool few_long_sums(int, int, int) { return false; }
+VP_DEVICE bool few_long_sums(int rows, int, int entries) { return entries >= 32 * rows; }
