@@ -196,7 +196,7 @@ enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-
 // Floats that are wanted soon, side by side: with every row that is summed a line of the cache is asked for. What follows
 // them asks for what is there.
 struct Soon {
-    enum { MOST = 5 };
+    enum { MOST = 5, ROWS = MOST * VP_VECTORS * VP_PANEL / LINE };  // with fewer rows a part is asked for, which costs more
     const float* streams[MOST];
     int count = 0;
     VP_DEVICE void add(const float* p) { if (p) streams[count++] = p; }
@@ -308,7 +308,8 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                 const size_t offset = !rows_beside ? c - first : c < VP_VECTORS ? 0 : LINE;
                 Soon soon;
                 soon.add(before);
-                if (last) g = finished + (c - from) * VP_PANEL, soon_wanted(panel, c, soon);
+                if (last) g = finished + (c - from) * VP_PANEL;
+                if (last && n >= Soon::ROWS) soon_wanted(panel, c, soon);
                 const int valid = rows - panel * VP_PANEL;
                 const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // else it does not pay
                 const int step = few ? FEW_COLUMNS : c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
