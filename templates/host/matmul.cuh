@@ -28,7 +28,7 @@ static void product_block(float* y, size_t y_row, const float* const* a, int cou
 {
     Lanes sum[MR][NL] = {};
     VP_UNROLL for (int r = 0; r < MR; r++)
-        VP_UNROLL for (int l = 0; l < NL; l++) __builtin_prefetch(y + r * y_row + l * VP_LANES, 1);
+        VP_UNROLL for (int l = 0; l < NL * VP_LANES; l += LINE) __builtin_prefetch(y + r * y_row + l, 1);
     if (add) {
         VP_UNROLL for (int r = 0; r < MR; r++)
             VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = lanes_at(y + r * y_row + l * VP_LANES);

@@ -265,7 +265,8 @@ static void outer_rows(float* to, const float* from, const float* const* x, size
 
 // G = (or +=) sum over n rows of dy x^T, packed like W, tile by tile of this VP. Every element sums the rows of a pass in
 // order, then the passes: one long chain of single-precision sums would lose digits. Where `finish` is given, the
-// finished tiles go to it, finish(panel, column_from, column_to, g), and not to memory.
+// finished tiles go to it, finish(panel, column_from, column_to, g), and not to memory; soon_wanted(panel, column, soon) adds
+// what it is going to read.
 template <bool FINISH, class Args, class F, class S>
 VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
 {
@@ -281,8 +282,8 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
         int first = 0, width = 0, loaded_panel = -1;  // x has the segment whose columns begin with `first`
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
             VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
+            const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
             if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
-                const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
                 if (valid < VP_PANEL) memset(dy, 0, n * sizeof dy[0]);
                 for (int k = 0; k < n; k++) {  // what lies behind the last row must not be read
                     const float* from = i.dy.row(r + k) + panel * VP_PANEL;
@@ -303,14 +304,13 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const float* before = fresh ? nullptr : g;
                 // Meanwhile: vectors of the next pass with the last panel, rows of dy beside these with others.
-                const bool is_last = panel == last_panel, rows_beside = !is_last && c < 2 * VP_VECTORS;
-                const float* const* later = is_last ? next : rows_beside ? beside : x;
+                const bool at_last_panel = panel == last_panel, rows_beside = !at_last_panel && c < 2 * VP_VECTORS;
+                const float* const* later = at_last_panel ? next : rows_beside ? beside : x;
                 const size_t offset = !rows_beside ? c - first : c < VP_VECTORS ? 0 : LINE;
                 Soon soon;
                 soon.add(before);
                 if (last) g = finished + (c - from) * VP_PANEL;
                 if (last && n >= Soon::ROWS) soon_wanted(panel, c, soon);
-                const int valid = rows - panel * VP_PANEL;
                 const bool few = valid <= VP_PANEL / 2 && n >= 3 * valid && c + FEW_COLUMNS <= stop;  // else it does not pay
                 const int step = few ? FEW_COLUMNS : c + VP_VECTORS <= stop ? VP_VECTORS : c + 4 <= stop ? 4 : 1;
                 if (few) {
@@ -435,9 +435,7 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
 template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpdate& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
-    const auto update = [&](int panel, int from, int to, const float* g) VP_INLINE {
-        update_tile<Rule, true>(vp, i, h, g, panel, from, to);
-    };
+    const auto update = [&](int panel, int from, int to, const float* g) { update_tile<Rule, true>(vp, i, h, g, panel, from, to); };
     outer_tiles<true>(vp, i, update, [&](int panel, int column, Soon& soon) {
         const Weights at = weights_of(vp, i).from(((size_t)panel * i.columns + column) * VP_PANEL);
         soon.add(at.w);

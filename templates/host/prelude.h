@@ -197,12 +197,12 @@ template <class F> VP_DEVICE int arg_max(int n, F f)
 // The same sum as reduce_sum's, made by all of a virtual processor.
 template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f) { return reduce_sum(n, f); }
 
-// put(u, sum over k < n of f(k, u)) for units u < width <= STRIP of one row: in chunks to keep the rounding error of long
+// put(u, sum over k < n of f(k, u)) for units u < width <= WIDEST of one row: in chunks to keep the rounding error of long
 // sums small, and the sums of a strip in registers.
 enum { CHUNK = 64 };
-template <class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Put put)
+template <int WIDEST = STRIP, class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Put put)
 {
-    float total[STRIP], part[STRIP];
+    float total[WIDEST], part[WIDEST];
     VP_SIMD for (int u = 0; u < width; u++) total[u] = 0;
     for (int chunk = 0; chunk < n; chunk += CHUNK) {
         VP_SIMD for (int u = 0; u < width; u++) part[u] = 0;
@@ -215,31 +215,20 @@ template <class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Pu
     VP_SIMD for (int u = 0; u < width; u++) put(u, total[u]);
 }
 
-// The same where the sums are long, and what there is to sum is divided: f(k) is the address of unit 0 in row k. Rows are
-// read as they lie, in whole: strips of them would be fetched from memory one by one.
+// The same where what there is to sum is divided: f(k) is the address of unit 0 in row k. Of many rows as much as the
+// first-level cache has room for is read as it lies: strips would be fetched from memory one by one.
 template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
 {
-    if (n < 8) {  // there the sums stay in registers
-        for (int u = u0; u < u1; u += STRIP)
-            sum_strip(n, least(STRIP, u1 - u), [&](int k) { return f(k) + u; }, [&](int v, float sum) { put(u + v, sum); });
-        return;
-    }
-    enum { BAND = 2048 };
-    float total[BAND], part[BAND];
-    for (int s = u0; s < u1; s += BAND) {
-        const int width = least(BAND, u1 - s);
-        VP_SIMD for (int u = 0; u < width; u++) total[u] = 0;
-        for (int chunk = 0; chunk < n; chunk += CHUNK) {
-            VP_SIMD for (int u = 0; u < width; u++) part[u] = 0;
-            for (int k = chunk; k < least(chunk + CHUNK, n); k++) {
-                const float* x = f(k) + s;
-                VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
-            }
-            VP_SIMD for (int u = 0; u < width; u++) total[u] += part[u];
-        }
-        VP_SIMD for (int u = 0; u < width; u++) put(s + u, total[u]);
+    enum { BAND = 2048, MANY = 8 };
+    const int band = n < MANY ? (int)STRIP : (int)BAND;
+    for (int s = u0; s < u1; s += band) {
+        const int width = least(band, u1 - s);
+        const auto row = [&](int k) { return f(k) + s; };
+        const auto put_at = [&](int u, float sum) { put(s + u, sum); };
+        if (n < MANY) sum_strip(n, width, row, put_at);
+        else sum_strip<BAND>(n, width, row, put_at);
     }
 }
 
 // Whether few sums are to be made, of many terms, for which sum_columns is there.
-VP_DEVICE bool few_long_sums(int rows, int, int entries) { return entries >= 32 * rows; }
+VP_DEVICE bool few_long_sums(int, int, int) { return false; }

@@ -21,7 +21,7 @@ from vpps.kernel.render import TILES, render_cpu, render_tails, tiles_of
 from vpps.runtime import cpu
 from vpps.runtime.machine import Wanted
 
-DRIVER = Path(__file__).parents[2] / "scripts" / "launches.cpp"
+DRIVER = Path(__file__).with_name("launches.cpp")
 EMULATOR = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 TILE, VPS = TILES["neon"], 2
 

@@ -41,14 +41,12 @@ def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -
         segments = [(direct(X, columns), first), (direct(X + first, columns), second)]
         fields = {"gradient": G, "columns": columns, "matrix": 0, "dy": direct(DY, rows), "x": segments}
         places = {"weights": W, "transposed": TRANSPOSED, "moment0": 0, "moment1": 0, "average": 0, "complement": 0.0}
-        words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1]
+        hyper = [float_word(v) for v in (1.0, *[0.0] * (len(HYPER) - 1))]  # the rate is 1
+        words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1 + len(hyper), *hyper]
         for flags in (NO_FLAGS, Flag.ACCUMULATE):  # the second adds the same again
             words += encode("outer", n, rows, 1, flags, **fields)
-        step = encode("outer_update.sgd", n, rows, 1, Flag.ACCUMULATE, **fields, **places, hyper=0)
-        end = encode("end", 0, 0)
-        hyper = len(words) + len(step) + len(end)
-        step = encode("outer_update.sgd", n, rows, 1, Flag.ACCUMULATE, **fields, **places, hyper=hyper)
-        script = plain([*words, *step, *end, *(float_word(v) for v in (1.0, *[0.0] * (len(HYPER) - 1)))])
+        words += encode("outer_update.sgd", n, rows, 1, Flag.ACCUMULATE, **fields, **places, hyper=HEADER_WORDS + 1)
+        script = plain([*words, *encode("end", 0, 0)])
         script[3] = len(script)
         machine.launch(script)
         assert machine.wait() is None

@@ -1,5 +1,5 @@
 // Executes launches from standard input by a kernel of the cpu target and writes their pools to standard output: for
-// tests/runtime/aarch64.py. A launch is the numbers of words of its script and of its pool, then these.
+// aarch64.py. A launch is the numbers of words of its script and of its pool, then these.
 // Arguments: the kernel, a library of tails, virtual processors.
 #include <cstdint>
 #include <cstdio>
