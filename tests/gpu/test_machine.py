@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from tests.processes import run
 from tests.runtime.claims import SPEC, MachineClaims, Make, barriers, ready, script, work
 from vpps.errors import HandleError
 from vpps.interop import host_array
+from vpps.kernel.nvrtc import compile_cubin
 from vpps.kernel.spec import KernelSpec
 from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS
 from vpps.runtime.cuda import CudaMachine
@@ -68,6 +71,16 @@ def test_kernels_learn_more_instructions(make: Make) -> None:
     assert machine.source.startswith("// vpps")
     machine.launch(work(3, FIRST_FREE, LOSS_SLOTS))
     assert machine.wait() is None
+
+
+def test_what_was_compiled_before_is_known_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC has a cache of its own, and what comes out of that has no log: an empty cache of vpps's met a full one."""
+    known = []
+    for cache in ("first", "second"):
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / cache))
+        source = 'extern "C" __global__ void vpps_kernel(float *x) { x[threadIdx.x] *= 3.0f; }'
+        known.append(replace(compile_cubin(source, "sm_90").resources, compile_seconds=0.0))
+    assert known[0] == known[1]
 
 
 def test_memory_is_shared_with_other_libraries(make: Make) -> None:

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
@@ -310,6 +310,21 @@ class TestLibrary:
         builtins = next(Path(libnvrtc.library().path).resolve().parent.glob("libnvrtc-builtins.so.*"))
         monkeypatch.setattr(metadata, "version", lambda package: "99.0")
         assert nvrtc.compiler_version() == f"NVRTC {builtins.suffixes[-2][1:]}{builtins.suffix}"
+
+    @pytest.mark.parametrize(("version", "caches"), [("12.0", False), ("12.8", False), ("12.9", True), ("13.0", True)])
+    def test_keeps_nothing_itself(self, version: str, caches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What its own cache returns has no log (tests/gpu/test_machine.py); older ones do not know the option."""
+        own = libnvrtc.library()
+        given: list[list[bytes]] = []
+
+        def record(program: object, count: int, options: Sequence[bytes]) -> int:
+            given.append(list(options))
+            return 1
+
+        monkeypatch.setattr(own, "version", version)
+        monkeypatch.setattr(own._library, "nvrtcCompileProgram", record)
+        own.compile("", "x.cu", ("--std=c++17",), "CUBIN")
+        assert given == [[b"--std=c++17", *([b"--no-cache"] if caches else [])]]
 
     def test_is_the_first_on_the_path(self, tmp_path: Path) -> None:
         """PYTHONPATH, say: `cuda.pathfinder` looks into the environment alone."""

@@ -87,6 +87,8 @@ class Library:
             CompileError: a call fails for another reason than the source.
         """
         self._find_builtins()
+        if self._caches:
+            options = (*options, "--no-cache")
         program = ctypes.c_void_p()
         text = source.encode(), file.encode()
         self._call("nvrtcCreateProgram", ctypes.byref(program), *text, 0, None, None)
@@ -99,6 +101,12 @@ class Library:
             return CompileOutcome("", self._fetch(form, program), log)
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
+
+    @property
+    def _caches(self) -> bool:
+        """Whether it keeps what it compiles where the driver keeps such things (from 12.9 on, on machines with a GPU):
+        what it finds there comes without a log, so nothing would be known of registers and spills."""
+        return tuple(map(int, self.version.split("."))) >= (12, 9)
 
     def _find_builtins(self) -> None:
         """Load what the compiler would look for by name alone: the wheel of 13.0 does not find it beside itself."""
