@@ -3,11 +3,11 @@
     python bench/gpu_treelstm.py --trees train.txt >> results/gpu/DATE-treelstm.jsonl
     python bench/gpu_treelstm.py --trees train.txt --device cpu --limit 8 --batch-sizes 1,4     (a check, no figures)
 
-Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. There is a line of vpps
-alone, then one for each of the others beside it. Losses of the first batches, each after an update, must agree, or
-there is no figure; whoever fails is named, the next one runs, and the exit status is 1. Products of PyTorch run in
-float32, then all is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32
-in both.
+Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. To vpps graphs are data, as
+the others have levels that were planned before, unless --program says otherwise. There is a line of vpps alone, then
+one for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no
+figure; whoever fails is named, the next one runs, and the exit status is 1. Products of PyTorch run in float32, then all
+is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32 in both.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def make_contender(name: str, weights: dict[str, Any], options: argparse.Namespa
     """The program of that name, starting from a copy of the weights."""
     lr = LEARNING_RATE["sgd"]
     if name == "vpps":
-        from models import VppsTreeLstm
+        from models import PROGRAMS
 
-        return VppsTreeLstm(weights, "sgd", lr, options.vps, target=options.device)
+        return PROGRAMS[options.program](weights, "sgd", lr, options.vps, target=options.device)
     from peers.torch_gpu_treelstm import make
 
     return make(name, weights, lr, options.device, options.compile)
@@ -57,7 +57,7 @@ def run(names: list[str], batch_size: int, tf32: str, options: argparse.Namespac
 
     compare(
         BENCH, case, "sentences/s", contenders, batches, len(trees), TOLERANCE[tf32], options.passes, shown,
-        about(names, options.device, options.trees),
+        {"program": options.program, **about(names, options.device, options.trees)},
     )  # fmt: skip
 
 
@@ -68,6 +68,9 @@ def parse_options() -> argparse.Namespace:
         limit=512, passes=5, vps=None, tf32="both", contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
+    parser.add_argument(
+        "--program", default="vpps-bulk", choices=("vpps", "vpps-bulk", "vpps-distinct"), help="of vpps (%(default)s)"
+    )
     options = parser.parse_args()
     if options.quick:
         options.batch_sizes, options.limit, options.passes, options.tf32 = [1, 16], 64, 2, "off"

@@ -16,13 +16,13 @@ template <int N, int K = 0> VP_DEVICE void load_rows(const float* from, float (&
     }
 }
 
-// Gradients of the results of a tile: `of` points to those of the first vector, the next one's are `apart` floats on.
+// Gradients of the results of a pass: `of` points to those of the first vector, the next one's are `apart` floats on.
 struct RowGradients {
     const float* of;
     int apart;
 };
 
-// Calls f(x, dy, n) for tiles: x the staged vectors, dy the gradients of their products with the rows of all slots.
+// Calls f(x, dy, n) for passes: x the staged vectors, dy the gradients of their products with the rows of all slots.
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
     const Range slots = slots_of(i.matrix);
@@ -37,7 +37,7 @@ template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, c
     const int first_place = place_of(mine.k);
     const auto dy_of = [&](int u, int r) { return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u]; };
     const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
-    float ahead = dy_of(first_unit, mine.v);  // the first that the thread brings of the next tile
+    float ahead = dy_of(first_unit, mine.v);  // the first that the thread brings of the next pass
     for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
         float* dy = sums_buffer();
         mine.each(rows, n, [&](int k, int v) {

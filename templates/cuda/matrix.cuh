@@ -68,7 +68,7 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 // vertices, for up to VP_TILE_COLUMNS columns of one row. finish(g, row, column) gets every element.
 template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp, const Args& i, Finish finish)
 {
-    enum { COLUMNS = VP_TILE_COLUMNS / WARP };
+    enum { COLUMNS = VP_TILE_COLUMNS / WARP, AT_ONCE = 8 };  // vertices whose values are on their way
     const int n = i.head.n, v0 = share(n, warp(), WARPS), v1 = share(n, warp() + 1, WARPS);
     for_tiles(vp, i.head.width, (int)i.columns, [&](int row, int from, int to, int) {
         VP_ROLLED for (int k = 0; k < COLUMNS; k++) {
@@ -81,7 +81,14 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
                     first += width;
                     x = segment(vp, i.x, ++s, &width);
                 }
-                VP_TWICE for (int v = v0; v < v1; v++) sum = fma_(i.dy.row(v)[row], x.row(v)[column - first], sum);
+                VP_ROLLED for (int v = v0; v < v1; v += AT_ONCE) {
+                    float dy[AT_ONCE], e[AT_ONCE];
+                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) {
+                        const int r = least(v + j, v1 - 1);
+                        dy[j] = i.dy.row(r)[row], e[j] = x.row(r)[column - first];
+                    }
+                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) sum = v + j < v1 ? fma_(dy[j], e[j], sum) : sum;
+                }
             }
             scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;
         }

@@ -193,8 +193,13 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
 // The largest of f(0) ... f(n - 1), or 0.
 template <class F> VP_DEVICE Word reduce_largest(int n, F f)
 {
+    enum { AT_ONCE = 4 };  // that are on their way; the last one may come again
     int top = 0;
-    VP_ROLLED for (int u = lane(); u < n; u += WARP) top = most(top, (int)f(u));
+    VP_ROLLED for (int first = 0; first < n; first += AT_ONCE * WARP) {
+        int found[AT_ONCE];
+        VP_UNROLL for (int j = 0; j < AT_ONCE; j++) found[j] = (int)f(least(first + j * WARP + lane(), n - 1));
+        VP_UNROLL for (int j = 0; j < AT_ONCE; j++) top = most(top, found[j]);
+    }
     VP_UNROLL for (int o = WARP / 2; o; o /= 2) top = most(top, __shfl_xor_sync(~0u, top, o));
     return (Word)top;
 }

@@ -43,14 +43,14 @@ template <int N, int NV, int O, class T> VP_DEVICE void sum_over_lanes_by_vector
 
 // Partial sums of a pass: of row k of the slots of a matrix, vector v, w-th warp along the row.
 struct PartialSums {
-    int rows, vectors;  // rows of all slots of the matrix
-    VP_DEVICE float* of(int k, int v, int w) const { return sums_buffer() + (w * vectors + v) * rows + k; }
-    VP_DEVICE int apart() const { return vectors * rows; }  // from one warp's to the next one's
+    int rows;  // of all slots of the matrix
+    VP_DEVICE float* of(int k, int v, int w) const { return sums_buffer() + (w * PASS + v) * rows + k; }
+    VP_DEVICE int apart() const { return PASS * rows; }  // from one warp's to the next one's
 };
 
-// A slot, of rows `first` and on, times NV staged vectors. A lane goes through the vectors in an order of its own: with its
+// A slot, of rows `first` and on, times NV staged vectors, of which `x` is the first and has number `at` in its pass. A lane goes through the vectors in an order of its own: with its
 // number's highest bits changed in that of the vector (sum_over_lanes_by_vector).
-template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, int first, const PartialSums& sums)
+template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, int at, int first, const PartialSums& sums)
 {
     enum { LANES = WARP / NV, LEFT = (S::R + LANES - 1) / LANES };  // lanes that sum up one vector; rows of each in the end
     // The compiler must not know that the thread is the same one in every pass: it would work out before the first one what
@@ -73,11 +73,11 @@ template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float
     sum_over_lanes<S::R, LANES / 2>(sum, l);
     VP_UNROLL for (int k = 0; k < LEFT; k++) {
         const int row = value_of_lane<S::R, LANES / 2>(k, l);
-        if (row >= 0 && row < S::R) *sums.of(first + first_row<S>(VP_OPAQUE(warp())) + row, mine, along) = sum[k];
+        if (row >= 0 && row < S::R) *sums.of(first + first_row<S>(VP_OPAQUE(warp())) + row, at + mine, along) = sum[k];
     }
 }
 
-// What a thread finishes of a tile: row `k` of the owned ones, of vectors v, v + step, ...
+// What a thread finishes of a pass: row `k` of the owned ones, of vectors v, v + step, ...
 struct Finishing {
     int k, v, step;
     // Of `count` rows, n vectors at a time: no division for a vector or two.
@@ -108,13 +108,13 @@ struct Finishing {
 // Results of vectors from `first` on, as many as there is room for: what a thread block owns of each, side by side.
 struct Results {
     int first;
-    int room;  // vectors; asked only where there are several tiles
-    VP_DEVICE bool is_full(int next) const { return next + TILE > first + room; }
+    int room;  // vectors; asked only where there are several passes
+    VP_DEVICE bool is_full(int next) const { return next + PASS > first + room; }
 };
 VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);
 #endif
 
-// dst = W x + bias from the slots of W: tile by tile of vectors. Or, where a tail takes the result, no dst: when the vectors
+// dst = W x + bias from the slots of W: pass after pass of vectors. Or, where a tail takes the result, no dst: when the vectors
 // are done, or there is room for no more, the tail is executed for those that are.
 VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
 {
@@ -124,24 +124,26 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
     const bool accumulate = i.head.flags & ACCUMULATE;
 #if VP_CHAINS
     const bool chained = i.head.flags & CHAINED;
-    Results results = {0, i.head.n > TILE ? small_quotient(RESULTS, most(1, owned.count)) : 0};
+    Results results = {0, i.head.n > PASS ? small_quotient(RESULTS, most(1, owned.count)) : 0};
 #endif
     const auto bias_of = [&](int u, int r) {
         return u < 0 ? 0.f : i.bias.row(least(r, i.head.n - 1))[VP_OPAQUE(i.bias.scalar) ? 0 : u];
     };
-    // Of the first result that the thread finishes of the next tile: no time to wait then.
+    // Of the first result that the thread finishes of the next pass: no time to wait then.
     const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
     float bias = bias_of(first_unit, mine.v);
     for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
-        PartialSums sums = {0, n <= FEW ? FEW : TILE};
+        PartialSums sums = {0};
         int along = 1;  // warps along a row
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
             along = S::W;
             sums.rows = (slots.last - slots.first) * Shape<S>::ROWS;
             const int first = number * Shape<S>::ROWS;
-            if (n <= FEW) slot_product<S, FEW>(vp.store, x, first, sums);
-            else slot_product<S, TILE>(vp.store, x, first, sums);
+            VP_ROLLED for (int v = 0; v < n; v += TILE) {
+                if (n - v <= FEW) slot_product<S, FEW>(vp.store, x + v * STAGE, v, first, sums);
+                else slot_product<S, TILE>(vp.store, x + v * STAGE, v, first, sums);
+            }
         });
         __syncthreads();
         mine.each(owned.count, n, [&](int k, int v) {

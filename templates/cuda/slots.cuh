@@ -5,14 +5,15 @@
 // where there are as many, then two, then one: as many loads bring it what it needs of a vector.
 // The weights are in registers, or in shared memory where each thread finds its own.
 enum {
-    TILE = VP_TILE,    // vectors of a pass
+    TILE = VP_TILE,    // vectors whose products a thread sums up at a time
+    PASS = VP_TILES * TILE,  // vectors that are brought, multiplied and finished together, between barriers of the block
     FEW = TILE < 2 ? TILE : 2,  // likewise, where no more are left: one costs as much as two
     STAGE = VP_STAGE,  // floats of a vector in shared memory: the columns of the widest slot
     BUFFERS = VP_BUFFERS,
     SUMS = VP_SUMS,  // partial sums of a pass, or the gradients of its results
     RESULTS = VP_RESULTS ? VP_RESULTS : SCRATCH,  // of products, that wait for the tail behind them
 };
-VP_DEVICE float* stage_buffer(int k) { return slot_memory() + k % BUFFERS * (TILE * STAGE); }
+VP_DEVICE float* stage_buffer(int k) { return slot_memory() + k % BUFFERS * (PASS * STAGE); }
 VP_DEVICE float* sums_buffer() { return slot_memory() + VP_STAGED; }
 VP_DEVICE float* results_buffer() { return VP_RESULTS ? sums_buffer() + SUMS : scratch(); }
 VP_DEVICE float* shared_weights() { return sums_buffer() + SUMS + VP_RESULTS; }

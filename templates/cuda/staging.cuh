@@ -1,4 +1,4 @@
-// ---- vectors in shared memory, a tile of them at a time
+// ---- vectors in shared memory, as many at a time as a pass has
 
 // The pieces that vectors consist of: the k-th one is segment k % count of vector k / count. Lane l of every warp looks up
 // pieces l, l + 32 ... where they lie, and whichever warp copies a piece asks that lane.
@@ -22,7 +22,7 @@ struct Pieces {
         const Word* segment = x.first + 3 * mine;
         return {segment[0], segment[1], vector, offset, (int)segment[2]};
     }
-    // Begin to look up where a piece of the tile at `row` lies; nobody waits for it here.
+    // Begin to look up where a piece of the pass at `row` lies; nobody waits for it here.
     VP_DEVICE Word look_up(const Place& p, int row) const
     {
         const int r = least(row + p.vector, rows - 1);
@@ -38,41 +38,58 @@ struct Pieces {
             Word from = first ? look_up(p, row) : found;
             if (p.indexed()) from += p.mode & VP_OFFSET_MASK;
             const int to = p.vector * STAGE + p.offset, floats = p.vector < n ? p.width : 0;
-            VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += WARPS) copy_piece(k + warp(), from, to, floats, buffer);
+            VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += 2 * WARPS) copy_two(k + warp(), from, to, floats, buffer);
         }
         if (columns == width) return;
         VP_ROLLED for (int v = 0; v < n; v++)
             VP_ROLLED for (int c = columns + thread(); c < width; c += THREADS) buffer[v * STAGE + c] = 0.f;
     }
-    // By the whole warp, the piece that lane `k` has looked up.
-    VP_DEVICE void copy_piece(int k, Word from, int to, int floats, float* buffer) const
+    // By the whole warp, the pieces that lanes `k` and k + WARPS have looked up: side by side, as one alone would be over before
+    // what it asks other lanes for has come.
+    VP_DEVICE void copy_two(int k, Word from, int to, int floats, float* buffer) const
     {
-        const float* source = vp.pool + __shfl_sync(~0u, from, k);
-        float* target = buffer + __shfl_sync(~0u, to, k);
-        const int n = __shfl_sync(~0u, floats, k);
-        if ((((size_t)source / 4 | (size_t)(target - buffer) | (size_t)n) & 3) == 0) {
-            VP_ROLLED for (int c = 4 * lane(); c < n; c += 8 * WARP) {
-                copy_async16(target + c, source + c);
-                if (c + 4 * WARP < n) copy_async16(target + c + 4 * WARP, source + c + 4 * WARP);
+        const float* source[2];
+        float* target[2];
+        int n[2];
+        Word all = 0;
+        VP_UNROLL for (int j = 0; j < 2; j++) {
+            const Word first = __shfl_sync(~0u, from, k + j * WARPS);
+            const int place = __shfl_sync(~0u, to, k + j * WARPS);
+            n[j] = __shfl_sync(~0u, floats, k + j * WARPS);
+            source[j] = vp.pool + first, target[j] = buffer + place;
+            all |= first | (Word)(place | n[j]);
+        }
+        if ((all & 3) == 0) copy_by<4>(source, target, n);
+        else copy_by<1>(source, target, n);
+    }
+    // So many floats at once. All lanes take all turns: where some have none left they copy nothing.
+    template <int FLOATS> VP_DEVICE static void copy_by(const float* (&from)[2], float* (&to)[2], int (&n)[2])
+    {
+        enum { LANES = FLOATS * WARP };
+        const int end = most(n[0], n[1]);
+        VP_UNROLL for (int j = 0; j < 2; j++) n[j] -= FLOATS * lane(), from[j] += FLOATS * lane(), to[j] += FLOATS * lane();
+        VP_ROLLED for (int c = 0; c < end; c += 2 * LANES) {
+            VP_UNROLL for (int j = 0; j < 2; j++) {
+                copy_async_if<FLOATS>(c < n[j], to[j], from[j]);
+                copy_async_if<FLOATS>(c + LANES < n[j], to[j] + LANES, from[j] + LANES);
+                to[j] += 2 * LANES, from[j] += 2 * LANES;
             }
-        } else {
-            VP_ROLLED for (int c = lane(); c < n; c += WARP) copy_async4(target + c, source + c);
         }
     }
 };
 
-// Calls f(buffer, row, n) for tiles of the staged vectors of rows [0, total); the next tile comes while f works, and where
-// the one after that lies. f must come to a barrier of the block after its last use of the buffer.
+// Calls f(buffer, row, n) for passes over the vectors of rows [0, total); those of the next pass come while f works, and
+// where the ones after them lie. f must come to a barrier of the block after its last use of the buffer.
 template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, int columns, int width, int total, F f)
 {
     const Pieces pieces = {vp, x, total, columns, width};
-    int row = 0, n = 0;  // of the tile that is there
-    // Where registers are scarce it is worked out anew for every tile.
+    int row = 0, n = 0;  // of the pass that is there
+    // Where registers are scarce it is worked out anew for every pass.
     const bool held = VP_CACHED <= 128;
     Pieces::Place mine = pieces.place(lane());
     Word found = pieces.look_up(mine, 0);
     VP_ROLLED for (int k = 0; true; k++) {
-        const int next = row + n, size = least(TILE, total - next);
+        const int next = row + n, size = least(PASS, total - next);
         if (!held) mine = pieces.place(VP_OPAQUE(lane()));
         if (BUFFERS > 1 && size) {
             pieces.copy(next, size, mine, found, stage_buffer(k));

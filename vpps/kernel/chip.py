@@ -78,9 +78,10 @@ class Chip:
         slots, matrices: what is held.
         registers: floats of weights and gradients in the registers of every thread.
         shared_units: the same in shared memory.
-        tile: vectors that a pass over the slots multiplies.
+        tile: vectors whose products with the slots are summed up at a time.
+        tiles: of a pass: vectors that are brought, multiplied and finished together.
         stage: floats of a vector in shared memory: the columns of the widest slot.
-        buffers: tiles of vectors in shared memory; 2 where the next one is copied while one is multiplied.
+        buffers: for the vectors of a pass, in shared memory; 2 where those of the next one come meanwhile.
         sums: floats of partial sums of a pass.
         results: floats of products that wait for the tail behind them; 0: in the block's scratch memory.
         blocks_per_sm: thread blocks on a multiprocessor.
@@ -95,6 +96,7 @@ class Chip:
     registers: int = 0
     shared_units: int = 0
     tile: int = 8
+    tiles: int = 1
     stage: int = 0
     buffers: int = 1
     sums: int = 0
@@ -123,7 +125,7 @@ class Chip:
     @property
     def staged(self) -> int:
         """Floats of shared memory for vectors; room, too, for the weights or gradients of a slot."""
-        return max(self.buffers * self.tile * self.stage, self.most * THREADS) if self.slots else 0
+        return max(self.buffers * self.tiles * self.tile * self.stage, self.most * THREADS) if self.slots else 0
 
     @property
     def shared_bytes(self) -> int:

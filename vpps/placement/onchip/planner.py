@@ -75,13 +75,16 @@ def _plan(request: SlotRequest) -> OnChip:
         turns=bool(slots) and options.ownership == "round-robin",
     )
     available = room.shared + KERNEL_SHARED
-    # If there is room, a second staging buffer first, then one for results.
+    # If there is room, a second staging buffer first, then one for results, then twice the vectors in all of them.
     doubled = replace(chip, buffers=2)
     if slots and device.copies_asynchronously and doubled.shared_bytes <= available:
         chip = doubled
     with_results = replace(chip, results=RESULT_FLOATS)
     if slots and with_results.shared_bytes <= available:
         chip = with_results
+        longer = replace(chip, tiles=2, sums=2 * chip.sums)
+        if chip.buffers == 2 and longer.shared_bytes <= available:
+            chip = longer
     return OnChip(chip, held, strategy, request.vps, device, request.matrices, options, request.limits)
 
 
