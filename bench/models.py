@@ -197,39 +197,51 @@ class VppsLstm(Trainer):
             model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "U", "Wo", "bo")
         )
 
-        @vpps.cell
-        def project(e):
-            return W @ e + b
+        table, loss_of = self.words, lambda h: vpps.cross_entropy(Wo @ h + bo, vpps.pull("label"))
+
+        def finished(c, o):
+            h = vpps.sigmoid(o) * vpps.tanh(c)
+            vpps.scatter(c, h)
+            vpps.push(loss_of(h))
 
         @vpps.cell
-        def step(p, c, h):
-            i, f, g, o = vpps.split(p + U @ h, 4)
-            c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g)
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
+        def first():
+            i, _, g, o = vpps.split(W @ vpps.lookup(table, vpps.pull("word")) + b, 4)
+            finished(vpps.sigmoid(i) * vpps.tanh(g), o)
 
         @vpps.cell
-        def token_loss(h, label):
-            return vpps.cross_entropy(Wo @ h + bo, label)
+        def later():
+            ((c, h),) = vpps.gather()
+            i, f, g, o = vpps.split(W @ vpps.lookup(table, vpps.pull("word")) + b + U @ h, 4)
+            finished(vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g), o)
 
-        self.project, self.cell, self.token_loss = project, step, token_loss
-        self.hidden = weights["U"].shape[1]
+        self.cells = [first, later]
         self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target=target, vps=vps)
+        self._added: list[Any] = []
 
-    @staticmethod
-    def prepare(tokens: Any) -> list[tuple[int, int]]:
-        """Plain ints. Made once per sequence, as a data loader would, outside the timing."""
-        return list(zip(tokens.words.tolist(), tokens.labels.tolist(), strict=True))
+    def prepare(self, tokens: Any) -> int:
+        """Number of the sequence in the set that holds all."""
+        self._added.append(tokens)
+        return len(self._added) - 1
 
-    def graph(self, batch: Sequence[list[tuple[int, int]]]) -> tuple[vpps.Graph, vpps.Expression]:
-        """Record a mini-batch; returns it with its loss."""
+    @cached_property
+    def sequences(self) -> GraphSet:
+        """All sequences: chains, whose first vertices have no child."""
+        sizes = [len(tokens.words) for tokens in self._added]
+        before = np.concatenate([np.arange(-1, n - 1) for n in sizes])
+        columns = {
+            "word": np.concatenate([tokens.words for tokens in self._added]),
+            "label": np.concatenate([tokens.labels for tokens in self._added]),
+        }
+        return GraphSet(sizes, before[:, None], kind=before >= 0, kinds=("first", "later"), columns=columns)
+
+    def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:
+        """Join the sequences of a mini-batch; returns their graph with its loss."""
+        chosen = self.sequences[batch]
         graph = vpps.Graph()
-        losses = []
-        for tokens in batch:
-            c = h = graph.zeros(self.hidden)
-            for word, label in tokens:
-                c, h = self.cell(self.project(graph.lookup(self.words, word)), c, h)
-                losses.append(self.token_loss(h, label))
-        return graph, vpps.sum(losses) * (1.0 / len(batch))
+        inputs = {"word": chosen["word"], "label": chosen["label"]}
+        losses = graph.map(self.cells, **chosen.structure, inputs=inputs)
+        return graph, vpps.sum(losses) * (1.0 / chosen.whole)
 
 
 class TreesAsData:

@@ -68,7 +68,7 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 // vertices, for up to VP_TILE_COLUMNS columns of one row. finish(g, row, column) gets every element.
 template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp, const Args& i, Finish finish)
 {
-    enum { COLUMNS = VP_TILE_COLUMNS / WARP, AT_ONCE = 8 };  // vertices whose values are on their way
+    enum { COLUMNS = VP_TILE_COLUMNS / WARP, AT_ONCE = VP_AMPLE ? 8 : 2 };  // vertices whose values are on their way
     const int n = i.head.n, v0 = share(n, warp(), WARPS), v1 = share(n, warp() + 1, WARPS);
     for_tiles(vp, i.head.width, (int)i.columns, [&](int row, int from, int to, int) {
         VP_ROLLED for (int k = 0; k < COLUMNS; k++) {

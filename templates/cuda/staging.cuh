@@ -38,14 +38,31 @@ struct Pieces {
             Word from = first ? look_up(p, row) : found;
             if (p.indexed()) from += p.mode & VP_OFFSET_MASK;
             const int to = p.vector * STAGE + p.offset, floats = p.vector < n ? p.width : 0;
-            VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += 2 * WARPS) copy_two(k + warp(), from, to, floats, buffer);
+            VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += (VP_AMPLE ? 2 : 1) * WARPS) {
+                if constexpr (VP_AMPLE) copy_two(k + warp(), from, to, floats, buffer);
+                else copy_piece(k + warp(), from, to, floats, buffer);
+            }
         }
         if (columns == width) return;
         VP_ROLLED for (int v = 0; v < n; v++)
             VP_ROLLED for (int c = columns + thread(); c < width; c += THREADS) buffer[v * STAGE + c] = 0.f;
     }
-    // By the whole warp, the pieces that lanes `k` and k + WARPS have looked up: side by side, as one alone would be over before
-    // what it asks other lanes for has come.
+    // By the whole warp, the piece that lane `k` has looked up.
+    VP_DEVICE void copy_piece(int k, Word from, int to, int floats, float* buffer) const
+    {
+        const float* source = vp.pool + __shfl_sync(~0u, from, k);
+        float* target = buffer + __shfl_sync(~0u, to, k);
+        const int n = __shfl_sync(~0u, floats, k);
+        if ((((size_t)source / 4 | (size_t)(target - buffer) | (size_t)n) & 3) == 0) {
+            VP_ROLLED for (int c = 4 * lane(); c < n; c += 8 * WARP) {
+                copy_async16(target + c, source + c);
+                if (c + 4 * WARP < n) copy_async16(target + c + 4 * WARP, source + c + 4 * WARP);
+            }
+        } else {
+            VP_ROLLED for (int c = lane(); c < n; c += WARP) copy_async4(target + c, source + c);
+        }
+    }
+    // The pieces of lanes `k` and k + WARPS side by side: a piece alone is over before what it asks other lanes for has come.
     VP_DEVICE void copy_two(int k, Word from, int to, int floats, float* buffer) const
     {
         const float* source[2];
@@ -84,13 +101,11 @@ template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, in
 {
     const Pieces pieces = {vp, x, total, columns, width};
     int row = 0, n = 0;  // of the pass that is there
-    // Where registers are scarce it is worked out anew for every pass.
-    const bool held = VP_CACHED <= 128;
-    Pieces::Place mine = pieces.place(lane());
+    Pieces::Place mine = pieces.place(lane());  // without ample registers worked out anew for every pass
     Word found = pieces.look_up(mine, 0);
     VP_ROLLED for (int k = 0; true; k++) {
         const int next = row + n, size = least(PASS, total - next);
-        if (!held) mine = pieces.place(VP_OPAQUE(lane()));
+        if (!VP_AMPLE) mine = pieces.place(VP_OPAQUE(lane()));
         if (BUFFERS > 1 && size) {
             pieces.copy(next, size, mine, found, stage_buffer(k));
             if (next + size < total) found = pieces.look_up(mine, next + size);
@@ -98,7 +113,7 @@ template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, in
         if (n) f(stage_buffer(k + BUFFERS - 1), row, n);
         if (!size) return;
         if (BUFFERS == 1) {
-            if (!held) mine = pieces.place(VP_OPAQUE(lane()));
+            if (!VP_AMPLE) mine = pieces.place(VP_OPAQUE(lane()));
             pieces.copy(next, size, mine, found, stage_buffer(0));
             if (next + size < total) found = pieces.look_up(mine, next + size);
         }

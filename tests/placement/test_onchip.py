@@ -249,17 +249,18 @@ def test_a_forced_tier_that_does_not_fit_is_an_error_with_numbers() -> None:
 
 def test_the_staging_buffer_is_doubled_where_the_device_copies_asynchronously() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 132)
-    assert (plan.chip.tile, plan.chip.stage, plan.chip.buffers) == (8, 1280, 2)
-    sums = 8 * 5 * 8  # of 5 rows and 8 vertices, from 8 warps
+    assert (plan.chip.tile, plan.chip.tiles, plan.chip.stage, plan.chip.buffers) == (8, 2, 1280, 2)
+    sums = 8 * 5 * 16  # of 5 rows and 16 vertices, from 8 warps
     results = 5 * THREADS
-    assert plan.chip.shared_bytes == KERNEL_SHARED + 2 * 4 * 8 * 1280 + 4 * (sums + results)
-    assert plan_onchip(tree_lstm(256), T4, 40).chip.buffers == 1
+    assert plan.chip.shared_bytes == KERNEL_SHARED + 2 * 4 * 16 * 1280 + 4 * (sums + results)
+    small = plan_onchip(tree_lstm(256), T4, 40).chip
+    assert (small.tiles, small.buffers) == (1, 1)
 
 
 def test_weights_come_before_the_second_staging_buffer() -> None:
     plan = plan_onchip([square("A", 1920)], H200, 132)
     assert tiers(plan)["A^T"] == "shared"
-    assert plan.chip.buffers == 1
+    assert (plan.chip.tiles, plan.chip.buffers) == (1, 1)
 
 
 def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
@@ -560,7 +561,7 @@ def test_explain_shows_every_role() -> None:
     assert re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB overlay [1]"
     assert f"[2] {ROW_SLICED}" in text
     assert "52 of 192 per thread; weights take 52" in text
-    assert "86 of 216 KiB per block: two staging buffers of 40 KiB, 1 KiB of partial sums, 5 KiB of results" in text
+    assert "167 of 216 KiB per block: two staging buffers of 80 KiB, 2 KiB of partial sums, 5 KiB of" in text
     assert "6666 KiB in memory" in text
     assert max(map(len, text.splitlines())) <= 110
 

@@ -12,6 +12,7 @@ SCRIPT_WORDS = 2048  # of a script that a thread block has in shared memory at a
 SUM_FLOATS = 512  # for sums of the block, or for results of products that wait for the tail behind them
 SCRATCH_FLOATS = SUM_FLOATS + 4  # and for the verdict of a wait
 KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel takes
+AMPLE_REGISTERS = 128  # that weights take of a thread, at most, where some are left: with more, kernels spilled
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
 
 
@@ -106,6 +107,11 @@ class Chip:
     vps: int = 0
     turns: bool = False
     last: bool = False
+
+    @property
+    def leaves_registers(self) -> bool:
+        """Whether so many registers are left beside those of weights that more may be on its way at once."""
+        return self.registers <= AMPLE_REGISTERS
 
     @property
     def keeps_gradients(self) -> bool:

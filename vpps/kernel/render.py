@@ -232,6 +232,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_COUNT": (chip.vps, "virtual processors; 0: any number, as the launch says"),
         "VP_SLOTS": (len(chip.slots), "that hold weights on the chip"),
         "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
+        "VP_AMPLE": (int(chip.leaves_registers), "there are registers for more that is on its way"),
         "VP_TILE": (chip.tile, "vectors whose products with the slots are summed up at a time"),
         "VP_TILES": (chip.tiles, "that are in shared memory together"),
         "VP_STAGE": (chip.stage, "floats of a vector in shared memory"),

@@ -68,7 +68,8 @@ def gpu_axes(
     subject: Subject, device: Device, base: Configuration, chosen: Mapping[str, Any]
 ) -> tuple[Configuration, list[Axis]]:
     """Where to begin, with one row per warp as VPPS does, and: more of them until it gets worse; slots that follow
-    hidden units, as the planner would choose them and with fewer vertices at a time; other policies."""
+    hidden units, as the planner would choose them and with fewer vertices at a time; groups of blocks that hold all
+    weights each, so that fewer blocks read a vector; other policies."""
     policies = Axis("policy", tuple(POLICIES), ordered=False)
     if "onchip" in chosen:
         return base, [policies]
@@ -81,6 +82,7 @@ def gpu_axes(
     axes = [
         Axis("rows per warp", tuple(turns[1:]), ordered=True),
         Axis("aligned slots", tuple(aligned), ordered=False),
+        Axis("groups", tuple({"onchip": {"groups": n}} for n in (2, 4)), ordered=True),
         policies,
     ]
     ((start,), _) = checked([applied(base, *turns[:1])], chip)

@@ -10,12 +10,14 @@
 #define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
 #define VP_SLOTS 3                  // that hold weights on the chip
 #define VP_CACHED 5                 // floats of weights and gradients in the registers of every thread
-#define VP_TILE 8                   // vectors that one pass over the slots multiplies
+#define VP_AMPLE 1                  // there are registers for more that is on its way
+#define VP_TILE 8                   // vectors whose products with the slots are summed up at a time
+#define VP_TILES 2                  // that are in shared memory together
 #define VP_STAGE 64                 // floats of a vector in shared memory
-#define VP_STAGED 1024              // floats of all vectors there; room, too, for the weights or gradients of a slot
+#define VP_STAGED 2048              // floats of all vectors there; room, too, for the weights or gradients of a slot
 #define VP_MOST 3                   // floats that a slot takes of each thread, at most
-#define VP_BUFFERS 2                // tiles of vectors in shared memory: 2 where the next one comes meanwhile
-#define VP_SUMS 192                 // floats of partial sums
+#define VP_BUFFERS 2                // such sets of vectors in shared memory: 2 where the next one comes meanwhile
+#define VP_SUMS 384                 // floats of partial sums
 #define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
 #define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
 #define VP_TURNS 0                  // rows of some matrices are dealt in turns, not by parts

@@ -83,7 +83,7 @@ def _plan(request: SlotRequest) -> OnChip:
     if slots and with_results.shared_bytes <= available:
         chip = with_results
         longer = replace(chip, tiles=2, sums=2 * chip.sums)
-        if chip.buffers == 2 and longer.shared_bytes <= available:
+        if chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
             chip = longer
     return OnChip(chip, held, strategy, request.vps, device, request.matrices, options, request.limits)
 

@@ -90,7 +90,7 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
     blocks, slots = chip.blocks_per_sm, onchip.weights_in("shared")
-    staging = FLOAT32.bytes * chip.tile * chip.stage
+    staging = FLOAT32.bytes * chip.tiles * chip.tile * chip.stage
     gradients = chip.shared_units - slots
     all_weights = sum(h.floats for h in onchip.held)
     on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
@@ -110,7 +110,11 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
             "device",
             f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors, {blocks} on each",
         ),
-        ("kernel", f"{chip.tile} vertices per tile, {onchip.options.ownership} ownership"),
+        (
+            "kernel",
+            f"{chip.tile} vertices per tile, {chip.tiles * chip.tile} brought together, {onchip.options.ownership} "
+            "ownership",
+        ),
         ("gradients", WHERE[onchip.gradients]),
         (
             "registers",
