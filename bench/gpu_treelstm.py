@@ -6,8 +6,8 @@
 Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. To vpps graphs are data, as
 the others have levels that were planned before, unless --program says otherwise. There is a line of vpps alone, then
 one for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no
-figure; whoever fails is named, the next one runs, and the exit status is 1. Products of PyTorch run in float32, then all
-is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32 in both.
+figure; whoever fails is named, the next one runs, and the exit status is 1. Products of PyTorch run in float32, then
+all is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32 in both.
 """
 
 from __future__ import annotations

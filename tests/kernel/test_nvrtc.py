@@ -311,7 +311,7 @@ class TestLibrary:
         monkeypatch.setattr(metadata, "version", lambda package: "99.0")
         assert nvrtc.compiler_version() == f"NVRTC {builtins.suffixes[-2][1:]}{builtins.suffix}"
 
-    @pytest.mark.parametrize(("version", "caches"), [("12.0", False), ("12.8", False), ("12.9", True), ("13.0", True)])
+    @pytest.mark.parametrize("version,caches", [("12.0", False), ("12.8", False), ("12.9", True), ("13.0", True)])
     def test_keeps_nothing_itself(self, version: str, caches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """What its own cache returns has no log (tests/gpu/test_machine.py); older ones do not know the option."""
         own = libnvrtc.library()
