@@ -11,7 +11,8 @@ Sequences per second of forward, backward and SGD. The text is `word|label` toke
 it into pieces of that length, `tokens=real` takes the sentences as they are. There is a line of vpps alone, then one
 for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no figure;
 whoever fails is named, the next one runs, and the exit status is 1. "graph" is a CUDA graph of the whole step, for
-equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing dynamic in it. To vpps sequences are data.
+equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing dynamic in it. To
+vpps the sequences are data.
 """
 
 from __future__ import annotations

@@ -68,24 +68,18 @@ __device__ __forceinline__ void copy_async16(float* to, const float* from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 // Where `when` says so; without a branch.
-template <int FLOATS> __device__ __forceinline__ void copy_async_if(bool when, float* to, const float* from)
+__device__ __forceinline__ void copy_async16_if(bool when, float* to, const float* from)
 {
-    if constexpr (FLOATS == 4) {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}"
-                     ::"r"(shared_address(to)), "l"(from), "r"((unsigned)when) : "memory");
-    } else {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4;}"
-                     ::"r"(shared_address(to)), "l"(from), "r"((unsigned)when) : "memory");
-    }
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}"
+                 ::"r"(shared_address(to)), "l"(from), "r"((unsigned)when) : "memory");
 }
 __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
 __device__ __forceinline__ void copy_async4(float* to, const float* from) { *to = *from; }
 __device__ __forceinline__ void copy_async16(float* to, const float* from) { *(float4*)to = *(const float4*)from; }
-template <int FLOATS> __device__ __forceinline__ void copy_async_if(bool when, float* to, const float* from)
+__device__ __forceinline__ void copy_async16_if(bool when, float* to, const float* from)
 {
-    if (when && FLOATS == 4) copy_async16(to, from);
-    else if (when) copy_async4(to, from);
+    if (when) copy_async16(to, from);
 }
 __device__ __forceinline__ void copy_async_wait() {}
 #endif

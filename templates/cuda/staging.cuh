@@ -62,7 +62,8 @@ struct Pieces {
             VP_ROLLED for (int c = lane(); c < n; c += WARP) copy_async4(target + c, source + c);
         }
     }
-    // The pieces of lanes `k` and k + WARPS side by side: a piece alone is over before what it asks other lanes for has come.
+    // The pieces of lanes `k` and k + WARPS side by side: one alone is over before what it asks other lanes for has come. All
+    // lanes take all turns, without a branch: where some have no floats left they copy nothing.
     VP_DEVICE void copy_two(int k, Word from, int to, int floats, float* buffer) const
     {
         const float* source[2];
@@ -76,20 +77,18 @@ struct Pieces {
             source[j] = vp.pool + first, target[j] = buffer + place;
             all |= first | (Word)(place | n[j]);
         }
-        if ((all & 3) == 0) copy_by<4>(source, target, n);
-        else copy_by<1>(source, target, n);
-    }
-    // So many floats at once. All lanes take all turns: where some have none left they copy nothing.
-    template <int FLOATS> VP_DEVICE static void copy_by(const float* (&from)[2], float* (&to)[2], int (&n)[2])
-    {
-        enum { LANES = FLOATS * WARP };
+        if (all & 3) {
+            VP_UNROLL for (int j = 0; j < 2; j++)
+                VP_ROLLED for (int c = lane(); c < n[j]; c += WARP) copy_async4(target[j] + c, source[j] + c);
+            return;
+        }
         const int end = most(n[0], n[1]);
-        VP_UNROLL for (int j = 0; j < 2; j++) n[j] -= FLOATS * lane(), from[j] += FLOATS * lane(), to[j] += FLOATS * lane();
-        VP_ROLLED for (int c = 0; c < end; c += 2 * LANES) {
+        VP_UNROLL for (int j = 0; j < 2; j++) n[j] -= 4 * lane(), source[j] += 4 * lane(), target[j] += 4 * lane();
+        VP_ROLLED for (int c = 0; c < end; c += 8 * WARP) {
             VP_UNROLL for (int j = 0; j < 2; j++) {
-                copy_async_if<FLOATS>(c < n[j], to[j], from[j]);
-                copy_async_if<FLOATS>(c + LANES < n[j], to[j] + LANES, from[j] + LANES);
-                to[j] += 2 * LANES, from[j] += 2 * LANES;
+                copy_async16_if(c < n[j], target[j], source[j]);
+                copy_async16_if(c + 4 * WARP < n[j], target[j] + 4 * WARP, source[j] + 4 * WARP);
+                target[j] += 8 * WARP, source[j] += 8 * WARP;
             }
         }
     }

@@ -116,10 +116,9 @@ Word load_script(const Word* p);  // through the path that is not coherent: for 
 // The copy is made at the wait, as late as the hardware may make it.
 void copy_async4(float* shared, const float* global);
 void copy_async16(float* shared, const float* global);
-template <int FLOATS> void copy_async_if(bool when, float* shared, const float* global)
+inline void copy_async16_if(bool when, float* shared, const float* global)
 {
-    if (when && FLOATS == 4) copy_async16(shared, global);
-    else if (when) copy_async4(shared, global);
+    if (when) copy_async16(shared, global);
 }
 void copy_async_wait();
 
