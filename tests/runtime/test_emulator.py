@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.processes import finish, start
 from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.simt_compiler import build_simt
 from vpps.runtime.emulator import Emulator, Finding
@@ -655,3 +656,18 @@ class TestArguments:
         with pytest.raises(CompileError, match="try again"):
             Emulator(path)
         assert not path.exists()
+
+
+def test_python_exits_with_a_handle_open() -> None:
+    """Silently, as on the other targets."""
+    code = """
+    import vpps
+
+    model = vpps.Model(seed=1)
+    b = model.parameter("b", (8,))
+    user = {"handle": vpps.Handle(model, target="simt", vps=2)}
+    user["user"] = user  # so that it lives until modules are gone
+    graph = vpps.Graph()
+    user["handle"].fb(graph, vpps.cross_entropy(graph.zeros(8) + b, 3))
+    """
+    assert finish(start(code), 60)[::2] == (0, "")

@@ -171,7 +171,7 @@ class SimtMachine(Machine):
 
     def close(self) -> None:
         self._open = False
-        self.pool = aligned_zeros(0)
+        self.pool = np.zeros(0, FLOAT32.dtype)  # what aligned_zeros imports is gone when Python exits
 
 
 def _number(variable: Variable, most: int) -> int:
