@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vpps.compiler.passes import Passes
@@ -55,8 +55,9 @@ class Stacking:
         self.history = history
         self._seen_for: tuple[int, tuple[str, ...]] | None = None
         self._for_all: tuple[Stacks, tuple[TracedCell, ...]] | None = None
+        self._wanted: tuple[Stacks, tuple[TracedCell, ...]] | None = None  # by the latest `see`
 
-    def see(self, cells: Iterable[TracedCell], optimizer: Optimizer, trains: bool = True) -> None:
+    def see(self, cells: Collection[TracedCell], optimizer: Optimizer, trains: bool = True) -> None:
         """Find stacks for the cells of a graph. Where Ctrl-C comes, the next call finds them.
 
         Args:
@@ -66,14 +67,14 @@ class Stacking:
         if self._seen_for != seen_for:  # what is frozen has no gradient, which leaves less to compute
             self._start_anew(optimizer)
             self._seen_for = seen_for
-        firsts = [first for cell in cells if (first := self._first_like(cell)) is not None]
-        new = [first for first in dict.fromkeys(firsts) if first not in self._trained]
+        new = [] if self.has_seen(cells) else self._new(cells)
         if trains and new:
             self._seen_for = None
             self.history.cells.extend(new)
             self._trained.update(dict.fromkeys(new))
             self._decide(optimizer)
             self._seen_for = seen_for
+            self._seen.update(cells)
         wanted = self._decided
         if not trains and new:
             for first in new:
@@ -84,19 +85,28 @@ class Stacking:
                 if self._for_all is None:
                     self._for_all = self._agreed([*self._trained, *self._beside], optimizer)
                 wanted = self._for_all
+        if wanted is self._wanted:
+            return
         stacks, self.cells = wanted
         if not stacks.same_as(self.stacks):
             self.stacks = stacks
+        self._wanted = wanted
 
-    def has_seen(self, cells: Iterable[TracedCell]) -> bool:
+    def has_seen(self, cells: Collection[TracedCell]) -> bool:
         """Whether steps with all of them were seen, so that another one would change nothing."""
-        firsts = self._first
-        return all(cell in firsts and (firsts[cell] is None or firsts[cell] in self._trained) for cell in cells)
+        return self._seen.issuperset(cells)
+
+    def _new(self, cells: Collection[TracedCell]) -> list[TracedCell]:
+        """First cells with programs that no step has had; notes all others."""
+        firsts = {cell: self._first_like(cell) for cell in cells}
+        self._seen.update(cell for cell, first in firsts.items() if first is None or first in self._trained)
+        return [first for first in dict.fromkeys(firsts.values()) if first is not None and first not in self._trained]
 
     def _start_anew(self, optimizer: Optimizer) -> None:
         # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
         self._first_of: dict[Any, TracedCell] = {}
         self._first: dict[TracedCell, TracedCell | None] = {}
+        self._seen: set[TracedCell] = set()  # those that have no say, or are like one that steps have had
         self._simple: dict[TracedCell, TracedCell] = {}
         self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
         self._beside: dict[TracedCell, bool] = {}  # cells of other calls: whether they can do with what was decided
