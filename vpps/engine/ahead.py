@@ -191,8 +191,7 @@ def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Updat
         return inference
     training = planner.plan_training(graph, loss, update, 0)
     both = copy(training)
-    both.instructions |= inference.instructions
-    both.tails |= inference.tails
+    both.used = training.instructions | inference.instructions, training.tails | inference.tails
     return both
 
 

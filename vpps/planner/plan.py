@@ -78,6 +78,7 @@ class Plan:
     Attributes:
         script: the words; index lists and input data included.
         pool_floats: floats of the pool that it uses.
+        places: address of each value's first float, by value id; NOWHERE where it is not computed.
         loss_slot: address of the loss after the launch, or -1.
         n_barriers: barriers of a launch.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
@@ -92,6 +93,7 @@ class Plan:
         has_loss: whether it leaves a loss at `loss_slot`.
         input_gradients: (value, address) of every value of an input that wanted its gradient; address ZERO where none
             flows into it.
+        used: `instructions` and `tails`, one object for all plans of a planner that use the same cells.
         explanation: who made which word, and what lies where, where it was planned with an account.
     """
 
@@ -115,20 +117,25 @@ class Plan:
         self.encoded = call.encoding, time.perf_counter_ns()
         self._tables, self._n_tables, self._keeps = memory.tables, call.n_tables, bool(call.keeps)
         self._library, self._before, self._again = library, before, again
-        self._addresses = memory.addresses[: call.n_values]
+        self.places: NDArray[np.uint32] = memory.addresses[: call.n_values]
         self.kept: int = max(library.distribution.end, call.present_stop)
-        self.present = Present(self._addresses, graph.n_calls, self.pool_floats) if call.stays else None
-        self._touched = memory.touched[: len(library.parameters) if call.training else 0]
+        self.present = Present(self.places, graph.n_calls, self.pool_floats) if call.stays else None
+        self._touched = memory.touched if call.training else _NOTHING
         self._grouping = memory.grouping
-        self._key = call.names, ids, bool(call.training)
-        n_divisions = 1 + call.ends_alone if call.seeded and call.n_wanted else 0
-        later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
-        self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
+        self.used = library.used(call.names, ids, bool(call.training))
+        self.divisions: list[int] = []
+        self._continued: list[int] = []
+        if call.n_launches > 1:
+            n_divisions = 1 + call.ends_alone if call.seeded and call.n_wanted else 0
+            later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
+            self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
         self.seeds: int = call.seeds_at
         self.has_loss = bool(call.training and not call.seeded)
         self.updates_alone = bool(call.seeded and not call.n_wanted)
         self.continuation = self._what_follows(memory, call) if call.n_products else None
-        self.input_gradients = _pairs(call.input_gradients, call.n_input_gradients)
+        self.input_gradients = _NO_PAIRS
+        if n := call.n_input_gradients:  # copies, as there will be others soon
+            self.input_gradients = np.frombuffer(ctypes.string_at(call.input_gradients, 16 * n), np.int64).reshape(n, 2)
         self.held = before
         if call.training:
             self.held = self._sums() if call.keeps else NOTHING_HELD
@@ -161,7 +168,7 @@ class Plan:
     @cached_property
     def addresses(self) -> NDArray[np.int64]:
         """Address of each value's first float, by value id; -1 where it is not computed."""
-        found = self._addresses.astype(np.int64)
+        found = self.places.astype(np.int64)
         found[found == NOWHERE] = -1
         return found
 
@@ -187,15 +194,15 @@ class Plan:
             found[p] = UsedRows(rows, used.gradient, used.offsets, used.numbers, used.idle)
         return found
 
-    @cached_property
+    @property
     def instructions(self) -> frozenset[str]:
         """Names of those that it uses."""
-        return self._library.used(*self._key)[0]
+        return self.used[0]
 
-    @cached_property
+    @property
     def tails(self) -> frozenset[Tail]:
         """Programs of those that it uses."""
-        return self._library.used(*self._key)[1]
+        return self.used[1]
 
     @cached_property
     def grouping(self) -> Grouping | None:
@@ -307,12 +314,8 @@ class Plan:
         )
 
 
-def _pairs(at: int, n: int) -> NDArray[np.int64]:
-    """A copy of the pairs of numbers that lie there, (n, 2)."""
-    return np.frombuffer(ctypes.string_at(at, 16 * n), np.int64).reshape(n, 2) if n else _NO_PAIRS
-
-
 _NO_PAIRS = np.zeros((0, 2), np.int64)
+_NOTHING = np.zeros(0, np.uint8)
 
 
 def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:

@@ -6,6 +6,7 @@ more when somebody asks.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ from vpps.planner.plan import Plan, Present, Seeds
 from vpps.planner.planner_library import PlannerLibrary
 from vpps.planner.policies import Policy, policy_named
 from vpps.planner.row_order import RECORDED
-from vpps.record.rows import Rows, value_ids
+from vpps.record.rows import Rows
 
 
 class Planner:
@@ -79,8 +80,7 @@ class Planner:
         Raises:
             CompileError: there is no compiler.
         """
-        values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
-        return self._library(None).forward(graph, values, held, key, present)
+        return self._library(None).forward(graph, _ids_of(wanted), held, key, present)
 
     def plan_training(
         self,
@@ -105,7 +105,7 @@ class Planner:
                 wants its gradient.
             CompileError: there is no compiler.
         """
-        return self._library(update).training(graph, np.array([loss.ref]), update, parity, key, held, keep)
+        return self._library(update).training(graph, array("q", (loss.ref,)), update, parity, key, held, keep)
 
     def plan_halves(
         self,
@@ -118,11 +118,9 @@ class Planner:
     ) -> Plan:
         """As `plan_training`, in two launches: forward, and what follows from gradients of what is wanted, which the
         caller writes at `Plan.seeds`, one behind the other."""
-        values, widths = [np.atleast_1d(value_ids(e)) for e in wanted], [size(e.shape) for e in wanted]
-        each = np.repeat(widths, [len(v) for v in values])
+        each = np.repeat([size(e.shape) for e in wanted], [len(e) if isinstance(e, Rows) else 1 for e in wanted])
         seeds = Seeds(np.cumsum(each) - each, int(each.sum()))
-        found = np.concatenate(values)
-        return self._library(update).training(graph, found, update, parity, key, held, False, seeds)
+        return self._library(update).training(graph, _ids_of(wanted), update, parity, key, held, False, seeds)
 
     def plan_update(
         self, update: Update, parity: int, held: HeldGradients, given: Mapping[Parameter, NDArray[np.int64]]
@@ -148,3 +146,14 @@ class Planner:
             )
         self._latest = found
         return found
+
+
+def _ids_of(wanted: Sequence[Expression | Rows]) -> array[int]:
+    """Value ids of expressions, and of rows, one after the other."""
+    found = array("q")
+    for e in wanted:
+        if isinstance(e, Rows):
+            found.frombytes(e.ids.tobytes())
+        else:
+            found.append(e.ref)
+    return found

@@ -26,6 +26,7 @@ from vpps.compiler.pieces import piece_rows
 from vpps.compiler.records import PartsRecord, flat
 from vpps.errors import NoGradientError, ScriptError
 from vpps.graph.graph import Graph
+from vpps.kernel.shared_types import address
 from vpps.model.model import Parameter
 from vpps.model.optim import HYPER
 from vpps.ops import Form
@@ -63,12 +64,8 @@ _log = logging.getLogger(__name__)
 
 STEP = 4  # bytes of the number of one
 OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE, Status.NEW_STEPS  # the end of a graph does not tell
+DONE = int(Status.DONE)
 AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE, Status.NEW_STEPS
-
-
-def address(numbers: Any) -> int:
-    """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
 
 class _ReachesBack(Exception):
@@ -127,13 +124,16 @@ class PlannerLibrary:
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
-        self._call = Call(
-            layout=LayoutCode[layout.upper()],
-            splits=int(cells.passes.lazy_batching),
-            dead_outputs=int(cells.passes.dead_outputs),
-            new_pair=ctypes.addressof(self._pair),
+        self._call, self._fresh = (
+            Call(),
+            Call(  # the latter: as the former is before a plan
+                layout=LayoutCode[layout.upper()],
+                splits=int(cells.passes.lazy_batching),
+                dead_outputs=int(cells.passes.dead_outputs),
+                new_pair=ctypes.addressof(self._pair),
+            ),
         )
-        self._call_at = ctypes.addressof(self._call)
+        self._call_at, self._fresh_at = ctypes.addressof(self._call), ctypes.addressof(self._fresh)
         self._lock = threading.Lock()  # somebody may ask about a plan while another one is made
 
     # ---- plans
@@ -141,7 +141,7 @@ class PlannerLibrary:
     def forward(
         self,
         graph: Graph,
-        wanted: NDArray[np.int64],
+        wanted: array[int],
         held: HeldGradients,
         key: LaunchKey | StepKey | None = None,
         present: Present | None = None,
@@ -155,11 +155,7 @@ class PlannerLibrary:
             calls: plan only the first so many vertices, with an account.
         """
         with self._lock:
-            call = self._call
-            call.training = call.updates = call.keeps = call.clips = call.averages = 0
-            self._take_key(graph, key)
-            call.loss_slot = -1
-            call.held = call.n_held_rows = call.n_given_rows = call.seeded = 0
+            self._begin(-1, graph, key)
 
             def planned(present: Present | None) -> Plan:
                 again = partial(self.forward, graph, wanted, held, key, present, graph.n_calls)
@@ -174,7 +170,7 @@ class PlannerLibrary:
     def training(
         self,
         graph: Graph,
-        wanted: NDArray[np.int64],
+        wanted: array[int],
         update: Update | None,
         parity: int,
         key: LaunchKey | StepKey | None,
@@ -195,14 +191,10 @@ class PlannerLibrary:
         """
         again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, graph.n_calls)
         with self._lock:
-            call = self._call
-            call.training, call.loss_slot, call.n_given_rows = 1, LOSS_SLOTS + parity, 0
-            call.seeded = int(seeds is not None)
+            call = self._begin(LOSS_SLOTS + parity, graph, key)
+            call.training, call.updates, call.keeps = 1, int(update is not None), int(keep)
             if seeds is not None:
-                call.seeds, call.n_seed_floats = address(seeds.offsets), seeds.floats
-            self._take_key(graph, key)
-            call.updates, call.keeps = int(update is not None), int(keep)
-            call.clips = call.averages = 0
+                call.seeded, call.seeds, call.n_seed_floats = 1, address(seeds.offsets), seeds.floats
             alive: list[Any] = []
             if update is not None:
                 alive.append(self._take_update(update))
@@ -227,22 +219,19 @@ class PlannerLibrary:
         nothing = Graph()
         again = partial(self.update, update, parity, held, given, 0)
         with self._lock:
-            call = self._call
-            call.training, call.loss_slot, call.seeded = 1, LOSS_SLOTS + parity, 1
-            call.keeps = call.n_seed_floats = 0
-            self._take_key(nothing, None)
-            call.updates, call.clips, call.averages = 1, 0, 0
+            call = self._begin(LOSS_SLOTS + parity, nothing, None)
+            call.training = call.updates = call.seeded = 1
             alive = [self._take_update(update), self._take_held(held)]
             rows, alive_rows = self._rows_of_tables(given)
             call.n_given_rows, call.given_rows = len(given), rows.buffer_info()[0]
             alive.append(alive_rows)
-            plan = self._plan(nothing, np.zeros(0, np.int64), held, calls, again)
+            plan = self._plan(nothing, array("q"), held, calls, again)
         return _averaged(plan, update)
 
     def _plan(
         self,
         graph: Graph,
-        wanted: NDArray[np.int64],
+        wanted: array[int],
         held: HeldGradients,
         calls: int | None,
         again: Callable[[], Plan],
@@ -256,7 +245,7 @@ class PlannerLibrary:
             blocks = [b for b in (BlockArrays(b.block, calls, since) for b in topology.blocks) if len(b.calls)]
             batch = BatchInputs.of_blocks(blocks, [self._cell(b.cell) for b in blocks], topology.n_values)
         call = self._call
-        call.stays, call.n_present, call.present_stop = int(present is not None), 0, 0
+        call.stays = int(present is not None)
         if present is not None and len(present.addresses):
             call.present, call.n_present = address(present.addresses), len(present.addresses)
             call.present_stop = present.stop
@@ -273,22 +262,22 @@ class PlannerLibrary:
             plan.grouping.note_idle()
         return plan
 
-    def _planned(
-        self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None, since: int
-    ) -> Memory:
+    def _planned(self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int) -> Memory:
         """Have C++ plan a batch, answering what it asks; the memory that the plan is in."""
         call = self._call
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = (address(wanted) if len(wanted) else 0), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
-        call.places = 0
         if len(Batching) * batch.n_blocks > len(self._ids):
             self._ids = np.zeros(len(Batching) * batch.n_blocks, np.int64)
-            call.cells = address(self._ids)
+            call.cells = self._fresh.cells = address(self._ids)
         self._values = max(self._values, batch.n_values)
         status: int = Status.MORE_MEMORY
-        while status in AGAIN:
+        while status != DONE:
+            if status not in AGAIN:
+                cell = batch.cells[call.new_block].name if call.new_block >= 0 else ""
+                raise _wrong(status, graph, cell, call)
             memory = self._memory()
             call.script, call.addresses, call.touched, call.tables, call.products = memory.at
             if self.groups > 1:
@@ -297,6 +286,8 @@ class PlannerLibrary:
             status = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)
             self._values = max(self._values, call.n_all_values)
+            if status == DONE:
+                break
             if since and status in OF_ALL:
                 raise _ReachesBack
             if status == Status.NEW_BLOCK:
@@ -309,8 +300,6 @@ class PlannerLibrary:
                 steps = np.frombuffer(ctypes.string_at(call.steps, STEP * call.n_vertices), np.int32)
                 places = places_by_block(Topology(graph, calls), steps)
                 call.places = address(places)
-        if status != Status.DONE:
-            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "", call)
         if call.unseen:
             note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
         return memory
@@ -433,10 +422,11 @@ class PlannerLibrary:
 
     # ---- what it needs beside the graph
 
-    def _take_key(self, graph: Graph, key: LaunchKey | StepKey | None) -> None:
-        """Say which random numbers dropout has."""
+    def _begin(self, loss_slot: int, graph: Graph, key: LaunchKey | StepKey | None) -> Call:
+        """Say where the loss is left, and which random numbers dropout has; nothing else is said yet."""
+        ctypes.memmove(self._call_at, self._fresh_at, ctypes.sizeof(Call))
         call = self._call
-        call.key_on, call.key_low, call.key_high, call.n_examples = int(key is not None), 0, 0, 0
+        call.loss_slot, call.key_on = loss_slot, int(key is not None)
         call.outside = -1 - key.shard if type(key) is StepKey else -1
         if key is not None and not self._keyless.issuperset(graph.blocks):
             call.key_low, call.key_high = key
@@ -446,6 +436,7 @@ class PlannerLibrary:
                 given = (numbers, 0) if isinstance(numbers, int) else (0, address(numbers.numbers) if n else 0)
                 self._examples.extend((first, n, *given))
             call.examples, call.n_examples = self._examples.buffer_info()[0], len(graph.examples)
+        return call
 
     def _take_update(self, update: Update) -> NDArray[np.float32]:
         """Say what step is made; returns what must stay alive meanwhile."""
@@ -477,7 +468,6 @@ class PlannerLibrary:
     def _take_held(self, held: HeldGradients) -> list[Any]:
         """Say what gradients the pool holds; returns what must stay alive meanwhile."""
         call = self._call
-        call.held = call.n_held_rows = 0
         alive: list[Any] = []
         if held.dense:
             dense = np.array([p in held.dense for p in self.parameters], np.uint8)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vpps.errors import HandleError
 from vpps.kernel.cache import load_library
 from vpps.kernel.host_compiler import build_cpu, build_tails
+from vpps.kernel.shared_types import address
 from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
@@ -141,9 +142,9 @@ class CpuMachine(Machine):
     def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
         if continuation is not None:
             raise HandleError("target 'cpu' makes all gradients in the launch itself, so nothing can follow it")
-        self._state.alive[:] = [self.pool, script, self._recording]
-        at = self.pool.ctypes.data, script.ctypes.data
-        if not self._state.lib.vpps_launch(self._state.handle, *at, self.helped):
+        state, pool = self._state, self.pool
+        state.alive[:] = [pool, script, self._recording]
+        if not state.lib.vpps_launch(state.handle, address(pool), address(script), self.helped):
             raise HandleError("a launch was begun while another one is running")
 
     @property
@@ -159,8 +160,8 @@ class CpuMachine(Machine):
         check_numbers(spec.tails | self._tails)
         entries = [*self._entries, *_entries(build_tails(new, self._timeline, self._tile))]
         table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
-        for entry, (number, address) in zip(table, entries, strict=False):
-            entry.number, entry.run = number, address
+        for entry, (number, run) in zip(table, entries, strict=False):
+            entry.number, entry.run = number, run
         # Ctrl-C may come between any two of these: the table that the threads have must not go, and what is not in it
         # must not be thought to be.
         self._state.tables.append(table)

@@ -12,7 +12,7 @@ import numpy as np
 from vpps.graph.graph import Graph
 from vpps.planner.native.interface import GivenBlock, GivenList
 from vpps.record.arrays import BlockArrays
-from vpps.record.chunks import Chunk
+from vpps.record.chunks import NO_DATA, Chunk
 from vpps.record.packed import PackedChunk
 from vpps.record.trace import TracedCell
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL, Block
@@ -101,7 +101,9 @@ class BatchInputs:
             width,
         )
         found += (args, width, args + WORD * block.n_args, width)
-        found.append(self._address(_joined(block.data[first:])) if block.data else 0)
+        data = _joined(block.data[first:]) if block.data else NO_DATA
+        self._alive.append(data)
+        found.append(self._address(data))
         for lengths, elements in zip(block.lengths, block.elements, strict=True):
             begin = int(np.asarray(lengths)[:first].sum()) if first else 0
             found += (0, self._of_ints(lengths) + WORD * first, self._of_ints(elements) + WORD * begin)
@@ -114,14 +116,12 @@ class BatchInputs:
             found += (n, at + length * CALL, 1, at + length * FIRST, 1, at + length * LEVEL, 1)
             found += (args_at, v.n_args, args_at + length * v.n_args, v.n_ints, 0)
             return
-        found.append(len(v.calls))
-        for column in (v.calls, v.first, v.levels):
-            found += (self._address(column), 1)
-        for table in (v.args, v.ints):
-            found += (self._address(table) if table.size else 0, table.shape[1])
-        found.append(self._address(v.data) if v.data.size else 0)
+        self._alive.append(v)
+        address, args, ints = self._address, v.args, v.ints
+        found += (len(v.calls), address(v.calls), 1, address(v.first), 1, address(v.levels), 1)
+        found += (address(args), args.shape[1], address(ints), ints.shape[1], address(v.data))
         for xs in v.lists:
-            found += (self._address(xs.ends), 0, self._address(xs.elements) if len(xs.elements) else 0)
+            found += (address(xs.ends), 0, address(xs.elements))
 
     def _of_ints(self, ints: Any) -> int:
         """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
@@ -132,16 +132,16 @@ class BatchInputs:
         return addressof(found)
 
     def _address(self, numbers: Any) -> int:
-        """Of the first of some numbers, which stay where they are if they lie in one piece."""
+        """Of the first of some numbers, which stay where they are if they lie in one piece; 0 of none."""
+        if not numbers.size:
+            return 0
         try:
-            found = from_buffer(numbers)  # a seventh of what NumPy takes to tell it
+            return addressof(from_buffer(numbers))  # a seventh of what NumPy takes to tell it
         except (TypeError, ValueError):  # it cannot be written to, or does not lie in one piece
             numbers = np.ascontiguousarray(numbers)
             self._alive.append(numbers)
             address: int = numbers.__array_interface__["data"][0]
             return address
-        self._alive.append(found)
-        return addressof(found)
 
 
 def _joined(data: list[Float32]) -> Float32:
