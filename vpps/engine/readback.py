@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +11,20 @@ from numpy.typing import NDArray
 from vpps.errors import GraphError
 from vpps.ops.operand import Expression
 from vpps.placement.distribution import ZERO, Pool
+from vpps.planner.native.interface import NOWHERE
 from vpps.planner.plan import Plan
 from vpps.record.rows import Rows, value_ids
 
+_NOWHERE = np.array([NOWHERE], np.uint32)
 
-def addresses_of(plan: Plan, expression: Expression | Rows, what: str) -> NDArray[np.int64]:
+
+def addresses_of(plan: Plan, expression: Expression | Rows, what: str) -> NDArray[np.uint32]:
     """Where in the pool its value is, or its values are. Raises GraphError: it has none there."""
-    ids = np.atleast_1d(value_ids(expression))
-    late = len(ids) and int(ids.max()) >= len(plan.addresses)
-    addresses = np.full(1, -1) if late else plan.addresses[ids]
-    if len(addresses) and int(addresses.min()) < 0:
+    try:
+        addresses = places_of(plan, expression)
+    except IndexError:  # recorded later
+        addresses = _NOWHERE
+    if len(addresses) and int(np.maximum.reduce(addresses)) == NOWHERE:
         if plan.loss_slot < 0:
             raise GraphError(
                 f"{what}: {expression!r} was not computed by the latest call, forward, or not kept: "
@@ -32,22 +37,35 @@ def addresses_of(plan: Plan, expression: Expression | Rows, what: str) -> NDArra
     return addresses
 
 
-def read_rows(pool: Pool, addresses: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
+def places_of(plan: Plan, expression: Expression | Rows) -> NDArray[np.uint32]:
+    """The same, of what is known to be there."""
+    return plan.places.take(expression.ids if isinstance(expression, Rows) else (expression.ref,))
+
+
+def read_value(pool: Pool, addresses: NDArray[np.uint32], expression: Expression | Rows) -> NDArray[np.float32]:
+    """A copy of the value of an expression, or of those of rows, (n, ...), that lies, or begin, there."""
+    found = read_rows(pool, addresses, expression.shape)
+    return found if isinstance(expression, Rows) else found.reshape(expression.shape)
+
+
+def read_rows(pool: Pool, addresses: NDArray[np.integer[Any]], shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Values that begin at some addresses, (n, ...)."""
     n, width = len(addresses), math.prod(shape)
     if not n:
         return np.zeros((0, *shape), np.float32)
     # In one piece, where it is: on a GPU every read is a copy to the host.
-    first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
-    floats: NDArray[np.float32] = pool[first : last + width]
-    offsets = addresses - first
+    first, last = int(addresses[0]), int(addresses[-1])
     found: NDArray[np.float32]
-    if (step := last - first) == (n - 1) * width and bool((offsets == np.arange(0, step + 1, width)).all()):
-        found = floats.copy()  # as those of one step lie: one behind the other
+    in_order = last - first == (n - 1) * width
+    if in_order and addresses.tobytes() == np.arange(first, last + 1, width, dtype=addresses.dtype).tobytes():
+        found = pool[first : last + width].copy()  # as those of one step lie: one behind the other
     else:  # by the longest pieces of which both rows and what lies between them are made
+        first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
+        offsets = addresses - first
         piece = int(np.gcd.reduce(offsets, initial=width))
-        found = floats.reshape(-1, piece).take((offsets // piece)[:, None] + np.arange(width // piece), axis=0)
-    return found.reshape(-1, *shape)
+        pieces = pool[first : last + width].reshape(-1, piece)
+        found = pieces.take((offsets // piece)[:, None] + np.arange(width // piece), axis=0)
+    return found.reshape(n, *shape)
 
 
 def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDArray[np.float32]:

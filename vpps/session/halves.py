@@ -22,7 +22,7 @@ from vpps.engine.gradients import (
 )
 from vpps.engine.options import check_loss
 from vpps.engine.parameter_store import ParameterStore
-from vpps.engine.readback import addresses_of, read_rows
+from vpps.engine.readback import places_of, read_value
 from vpps.engine.serialised import serialised
 from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
@@ -123,16 +123,15 @@ class Halves(Session):
                 input that wants its gradient.
             CapacityError, HandleError: as `fb`.
         """
-        flags = {"train": train, "keep": keep, "update": update}
-        train, keep, update = (as_flag(flag, name, HandleError) for name, flag in flags.items())
-        keep |= update
+        train, update = as_flag(train, "train", HandleError), as_flag(update, "update", HandleError)
+        keep = as_flag(keep, "keep", HandleError) or update
         if update and self._is_shared:
             raise HandleError(
                 "forward(update=True): a rank by itself would have other weights than the others; use keep=True, and "
                 "apply(backward(seeds)), which adds up the gradients of all ranks"
             )
         self._check(graph, "forward", training=keep)
-        if isinstance(wanted, Expression | Rows):
+        if type(wanted) is not list and isinstance(wanted, Expression | Rows):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
         wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
@@ -410,11 +409,8 @@ class Halves(Session):
 
     def _values(self, plan: Plan, wanted: Sequence[Expression | Rows]) -> list[Float32]:
         """What the latest launch has computed."""
-        pool, found = self._engine.machine.pool, []
-        for e in wanted:
-            rows = read_rows(pool, addresses_of(plan, e, "forward"), e.shape)
-            found.append(rows if isinstance(e, Rows) else rows.reshape(e.shape))
-        return found
+        pool = self._engine.machine.pool
+        return [read_value(pool, places_of(plan, e), e) for e in wanted]
 
 
 _NOTHING = Graph()

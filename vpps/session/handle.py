@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from vpps.compiler.passes import Passes
 from vpps.distributed.world import World
 from vpps.engine.losses import OnNonfinite
 from vpps.engine.options import Example, Options, check_loss, described
-from vpps.engine.readback import addresses_of, input_gradient, read_rows
+from vpps.engine.readback import addresses_of, input_gradient, read_value
 from vpps.engine.serialised import serialised
 from vpps.engine.timeline import Timeline
 from vpps.errors import GraphError, HandleError
@@ -219,10 +218,8 @@ class Handle(DataParallel):
         Raises:
             GraphError: an expression of another graph, or one that was not computed or not kept.
         """
-        if isinstance(expression, Rows):
-            return read_rows(self._engine.machine.pool, self._addresses(expression, "value"), expression.shape)
-        address, n = int(self._addresses(expression, "value")[0]), math.prod(expression.shape)
-        return self._engine.machine.pool[address : address + n].reshape(expression.shape).copy()
+        addresses = addresses_of(self._latest_plan(expression, "value"), expression, "value")
+        return read_value(self._engine.machine.pool, addresses, expression)
 
     @serialised
     def device_value(self, expression: Expression) -> Any:
@@ -241,14 +238,11 @@ class Handle(DataParallel):
         """
         if isinstance(expression, Rows):
             raise GraphError(f"device_value: {expression!r} may lie anywhere; use value, or device_value of one row")
-        address = int(self._addresses(expression, "device_value")[0])
+        address = int(addresses_of(self._latest_plan(expression, "device_value"), expression, "device_value")[0])
         pool = self._engine.machine.pool
         if not isinstance(pool, DevicePool):
             raise HandleError(f"device_value: target {self.target!r} has its memory on the host; use value")
         return pool.view(address, expression.shape)
-
-    def _addresses(self, expression: Expression | Rows, what: str) -> NDArray[np.int64]:
-        return addresses_of(self._latest_plan(expression, what), expression, what)
 
     @serialised
     def input_gradient(self, expression: Expression | Rows) -> NDArray[np.float32]:
