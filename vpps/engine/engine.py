@@ -31,7 +31,7 @@ from vpps.model.optim import Optimizer
 from vpps.ops.element import WORD_BYTES
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey, launch_key
-from vpps.placement.distribution import LEFT_OUT, NOTHING_HELD, Pool
+from vpps.placement.distribution import LEFT_OUT, Pool
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
@@ -63,6 +63,10 @@ class _Flight(NamedTuple):
     loss: Expression | None
     simple: bool
     undo: Callable[[], None]
+
+
+def _undo_nothing() -> None:
+    """Of a launch of which nothing is noted."""
 
 
 class Evaluated(NamedTuple):
@@ -155,6 +159,7 @@ class Engine:
         self.timelines: dict[int, Timeline] = {}
         self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
         self._prepared = 0  # when planning began
+        self._can_run: object = None  # what the latest plan of this planner has used, where there was a kernel for it
         self.peak = 0
 
     def close(self) -> None:
@@ -241,8 +246,11 @@ class Engine:
         while True:
             assert self.planner is not None
             plan = make(self.planner)
+            if plan.used is self._can_run:
+                return plan
             spec = KernelSpec(plan.instructions, self.arrangement.chip, plan.tails)
             if self.machine.can_run(spec):
+                self._can_run = plan.used
                 return plan
             self.wait()
             if self.machine.launches:
@@ -292,12 +300,13 @@ class Engine:
     def may_queue(self, plan: Plan) -> bool:
         """Whether a step may be launched while the one before runs: it needs nothing that only the host can do, and
         does not depend on whether that one is left out."""
-        fits = plan.pool_floats <= len(self.machine.pool) and self.store.is_uploaded
-        simple = self._is_simple(plan) and all(flight.simple for flight in self._flights)
-        return self.machine.queues and fits and simple
+        machine, flights = self.machine, self._flights
+        if not (machine.queues and self._is_simple(plan) and all(flight.simple for flight in flights)):
+            return False
+        return plan.pool_floats <= len(machine.pool) and self.store.is_uploaded
 
     def _is_simple(self, plan: Plan) -> bool:
-        return self.store.is_simple and plan.held == NOTHING_HELD and not plan.divisions
+        return self.store.is_simple and not (plan.held or plan.divisions)
 
     def launch(
         self,
@@ -340,7 +349,7 @@ class Engine:
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-        undo = self.store.restorer(plan)
+        undo = self.store.restorer(plan) if step else _undo_nothing
         self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
         try:
             if step:

@@ -159,16 +159,20 @@ class ParameterStore:
     def is_uploaded(self) -> bool:
         """Whether the pool has all that the model has: `upload` and `upload_gradients` would do nothing."""
         return (
-            all(self._versions.get(p) == p.version for p in self.distribution.places)
+            self._has_weights
             and (self.kind is None or self._moments_are_current)
             and (self._held_in_pool or self.model.accumulated is None)
         )
+
+    @property
+    def _has_weights(self) -> bool:
+        return [*self._versions.values()] == [p.version for p in self.distribution.places]
 
     def upload(self) -> None:
         """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool
         self.note_changes()
-        for p, place in distribution.places.items():
+        for p, place in () if self._has_weights else distribution.places.items():
             version = p.version  # now: another thread may bring others meanwhile, which are uploaded then
             if self._versions.get(p) != version:
                 distribution.store_weights(pool, p, p.host)

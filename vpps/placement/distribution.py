@@ -148,6 +148,9 @@ class HeldGradients:
     dense: frozenset[Parameter] = frozenset()
     rows: Mapping[Parameter, NDArray[np.int64]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.dense or self.rows)
+
 
 NOTHING_HELD = HeldGradients()
 
