@@ -45,6 +45,7 @@ class ParameterStore:
         self._distribution: Distribution | None = None
         self._layout = -1  # the model's layout that it was made for
         self._versions: dict[Parameter, int] = {}  # of the weights in the pool
+        self._uploaded: list[int] = []  # the same, in the order of the parameters, when `upload` was called last
         self._known: dict[Parameter, int] = {}  # the same, also of those that have lost their place
         self.changes = 0  # of weights, by whomever
         self._state_version = -1  # of the optimizer's state, adopted
@@ -159,20 +160,19 @@ class ParameterStore:
     def is_uploaded(self) -> bool:
         """Whether the pool has all that the model has: `upload` and `upload_gradients` would do nothing."""
         return (
-            self._has_weights
+            all(self._versions.get(p) == p.version for p in self.distribution.places)
             and (self.kind is None or self._moments_are_current)
             and (self._held_in_pool or self.model.accumulated is None)
         )
 
-    @property
-    def _has_weights(self) -> bool:
-        return [*self._versions.values()] == [p.version for p in self.distribution.places]
-
     def upload(self) -> None:
         """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool
-        self.note_changes()
-        for p, place in () if self._has_weights else distribution.places.items():
+        versions = [p.version for p in distribution.places]
+        changed = versions != self._uploaded or not self._versions
+        if changed:
+            self.note_changes()
+        for p, place in distribution.places.items() if changed else ():
             version = p.version  # now: another thread may bring others meanwhile, which are uploaded then
             if self._versions.get(p) != version:
                 distribution.store_weights(pool, p, p.host)
@@ -182,6 +182,7 @@ class ParameterStore:
                     if isinstance(p, Lookup):
                         self._row_averaged[p] = self._rows_averaged(p).copy()
                 self._versions[p] = version
+        self._uploaded = versions
         if self.kind is not None and not self._moments_are_current:
             state = self._saved_state()
             for p, place in distribution.places.items():
