@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -79,7 +80,7 @@ class Optimizer:
                 self._require(name)
         if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # in this order: every step asks
             raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
-        known = {f.name for f in fields(self)} - {"groups"}
+        known = {f.name for f in fields(self)} - {"groups"} if self.groups else set()
         for pattern, values in self.groups.items():
             if not isinstance(pattern, str) or not isinstance(values, Mapping):
                 raise ModelError(f"{type(self).__name__}(groups={{{pattern!r}: {values!r}}}): expected {_GROUPS}")
@@ -135,10 +136,10 @@ class Optimizer:
         if number is None or not abs(number) <= MAX_FLOAT32 or not holds(number):
             raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
 
-    def hyper(self, step: int) -> NDArray[np.float32]:
+    def hyper(self, step: int) -> array[float]:
         """The floats of `HYPER` for update number `step` (from 1, counted since the moments began)."""
         values = {"lr": self.rate, "weight_decay": self.weight_decay, **self._extra(step)}
-        return np.array([values.get(k, 0.0) for k in HYPER], np.float32)
+        return array("f", [values.get(k, 0.0) for k in HYPER])
 
     def _extra(self, step: int) -> dict[str, float]:
         return {}

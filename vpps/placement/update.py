@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,9 +46,9 @@ class Update:
     step: int
     clip_norm: float | None
     averaging: Averaging | None = None
-    _hyper: dict[str | None, NDArray[np.float32]] = field(default_factory=dict, compare=False)
+    _hyper: dict[str | None, array[float]] = field(default_factory=dict, compare=False)
 
-    def hyper(self, parameter: str, group: str | None) -> NDArray[np.float32]:
+    def hyper(self, parameter: str, group: str | None) -> array[float]:
         """Hyper-parameters of a parameter, by name, and of all others of its group; a schedule is asked once."""
         if group not in self._hyper:
             self._hyper[group] = self.optimizer.at(self.number, parameter).hyper(self.step)

@@ -8,7 +8,6 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +119,7 @@ class PlannerLibrary:
         self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
         self._memories: list[Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
-        self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
+        self._groups: tuple[tuple[str, ...], dict[str | None, str], array[int]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
@@ -133,7 +132,9 @@ class PlannerLibrary:
                 new_pair=ctypes.addressof(self._pair),
             ),
         )
-        self._call_at, self._fresh_at = ctypes.addressof(self._call), ctypes.addressof(self._fresh)
+        self._call_at = ctypes.addressof(self._call)
+        self._bytes, self._fresh_bytes = (memoryview(call).cast("B") for call in (self._call, self._fresh))
+        self._alive: list[Any] = []  # what it points to
         self._lock = threading.Lock()  # somebody may ask about a plan while another one is made
 
     # ---- plans
@@ -156,16 +157,13 @@ class PlannerLibrary:
         """
         with self._lock:
             self._begin(-1, graph, key)
-
-            def planned(present: Present | None) -> Plan:
+            while True:
                 again = partial(self.forward, graph, wanted, held, key, present, graph.n_calls)
-                return self._plan(graph, wanted, held, calls, again, present)
-
-            if present is not None and present.calls:
-                with suppress(_ReachesBack):
-                    return planned(present)
-                present = present._replace(calls=0)
-            return planned(present)
+                try:
+                    return self._plan(graph, wanted, held, calls, again, present)
+                except _ReachesBack:
+                    assert present is not None
+                    present = present._replace(calls=0)
 
     def training(
         self,
@@ -195,10 +193,9 @@ class PlannerLibrary:
             call.training, call.updates, call.keeps = 1, int(update is not None), int(keep)
             if seeds is not None:
                 call.seeded, call.seeds, call.n_seed_floats = 1, address(seeds.offsets), seeds.floats
-            alive: list[Any] = []
             if update is not None:
-                alive.append(self._take_update(update))
-            alive.append(self._take_held(held))
+                self._take_update(update)
+            self._take_held(held)
             plan = self._plan(graph, wanted, held, calls, again)
         return _averaged(plan, update)
 
@@ -221,10 +218,9 @@ class PlannerLibrary:
         with self._lock:
             call = self._begin(LOSS_SLOTS + parity, nothing, None)
             call.training = call.updates = call.seeded = 1
-            alive = [self._take_update(update), self._take_held(held)]
-            rows, alive_rows = self._rows_of_tables(given)
-            call.n_given_rows, call.given_rows = len(given), rows.buffer_info()[0]
-            alive.append(alive_rows)
+            self._take_update(update)
+            self._take_held(held)
+            call.n_given_rows, call.given_rows = len(given), self._rows_of_tables(given)
             plan = self._plan(nothing, array("q"), held, calls, again)
         return _averaged(plan, update)
 
@@ -424,69 +420,64 @@ class PlannerLibrary:
 
     def _begin(self, loss_slot: int, graph: Graph, key: LaunchKey | StepKey | None) -> Call:
         """Say where the loss is left, and which random numbers dropout has; nothing else is said yet."""
-        ctypes.memmove(self._call_at, self._fresh_at, ctypes.sizeof(Call))
         call = self._call
+        self._bytes[:] = self._fresh_bytes
+        self._alive.clear()
         call.loss_slot, call.key_on = loss_slot, int(key is not None)
         call.outside = -1 - key.shard if type(key) is StepKey else -1
         if key is not None and not self._keyless.issuperset(graph.blocks):
             call.key_low, call.key_high = key
-            self._examples = array("q")
+            examples = array("q")
             for first, n, numbers in graph.examples:
                 n = graph.n_calls - first if n is None else n
                 given = (numbers, 0) if isinstance(numbers, int) else (0, address(numbers.numbers) if n else 0)
-                self._examples.extend((first, n, *given))
-            call.examples, call.n_examples = self._examples.buffer_info()[0], len(graph.examples)
+                examples.extend((first, n, *given))
+            call.examples, call.n_examples = self._pointed(examples), len(graph.examples)
         return call
 
-    def _take_update(self, update: Update) -> NDArray[np.float32]:
-        """Say what step is made; returns what must stay alive meanwhile."""
-        call = self._call
-        hyper, sets = self._hyper(update)
-        call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
-        if update.clip_norm is not None:
-            call.clips, call.max_norm = 1, float_word(update.clip_norm)
-        call.averages = int(update.averaging is not None)
-        return hyper
-
-    def _hyper(self, update: Update) -> tuple[NDArray[np.float32], int]:
-        """Hyper-parameters of the groups of the optimizer, end to end, and their number."""
-        optimizer = update.optimizer
+    def _take_update(self, update: Update) -> None:
+        """Say what step is made."""
+        call, optimizer = self._call, update.optimizer
         patterns = tuple(optimizer.groups)
         if self._groups is None or self._groups[0] != patterns:
             names: dict[str | None, str] = {}  # the first parameter of each group, in the order of the parameters
-            of = []
+            of = array("q")
             for p in self.parameters:
                 name = members(p)[0].name
                 group = optimizer.group_of(name)
                 names.setdefault(group, name)
                 of.append(list(names).index(group))
-            self._groups = patterns, names, np.array([*of, len(HYPER)], np.int64)
-            self._hyper_of_at = self._groups[2].ctypes.data
-        sets = [update.hyper(name, group) for group, name in self._groups[1].items()]
-        return (sets[0] if len(sets) == 1 else np.concatenate(sets or [np.zeros(0, np.float32)])), len(sets)
+            of.append(len(HYPER))
+            self._groups = patterns, names, of
+        hyper = array("f")
+        for group, name in self._groups[1].items():
+            hyper += update.hyper(name, group)
+        call.n_hyper, call.hyper = len(self._groups[1]), self._pointed(hyper)
+        call.hyper_of = self._groups[2].buffer_info()[0]
+        if update.clip_norm is not None:
+            call.clips, call.max_norm = 1, float_word(update.clip_norm)
+        call.averages = int(update.averaging is not None)
 
-    def _take_held(self, held: HeldGradients) -> list[Any]:
-        """Say what gradients the pool holds; returns what must stay alive meanwhile."""
-        call = self._call
-        alive: list[Any] = []
+    def _take_held(self, held: HeldGradients) -> None:
+        """Say what gradients the pool holds."""
         if held.dense:
-            dense = np.array([p in held.dense for p in self.parameters], np.uint8)
-            alive.append(dense)
-            call.held = dense.ctypes.data
+            self._call.held = self._pointed(array("B", [p in held.dense for p in self.parameters]))
         if held.rows:
-            tables, rows = self._rows_of_tables(held.rows)
-            alive += [tables, rows]
-            call.n_held_rows, call.held_rows = len(held.rows), tables.buffer_info()[0]
-        return alive
+            self._call.n_held_rows, self._call.held_rows = len(held.rows), self._rows_of_tables(held.rows)
 
-    def _rows_of_tables(self, given: Mapping[Parameter, NDArray[np.int64]]) -> tuple[array[int], list[Any]]:
-        """Numbers of rows as the compiled planner takes them; and what must stay alive meanwhile."""
-        tables, alive = array("q"), []
+    def _rows_of_tables(self, given: Mapping[Parameter, NDArray[np.int64]]) -> int:
+        """Where numbers of rows are as the compiled planner takes them."""
+        tables = array("q")
         for table, rows in given.items():
-            numbers = np.ascontiguousarray(rows, np.int64)
-            alive.append(numbers)
-            tables.extend((self._number[table], len(numbers), numbers.ctypes.data))
-        return tables, alive
+            tables.extend(
+                (self._number[table], len(rows), self._pointed(array("q", np.asarray(rows, np.int64).tobytes())))
+            )
+        return self._pointed(tables)
+
+    def _pointed(self, numbers: array[Any]) -> int:
+        """Address of some numbers, which stay until the next plan is made."""
+        self._alive.append(numbers)
+        return numbers.buffer_info()[0]
 
 
 def _averaged(plan: Plan, update: Update | None) -> Plan:

@@ -12,7 +12,7 @@ import numpy as np
 from vpps.graph.graph import Graph
 from vpps.planner.native.interface import GivenBlock, GivenList
 from vpps.record.arrays import BlockArrays
-from vpps.record.chunks import NO_DATA, Chunk
+from vpps.record.chunks import Chunk
 from vpps.record.packed import PackedChunk
 from vpps.record.trace import TracedCell
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL, Block
@@ -43,7 +43,7 @@ class BatchInputs:
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int], since: int = 0) -> None:
-        cells: list[TracedCell] = []
+        self.cells: list[TracedCell] = []
         self.n_values = graph.n_values
         self._alive: list[Any] = []
         found: list[int] = []
@@ -52,7 +52,7 @@ class BatchInputs:
             singles, chunks = len(block.rows) // block.width - first, len(block.bulk) - chunks
             if since and not singles and not chunks:
                 continue
-            cells.append(cell)
+            self.cells.append(cell)
             found.append(number(cell))
             if not chunks:
                 self._one_by_one(block, found, first)
@@ -60,15 +60,13 @@ class BatchInputs:
                 self._chunk(block.bulk[-1][1], found)
             else:
                 self._arrays(BlockArrays(block, since=since), found)
-        self.cells, self.n_blocks = tuple(cells), len(cells)
         self._describe(found)
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], n_values: int) -> Self:
         """Blocks as arrays, whose cells have these numbers."""
         made = cls.__new__(cls)
-        made.cells = tuple(b.cell for b in blocks)
-        made.n_blocks, made.n_values, made._alive = len(blocks), n_values, []
+        made.cells, made.n_values, made._alive = [b.cell for b in blocks], n_values, []
         found: list[int] = []
         for number, b in zip(numbers, blocks, strict=True):
             found.append(number)
@@ -81,6 +79,7 @@ class BatchInputs:
         self._alive.clear()
 
     def _describe(self, found: list[int]) -> None:
+        self.n_blocks = len(self.cells)
         self._description = array("q", found)
         self.at = self._description.buffer_info()[0]
 
@@ -89,21 +88,14 @@ class BatchInputs:
 
     def _one_by_one(self, block: Block, found: list[int], first: int) -> None:
         ints, width = block.rows, block.width
-        rows = self._of_ints(ints) + WORD * width * first
-        args = rows + WORD * ARGS
-        found += (
-            len(ints) // width - first,
-            rows + WORD * CALL,
-            width,
-            rows + WORD * FIRST,
-            width,
-            rows + WORD * LEVEL,
-            width,
-        )
-        found += (args, width, args + WORD * block.n_args, width)
-        data = _joined(block.data[first:]) if block.data else NO_DATA
-        self._alive.append(data)
-        found.append(self._address(data))
+        at = self._of_ints(ints) + WORD * width * first
+        args = at + WORD * ARGS
+        found += (len(ints) // width - first, at + WORD * CALL, width, at + WORD * FIRST, width)
+        found += (at + WORD * LEVEL, width, args, width, args + WORD * block.n_args, width, 0)
+        if block.data:
+            data = _joined(block.data[first:])
+            self._alive.append(data)
+            found[-1] = self._address(data)
         for lengths, elements in zip(block.lengths, block.elements, strict=True):
             begin = int(np.asarray(lengths)[:first].sum()) if first else 0
             found += (0, self._of_ints(lengths) + WORD * first, self._of_ints(elements) + WORD * begin)
