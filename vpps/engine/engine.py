@@ -65,10 +65,6 @@ class _Flight(NamedTuple):
     undo: Callable[[], None]
 
 
-def _undo_nothing() -> None:
-    """Of a launch of which nothing is noted."""
-
-
 class Evaluated(NamedTuple):
     """What a forward has computed.
 
@@ -329,38 +325,39 @@ class Engine:
             at_once: `wait` comes next.
         """
         waited = time.perf_counter_ns()
+        machine, store = self.machine, self.store
         self.evaluated = None
-        self.machine.grow(plan.pool_floats, plan.kept, self._pool_limit)
+        machine.grow(plan.pool_floats, plan.kept, self._pool_limit)
         if not self._trains:
             self.model.pull_weights()
-        self.store.upload()
+        store.upload()
         if self._options.verify and not part:
             self._verify(plan)
         if step and not plan.updates_alone:
-            self.store.upload_gradients()
+            store.upload_gradients()
         if given is not None:
-            given(self.machine.pool)
+            given(machine.pool)
         self.plan, self.has_gradients = plan, plan.loss_slot >= 0 and (part > 0 or not plan.divisions)
         self.peak = max(self.peak, plan.pool_floats)
-        number = self.machine.launches + 1
+        number = machine.launches + 1
         if self.records:
             # There are no jumps: a virtual processor executes no more instructions than the script has.
-            recording = self.machine.record(len(plan.script) // HEAD_WORDS)
+            recording = machine.record(len(plan.script) // HEAD_WORDS)
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-        undo = self.store.restorer(plan) if step else _undo_nothing
+        undo = store.restorer(plan) if step else lambda: None  # nothing is noted
         self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
         try:
             if step:
-                self.store.begin(plan, updates)
-            self.machine.helped = at_once
+                store.begin(plan, updates)
+            machine.helped = at_once
             # At the very end: Ctrl-C may come as soon as it runs.
             script = entered_at(plan.script, plan.divisions[part - 1]) if part else plan.script
             if plan.continuation is None or part < len(plan.divisions):
-                self.machine.launch(script)
+                machine.launch(script)
             else:
-                self.machine.launch(script, plan.continuation)
+                machine.launch(script, plan.continuation)
         except BaseException:
             self.check_begun()
             raise

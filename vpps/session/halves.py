@@ -147,8 +147,8 @@ class Halves(Session):
 
         def made(planner: Planner) -> Plan:
             nonlocal key
-            key = self._key(train, draw)
-            return planner.plan_forward(graph, wanted, self._store.held_in_pool, key, self._engine.present(graph, key))
+            engine, key = self._engine, self._key(train, draw)
+            return planner.plan_forward(graph, wanted, engine.store.held_in_pool, key, engine.present(graph, key))
 
         plan, before = self._configurator.kernel_for(graph, made), self._engine.evaluated
         try:
@@ -400,9 +400,10 @@ class Halves(Session):
 
     def _run(self, plan: Plan, **how: Any) -> None:
         """Launch, when no other launch is in flight any more, and wait."""
-        self._engine.wait()
-        self._engine.launch(plan, at_once=True, **how)
-        self._engine.wait()
+        engine = self._engine
+        engine.wait()
+        engine.launch(plan, at_once=True, **how)
+        engine.wait()
 
     def _found(self, plan: Plan) -> Gradients:
         return found_gradients(plan, self._engine.machine.pool, self._store.distribution)
