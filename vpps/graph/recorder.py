@@ -23,7 +23,7 @@ from vpps.kernel.host_compiler import build_library
 from vpps.kernel.processes import EndedError
 from vpps.model.model import Lookup
 from vpps.ops.operand import Expression, in_progress
-from vpps.record import ranges, vertices
+from vpps.record import arrays, ranges, vertices
 from vpps.record.cell import Cell
 from vpps.record.native.interface import header
 
@@ -98,6 +98,7 @@ def use(module: ModuleType) -> None:
         setattr(owner, name, module.Method(getattr(owner, name), *argument))
     vertices.new_tape = module.Tape
     ranges.compiled = module.join
+    arrays.addresses = module.addresses
 
 
 def prepare() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vpps.kernel.shared_types import address
 from vpps.record.chunks import NO_DATA, Chunk, Lists, merged
 from vpps.record.ranges import Ints, running_sum
 from vpps.record.trace import List, TracedCell, Vector
@@ -18,6 +21,15 @@ def _array(ints: list[int]) -> Ints:
     """A copy of a list, or of what the compiled recorder has in place of one."""
     # For a list fromiter is quicker than array; the other kind is copied as the array that it is.
     return np.fromiter(ints, np.int64, len(ints)) if type(ints) is list else np.array(ints, np.int64)
+
+
+def _addresses(*found: NDArray[Any]) -> Sequence[int]:
+    return [address(numbers) if numbers.size else 0 for numbers in found]
+
+
+addresses: Callable[..., Sequence[int]] = _addresses
+"""Where arrays begin, 0 for those without elements; `vpps.record.native` replaces it. Raises TypeError, ValueError: one
+does not lie in one piece, or may not be written to."""
 
 
 def _one_by_one(block: Block) -> Chunk:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpps.graph.graph import Graph
 from vpps.planner.native.interface import GivenBlock, GivenList
+from vpps.record import arrays
 from vpps.record.arrays import BlockArrays
 from vpps.record.chunks import Chunk
 from vpps.record.packed import PackedChunk
@@ -25,9 +27,6 @@ BLOCK = "cell n calls calls_step first first_step levels levels_step args args_s
 LIST = "ends lengths elements"
 for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
     assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
-
-from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
-addressof = ctypes.addressof
 
 
 class BatchInputs:
@@ -90,12 +89,12 @@ class BatchInputs:
         ints, width = block.rows, block.width
         at = self._of_ints(ints) + WORD * width * first
         args = at + WORD * ARGS
-        found += (len(ints) // width - first, at + WORD * CALL, width, at + WORD * FIRST, width)
-        found += (at + WORD * LEVEL, width, args, width, args + WORD * block.n_args, width, 0)
+        n, calls, values, levels = len(ints) // width - first, at + WORD * CALL, at + WORD * FIRST, at + WORD * LEVEL
+        found += (n, calls, width, values, width, levels, width, args, width, args + WORD * block.n_args, width, 0)
         if block.data:
             data = _joined(block.data[first:])
             self._alive.append(data)
-            found[-1] = self._address(data)
+            found[-1:] = self._addresses(data)
         for lengths, elements in zip(block.lengths, block.elements, strict=True):
             begin = int(np.asarray(lengths)[:first].sum()) if first else 0
             found += (0, self._of_ints(lengths) + WORD * first, self._of_ints(elements) + WORD * begin)
@@ -109,31 +108,29 @@ class BatchInputs:
             found += (args_at, v.n_args, args_at + length * v.n_args, v.n_ints, 0)
             return
         self._alive.append(v)
-        address, args, ints = self._address, v.args, v.ints
-        found += (len(v.calls), address(v.calls), 1, address(v.first), 1, address(v.levels), 1)
-        found += (address(args), args.shape[1], address(ints), ints.shape[1], address(v.data))
+        calls, args, ints = v.calls, v.args, v.ints
+        at, first, levels, args_at, ints_at, data = self._addresses(calls, v.first, v.levels, args, ints, v.data)
+        found += (len(calls), at, 1, first, 1, levels, 1, args_at, args.shape[1], ints_at, ints.shape[1], data)
         for xs in v.lists:
-            found += (address(xs.ends), 0, address(xs.elements))
+            ends, elements = self._addresses(xs.ends, xs.elements)
+            found += (ends, 0, elements)
 
     def _of_ints(self, ints: Any) -> int:
         """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
         if not len(ints):
             return 0
-        found = from_buffer(array("q", ints) if type(ints) is list else ints)
+        found = c_char.from_buffer(array("q", ints) if type(ints) is list else ints)
         self._alive.append(found)
         return addressof(found)
 
-    def _address(self, numbers: Any) -> int:
-        """Of the first of some numbers, which stay where they are if they lie in one piece; 0 of none."""
-        if not numbers.size:
-            return 0
+    def _addresses(self, *found: NDArray[Any]) -> Sequence[int]:
+        """Of the first of some numbers, 0 of none. They stay where they are if they lie in one piece."""
         try:
-            return addressof(from_buffer(numbers))  # a seventh of what NumPy takes to tell it
-        except (TypeError, ValueError):  # it cannot be written to, or does not lie in one piece
-            numbers = np.ascontiguousarray(numbers)
-            self._alive.append(numbers)
-            address: int = numbers.__array_interface__["data"][0]
-            return address
+            return arrays.addresses(*found)
+        except (TypeError, ValueError):
+            pieces = [np.require(numbers, requirements=("C", "W")) for numbers in found]
+            self._alive.append(pieces)
+            return arrays.addresses(*pieces)
 
 
 def _joined(data: list[Float32]) -> Float32:

@@ -116,6 +116,23 @@ PyObject* bind(PyObject*, PyObject* args)
     Py_RETURN_NONE;
 }
 
+// addresses(*arrays): where each begins, 0 for one without elements; an error where one does not lie in one piece.
+PyObject* addresses(PyObject*, PyObject* const* args, Py_ssize_t n)
+{
+    PyObject* found = PyTuple_New(n);
+    for (Py_ssize_t k = 0; found && k < n; k++) {
+        Py_buffer view;
+        PyObject* at = nullptr;
+        if (!PyObject_GetBuffer(args[k], &view, PyBUF_C_CONTIGUOUS)) {
+            at = PyLong_FromVoidPtr(view.len ? view.buf : nullptr);
+            PyBuffer_Release(&view);
+        }
+        if (at) PyTuple_SET_ITEM(found, k, at);
+        else Py_CLEAR(found);
+    }
+    return found;
+}
+
 PyCFunction as_function(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t))
 {
     return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f));
@@ -123,6 +140,7 @@ PyCFunction as_function(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t))
 
 PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(Expression, in_progress), before anything else"},
+    {"addresses", as_function(addresses), METH_FASTCALL, "addresses(*arrays)"},
     {"join", as_function(join), METH_FASTCALL, "join(source, starts, sizes, to, shift)"},
     {nullptr, nullptr, 0, nullptr},
 };
