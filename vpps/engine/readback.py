@@ -75,7 +75,7 @@ def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDA
         GraphError: it is no such input.
     """
     ids = np.atleast_1d(value_ids(expression))
-    address_of = np.full(max(len(plan.addresses), int(ids.max(initial=0)) + 1), -1)
+    address_of = np.full(max(len(plan.places), int(ids.max(initial=0)) + 1), -1)
     address_of[plan.input_gradients[:, 0]] = plan.input_gradients[:, 1]
     addresses = address_of[ids]
     if (addresses < 0).any():

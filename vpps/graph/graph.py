@@ -34,6 +34,7 @@ _bare_programs: dict[Any, TracedCell] = {}
 
 _numbers = itertools.count(1)
 
+_VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
 # Ops with a Python constant, and what they are with the constant as an operand.
@@ -521,7 +522,7 @@ class Graph:
 
     def check_owns(self, expression: Any, what: str, given: str = "the one given") -> Any:
         """The expression, or rows, if of this graph; else a GraphError."""
-        if not isinstance(expression, Expression | Rows):
+        if not isinstance(expression, _VALUES):
             raise GraphError(f"{what}: expected an expression, got {expression!r}")
         if expression.owner is not self:
             raise GraphError(

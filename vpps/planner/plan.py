@@ -123,12 +123,9 @@ class Plan:
         self._touched = memory.touched if call.training else _NOTHING
         self._grouping = memory.grouping
         self.used = library.used(call.names, ids, bool(call.training))
-        self.divisions: list[int] = []
-        self._continued: list[int] = []
-        if call.n_launches > 1:
-            n_divisions = 1 + call.ends_alone if call.seeded and call.n_wanted else 0
-            later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
-            self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
+        n_divisions = 1 + call.ends_alone if call.seeded and call.n_wanted else 0
+        later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
+        self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
         self.seeds: int = call.seeds_at
         self.has_loss = bool(call.training and not call.seeded)
         self.updates_alone = bool(call.seeded and not call.n_wanted)

@@ -130,7 +130,8 @@ class Planner:
         Args:
             given: numbers of the rows of tables whose gradients the caller writes (`Plan.tables`).
         """
-        return self._library(update).update(update, parity, held, given)
+        seeds = Seeds(np.zeros(0, np.int64), 0)
+        return self._library(update).training(Graph(), array("q"), update, parity, None, held, False, seeds, given)
 
     def _library(self, update: Update | None) -> PlannerLibrary:
         """What plans launches with such an update."""

@@ -35,7 +35,7 @@ from vpps.placement.stacks import members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account, Ending
-from vpps.planner.native.inputs import BatchInputs
+from vpps.planner.native.inputs import WORD, BatchInputs
 from vpps.planner.native.interface import (
     Call,
     Following,
@@ -64,7 +64,10 @@ _log = logging.getLogger(__name__)
 STEP = 4  # bytes of the number of one
 OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE, Status.NEW_STEPS  # the end of a graph does not tell
 DONE = int(Status.DONE)
-AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE, Status.NEW_STEPS
+PARTS = len(Batching)  # of a cell, at most
+
+
+NO_ROWS: Mapping[Parameter, NDArray[np.int64]] = {}
 
 
 class _ReachesBack(Exception):
@@ -116,7 +119,7 @@ class PlannerLibrary:
         self._numbers: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
-        self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
+        self._ids = array("q")  # of the encoded cells of the latest plan
         self._memories: list[Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], array[int]] | None = None
@@ -148,11 +151,9 @@ class PlannerLibrary:
         present: Present | None = None,
         calls: int | None = None,
     ) -> Plan:
-        """A plan without gradients; those that are held stay.
+        """A plan without gradients, as `Planner` says.
 
         Args:
-            key: of the launch's random numbers; None turns dropout off.
-            present: what is not to be computed again; all other values stay as well.
             calls: plan only the first so many vertices, with an account.
         """
         with self._lock:
@@ -175,53 +176,26 @@ class PlannerLibrary:
         held: HeldGradients,
         keep: bool,
         seeds: Seeds | None = None,
+        given: Mapping[Parameter, NDArray[np.int64]] = NO_ROWS,
         calls: int | None = None,
     ) -> Plan:
-        """A plan of training.
+        """A plan of training, as `Planner` says.
 
         Args:
-            wanted: the loss; or, with seeds, all that they are of.
-            seeds: where the caller writes gradients of what is wanted, between forward and backward.
+            wanted: the loss; or, with seeds, all that they are of: nothing of an update alone.
             calls: as of `forward`.
-
-        Raises:
-            NoGradientError: nothing can be learned.
         """
-        again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, graph.n_calls)
+        again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, given, graph.n_calls)
         with self._lock:
             call = self._begin(LOSS_SLOTS + parity, graph, key)
             call.training, call.updates, call.keeps = 1, int(update is not None), int(keep)
             if seeds is not None:
-                call.seeded, call.seeds, call.n_seed_floats = 1, address(seeds.offsets), seeds.floats
+                call.seeded, call.seeds, call.n_seed_floats = 1, seeds.offsets.ctypes.data, seeds.floats
+                call.n_given_rows, call.given_rows = len(given), self._rows_of_tables(given)
             if update is not None:
                 self._take_update(update)
             self._take_held(held)
             plan = self._plan(graph, wanted, held, calls, again)
-        return _averaged(plan, update)
-
-    def update(
-        self,
-        update: Update,
-        parity: int,
-        held: HeldGradients,
-        given: Mapping[Parameter, NDArray[np.int64]],
-        calls: int | None = None,
-    ) -> Plan:
-        """A plan of an update alone, from dense gradients that are held.
-
-        Args:
-            given: numbers of the rows of tables whose gradients the caller writes.
-            calls: as of `forward`.
-        """
-        nothing = Graph()
-        again = partial(self.update, update, parity, held, given, 0)
-        with self._lock:
-            call = self._begin(LOSS_SLOTS + parity, nothing, None)
-            call.training = call.updates = call.seeded = 1
-            self._take_update(update)
-            self._take_held(held)
-            call.n_given_rows, call.given_rows = len(given), self._rows_of_tables(given)
-            plan = self._plan(nothing, array("q"), held, calls, again)
         return _averaged(plan, update)
 
     def _plan(
@@ -247,7 +221,7 @@ class PlannerLibrary:
             call.present_stop = present.stop
         try:
             memory = self._planned(graph, batch, wanted, calls, since)
-            plan = Plan(graph, self, tuple(self._ids[: call.n_cells].tolist()), memory, call, held, again)
+            plan = Plan(graph, self, tuple(self._ids[: call.n_cells]), memory, call, held, again)
             if calls is not None:
                 where = FoundMemory()  # columns of the batch are copied
                 self._lib.vpps_map(self._handle, ctypes.byref(where))
@@ -265,21 +239,17 @@ class PlannerLibrary:
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = (address(wanted) if len(wanted) else 0), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
-        if len(Batching) * batch.n_blocks > len(self._ids):
-            self._ids = np.zeros(len(Batching) * batch.n_blocks, np.int64)
+        if PARTS * batch.n_blocks > len(self._ids):
+            self._ids = array("q", bytes(WORD * PARTS * batch.n_blocks))
             call.cells = self._fresh.cells = address(self._ids)
         self._values = max(self._values, batch.n_values)
-        status: int = Status.MORE_MEMORY
-        while status != DONE:
-            if status not in AGAIN:
-                cell = batch.cells[call.new_block].name if call.new_block >= 0 else ""
-                raise _wrong(status, graph, cell, call)
+        while True:
             memory = self._memory()
             call.script, call.addresses, call.touched, call.tables, call.products = memory.at
             if self.groups > 1:
                 call.grouping = memory.grouping.ctypes.data
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
-            status = self._lib.vpps_plan(self._handle, self._call_at)
+            status: int = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)
             self._values = max(self._values, call.n_all_values)
             if status == DONE:
@@ -296,6 +266,9 @@ class PlannerLibrary:
                 steps = np.frombuffer(ctypes.string_at(call.steps, STEP * call.n_vertices), np.int32)
                 places = places_by_block(Topology(graph, calls), steps)
                 call.places = address(places)
+            elif status != Status.MORE_MEMORY:
+                cell = batch.cells[call.new_block].name if call.new_block >= 0 else ""
+                raise _wrong(status, graph, cell, call)
         if call.unseen:
             note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
         return memory
@@ -304,7 +277,7 @@ class PlannerLibrary:
         """Of the latest plan."""
         noted = Noted()
         self._lib.vpps_account(self._handle, ctypes.byref(noted))
-        cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells].tolist()]
+        cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells]]
         return Account(noted, call.words, cells, Ending(self.distribution, self._rule, self._averaging))
 
     def _memory(self) -> Memory:
