@@ -25,6 +25,7 @@ from vpps.record.trace import TracedCell
 from vpps.tuning.autotune import cpu_axes
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
+from vpps.tuning.subject import Recipe, Subject
 
 VPS = Axis("virtual processors", tuple({"vps": n} for n in range(2, 9)), ordered=True)
 POLICY = Axis("policy", ({"policy": "sinks-last"}, {"policy": "depth"}), ordered=False)
@@ -382,6 +383,24 @@ class TestTraining:
         tried = [t.configuration.onchip for t in tuned.progress.trials]
         assert tried[0].ownership == "round-robin"
         assert tried[0].rpw == 2
+
+    @pytest.mark.simt
+    def test_what_is_compiled_in_the_background_is_what_a_step_needs(self) -> None:
+        """It could evaluate, too, and not clip: training waited for other kernels."""
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (8, 8))
+        step = vpps.cell(lambda h: vpps.tanh(W @ h) * vpps.sigmoid(W @ h))
+        graph = vpps.Graph()
+        loss = vpps.cross_entropy(step(step(graph.input(np.ones(8)))), 3)
+        passes = vpps.Passes(fusion=True)
+        with vpps.Handle(model, vpps.Adam(), target="simt", vps=2, clip_norm=1.0, passes=passes) as handle:
+            handle.fb(graph, loss)
+            handle.sync_get_latest_loss()
+            machine, configuration = handle._engine.machine, handle._engine.configuration
+            assert machine.device is not None
+            subject = Subject(model, (graph, loss), vpps.Adam(), configuration, clip_norm=1.0)
+            found = Recipe(subject, "simt", machine.device, machine.arch, 2).specs(configuration)
+            assert next(found)[0] == machine.spec
 
     @pytest.mark.cpu
     def test_what_was_found_is_kept_for_other_handles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

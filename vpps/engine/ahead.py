@@ -165,10 +165,14 @@ def specs(
     schedule: str = "vector",
     passes: Passes | None = None,
     panel: int = 1,
+    evaluates: bool = True,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
 
     Without a GPU nothing is held, and there is one. Raises as `vpps.compiler.arrangement.arrangements`.
+
+    Args:
+        evaluates: as of `example_plan`.
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
@@ -180,16 +184,24 @@ def specs(
     for arrangement in found:
         slots = arrangement.slots
         parameters = Distribution(model, vps, panel, moments, trains, slots=slots, groups=groups, stacks=stacks)
-        plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
+        plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update, evaluates)
         yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
 
 
-def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:
-    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference."""
-    inference = planner.plan_forward(graph, [loss])
+def example_plan(
+    planner: Planner, graph: Graph, loss: Expression, update: Update | None, evaluates: bool = True
+) -> Plan:
+    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference.
+
+    Args:
+        evaluates: False: those of the first launch alone, as a handle without an example has them compiled.
+    """
     if update is None:
-        return inference
+        return planner.plan_forward(graph, [loss])
     training = planner.plan_training(graph, loss, update, 0)
+    if not evaluates:
+        return training
+    inference = planner.plan_forward(graph, [loss])
     both = copy(training)
     both.used = training.instructions | inference.instructions, training.tails | inference.tails
     return both

@@ -117,7 +117,8 @@ class Configurator:
         if self._tuner is None:
             from vpps.tuning.autotune import tuner_for
 
-            self._tuner = tuner_for(self._model, self.engine, (graph, loss), self.optimizer, self._chosen)
+            clip_norm = self._options.clip_norm
+            self._tuner = tuner_for(self._model, self.engine, (graph, loss), self.optimizer, clip_norm, self._chosen)
         self.configure(self._tuner.configuration())
 
     def _look_up(self, graph: Graph) -> None:

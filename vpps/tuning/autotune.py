@@ -24,19 +24,20 @@ NICENESS = 10
 
 
 def tuner_for(
-    model: Model, engine: Engine, example: Example, optimizer: Optimizer, chosen: Mapping[str, Any]
-) -> OnlineTuner:
+    model: Model, engine: Engine, example: Example, optimizer: Optimizer, clip_norm: float | None,
+    chosen: Mapping[str, Any],
+) -> OnlineTuner:  # fmt: skip
     """A tuner for a handle that is about to train its first batch.
 
     Args:
         model, engine: of the handle.
         example: the batch: a graph and its loss.
-        optimizer: of the handle.
+        optimizer, clip_norm: of the handle.
         chosen: fields of the configuration that the user chose, which stay as they are.
     """
     # A copy, so that what is planned in the background shares nothing with what is planned meanwhile for training.
     copied = ModelCopy(model, {p.name: p.host for p in model})
-    subject = Subject(copied.model, copied.of(*example), optimizer, engine.configuration)
+    subject = Subject(copied.model, copied.of(*example), optimizer, engine.configuration, clip_norm=clip_norm)
     device = engine.machine.device
     compilers = Compilers(1, NICENESS)
     if device is None:

@@ -36,6 +36,7 @@ class Subject:
         base: what the user forces; tuning changes the rest.
         train: for training, or for evaluation.
         at_once: compilers that run side by side; None for one per core.
+        clip_norm: bound of the gradients' norm in training: clipping takes instructions.
         knowledge: machines of policy `fsm`, so that what a candidate learns the others find.
     """
 
@@ -45,12 +46,13 @@ class Subject:
     base: Configuration = Configuration()  # noqa: RUF009 - frozen
     train: bool = True
     at_once: int | None = None
+    clip_norm: float | None = None
     knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=AutomatonFiles()))
 
     @property
     def update(self) -> Update | None:
         """What a step of training does."""
-        return Update(self._rule, 1, 1, None) if self.train else None
+        return Update(self._rule, 1, 1, self.clip_norm) if self.train else None
 
     @property
     def moments(self) -> int:
@@ -108,7 +110,7 @@ class Recipe:
         subject = self.subject
         return specs(
             subject.model, subject.example, self.device, self.blocks(configuration), subject.update, subject.moments,
-            configuration.onchip, configuration.schedule, configuration.passes,
+            configuration.onchip, configuration.schedule, configuration.passes, evaluates=False,
         )  # fmt: skip
 
     def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
@@ -134,7 +136,7 @@ def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | No
         parameters = Distribution(
             subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks
         )
-        plan = example_plan(subject.planner(configuration, parameters), *subject.example, subject.update)
+        plan = example_plan(subject.planner(configuration, parameters), *subject.example, subject.update, False)
     except VppsError as error:
         return None, str(error)
     return CpuJob(configuration.tile, tuple(sorted(plan.tails, key=lambda tail: tail.number))), ""
