@@ -48,8 +48,8 @@ struct PartialSums {
     VP_DEVICE int apart() const { return PASS * rows; }  // from one warp's to the next one's
 };
 
-// A slot, of rows `first` and on, times NV staged vectors, of which `x` is the first and has number `at` in its pass. A lane goes through the vectors in an order of its own: with its
-// number's highest bits changed in that of the vector (sum_over_lanes_by_vector).
+// A slot, of rows `first` and on, times NV staged vectors: `x` is the first of them, number `at` of its pass. A lane goes through
+// them in an order of its own: with its number's highest bits changed in that of the vector (sum_over_lanes_by_vector).
 template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, int at, int first, const PartialSums& sums)
 {
     enum { LANES = WARP / NV, LEFT = (S::R + LANES - 1) / LANES };  // lanes that sum up one vector; rows of each in the end
