@@ -80,7 +80,7 @@ _GPU_AXES = ("slots", "blocks", "groups", "gradients", "transposed", "policy", "
 # Costs. cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of
 # a core with one vector runs at half the speed of one with six or more (bench/matvec.py), 100 GFLOP/s on slower
 # machines. cuda: a barrier of all multiprocessors of an H100 takes 1.7 us with what comes before and after it; one of
-# 132 has half a TFLOP/s at most, and multiplies 8 vectors at a time, however few there are.
+# 132 has half a TFLOP/s at most, and multiplies 8 vectors at a time, or one or two.
 CUDA = Target(
     "cuda",
     machine=Hook("vpps.runtime.cuda:CudaMachine.for_handle"),

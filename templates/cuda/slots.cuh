@@ -6,8 +6,8 @@
 // The weights are in registers, or in shared memory where each thread finds its own.
 enum {
     TILE = VP_TILE,    // vectors whose products a thread sums up at a time
-    PASS = VP_TILES * TILE,  // vectors that are brought, multiplied and finished together, between barriers of the block
     FEW = TILE < 2 ? TILE : 2,  // likewise, where no more are left: one costs as much as two
+    PASS = VP_TILES * TILE,  // vectors that are brought, multiplied and finished together, between barriers of the block
     STAGE = VP_STAGE,  // floats of a vector in shared memory: the columns of the widest slot
     BUFFERS = VP_BUFFERS,
     SUMS = VP_SUMS,  // partial sums of a pass, or the gradients of its results

@@ -171,6 +171,7 @@ class ParameterStore:
         versions = [p.version for p in distribution.places]
         changed = versions != self._uploaded or not self._versions
         if changed:
+            self._uploaded = []  # until all are there: Ctrl-C may come
             self.note_changes()
         for p, place in distribution.places.items() if changed else ():
             version = p.version  # now: another thread may bring others meanwhile, which are uploaded then

@@ -234,7 +234,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
         "VP_AMPLE": (int(chip.leaves_registers), "there are registers for more that is on its way"),
         "VP_TILE": (chip.tile, "vectors whose products with the slots are summed up at a time"),
-        "VP_TILES": (chip.tiles, "that are in shared memory together"),
+        "VP_TILES": (chip.tiles, "such tiles of a pass: vectors that are brought and finished together"),
         "VP_STAGE": (chip.stage, "floats of a vector in shared memory"),
         "VP_STAGED": (chip.staged, "floats of all vectors there; room, too, for the weights or gradients of a slot"),
         "VP_MOST": (chip.most, "floats that a slot takes of each thread, at most"),

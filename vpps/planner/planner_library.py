@@ -241,7 +241,7 @@ class PlannerLibrary:
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         if PARTS * batch.n_blocks > len(self._ids):
             self._ids = array("q", bytes(WORD * PARTS * batch.n_blocks))
-            call.cells = self._fresh.cells = address(self._ids)
+        call.cells = address(self._ids) if self._ids else 0
         self._values = max(self._values, batch.n_values)
         while True:
             memory = self._memory()

@@ -29,7 +29,7 @@ def _addresses(*found: NDArray[Any]) -> Sequence[int]:
 
 addresses: Callable[..., Sequence[int]] = _addresses
 """Where arrays begin, 0 for those without elements; `vpps.record.native` replaces it. Raises TypeError, ValueError: one
-does not lie in one piece, or may not be written to."""
+does not lie in one piece, or, without that, may not be written to."""
 
 
 def _one_by_one(block: Block) -> Chunk:

@@ -38,7 +38,7 @@ class Configurator:
 
     Attributes:
         engine: the one that works.
-        optimizer: the rule of the updates.
+        optimizer, clip_norm: the rule of the updates.
         listeners: are given the timeline of every launch that has ended.
 
     Raises:
@@ -46,7 +46,7 @@ class Configurator:
     """
 
     def __init__(self, model: Model, options: Options, losses: Losses) -> None:
-        self.optimizer = options.rule
+        self.optimizer, self.clip_norm = options.rule, options.clip_norm
         self.optimizer.check()
         self.listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
         self._model = model
@@ -117,8 +117,8 @@ class Configurator:
         if self._tuner is None:
             from vpps.tuning.autotune import tuner_for
 
-            clip_norm = self._options.clip_norm
-            self._tuner = tuner_for(self._model, self.engine, (graph, loss), self.optimizer, clip_norm, self._chosen)
+            rule = self.optimizer, self.clip_norm
+            self._tuner = tuner_for(self._model, self.engine, (graph, loss), *rule, self._chosen)
         self.configure(self._tuner.configuration())
 
     def _look_up(self, graph: Graph) -> None:

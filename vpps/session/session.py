@@ -54,7 +54,6 @@ class Session:
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._train = options.train
-        self._clip_norm = options.clip_norm
         compiled_planner.prepare()  # in the background, beside recorder and kernel
         recorder.prepare()
         self._losses = Losses(options.on_nonfinite, warns=options.world is None or options.world.is_first)
@@ -204,12 +203,12 @@ class Session:
     @property
     def clip_norm(self) -> float | None:
         """Bound of the global norm of all gradients, or None; may change between calls."""
-        return self._clip_norm
+        return self._configurator.clip_norm
 
     @clip_norm.setter
     def clip_norm(self, bound: float | None) -> None:
         check_option("clip_norm", bound)
-        self._clip_norm = as_number(bound)
+        self._configurator.clip_norm = as_number(bound)
 
     # ---- what may be called
 

@@ -83,7 +83,7 @@ def gpu_axes(
     axes = [
         Axis("rows per warp", tuple(turns[1:]), ordered=True),
         Axis("aligned slots", tuple(aligned), ordered=False),
-        Axis("groups", tuple({"onchip": {"groups": n}} for n in (2, 4)), ordered=True),
+        Axis("groups", tuple({"onchip": {"groups": n}} for n in (2, 4) if not (base.vps or 0) % n), ordered=True),
         policies,
     ]
     ((start,), _) = checked([applied(base, *turns[:1])], chip)

@@ -12,7 +12,7 @@
 #define VP_CACHED 5                 // floats of weights and gradients in the registers of every thread
 #define VP_AMPLE 1                  // there are registers for more that is on its way
 #define VP_TILE 8                   // vectors whose products with the slots are summed up at a time
-#define VP_TILES 2                  // that are in shared memory together
+#define VP_TILES 2                  // such tiles of a pass: vectors that are brought and finished together
 #define VP_STAGE 64                 // floats of a vector in shared memory
 #define VP_STAGED 2048              // floats of all vectors there; room, too, for the weights or gradients of a slot
 #define VP_MOST 3                   // floats that a slot takes of each thread, at most

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
-from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot
+from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, SUM_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.gradients import choose_gradients
 from vpps.placement.onchip.holding import (
@@ -83,6 +83,7 @@ def _plan(request: SlotRequest) -> OnChip:
     if slots and with_results.shared_bytes <= available:
         chip = with_results
         longer = replace(chip, tiles=2, sums=2 * chip.sums)
+        assert 2 * SUM_FLOATS <= RESULT_FLOATS  # as many results has a tile at most (compiler/passes/chaining.py)
         if chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
             chip = longer
     return OnChip(chip, held, strategy, request.vps, device, request.matrices, options, request.limits)
