@@ -1,4 +1,4 @@
-"""Microseconds of one signal/wait level, by form of polling, blocks per multiprocessor and groups.
+"""Microseconds of one signal/wait level, by blocks per multiprocessor and groups.
 
 Every block of a group signals and waits for all of the group, thousands of times in one launch of one block (or two)
 per multiprocessor. `floor` is one round trip to L2: a signal must get there and be seen. With two groups or more
@@ -13,37 +13,34 @@ import sys
 from device import Build, Device, Report, run
 
 BENCH = "gpu_barrier"
-FORMS = ("counter, back-off", "counter, spin", "counter, acquire polls", "epoch", "flags")  # FORM in barrier.cu
-LINE, MOST_BLOCKS = 32, 1024  # of barrier.cu
+LINE = 32  # of barrier.cu
 
 
 def builds(quick: bool) -> list[Build]:
-    """A kernel per form."""
-    return [Build("barrier.cu", "barriers", {"FORM": form}) for form in range(len(FORMS))]
+    """One kernel."""
+    return [Build("barrier.cu", "barriers")]
 
 
 def measure(device: Device, report: Report, options: argparse.Namespace) -> None:
     """Check that every barrier is one, then time it."""
-    words = device.zeros((2 * LINE + 1) * MOST_BLOCKS, "uint32")
-    errors = device.zeros(1, "uint32")
-    for form, build in zip(FORMS, builds(options.quick), strict=True):
-        kernel = device.load(build)
-        for per_sm in (1,) if options.quick else (1, 2):
-            for groups in (1, 4) if options.quick else (1, 2, 4, 6):
-                width = per_sm * device.sms // groups
-                blocks = width * groups
-                cells = device.zeros(2 * blocks, "uint32")
+    (build,) = builds(options.quick)
+    kernel, errors = device.load(build), device.zeros(1, "uint32")
+    for per_sm in (1,) if options.quick else (1, 2):
+        for groups in (1, 4) if options.quick else (1, 2, 4, 6):
+            width = per_sm * device.sms // groups
+            blocks = width * groups
+            words, cells = device.zeros(LINE * groups, "uint32"), device.zeros(2 * blocks, "uint32")
 
-                def launch(levels: int, check: int = 0) -> None:
-                    words.fill(0)
-                    kernel(blocks, 0, words, cells, errors, width, levels, check, cooperative=True)  # noqa: B023
+            def launch(levels: int, check: int = 0) -> None:
+                words.fill(0)  # noqa: B023
+                kernel(blocks, 0, words, cells, errors, width, levels, check, cooperative=True)  # noqa: B023
 
-                launch(50 if options.smallest else 2000, check=1)
-                if wrong := int(device.numpy(errors)[0]):
-                    sys.exit(f"{form}: {wrong} blocks saw data from before a barrier")
-                case = f"{form} blocks={blocks} per_sm={per_sm} groups={groups} width={width}"
-                values = device.per_repetition(launch, 500, options.rounds)
-                report(case, values, floor=device.l2_round_trip, barriers=2500)
+            launch(50 if options.smallest else 2000, check=1)
+            if wrong := int(device.numpy(errors)[0]):
+                sys.exit(f"{wrong} blocks saw data from before a barrier")
+            case = f"blocks={blocks} per_sm={per_sm} groups={groups} width={width}"
+            values = device.per_repetition(launch, 500, options.rounds)
+            report(case, values, floor=device.l2_round_trip, barriers=2500)
 
 
 if __name__ == "__main__":

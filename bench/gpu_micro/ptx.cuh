@@ -52,18 +52,6 @@ DEVICE void add(float4* p, float4 x)
 
 DEVICE void add_release(Word* p) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
 
-DEVICE Word fetch_add_acq_rel(Word* p)
-{
-    Word before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p) : "memory");
-    return before;
-}
-
-DEVICE void store_release(Word* p, Word x)
-{
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
-}
-
 DEVICE Word load_relaxed(const Word* p)
 {
     Word x;
@@ -144,15 +132,6 @@ DEVICE void add(float4* p, float4 x)
     add(q, x.x), add(q + 1, x.y), add(q + 2, x.z), add(q + 3, x.w);
 }
 DEVICE void add_release(Word* p) { add_release(p, 1); }
-DEVICE void store_release(Word* p, Word x) { add_release(p, x - load_relaxed(p)); } // of a word with one writer
-DEVICE Word fetch_add_acq_rel(Word* p)
-{
-    add_release(p, 0);
-    for (;;) {
-        const Word before = load_acquire(p);
-        if (compare_and_swap(p, before, before + 1) == before) return before;
-    }
-}
 DEVICE void count(Word* p) { add_relaxed(p, 1); }
 DEVICE void pause(Word nanoseconds) { nap(nanoseconds); }
 DEVICE void stop() { __builtin_trap(); }
