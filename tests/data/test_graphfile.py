@@ -6,6 +6,7 @@ import json
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -125,18 +126,19 @@ def test_failed_write_leaves_the_old_file(graphs: GraphSet, file: Path, monkeypa
     assert list(file.parent.iterdir()) == [file]
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may become longer than a block: writing fails as on a full disk."""
+    """No file may become longer than a block: writing fails as on a full disk. Not for longer: pytest writes, too."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_full_disk_is_an_error_of_data(graphs: GraphSet, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"out\.graphs: cannot be written .*File too large"):
+    with full_disk(), pytest.raises(DataError, match=r"out\.graphs: cannot be written .*File too large"):
         graphs.save(tmp_path / "out.graphs")
     assert not list(tmp_path.iterdir())
 
