@@ -169,11 +169,24 @@ class ParameterStore:
         """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool
         versions = [p.version for p in distribution.places]
-        changed = versions != self._uploaded or not self._versions
-        if changed:
+        if versions != self._uploaded or not self._versions:
             self._uploaded = []  # until all are there: Ctrl-C may come
-            self.note_changes()
-        for p, place in distribution.places.items() if changed else ():
+            self._upload_weights()
+            self._uploaded = versions
+        if self.kind is not None and not self._moments_are_current:
+            state = self._saved_state()
+            for p, place in distribution.places.items():
+                for name, address in zip(self.kind.moments, place.moments, strict=False):
+                    saved = state.moments[name].get(p.name) if state is not None else None
+                    zeros = np.zeros(p.shape, np.float32)
+                    distribution.store(pool, p, address, zeros if saved is None else saved)
+            self._moments_are_current = True
+
+    def _upload_weights(self) -> None:
+        """Bring those that have changed, with their averages."""
+        distribution, pool = self.distribution, self.machine.pool
+        self.note_changes()
+        for p, place in distribution.places.items():
             version = p.version  # now: another thread may bring others meanwhile, which are uploaded then
             if self._versions.get(p) != version:
                 distribution.store_weights(pool, p, p.host)
@@ -183,15 +196,6 @@ class ParameterStore:
                     if isinstance(p, Lookup):
                         self._row_averaged[p] = self._rows_averaged(p).copy()
                 self._versions[p] = version
-        self._uploaded = versions
-        if self.kind is not None and not self._moments_are_current:
-            state = self._saved_state()
-            for p, place in distribution.places.items():
-                for name, address in zip(self.kind.moments, place.moments, strict=False):
-                    saved = state.moments[name].get(p.name) if state is not None else None
-                    zeros = np.zeros(p.shape, np.float32)
-                    distribution.store(pool, p, address, zeros if saved is None else saved)
-            self._moments_are_current = True
 
     def note_changes(self) -> None:
         """Count what has been done to the model's weights by others."""
