@@ -97,7 +97,8 @@ class Run:
             state = "hung" if most == step.most else "out of time"
         self.bad |= state in ("failed", "hung")
         end = {"event": "end", "state": state, "seconds": outcome.seconds, "status": outcome.status}
-        self.write(step, end | {"said": outcome.said})
+        said = [line.replace(f"{ROOT}/", "") for line in outcome.said]  # results are kept, and read elsewhere
+        self.write(step, end | {"said": said})
         self.tell(step, state, outcome.said[-1] if outcome.said else "", outcome.seconds)
         return outcome.status
 
