@@ -19,21 +19,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import harness
 import numpy as np
 from workload_tasks import make_task
 
 import vpps
-from vpps.planner.native import library
 
 BENCH = "compile"
 PAPER = {  # program: (compilation, module load), seconds
@@ -83,10 +80,8 @@ def once(program: str, arch: str) -> dict[str, float]:
 
 
 def in_new_process(program: str, arch: str) -> dict[str, float]:
-    """As `once`, with a cache that holds nothing but the planner, which is the same for all programs."""
-    planner = library.build().parent
+    """As `once`, with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
-        shutil.copytree(planner, Path(cache, "kernels", planner.name))
         command = [sys.executable, __file__, "--once", program, "--arch", arch]
         environment = os.environ | {"VPPS_CACHE_DIR": cache}
         run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -14,14 +14,20 @@ fail() {
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
+# The command of a Python that is new enough; nothing where there is none.
+find_python() {
+    local candidate
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+        if is_new_enough "$candidate"; then echo "$candidate" && return; fi
+    done
+}
+
 # Makes $venv unless it is there, then installs this checkout with the given extras ("" or "[dev]") if
 # pyproject.toml has changed since that was last done: a second run neither waits nor needs a network.
 prepare_venv() {
-    local extras=$1 candidate base=""
+    local extras=$1 base
     if [[ ! -x $python ]]; then
-        for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
-            if is_new_enough "$candidate"; then base=$candidate && break; fi
-        done
+        base=$(find_python)
         [[ -n $base ]] || fail "vpps needs Python 3.11 or newer, found $(python3 --version 2>/dev/null || echo none)." \
             "Install one (apt-get install python3.11 python3.11-venv, brew install python, conda create -n vpps python=3.12)."
         "$base" -m venv "$venv" >/dev/null || {
@@ -38,6 +44,8 @@ prepare_venv() {
             fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
+    # A pull may have brought other sources; done at once where it has not.
+    "$python" -m vpps.installation >/dev/null || fail "planner and recorder cannot be compiled: see the message above."
 }
 
 # Puts an NVRTC beside the environment's own, for tests/kernel/test_nvrtc_versions.py: $1 names the folder, $2 is what pip

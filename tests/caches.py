@@ -9,7 +9,6 @@ from pathlib import Path
 
 from vpps.config import cache_dir
 from vpps.kernel.host_compiler import build_cpu
-from vpps.planner.native import library as planner
 
 LATEST = 400
 """Entries that are taken over, of a cache that may hold thousands."""
@@ -18,11 +17,9 @@ LATEST = 400
 def cache_with_kernels(folder: Path) -> Path:
     """The folder as a cache with the kernels that were used last, but without measured choices.
 
-    What takes longest to compile, and most tests need, is among them: the cpu target's kernels and the planner.
+    What takes longest to compile, and most tests need, is among them: the cpu target's kernel.
     """
-    for timeline in (False, True):
-        build_cpu(timeline)
-    planner.build()
+    build_cpu()
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
     for entry in sorted(filter(_used, (cache_dir() / "kernels").iterdir()), key=_used)[-LATEST:]:
         with suppress(OSError):  # another process may remove it meanwhile

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("VPPS_VERIFY", "1")  # every script that a test launches is checked first
+os.environ.setdefault("VPPS_LOG", "notset")  # no notices: what is compiled for the first time differs from run to run
 os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what tests expect
 # Most tests are of generic instructions, and their cells, hundreds of them, need no tails compiled. Those of tails ask
 # for them (tests/compiler/passes/test_fusion.py).

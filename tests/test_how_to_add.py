@@ -230,8 +230,9 @@ def test_what_is_added_works(tmp_path: Path) -> None:
         "VPPS_CACHE_DIR": str(tmp_path / "cache"),
         "VPPS_ISA": "portable", "VPPS_PASSES": "-fusion", "VPPS_RECORDER": "python", "CXX": str(quick),
     }  # fmt: skip
-    program = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
-        program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT
-    )
-    assert done.returncode == 0, done.stderr
+    for program in (["-m", "vpps.installation"], ["-c", PROGRAM]):
+        done = subprocess.run(
+            [sys.executable, *program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+            timeout=2 * TIMEOUT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr

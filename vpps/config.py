@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 
@@ -37,7 +39,9 @@ CACHE_SIZE = Variable(
     "bytes that compiled kernels may take, such as 500M or 2G, the least recently used go first; 0: no limit",
 )
 LOG = Variable(
-    "VPPS_LOG", "", "debug, info, warning or error: what vpps logs from that level on goes to standard error"
+    "VPPS_LOG",
+    "",
+    "debug, info, warning or error: what is logged from that level on goes to standard error, notices not",
 )
 TARGET = Variable("VPPS_TARGET", "auto", "target of handles that do not name one")
 ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2, neon or portable instead of what the processor has")
@@ -100,6 +104,13 @@ def cache_dir() -> Path:
         return Path(XDG_CACHE_HOME.get() or Path.home() / ".cache") / "vpps"
     except RuntimeError:  # a user without a home, as in some containers
         return Path(tempfile.gettempdir()) / f"vpps-cache-{os.getuid()}"
+
+
+@cache
+def notice(text: str) -> None:
+    """Say something on standard error, once in a process, unless VPPS_LOG decides what is said there."""
+    if not LOG.get():
+        print(f"vpps: {text}", file=sys.stderr, flush=True)
 
 
 def start_logging() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ def replacing(path: Path) -> Iterator[Path]:
     replaced = _status(path)
     beginning = f".{path.name[:_NAMED]}."
     _sweep(path.parent, beginning)
-    new = path.with_name(f"{beginning}{secrets.token_hex(8)}.tmp")  # a name first: Ctrl-C may come once it is there
+    new = path.with_name(f"{beginning}{os.urandom(8).hex()}.tmp")  # a name first: Ctrl-C may come once it is there
     try:
         with open(new, "xb", opener=None if replaced is None else locks.private) as lock:
             locks.try_lock(lock.fileno())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -128,7 +127,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
     """A new folder within another one, to work in; it is gone afterwards. Raises OSError: it cannot be made."""
-    made = folder / (SCRATCH + secrets.token_hex(8))  # a name first: Ctrl-C may come once it is there
+    made = folder / (SCRATCH + os.urandom(8).hex())  # a name first: Ctrl-C may come once it is there
     try:
         made.mkdir(mode=0o700)
         with open(made / LOCK, "ab", opener=private) as lock:

@@ -44,6 +44,7 @@ class Target:
         axes: what tuning can vary, `tuning.candidates`.
         usual_axes: those of them that it varies without being asked for.
         common: -> (what it is, a function that compiles it) of all that is the same for every model.
+        generates: -> whether code for tails of cells can be generated on this machine; left out where it always can.
         is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a
             model; else they are threads of the host, and one kernel serves all models, but for tails of cells.
         is_emulated: what is executed is as on the real one, how long it takes is not. Never chosen by `AUTO`.
@@ -64,6 +65,7 @@ class Target:
     axes: tuple[str, ...]
     usual_axes: tuple[str, ...]
     common: Hook = NOTHING
+    generates: Hook = NOTHING
     is_gpu: bool = False
     is_emulated: bool = False
     has_archs: bool = False
@@ -107,6 +109,7 @@ CPU = Target(
     axes=("vps", "tile", "policy", "passes"),
     usual_axes=("vps", "tile"),  # which leave every bit as it is; policies do not, they sum gradients in another order
     common=Hook("vpps.kernel.host_compiler:common_kernels"),
+    generates=Hook("vpps.kernel.host_compiler:has_compiler"),
     listings=("asm",),
 )
 SIMT = Target(

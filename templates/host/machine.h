@@ -17,7 +17,7 @@ struct Machine {
     struct Place { Machine* machine; int id; }* places;
     unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
     const TailEntry* tails; // the caller's
-    VP_TIMELINE(Timeline* timelines;)  // one per virtual processor, the caller's
+    Timeline* timelines;    // one per virtual processor, the caller's; null: none is recorded
 };
 enum { SPINS = 100 };  // about two microseconds: what a wait takes when all virtual processors run at once
 
@@ -29,7 +29,7 @@ static void execute(Machine& m, Vp vp, int id)
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
     vp.id = id;
-    VP_TIMELINE(vp.timeline = m.timelines + id;)
+    if (m.timelines) vp.timeline = m.timelines + id;
     vpps_kernel(vp);
     fesetenv(&before);
     pthread_mutex_lock(&m.lock);
@@ -146,7 +146,7 @@ Machine* vpps_open(int count, int cores)
 
 void vpps_set_tails(Machine* m, const TailEntry* tails) { m->tails = tails; }  // programs of the next launch's tails
 unsigned vpps_launches(Machine* m) { return m->launches; }                    // begun so far
-VP_TIMELINE(void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; })  // of the next launch
+void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; }  // of the next launch
 
 // Begin a launch and return at once: 1, or 0 if the previous one is still running. `helped`: vpps_wait comes at once.
 int vpps_launch(Machine* m, float* pool, const Word* script, int helped)

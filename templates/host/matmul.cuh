@@ -221,8 +221,8 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
     const int columns = (int)i.columns;
     Factors f = {nullptr, nullptr, VP_PANEL, (size_t)i.inner * VP_PANEL, 1, VP_PANEL, 0, columns, false};
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        VP_TIMELINE(const int panels = (u1 - 1) / columns / VP_PANEL - u0 / columns / VP_PANEL + 1;)
-        VP_TIMELINE(if (r0 < r1) count_floats(vp, (size_t)panels * i.inner * VP_PANEL);)
+        const int panels = (u1 - 1) / columns / VP_PANEL - u0 / columns / VP_PANEL + 1;
+        if (r0 < r1) count_floats(vp, (size_t)panels * i.inner * VP_PANEL);
         for (int r = r0; r < r1; r++)
             for_rectangles(u0, u1, columns, [&](int i0, int i1, int j0, int j1) {
                 f.a = vp.pool + i.weights;
@@ -249,7 +249,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
     const auto tile = [&](int panel, int from) { return vp.pool + i.gradient + ((size_t)panel * inner + from) * VP_PANEL; };
     if (i.head.n == 0 && !accumulate)  // all lists of the batch were empty: the gradient is zero, not the last launch's
         for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
-            VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL);)
+            count_floats(vp, (size_t)(to - from) * VP_PANEL);
             memset(tile(panel, from), 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
         });
     // The tile's rows are those of M, its columns a panel of rows of dY.
@@ -258,7 +258,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
         const int count = least(pass, i.head.n - r);
         int packed_panel = -1, packed_from = -1;
         for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
-            VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * (r == 0 && !accumulate ? 1 : 2));)
+            count_floats(vp, (size_t)(to - from) * VP_PANEL * (r == 0 && !accumulate ? 1 : 2));
             const int valid = rows - panel * VP_PANEL <= VP_LANES ? VP_LANES : VP_PANEL;
             if (valid < VP_PANEL) memset(sum, 0, sizeof sum);  // the registers that pad the panel
             for (int k = 0; k < columns; k += MATMUL_DEPTH) {

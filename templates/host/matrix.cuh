@@ -167,7 +167,7 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, in
             panels_product(vp, i, r0 + share(r1 - r0, k, blocks), r0 + share(r1 - r0, k + 1, blocks), p0, p1);
         return;
     }
-    VP_TIMELINE(if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * i.columns * VP_PANEL);)
+    if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * i.columns * VP_PANEL);
     switch (r1 - r0) {
     case 1: return few_vectors<panels_at_once<1>(), 1>(vp, i, r0, p0, p1);
     case 2: return few_vectors<panels_at_once<2>(), 2>(vp, i, r0, p0, p1);
@@ -281,7 +281,7 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
         int first = 0, width = 0, loaded_panel = -1;  // x has the segment whose columns begin with `first`
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
-            VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
+            count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));
             const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
             if (panel != loaded_panel) {  // side by side: rows that begin at powers of two share few sets of the cache
                 if (valid < VP_PANEL) memset(dy, 0, n * sizeof dy[0]);
@@ -401,12 +401,12 @@ VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const fl
     const int rows = i.head.width, columns = (int)i.columns;
     const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
     float* w = vp.pool + i.weights + at;
-    VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * updated_floats<Rule>(g && !FUSED));)
+    count_floats(vp, (size_t)(to - from) * VP_PANEL * updated_floats<Rule>(g && !FUSED));
     Weights run = weights_of(vp, i).from(at);
     run.g = g;
     step_run<Rule>(vp, i, run, (to - from) * VP_PANEL, h);
     const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
-    VP_TIMELINE(count_floats(vp, (size_t)(to - from) * valid);)
+    count_floats(vp, (size_t)(to - from) * valid);
     for (int c = from; c < to;) {
         float* column = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL + c % VP_PANEL;
         const float* source = w + (size_t)(c - from) * VP_PANEL;

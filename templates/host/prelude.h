@@ -75,7 +75,7 @@ struct Vp {
     Word position;         // in the script, of the instruction that is executed
     Slices slices;         // what is this one's of it
     int why = 0;           // the launch is to be stopped; 0: it is not
-    VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
+    struct Timeline* timeline = nullptr;  // its own, if it records one
 };
 
 // ---- how a virtual processor runs over its slice: a thread of a host does one thing after the other, in vector registers

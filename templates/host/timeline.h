@@ -1,5 +1,4 @@
-// ---- timeline, host: what every virtual processor did when. Part of a kernel only if it was rendered to record one; so
-// is every line that begins with VP_TIMELINE, and the kernel without them is the same as if there were no such thing.
+// ---- timeline, host: what every virtual processor did when, in launches that have memory for it.
 
 // An executed instruction. Mirrors RECORD in vpps/runtime/recording.py.
 struct Record {
@@ -28,7 +27,10 @@ VP_DEVICE int64_t now()
 #endif
 }
 
-VP_DEVICE void count_floats(const Vp& vp, size_t floats) { vp.timeline->bytes += floats * sizeof(float); }
+VP_DEVICE void count_floats(const Vp& vp, size_t floats)
+{
+    if (vp.timeline) vp.timeline->bytes += floats * sizeof(float);
+}
 
 // Records one instruction after the other: the clock is read once between two, where the first ends and the second begins.
 class Recorder {
@@ -45,11 +47,18 @@ class Recorder {
     }
 
 public:
-    explicit Recorder(const Vp& v) : vp(v) { vp.timeline->executed = 0; }
-    ~Recorder() { finish(now()); }
+    explicit Recorder(const Vp& v) : vp(v)
+    {
+        if (vp.timeline) vp.timeline->executed = 0;
+    }
+    ~Recorder()
+    {
+        if (vp.timeline) finish(now());
+    }
 
     void begin(const Word* instruction)
     {
+        if (!vp.timeline) return;
         const int64_t time = now();
         if (ip) finish(time);
         start = time;

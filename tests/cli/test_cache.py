@@ -20,7 +20,6 @@ from vpps.compiler.passes import Passes
 from vpps.config import VARIABLES
 from vpps.engine.configuration import Configuration
 from vpps.kernel.cache import Label, cached
-from vpps.planner.native import library
 from vpps.tuning.database import Key, Tuned, TuningDatabase
 
 pytestmark = pytest.mark.host
@@ -203,15 +202,9 @@ class TestClear:
         assert keys(folder) == ["bad", "new", "old"]
 
 
-@pytest.fixture(scope="module")
-def planner() -> None:
-    """Loaded, from the usual cache."""
-    library.library()
-
-
 @pytest.fixture
-def compiler(planner: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast one: what it writes is no library, so the planner is loaded before."""
+def compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast one; what it writes is no library."""
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"
@@ -227,15 +220,11 @@ def compiler(planner: None, folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
 class TestWarm:
     def test_compiles_what_a_target_needs(self, folder: Path, compiler: None) -> None:
         done = run("warm", "--target", "cpu")
-        assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
-            "planner",
-            "cpu kernel",
-            "cpu kernel that records timelines",
-        ]
-        assert all(": compiled in " in line for line in done.stdout.splitlines())
+        (line,) = done.stdout.splitlines()
+        assert line.startswith("cpu kernel: compiled in ")
         found = [item for item in json.loads(run("list", "--json").stdout) if item["compiler"] == "swift 1.0"]
-        assert sorted(item["kind"] for item in found) == ["cpu kernel", "cpu kernel", "planner"]
-        assert run("warm", "--target", "cpu").stdout.count("was there") == 3
+        assert [item["kind"] for item in found] == ["cpu kernel"]
+        assert "was there" in run("warm", "--target", "cpu").stdout
 
     def test_compiles_the_kernel_of_a_model(
         self, folder: Path, compiler: None, monkeypatch: pytest.MonkeyPatch

@@ -224,7 +224,7 @@ class TestSource:
         assert "struct Tail_" in output(run("source", "tree-lstm", "--hidden", "8", "--tails"))
 
     def test_on_a_terminal_has_colours_and_numbers(self, folder: Path) -> None:
-        arguments = [*MAIN, "source", "--target", "cpu", "--lines", "20:21"]
+        arguments = [*MAIN, "source", "--target", "cpu", "--lines", "22:23"]
         environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         ours, theirs = pty.openpty()
         with subprocess.Popen(arguments, stdout=theirs, env=environment) as process:
@@ -236,7 +236,7 @@ class TestSource:
         assert process.returncode == 0
         plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
         assert ESCAPE in shown.decode()
-        assert [line.split()[0] for line in plain.splitlines() if line.strip()] == ["20", "21"]
+        assert [line.split()[0] for line in plain.splitlines() if line.strip()] == ["22", "23"]
 
 
 def _read(terminal: int) -> bytes:

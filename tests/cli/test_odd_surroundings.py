@@ -20,7 +20,6 @@ from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, DataError
 from vpps.kernel import host_compiler, processes
 from vpps.kernel.cache import cached
-from vpps.planner.native.library import _Loader
 from vpps.profiling.measure import Measured
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.database import Key, TuningDatabase
@@ -118,16 +117,6 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.host
 class TestLimits:
-    def test_without_threads_the_planner_is_compiled_by_who_needs_it(
-        self, no_threads: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(processes, "_ending", False)  # and it is so again afterwards
-        loader = _Loader()
-        loader.start()
-        assert loader.library is None
-        assert loader.load() is loader.library
-        processes._end()  # as when Python exits
-
     def test_without_threads_tuning_goes_on_with_what_there_is(self, no_threads: None) -> None:
         background = Background(lambda configuration: "")
         background.ask(Configuration(vps=3))

@@ -4,12 +4,18 @@ at the first finding. Takes g++ or clang++ with their runtime libraries.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
+from vpps import installation
 from vpps.graph import recorder
+from vpps.kernel import prebuilt
 from vpps.kernel.host_compiler import compiler
 from vpps.planner.native import library as planner
 
@@ -29,3 +35,6 @@ def begin(arguments: Sequence[str]) -> None:
         os.execve(sys.executable, [sys.executable, "-m", "tests.fuzz", *arguments], environment)
     planner.FLAGS = (*planner.FLAGS, *FLAGS)
     recorder.FLAGS = (*recorder.FLAGS, *FLAGS)
+    prebuilt.FOLDER = Path(tempfile.mkdtemp(prefix="sanitized-"))
+    atexit.register(shutil.rmtree, prebuilt.FOLDER)
+    installation.build(prebuilt.FOLDER)

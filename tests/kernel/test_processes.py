@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,10 +16,8 @@ import pytest
 import vpps
 from tests.interruptions import interrupted
 from tests.processes import TIMEOUT, finish, start
-from vpps.graph import recorder
 from vpps.kernel import processes
-from vpps.planner.native import library as planner
-from vpps.record import vertices
+from vpps.kernel.host_compiler import build_cpu
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -82,7 +79,7 @@ def leftovers(log: Path) -> list[str]:
 def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Path]) -> None:
     log = compiler(ENDLESS)
     process = start("import vpps\nfrom tests.classifier import new\nvpps.Handle(new().model, target='cpu')")
-    pids = started(log, 2)  # of the planner and of the kernel
+    pids = started(log, 1)
     process.send_signal(signal.SIGINT)  # to Python alone
     status, _, err = finish(process)
     assert status == -signal.SIGINT
@@ -96,7 +93,7 @@ def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Pat
 def test_compilers_of_a_process_that_is_killed_end_too(compiler: Callable[[str], Path], number: signal.Signals) -> None:
     log = compiler(ENDLESS)
     process = start("import vpps\nfrom tests.classifier import new\nvpps.Handle(new().model, target='cpu')")
-    pids = started(log, 2)
+    pids = started(log, 1)
     process.send_signal(number)
     assert finish(process)[0] == -number
     assert_ended(pids)
@@ -123,7 +120,7 @@ def test_a_compiler_ends_where_its_time_is_over(
     log = compiler(ENDLESS)
     monkeypatch.setattr(processes, "LIMIT", 0.5)
     with pytest.raises(vpps.CompileError, match="compiler was ended: it had not finished"):
-        planner.build()
+        build_cpu()
     assert_ended(said(log))
 
 
@@ -131,7 +128,7 @@ def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler:
     """A folder that goes, also after the compiler and this process were killed."""
     log = compiler('for result; do :; done\necho "$TMPDIR $(dirname "$result")" >> "$log"\nexit 1')
     with pytest.raises(vpps.CompileError, match="rejected"):
-        planner.build()
+        build_cpu()
     temporary, folder = log.read_text().split()
     assert temporary == folder
 
@@ -167,43 +164,16 @@ def test_ctrl_c_while_a_compiler_is_being_killed_ends_it(
     del kept
 
 
-def test_the_end_of_the_process_does_not_wait_for_the_planner(compiler: Callable[[str], Path]) -> None:
-    log = compiler(ENDLESS)
-    code = "from vpps.planner.native import library\nlibrary.prepare()\nprint(flush=True)\ninput()"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1, text=True)
-    pids = started(log, 1)
-    assert process.communicate("\n", timeout=TIMEOUT) == ("\n", "")
-    assert process.returncode == 0
-    assert_ended(pids)
-    assert leftovers(log) == []
-
-
-def test_an_interrupted_compiler_is_not_a_rejected_source(
-    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_compiler_is_not_a_rejected_source(compiler: Callable[[str], Path]) -> None:
     """And it is tried again."""
     log = compiler('echo >> "$log"\nkill -INT $$\nsleep 10')
-    monkeypatch.setattr(planner, "_loader", planner._Loader())
-    planner.prepare()
     for _ in range(2):
         with pytest.raises(processes.EndedError, match="was interrupted"):
-            planner.library()
-    assert len(log.read_text().splitlines()) == 2
-
-
-def test_a_recorder_whose_compiler_was_interrupted_is_tried_again(
-    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = compiler('echo >> "$log"\nkill -INT $$\nsleep 10')
-    monkeypatch.setattr(vertices, "new_tape", vertices.Tape)
-    monkeypatch.setattr(recorder, "_tried", False)
-    monkeypatch.setenv("VPPS_RECORDER", "auto")
-    for _ in range(2):
-        recorder.prepare()
+            build_cpu()
     assert len(log.read_text().splitlines()) == 2
 
 
 def test_a_compiler_that_another_signal_ends_is_named(compiler: Callable[[str], Path]) -> None:
     compiler("kill -KILL $$")
     with pytest.raises(vpps.CompileError, match="compiler was ended by SIGKILL, as happens where memory runs out"):
-        planner.build()
+        build_cpu()

@@ -14,7 +14,6 @@ from tests.planner import golden, launches
 from tests.record import bulk_models
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
-from vpps.planner.native import library
 from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -33,12 +32,6 @@ OF_THE_END = {  # of those that no cell makes: what messages call them, but for 
     Phase.GRADIENTS: {"load_gradient", "store_gradient", "gather_sum", "guard"},
     Phase.UPDATE: {"guard", "clip", "load_gradient", "squares_matrix", "squares_rows"},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> None:
-    """The library is there before anything is planned."""
-    library._loader.load()
 
 
 def planner_of(model: vpps.Model, policy: str = "sinks-last", schedule: str = "vector") -> Planner:

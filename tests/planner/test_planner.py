@@ -1,8 +1,7 @@
-"""The planner: its memory is used again, policies are told what they learn by; graphs of odd forms; its library."""
+"""The planner: its memory is used again, policies are told what they learn by; graphs of odd forms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -14,9 +13,7 @@ from tests.comparison import FORWARD_TOLERANCE, relative_error
 from tests.planner import launches
 from tests.record import bulk_models
 from vpps.compiler.passes import Passes
-from vpps.kernel import host_compiler
 from vpps.placement.distribution import Distribution
-from vpps.planner.native import library
 from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
@@ -185,41 +182,3 @@ def test_inference_with_vertices_that_only_left_out_vertices_read(
     for cell, read, output in calls:
         values.append(graph.call(made[cell], values[read][output]))
     assert_inferred(model, graph, [values[vertex][0] for vertex in wanted], policy)
-
-
-class TestLibrary:
-    """Compiled on first use."""
-
-    @pytest.fixture(autouse=True)
-    def unloaded(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """As in a process that has just begun."""
-        monkeypatch.setattr(library, "_loader", library._Loader())
-        return iter([None])
-
-    def test_without_a_compiler_says_so_whoever_asks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        net = new()
-        with monkeypatch.context() as patch:
-            patch.setenv("CXX", "no-such-compiler")
-            with pytest.raises(vpps.CompileError, match=r"^CXX=no-such-compiler: no such program; pip install"):
-                vpps.Handle(net.model, target="simt")
-            for _ in range(2):
-                with pytest.raises(vpps.CompileError, match="CXX=no-such-compiler"):
-                    planner_of(net.model).plan_training(*net.batch(1), None, 0)
-        launches.verify(planner_of(net.model).plan_training(*net.batch(1), None, 0))  # as soon as there is one
-
-    def test_shows_what_the_compiler_complains_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-DLaunch=2"))
-        library.prepare()
-        net = new()
-        with pytest.raises(vpps.CompileError, match=r"rejected the planner's source:\nline \d+: "):
-            planner_of(net.model).plan_training(*net.batch(1), None, 0)
-
-    def test_is_begun_once_and_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        begun = []
-        build = library.build
-        monkeypatch.setattr(library, "build", lambda: begun.append(0) or build())
-        for _ in range(3):
-            library.prepare()
-        assert {id(library.library()) for _ in range(3)} == {id(library._loader.library)}
-        assert len(begun) == 1
-        assert host_compiler.compiler()

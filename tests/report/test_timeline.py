@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -15,7 +14,6 @@ import vpps
 from tests.classifier import new, same_bits
 from vpps.engine.timeline import HOST_SPANS, PHASES, Timeline
 from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu, compiler
-from vpps.kernel.render import TIMELINE_LINE
 from vpps.planner.plan import Plan
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
@@ -274,29 +272,12 @@ class TestResults:
         assert same_bits(with_one.model.numpy(), without.model.numpy())
 
 
-class TestPlainKernel:
-    def test_is_the_timelines_without_its_lines(self) -> None:
-        (path, source, _), (other, recording_source, _) = build_cpu(), build_cpu(timeline=True)
-        assert path != other
-        assert "timeline" not in source.lower()
-        rest = iter(recording_source.splitlines())
-        assert all(line in rest for line in source.splitlines()), "a line of the plain kernel is missing in the other"
-        added = Counter(recording_source.splitlines()) - Counter(source.splitlines())
-        hooks = [line for line in added if line.lstrip().startswith(TIMELINE_LINE)]
-        assert len(hooks) > 10
-
-    def test_has_nothing_of_it_in_its_binary(self) -> None:
-        plain, recording = (build_cpu(timeline)[0].read_bytes() for timeline in (False, True))
-        assert b"vpps_timeline" in recording
-        assert b"vpps_timeline" not in plain
-        assert b"clock_gettime" in recording
-
+class TestKernel:
     def test_compiles_without_warnings(self) -> None:
-        path, _, tile = build_cpu(timeline=True)
+        _, source, tile = build_cpu()
         flags = ["-std=c++17", "-fsyntax-only", "-fopenmp-simd", "-Wall", "-Wextra", *ISA_FLAGS[tile.isa]]
-        run = subprocess.run(
-            [*compiler(), *flags, path.with_suffix(".cpp")], capture_output=True, text=True, check=False
-        )
+        command = [*compiler(), *flags, "-xc++", "-"]
+        run = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
         assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -391,7 +372,7 @@ class TestRoom:
                 analyse()
 
     def test_is_never_exceeded_by_the_kernel(self) -> None:
-        machine = CpuMachine(1, timeline=True)
+        machine = CpuMachine(1)
         machine.reserve(16, 0)
         script = plain([MAGIC, 1, 1, 0, 5, *encode("signal", 0, 0, counter=0) * 9, *encode("end", 0, 0)])
         recording = machine.record(8)
@@ -404,7 +385,7 @@ class TestRoom:
         machine.close()
 
     def test_is_none_before_anyone_asks(self) -> None:
-        machine = CpuMachine(1, timeline=True)
+        machine = CpuMachine(1)
         machine.reserve(16, 0)
         machine.launch(plain([MAGIC, 1, 1, 0, 5, *encode("end", 0, 0)]))
         assert machine.wait() is None
@@ -414,7 +395,7 @@ class TestRoom:
 class TestStreams:
     def test_of_their_own_are_told_apart(self) -> None:
         """Virtual processors that execute different parts of a script, and one that stops the launch."""
-        machine = CpuMachine(2, timeline=True)
+        machine = CpuMachine(2)
         machine.reserve(16, 0)
         signal, end = encode("signal", 0, 0, counter=0), encode("end", 0, 0)
         first, second = 6, 6 + len(signal) * 2 + len(end)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -15,8 +14,6 @@ import vpps
 from tests.classifier import Classifier, new, same_bits
 from tests.processes import run
 from tests.report.made import made_timeline
-from vpps.kernel.host_compiler import build_cpu
-from vpps.kernel.render import TIMELINE_LINE, render_cpu, template_dir
 from vpps.report.summary import KINDS
 from vpps.report.trace import Trace
 
@@ -81,16 +78,14 @@ def test_of_no_launch_is_told(tmp_path: Path) -> None:
     assert [w.filename for w in told] == [__file__]
 
 
-def test_runs_the_plain_kernel_before_and_after() -> None:
+def test_records_nothing_before_and_after() -> None:
     net = new()
     with vpps.Handle(net.model, target="cpu", vps=2) as handle:
-        plain = handle.source()
-        assert "timeline" not in plain.lower()
-        with handle.trace():
-            net.train(handle, range(1))
-            assert TIMELINE_LINE in handle.source()
         net.train(handle, range(1))
-        assert handle.source() == plain
+        with handle.trace() as trace:
+            net.train(handle, range(1))
+        net.train(handle, range(1))
+        assert len(trace.timelines) == 1
         with pytest.raises(vpps.HandleError, match="records none"):
             handle.timeline()
 
@@ -149,7 +144,7 @@ class TestErrors:
                 train_and_fail(net, handle)
             assert len([e for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") == "launch"]) == 2
             net.train(handle, range(1))
-            assert "timeline" not in handle.source().lower()
+            assert not handle._engine.records
 
     def test_of_the_path_come_before_anything_runs(self, tmp_path: Path) -> None:
         net = new()
@@ -220,7 +215,7 @@ def test_ctrl_c_while_machines_are_exchanged_loses_nothing(monkeypatch: pytest.M
             net.train(handle, range(1))
         monkeypatch.setattr(handle._configurator, "make_engine", make)
         net.train(handle, range(1))
-        assert "timeline" not in handle.source().lower(), "it records for ever"
+        assert not handle._engine.records, "it records for ever"
 
 
 @pytest.mark.parametrize("where", ["_tracing.begin", "_configurator.exchange", "_tracing.end"])
@@ -242,37 +237,3 @@ def test_ctrl_c_at_the_edges_of_a_block_leaves_it(where: str, monkeypatch: pytes
         with handle.trace() as trace:
             net.train(handle, range(1))
         assert len(trace.timelines) == 1
-
-
-def test_a_kernel_of_templates_that_know_nothing_of_timelines_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The source to the byte, and so, as its name in the cache says, the binary."""
-    path, source, _ = build_cpu()
-    binary = path.read_bytes()
-    folder = tmp_path / "templates"
-    shutil.copytree(template_dir(), folder)
-    touched = [name for file in folder.rglob("*.*") for name in [without_timelines(file)] if name]
-    assert {"kernel.cu.j2", "words.j2", "machine.h", "matrix.cuh", "timeline.h"} <= set(touched)
-    monkeypatch.setattr("vpps.kernel.render.template_dir", lambda: folder)
-    render_cpu.cache_clear()
-    try:
-        again, same, _ = build_cpu()
-    finally:
-        render_cpu.cache_clear()
-    assert same == source
-    assert again == path
-    assert again.read_bytes() == binary
-
-
-def without_timelines(file: Path) -> str:
-    """Take from a template what records timelines; its name, if that was something."""
-    if file.name == "timeline.h":
-        file.unlink()
-        return file.name
-    text = file.read_text()
-    rest = re.sub(r"{% if timeline %}\n.*?{% endif %}\n", "", text, flags=re.DOTALL)
-    lines = rest.splitlines(keepends=True)
-    rest = "".join(line for line in lines if not line.lstrip().startswith(TIMELINE_LINE))
-    file.write_text(rest)
-    return file.name if rest != text else ""

@@ -653,9 +653,8 @@ class TestArguments:
     def test_damaged_library(self, tmp_path: Path) -> None:
         path = tmp_path / "damaged.so"
         path.write_bytes(b"no library")
-        with pytest.raises(CompileError, match="try again"):
+        with pytest.raises(CompileError, match="cannot be loaded"):
             Emulator(path)
-        assert not path.exists()
 
 
 def test_python_exits_with_a_handle_open() -> None:

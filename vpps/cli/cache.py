@@ -13,17 +13,15 @@ import typer
 from rich.table import Table
 
 import vpps
-from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console, table_of
+from vpps.cli.console import Version, app_named, bytes_text, exit_codes, plain_console, table_of
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
-from vpps.config import RECORDER, VARIABLES
-from vpps.errors import CompileError, HandleError, WorkloadError
-from vpps.graph import recorder
+from vpps.config import VARIABLES
+from vpps.errors import HandleError, WorkloadError
 from vpps.kernel.cache import inventory
 from vpps.kernel.cache.inventory import CacheSummary, Item
-from vpps.planner.native import library as planner
 from vpps.targets import TARGETS
 from vpps.tuning.automata import PREFIX, KeptAutomaton, automaton_in
 from vpps.tuning.database import AUTOTUNE, StoredChoice, choices_in
@@ -55,7 +53,7 @@ ListTuning = Annotated[
 
 
 @app.callback()
-def about() -> None:
+def about(version: Version = False) -> None:
     """Compiled kernels are kept on disk: look at them, remove them, compile them ahead."""
 
 
@@ -188,32 +186,28 @@ def warm(
         if workload is None and context.args:
             raise WorkloadError(f"{context.args[0]}: no such option without a task or module:function before it")
         loaded = None if workload is None else load_workload(workload, batch_size, context.args)
-        for what, build, needed in _steps(chosen, loaded, arch, vps, train):
-            _run(what, build, needed)
+        for what, build in _steps(chosen, loaded, arch, vps, train):
+            _run(what, build)
         if loaded is None and TARGETS[chosen].is_gpu:
             print(f"kernels of target {chosen} are made for a model: name a task or module:function to compile one")
 
 
 def _steps(
     target: str, workload: Workload | None, arch: str | None, vps: int | None, train: bool
-) -> Iterator[tuple[str, Callable[[], object], bool]]:
-    """What there is to compile for a target, the host's own code first: in words, what does it, and whether anything
-    needs it (else all works without, only slower).
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What there is to compile for a target: in words, and what does it.
 
     Args:
         workload: whose model's kernel is compiled, too; None for what serves all models.
         arch: of the GPU; None for that of the machine's, or sm_90.
         vps: virtual processors of a specialised kernel; None for all that the GPU runs side by side.
     """
-    yield "planner", planner.build, True
-    if RECORDER.get() != "python":
-        yield "recorder of graphs", recorder.build, False
     common = TARGETS[target].common
     for what, build in common() if common else ():
-        yield what, build, True
+        yield what, build
     if workload is not None:
         what = f"{target} kernel of {workload.name}"
-        yield what, lambda: _specialised(workload, target, arch, vps, train), True
+        yield what, lambda: _specialised(workload, target, arch, vps, train)
 
 
 def _specialised(workload: Workload, target: str, arch: str | None, vps: int | None, train: bool) -> None:
@@ -227,17 +221,11 @@ def _specialised(workload: Workload, target: str, arch: str | None, vps: int | N
     )  # fmt: skip
 
 
-def _run(what: str, build: Callable[[], object], needed: bool) -> None:
-    """Compile something and say what came of it. Raises VppsError, if it is needed."""
+def _run(what: str, build: Callable[[], object]) -> None:
+    """Compile something and say what came of it. Raises VppsError."""
     before, start = inventory.keys(), time.perf_counter()
-    try:
-        with plain_console().status(f"{what} ..."):
-            build()
-    except CompileError as error:
-        if needed:
-            raise
-        print(f"{what}: left out, as vpps works without it, only slower: {error}")
-        return
+    with plain_console().status(f"{what} ..."):
+        build()
     new = len(inventory.keys() - before)
     seconds = f"{time.perf_counter() - start:.1f} s"
     print(f"{what}: {f'compiled in {seconds}' if new else 'was there'}", flush=True)

@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from typer.core import TyperGroup
 
+from vpps._version import __version__
 from vpps.errors import VppsError
-from vpps.kernel.cache import Label, watchers
 
 FILE_WIDTH = 200
 """Columns of a table in a file."""
@@ -34,6 +34,18 @@ def app_named(name: str, cls: type[TyperGroup] | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"vpps {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Say the version, and exit.")
+]
+"""An option of every program."""
 
 
 def plain_console(quiet: bool = False) -> Console:
@@ -83,36 +95,6 @@ def bytes_text(count: float) -> str:
     while count >= 1000 and unit != "GB":
         count, unit = count / 1000, next(units)
     return f"{count:.3g} {unit}"
-
-
-# What somebody waits for, by its kind, and for how long on a machine that does nothing else.
-_COMPILED = {
-    "planner": ("the planner", "about 20 s"),
-    "tails": ("code for this network", "a few seconds"),
-    "cubin": ("the kernel", "up to a minute"),
-}
-
-
-@contextmanager
-def telling_of_compiling() -> Iterator[None]:
-    """Says on standard error, once, that something is compiled, as nothing else happens meanwhile.
-
-    Nothing where all is in the cache.
-    """
-    told = False
-
-    def tell(label: Label) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            what, seconds = _COMPILED.get(label.kind, ("the kernel", "about 10 s"))
-            print(f"compiling {what}, once: {seconds}", file=sys.stderr, flush=True)
-
-    watchers.append(tell)
-    try:
-        yield
-    finally:
-        watchers.remove(tell)
 
 
 @contextmanager

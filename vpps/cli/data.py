@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
+from vpps.cli.console import Version, app_named, bytes_text, exit_codes, plain_console
 from vpps.cli.streams import run_program
 from vpps.data import (
     GraphSet,
@@ -104,7 +104,7 @@ TargetLike = Annotated[Path | None, typer.Option(help="As --like, for the second
 
 
 @app.callback()
-def about() -> None:
+def about(version: Version = False) -> None:
     """Convert data sets to graphs that vpps maps into memory, and look at them."""
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import vpps
-from vpps.cli.console import app_named
+from vpps.cli.console import Version, app_named
 from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command, written
 from vpps.cli.options import TargetName
 from vpps.cli.streams import run_program
@@ -27,7 +27,7 @@ shown = partial(command, app)
 
 
 @app.callback()
-def about() -> None:
+def about(version: Version = False) -> None:
     """Look at what vpps makes of a model and a batch: graph, cells, plan, script, kernel. Only `trace` launches."""
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import vpps
-from vpps.cli.console import plain_console, telling_of_compiling
+from vpps.cli.console import plain_console
 from vpps.cli.options import LEARNING_RATES, TrainOptions
 from vpps.cli.saved_run import SavedRun, best_of
 from vpps.distributed import World
@@ -48,7 +48,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         console.print(f"{options.checkpoint} has {since}: ask for more with --patience", soft_wrap=True)
         return
     try:
-        with telling_of_compiling(), vpps.Handle(
+        with vpps.Handle(
             task.model, optimizer=_optimizer(options), vps=options.vps, target=options.target,
             clip_norm=options.clip_norm, autotune=options.autotune, world=world,
         ) as handle:  # fmt: skip

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from vpps.cli.console import app_named, exit_codes, printed
+from vpps.cli.console import Version, app_named, exit_codes, printed
 from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, as_file, chosen_target, emit, examples
 from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.profile_tables import (
@@ -185,6 +185,7 @@ def profile(
     schedule: Schedule = None,
     as_json: AsJson = False,
     output: Output = None,
+    version: Version = False,
 ) -> None:
     """Find the fastest configuration for a model on this machine, and keep it for handles.
 

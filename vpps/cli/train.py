@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import typer
 
 from vpps.cli import loop
-from vpps.cli.console import app_named, exit_codes
+from vpps.cli.console import Version, app_named, exit_codes
 from vpps.cli.options import TrainOptions, learning_rate
 from vpps.cli.ranks import RankedCommand, RankedGroup, says_another, warnings_once
 from vpps.cli.saved_run import SavedRun, resolve
@@ -28,7 +28,7 @@ app = app_named("vpps-train", RankedGroup)
 
 
 @app.callback()
-def about() -> None:
+def about(version: Version = False) -> None:
     """Train dynamic neural networks, one kernel launch per mini-batch.
 
     Every command trains on synthetic data as it is and, but for tree-fc, on yours with --data; `vpps-train NAME --help`

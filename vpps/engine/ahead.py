@@ -15,6 +15,7 @@ from vpps.compiler.arrangement import NO_CHIP, Arrangement, arrangements, matric
 from vpps.compiler.passes import Passes
 from vpps.compiler.passes.stacking import Stacking
 from vpps.compiler.schedule import SCHEDULES
+from vpps.engine.configuration import Configuration
 from vpps.engine.explanation import explain
 from vpps.engine.options import Example, check_example, check_option
 from vpps.errors import HandleError, SpillError
@@ -136,6 +137,7 @@ def specialize(
     groups = as_count(groups, "groups", HandleError)
     chip_options = _options(groups, options)
     moments = len(rule.moments) if train else 0
+    passes = Configuration(passes=passes or Passes.from_environment()).on(target).passes
     gpu, panel, made_for = None, 1, ""
     if row.is_gpu:
         gpu, compiled_for = gpu_for(target, device, arch, sms)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from vpps.compiler.passes import Passes
+from vpps.config import notice
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.row_order import RECORDED
+from vpps.targets import TARGETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ class Configuration:
         """From what `as_json` gave. Raises TypeError, AttributeError: it is of another version."""
         onchip, passes = ChipOptions(**kept.get("onchip", {})), Passes(**kept.get("passes", {}))
         return cls(**{**kept, "onchip": onchip, "passes": passes})
+
+    def on(self, target: str) -> Configuration:
+        """As it runs on this machine: where a target cannot generate code for cells, which says so once, without it."""
+        if not self.passes.fusion or not (generates := TARGETS[target].generates) or generates():
+            return self
+        notice(
+            "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.9 of the speed "
+            "or more; pip install 'vpps[zig]' brings one"
+        )
+        return replace(self, passes=replace(self.passes, fusion=False))
 
     def describe(self, beside: Configuration | None = None) -> str:
         """A short line: what differs from another one, or from the default, such as "vps 2, rpw 3"."""

@@ -131,12 +131,13 @@ class Engine:
         self._trains = options.train
         self._losses = losses
         self._listeners = listeners
-        onchip, passes = configuration.onchip, configuration.passes
+        onchip = configuration.onchip
         local_rank = 0 if options.world is None else options.world.local_rank
         wanted = Wanted(
             configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile, local_rank
         )
         self.machine = make_machine(target, wanted)
+        self._passes = configuration.on(self.machine.target).passes
         costs = costs_on(self.machine.target, self.machine.vps)
         self.batching = policy_named(configuration.policy, replace(knowledge, costs=costs))
         self.arrangement = NO_CHIP
@@ -144,7 +145,7 @@ class Engine:
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] | None = None
         self._bound = NO_STACKS, NO_CHIP
-        self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
+        self._stacking = Stacking(model, self._passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(options.rule) if options.train else None
         self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups)
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
@@ -207,7 +208,7 @@ class Engine:
         self._bound = self._stacking.stacks, self.arrangement
         distribution = self.store.bind(*self._bound, self._pool_limit, accumulate)
         its = self.configuration
-        self.planner = Planner(distribution, self.batching, its.schedule, its.passes, its.layout)
+        self.planner = Planner(distribution, self.batching, its.schedule, self._passes, its.layout)
 
     def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
         """Decide which parameters are stacked, and what the chip holds."""
@@ -218,7 +219,7 @@ class Engine:
         arranged_cells, arranged_stacks = self._arranged_for or (None, None)
         if device is None or (cells is arranged_cells and stacks is arranged_stacks):
             return
-        matrices = matrices_of(cells, self.configuration.passes, stacks)
+        matrices = matrices_of(cells, self._passes, stacks)
         names = {p.name for p in matrices}
         known = self.arrangement.onchip
         if known is None or stacks is not arranged_stacks or {m.name for m in known.matrices} != names:

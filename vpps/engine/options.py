@@ -143,8 +143,8 @@ class Options:
     )
     timeline: bool = option(
         False,
-        """record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
-        spends some 30 ns per instruction on it (cpu); the results are the same. On simt, time is the emulator's.""",
+        """record what every virtual processor does when, for `timeline()`. That takes some 30 ns per instruction (cpu),
+        on a GPU a kernel of its own; the results are the same. On simt, time is the emulator's.""",
         FLAG,
     )
     onchip: ChipOptions | None = option(

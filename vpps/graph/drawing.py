@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -197,14 +197,14 @@ class Drawing(Report):
         yield "</g>"
         for v in self.vertices:
             box = boxes[v.call]
-            yield f'<g class="vertex" id="v{v.call}"><title>{escape(v.cell)}, level {v.level}</title>'
+            yield f'<g class="vertex" id="v{v.call}"><title>{escape(v.cell, quote=False)}, level {v.level}</title>'
             yield (
                 f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" '
                 f'fill="{colours[v.level]}" stroke="#333"/>'
             )
             for k, line in enumerate(labels[v.call], 1):
                 y = box.top + _PADDING / 2 + k * _LINE - 4
-                yield f'<text x="{box.centre:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line)}</text>'
+                yield f'<text x="{box.centre:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line, quote=False)}</text>'
             yield "</g>"
         yield "</svg>"
 

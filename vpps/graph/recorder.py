@@ -1,6 +1,6 @@
-"""Compiles the recorder, once per machine and Python, and puts it in use.
+"""Puts the recorder in use that was compiled when vpps was installed.
 
-It is optional: without a C++ compiler, Python's headers, or Python's global lock, graphs are recorded in Python.
+It is optional: where Python's headers or its global lock were missing then, graphs are recorded in Python.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
-from vpps.config import RECORDER
+from vpps.config import RECORDER, notice
 from vpps.errors import CompileError, HandleError
 from vpps.graph.graph import Graph
 from vpps.kernel.cache import Label, loaded
-from vpps.kernel.host_compiler import build_library
-from vpps.kernel.processes import EndedError
+from vpps.kernel.prebuilt import Library, installed
 from vpps.model.model import Lookup
 from vpps.ops.operand import Expression, in_progress
 from vpps.record import arrays, ranges, vertices
@@ -51,35 +50,28 @@ def source() -> str:
     )
 
 
-def check_python() -> str:
+def _headers() -> str:
     """The folder of this Python's headers. Raises CompileError where it cannot use the compiled recorder."""
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise CompileError("the compiled recorder needs CPython with its global lock")
-    headers = sysconfig.get_path("include")
-    if not Path(headers, "Python.h").is_file():
-        raise CompileError(
-            f"the compiled recorder needs Python's headers, and {headers}/Python.h is not there: install them "
-            "(Debian/Ubuntu: apt-get install python3-dev; Fedora: dnf install python3-devel)"
-        )
-    return headers
+    return sysconfig.get_path("include")
 
 
-def build() -> Path:
-    """The compiled recorder for this Python, from the cache if it is there.
+def described(target: str = "") -> Library:
+    """What the recorder is compiled of, for this Python and a target as of `Library`.
 
     Raises:
-        CompileError: this Python cannot use it, there is no compiler or no header, or the source is rejected.
+        CompileError: this Python cannot use it.
     """
-    headers = check_python()
-    flags = (*FLAGS, *MORE_FLAGS, f"-I{headers}")
+    python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
+    flags = (*FLAGS, *MORE_FLAGS)
     label = Label("recorder", f"{sys.implementation.name} {platform.python_version()}")
-    depends_on = (sys.version, str(sysconfig.get_config_var("SOABI")))
-    return build_library(source(), "the recorder's source", flags, *depends_on, label=label)
+    return Library(f"recorder-{python}", "the recorder", source(), flags, label, (_headers(),), target)
 
 
 def load() -> ModuleType:
     """The compiled recorder. Raises CompileError."""
-    return loaded(build(), _module_of)
+    return loaded(installed(described()), _module_of)
 
 
 def _module_of(path: Path) -> ModuleType:
@@ -118,12 +110,11 @@ def prepare() -> None:
             return
         try:
             use(load())
-        except EndedError as error:  # by Ctrl-C: the next handle tries again
-            if chosen == "compiled":
-                raise
-            _log.debug("graphs are recorded in Python: %s", error)
         except CompileError as error:
             _tried = True
             if chosen == "compiled":
                 raise
-            _log.info("graphs are recorded in Python, which takes four times as long: %s", error)
+            notice(
+                f"graphs are recorded in Python, which takes four times as long: {error}; that takes Python's headers "
+                "(Debian and Ubuntu: apt-get install python3-dev)"
+            )

@@ -1,4 +1,4 @@
-"""Compiles planner and kernel of the cpu target with the C++ compiler of the machine, or of the `ziglang` package."""
+"""Compiles for the host what did not come compiled, with the C++ compiler of the machine or of the ziglang package."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from vpps.config import CXX, ISA
 from vpps.errors import CompileError
-from vpps.kernel import processes, ziglang
+from vpps.kernel import prebuilt, processes, ziglang
 from vpps.kernel.cache import Label, cached, key_of
 from vpps.kernel.diagnostics import of_log
+from vpps.kernel.prebuilt import Library
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
 from vpps.script.tails import Tail
 
+COMPILERS = ("g++", "clang++")
 HOW_TO_GET_ONE = (
     "pip install 'vpps[zig]' brings one and needs no root; or install one (Debian/Ubuntu: apt-get install g++; Fedora: "
     "dnf install gcc-c++; macOS: xcode-select --install; conda: conda install -c conda-forge cxx-compiler), or set CXX "
@@ -43,8 +45,9 @@ FLAGS = (
     "-Wall",
     "-Wextra",
 )
+# Not for the very processor (-march=native): that is no faster, and one kernel for all of a kind can be shipped.
 ISA_FLAGS = {
-    "avx512": ("-march=native", "-mprefer-vector-width=512"),
+    "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"),
     "avx2": ("-mavx2", "-mfma"),
     # g++ would load early what products multiply, and spill two sums of 24 for that.
     "neon": ("-fno-schedule-insns",),
@@ -52,7 +55,7 @@ ISA_FLAGS = {
 }
 # What the processor must have, best first.
 ISA_NEEDS = {
-    "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
+    "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw", "fma"},
     "avx2": {"avx2", "fma"},
     "neon": {"asimd"},
     "portable": set[str](),
@@ -85,6 +88,14 @@ def processor_name() -> str:
     """Of the processor, as the kernel of the operating system gives it."""
     named = (_processor().get(name) for name in ("model name", "Model", "Hardware"))
     return next(filter(None, named), "") or platform.processor() or platform.machine()
+
+
+def isas_of(target: str = "") -> list[str]:
+    """Instruction sets of the kind of processor of a target (as of `Library`), whatever this processor has of them."""
+    machine = target.partition("-")[0] or platform.machine()
+    if machine in ("aarch64", "arm64"):
+        return ["neon"]
+    return ["avx512", "avx2", "portable"] if machine == "x86_64" else ["portable"]
 
 
 def tile_of_machine(name: str | None = None) -> Tile:
@@ -134,13 +145,18 @@ def compiler() -> list[str]:
         if not command or shutil.which(command[0]) is None:
             raise CompileError(f"CXX={CXX.get()}: no such program; {HOW_TO_GET_ONE}")
         return command
-    for name in ("g++", "clang++"):
+    for name in COMPILERS:
         if shutil.which(name):
             return [name]
     zig = ziglang.installed()
     if zig:
         return list(zig)
     raise CompileError(f"vpps needs a C++ compiler, and neither g++ nor clang++ was found: {HOW_TO_GET_ONE}")
+
+
+def has_compiler() -> bool:
+    """Whether there is a compiler. One that CXX names counts, and is complained of when something is to be compiled."""
+    return CXX.is_set or any(map(shutil.which, COMPILERS)) or ziglang.installed() is not None
 
 
 @lru_cache(maxsize=8)
@@ -187,80 +203,87 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         raise CompileError(f"{shlex.join(compiler)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
 
-def build_cpu(timeline: bool = False, tile_name: str | None = None) -> tuple[Path, str, Tile]:
-    """Compiled kernel of the cpu target (from the cache if it is there): path, source, tile.
+def build_cpu(tile_name: str | None = None) -> tuple[Path, str, Tile]:
+    """Compiled kernel of the cpu target (that of the package or the cache, if it is there): path, source, tile.
 
     Args:
-        timeline: whether it records what every virtual processor does when.
         tile_name: of the tile; None for the processor's usual one.
 
     Raises:
         CompileError: no compiler, or it rejects the source (the message shows its first diagnostics); no such tile.
     """
     tile = tile_of_machine(tile_name)
-    source = render_cpu(tile, timeline)
-    made_for = f"{tile.name}, timeline" if timeline else tile.name
-    return _compiled(source, tile, "the kernel source", Label("cpu kernel", made_for)), source, tile
+    kernel = cpu_kernel(tile)
+    return build_library(kernel), kernel.source, tile
+
+
+def cpu_kernel(tile: Tile, target: str = "") -> Library:
+    """The kernel of the cpu target for a tile, as `Library` has it."""
+    flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", tile.name)
+    return Library(f"kernel-{tile.name}", "the kernel source", render_cpu(tile), flags, label, target=target)
 
 
 def common_kernels() -> list[tuple[str, Callable[[], object]]]:
     """What serves all models, to be compiled ahead: what it is, and the function."""
-    return [("cpu kernel", build_cpu), ("cpu kernel that records timelines", partial(build_cpu, True))]
+    return [("cpu kernel", build_cpu)]
 
 
-def build_tails(tails: Sequence[Tail], timeline: bool = False, tile_name: str | None = None) -> Path:
+def build_tails(tails: Sequence[Tail], tile_name: str | None = None) -> Path:
     """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
     tile = tile_of_machine(tile_name)
-    made_for = ", ".join([f"{len(tails)} program{'s' * (len(tails) > 1)}", tile.isa, *["timeline"] * timeline])
-    return _compiled(render_tails(tails, tile, timeline), tile, "tails of cells", Label("tails", made_for))
+    label = Label("tails", f"{len(tails)} program{'s' * (len(tails) > 1)}, {tile.isa}")
+    flags = (*FLAGS, *ISA_FLAGS[tile.isa])
+    return build_library(Library("tails", "tails of cells", render_tails(tails, tile), flags, label))
 
 
-def _compiled(source: str, tile: Tile, what: str, label: Label) -> Path:
-    """Path of the library of a source for this processor."""
-    return build_library(source, what, (*FLAGS, *ISA_FLAGS[tile.isa]), *sorted(cpu_features()), label=label)
-
-
-def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str, label: Label) -> Path:
-    """A shared library, compiled unless the cache has it.
-
-    Args:
-        what: the source is, for messages.
-        flags: of the compiler.
-        depends_on: what else the library depends on, besides source, flags, compiler and kind of machine.
-        label: what the library is, for whoever looks at the cache; the compiler is added.
+def build_library(library: Library) -> Path:
+    """A shared library, compiled unless it came with the package or the cache has it.
 
     Raises:
         CompileError: no compiler, or it rejects the source (the message shows its first diagnostics).
     """
-    command = compiler()
+    if not library.target and (found := prebuilt.find(library)) is not None:
+        return found
+    command = list(ziglang.installed() or ()) if library.target else compiler()
+    if not command:
+        raise CompileError(f"it takes the ziglang package to compile for {library.target}: pip install ziglang")
+    is_zig = ziglang.is_zig(command)
+    flags = (*library.flags, *(f"-I{folder}" for folder in library.headers))
+    depends_on = (library.name, library.target, *((ziglang.identity(),) if is_zig else ()))
 
     def steps(text: Path, binary: Path) -> list[list[str]]:
-        if ziglang.is_zig(command):
-            return ziglang.steps(command, flags, text, binary)
+        if is_zig:
+            return ziglang.steps(command, flags, text, binary, library.target)
         return [[*command, *flags, str(text), "-o", str(binary)]]
 
-    if ziglang.is_zig(command):
-        depends_on += (ziglang.identity(),)
-    return made(source, what, flags, steps, *depends_on, label=label)
+    return made(library.source, library.what, flags, steps, *depends_on, label=library.label, command=command)
 
 
 def made(
-    source: str, what: str, flags: Sequence[str], steps: Steps, *depends_on: str, label: Label, suffix: str = ".so"
-) -> Path:
+    source: str, what: str, flags: Sequence[str], steps: Steps, *depends_on: str, label: Label, suffix: str = ".so",
+    command: Sequence[str] = (),
+) -> Path:  # fmt: skip
     """What the compiler makes of a source in some steps, unless the cache has it.
 
     Args:
-        source, what, flags, depends_on, label: as of `build_library`.
+        what: the source is, for messages.
+        flags: of the compiler.
+        depends_on: what else it depends on, besides source, flags, compiler and kind of machine.
+        label: what it is, for whoever looks at the cache; the compiler is added.
         steps: (file of the source, file to make) -> commands, see `run_compiler`.
         suffix: of what is made.
+        command: of the compiler; default: that of `compiler`.
     """
-    command = tuple(compiler())
+    command = tuple(command or compiler())
     version = compiler_version(command)
 
     def build(text: Path, binary: Path) -> None:
         for step in steps(text, binary):
             run_compiler(command, step, what, text)
 
-    key = key_of(source, shlex.join([*command, *flags]), version, platform.machine(), *depends_on)
-    label = replace(label, compiler="zig " * ziglang.is_zig(command) + version.partition("\n")[0])
+    # Wherever zig was installed for this: pip does that anew for every wheel that it builds.
+    is_zig = ziglang.is_zig(command)
+    named = ("zig", "c++") if is_zig else command
+    key = key_of(source, shlex.join([*named, *flags]), version, platform.machine(), *depends_on)
+    label = replace(label, compiler="zig " * is_zig + version.partition("\n")[0])
     return cached(key, suffix, source, build, label=label)

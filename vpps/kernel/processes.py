@@ -16,16 +16,14 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vpps.errors import CompileError
 
 LIMIT = 900.0  # seconds; the longest compilations take a twelfth of that, on a busy machine
 _GUARD = ("/bin/sh", "-c", "read _; kill -9 0")
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
-_JOIN = 5.0  # seconds in which a thread whose compiler was killed removes what it left
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 NO_MORE = (errno.EAGAIN, errno.ENOMEM)
@@ -33,7 +31,6 @@ NO_MORE = (errno.EAGAIN, errno.ENOMEM)
 
 # No locks: a fork may happen at any time, and each step here is atomic.
 _running: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()  # guards
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _ending = False
 
 
@@ -51,8 +48,6 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         EndedError: it was interrupted, or this process ends.
         CompileError: a signal of another kind ended it, or it took longer than `LIMIT`.
     """
-    if _refused():
-        raise EndedError("this process ends")
     guard = process = None
     ours, theirs = socket.socketpair()
     try:
@@ -62,14 +57,12 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             text=True, errors="replace", env=environment, process_group=guard.pid,
         )  # fmt: skip
-        if _refused():  # in the meantime
-            _kill(guard)
         _, diagnostics = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         slow = f"{command[0]} was ended: it had not finished after {LIMIT:g} s; set CXX to another compiler"
         raise CompileError(slow) from None
     except OSError as error:
-        if _refused():  # the group was gone before the compiler could join it
+        if _ending:  # the group was gone before the compiler could join it
             raise EndedError("this process ends") from None
         if error.errno in NO_MORE:
             raise CompileError(no_more(command[0], error.strerror)) from None
@@ -101,47 +94,23 @@ def no_more(what: str, why: object) -> str:
     return f"{what} cannot be started ({why}): raise the limits of processes and memory (ulimit -u, ulimit -v)"
 
 
-def in_background(work: Callable[[], None], name: str) -> threading.Thread:
-    """A thread, started, that compiles. It does not keep this process from ending: its compiler is killed then.
-
-    Raises:
-        CompileError: the system starts no more threads.
-    """
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    _threads.add(thread)
-    try:
-        thread.start()
-    except RuntimeError as error:
-        _threads.discard(thread)
-        raise CompileError(no_more("a thread that compiles", error)) from None
-    return thread
-
-
 def end_with_parent() -> None:
     """Have this process killed when the one that started it ends, where the operating system can do that."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
 
 
-def _refused() -> bool:
-    """Whether this thread must compile nothing more. What runs at the exit of the process may."""
-    return _ending and threading.current_thread() in _threads
-
-
 def _end() -> None:
-    """At the end of this process. Threads are waited for, as they remove their locks and folders."""
+    """At the end of this process."""
     global _ending
     _ending = True
     for process in list(_running):
         _kill(process)
-    for thread in list(_threads):
-        thread.join(_JOIN)
 
 
 def _forget() -> None:
-    """In a forked child: compilers and threads are the parent's."""
+    """In a forked child: compilers are the parent's."""
     _running.clear()
-    _threads.clear()
 
 
 def _kill(guard: subprocess.Popen[bytes]) -> None:

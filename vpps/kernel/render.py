@@ -84,10 +84,9 @@ C_TYPES = {
     "views": "Segments",
 }
 
-HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh")
+HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh", "host/timeline.h")
 CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
 CUDA_SYNC = ("cuda/sync.cuh",)
-TIMELINE = ("host/timeline.h",)
 CUDA_TIMELINE = ("cuda/timeline.cuh",)
 TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 
@@ -155,22 +154,21 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
 
 
 @lru_cache(maxsize=8)
-def render_cpu(tile: Tile, timeline: bool = False, named: bool = False) -> str:
+def render_cpu(tile: Tile, named: bool = False) -> str:
     """Source of the cpu target's kernel.
 
     The kernel depends on the instruction set only: on a CPU the weights live in memory, so shapes come with the script
     and one binary serves every model.
 
     Args:
-        timeline: whether the kernel records what every virtual processor does when (runtime/recording.py).
         named: name the headers instead of putting their text in.
     """
     return _render(
-        timeline,
+        True,
         target=f"cpu: {tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
         configuration=_configuration(tile),
         chip=None,
-        headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS, named),
+        headers=_joined(HOST_HEADERS, named),
         routines=_joined(HOST_ROUTINES, named),
         bounds="",
         parameter="Vp vp",
@@ -185,18 +183,14 @@ def render_cpu(tile: Tile, timeline: bool = False, named: bool = False) -> str:
     )
 
 
-def render_tails(tails: Sequence[Tail], tile: Tile, timeline: bool = False) -> str:
-    """Source of a library of tails for the cpu target's kernel.
-
-    Args:
-        timeline: whether they are for the kernel that records one.
-    """
+def render_tails(tails: Sequence[Tail], tile: Tile) -> str:
+    """Source of a library of tails for the cpu target's kernel."""
     return _render(
-        timeline,
+        True,
         "tails.cpp.j2",
         target=f"cpu: {tile.isa}",
         configuration=_configuration(tile),
-        headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS),
+        headers=_joined(HOST_HEADERS),
         routines=_joined(HOST_TAILS),
         forms={"Tail": FORMS["Tail"]},
         uses=tuple(ViewUse),

@@ -51,16 +51,20 @@ def c_library() -> Path | None:
 
 def compile_flags(flags: Sequence[str]) -> list[str]:
     """The flags, as they are for g++, of a compilation to an object file, but for `-c`."""
-    return [*([] if "-march=native" in flags else [BASELINE]), *(f for f in flags if f != "-shared"), *COMPILE_FLAGS]
+    return [BASELINE, *(f for f in flags if f != "-shared"), *COMPILE_FLAGS]
 
 
-def link_flags() -> list[str]:
-    """What comes behind the object files of a shared library."""
-    libc = c_library()
+def link_flags(target: str = "") -> list[str]:
+    """What comes behind the object files of a shared library.
+
+    Args:
+        target: zig's name of the platform; "": this one.
+    """
+    libc = None if target else c_library()
     return [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
 
 
-def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path) -> list[list[str]]:
+def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path, target: str = "") -> list[list[str]]:
     """The commands that make a shared library of a source, one after the other.
 
     Args:
@@ -68,11 +72,13 @@ def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path
         flags: as they are for g++.
         text: the source.
         binary: the library; what is made on the way lies beside it.
+        target: as of `link_flags`.
     """
     compiled = str(binary.with_suffix(".o"))
+    command = [*command, *(["-target", target] if target else [])]
     return [
         [*command, *compile_flags(flags), *RUNTIME_FLAGS, "-c", str(text), "-o", compiled],
-        [*command, compiled, *link_flags(), "-o", str(binary)],
+        [*command, compiled, *link_flags(target), "-o", str(binary)],
     ]
 
 

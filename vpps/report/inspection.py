@@ -232,7 +232,7 @@ def inspect(
         raise HandleError(f"inspect({model!r}): expected a vpps.Model")
     graph, loss = check_example(example)
     row = target_named(target)
-    chosen = Configuration() if configuration is None else configuration
+    chosen = (Configuration() if configuration is None else configuration).on(row.name)
     for name, known in (("policy", POLICIES), ("schedule", SCHEDULES), ("layout", LAYOUTS)):
         if (value := getattr(chosen, name)) not in known:
             raise HandleError(f"{name}={value!r}: expected one of {', '.join(known)}")

@@ -40,7 +40,7 @@ _FUNCTIONS = {
     "vpps_wait": (ctypes.c_long, [_POINTER, _INT]),
     "vpps_set_tails": (None, [_POINTER, _POINTER]),
     "vpps_apply": (None, [_INT, _POINTER, _POINTER, ctypes.c_long]),
-    "vpps_timeline": (None, [_POINTER, _POINTER]),  # if compiled to record one
+    "vpps_timeline": (None, [_POINTER, _POINTER]),
 }
 
 
@@ -48,9 +48,8 @@ _FUNCTIONS = {
 def _library(path: Path) -> ctypes.CDLL:
     lib = load_library(path)
     for name, (returned, taken) in _FUNCTIONS.items():
-        if hasattr(lib, name):
-            function = getattr(lib, name)
-            function.restype, function.argtypes = returned, taken
+        function = getattr(lib, name)
+        function.restype, function.argtypes = returned, taken
     return lib
 
 
@@ -96,21 +95,17 @@ class CpuMachine(Machine):
     Args:
         vps: number of virtual processors; None for what suits the cores that this process may use.
         overlapped: whether the host thread will work during launches.
-        timeline: whether the kernel records what every virtual processor does when.
         tile: name of the tile of products (`vpps.kernel.render.Tile`); None for the processor's usual one.
     """
 
     target = CPU.name
 
-    def __init__(
-        self, vps: int | None = None, overlapped: bool = False, timeline: bool = False, tile: str | None = None
-    ) -> None:
+    def __init__(self, vps: int | None = None, overlapped: bool = False, tile: str | None = None) -> None:
         cores = usable_cores()
         count = as_index(default_vps(cores, overlapped) if vps is None else vps)
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
-        path, self.source, built = build_cpu(timeline, tile)
-        self._timeline = timeline
+        path, self.source, built = build_cpu(tile)
         self._tile = tile
         self._tails: frozenset[Tail] = frozenset()  # that there is code for
         self._entries: list[tuple[int, int]] = []
@@ -127,12 +122,12 @@ class CpuMachine(Machine):
             )
         self._state = _State(lib, handle)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
-        self._recording = self.record(0) if timeline else None
+        self._recording: HostRecording | None = None
 
     @classmethod
     def for_handle(cls, w: Wanted) -> CpuMachine:
         """Threads of this machine."""
-        return cls(w.vps, w.train, w.timeline, w.tile)
+        return cls(w.vps, w.train, w.tile)
 
     def record(self, capacity: int) -> HostRecording:
         self._recording = HostRecording(self.vps, capacity)
@@ -158,7 +153,7 @@ class CpuMachine(Machine):
         """Have code for the tails that `spec` names."""
         new = [tail for tail in spec.tails if tail not in self._tails]
         check_numbers(spec.tails | self._tails)
-        entries = [*self._entries, *_entries(build_tails(new, self._timeline, self._tile))]
+        entries = [*self._entries, *_entries(build_tails(new, self._tile))]
         table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
         for entry, (number, run) in zip(table, entries, strict=False):
             entry.number, entry.run = number, run

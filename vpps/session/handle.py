@@ -327,8 +327,8 @@ class Handle(DataParallel):
                     handle.fb(graph, loss)
             print(trace.summary())
 
-        Within the block runs a kernel that records, as with `timeline=True`; results are the same. Without such blocks
-        the kernel is the one that it would be if they did not exist.
+        Launches within the block record, as with `timeline=True`; results are the same. Without such blocks the kernel
+        of a GPU is the one that it would be if they did not exist.
 
         Args:
             path: what to write at the end: a file for ui.perfetto.dev, or the summary (.html). None: nothing, or what

@@ -54,7 +54,7 @@ class Session:
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._train = options.train
-        compiled_planner.prepare()  # in the background, beside recorder and kernel
+        compiled_planner.library()
         recorder.prepare()
         self._losses = Losses(options.on_nonfinite, warns=options.world is None or options.world.is_first)
         self._configurator = Configurator(model, options, self._losses)

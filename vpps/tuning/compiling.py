@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, SpillError, VppsError
 from vpps.kernel.processes import no_more
 from vpps.kernel.resources import Resources
-from vpps.planner.native.library import library
 from vpps.runtime.cores import usable_cores
 from vpps.tuning.jobs import Job, KernelJob
 from vpps.tuning.subject import Recipe
@@ -120,8 +118,6 @@ class Compilers:
 
     def all(self, recipe: Recipe, configurations: Sequence[Configuration]) -> Iterator[tuple[int, Compiled]]:
         """Kernels of candidates, with their numbers, as they are done."""
-        with suppress(CompileError):  # candidates say why
-            library()  # they need the planner; waited for here, Ctrl-C is heard at once
         yield from self._as_done([partial(self.candidate, recipe, c) for c in configurations])
 
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, str]]:

@@ -20,6 +20,7 @@ from vpps.placement.stacks import Stacks
 from vpps.placement.update import Update
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
+from vpps.targets import CPU
 from vpps.tuning.automata import AutomatonFiles
 from vpps.tuning.candidates import TunedChip
 from vpps.tuning.jobs import CpuJob
@@ -125,6 +126,7 @@ def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | No
     """What a configuration needs compiled, or why it cannot be had."""
     from vpps.kernel.host_compiler import tile_of_machine
 
+    configuration = configuration.on(CPU.name)
     usual, tile = tile_of_machine(), tile_of_machine(configuration.tile)
     stacks = subject.stacks(configuration, tile.panel)
     if not stacks.same_as(subject.stacks(configuration, usual.panel)):

@@ -17,6 +17,7 @@ from tests.kernel.cache.builders import copy, names, refuse
 from vpps.errors import CompileError
 from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, loaded, obtain, read_binary
 from vpps.kernel.host_compiler import build_library, compiler_version
+from vpps.kernel.prebuilt import Library
 
 pytestmark = pytest.mark.host
 
@@ -142,7 +143,7 @@ class TestWriting:
         caplog: pytest.LogCaptureFixture, code: int,
     ) -> None:  # fmt: skip
         compiler(tmp_path, monkeypatch, temporary, f"ld: final link failed: {os.strerror(code)}")
-        assert read_binary(build_library("source", "a library", (), label=Label())) == b"library"
+        assert read_binary(build_library(LIBRARY)) == b"library"
         assert os.strerror(code) in caplog.text
         assert f"compiled in {temporary}" in caplog.text
 
@@ -151,8 +152,11 @@ class TestWriting:
     ) -> None:
         compiler(tmp_path, monkeypatch, tmp_path, f"fatal error: error writing to file: {os.strerror(errno.ENOSPC)}")
         with pytest.raises(CompileError, match=r"nothing can be compiled.*No space left on device.*VPPS_CACHE_DIR"):
-            build_library("source", "a library", (), label=Label())
+            build_library(LIBRARY)
         assert names(temporary) == names(folder) == []
+
+
+LIBRARY = Library("library", "a library", "source", (), Label())
 
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, complaint: str) -> None:

@@ -234,7 +234,8 @@ class TestRefusal:
             for key in "abc":
                 cached(key, ".so", key, copy)
             assert len(told) == 1, told
-            """
+            """,
+            {"VPPS_LOG": ""},
         )
 
 

@@ -16,7 +16,6 @@ from vpps.kernel.cache.obtain import (
     loaded,
     obtain,
     read_binary,
-    watchers,
 )
 
 __all__ = [
@@ -30,5 +29,4 @@ __all__ = [
     "loaded",
     "obtain",
     "read_binary",
-    "watchers",
 ]

@@ -53,6 +53,11 @@ class Label:
     made_for: str = ""
     compiler: str = ""
 
+    @property
+    def described(self) -> str:
+        """Such as "cpu kernel, avx2-16x6"."""
+        return ", ".join(filter(None, (self.kind, self.made_for)))
+
 
 @dataclass(frozen=True, slots=True)
 class Contents:

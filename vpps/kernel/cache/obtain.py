@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vpps import locks
+from vpps.config import notice
 from vpps.errors import CompileError
 from vpps.kernel.cache import entries, eviction, places
 from vpps.kernel.cache.entries import Contents, DamagedError, Entry, Label, Record
@@ -45,9 +48,7 @@ class BinaryRequest:
 
 
 _ATTEMPTS = 5  # to load what other processes may be removing
-
-watchers: list[Callable[[Label], None]] = []
-"""Each is called before something is compiled in this process, by the thread that compiles."""
+NOTICEABLE = 1.0  # seconds: what takes longer says so
 
 # What this process asked for, by the binary's path: one that is damaged or gone when it is loaded is made anew.
 _requests: dict[Path, BinaryRequest] = {}
@@ -82,7 +83,8 @@ def obtain(request: BinaryRequest) -> Entry:
     entry = _find(request.key)
     if entry is None:
         # Others wait as far as they can; without a lock they make it twice.
-        with locks.held(place / (request.key + locks.LOCK) for place in places.usable()):
+        lock = locks.held(place / (request.key + locks.LOCK) for place in places.usable())
+        with _told(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
             entry = _find(request.key, tell=True) or _make(request)
     _requests[entry.binary] = request
     return entry
@@ -103,8 +105,7 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
         try:
             return load(binary)
         except (OSError, ImportError) as error:
-            binary.unlink(missing_ok=True)
-            raise _unloadable(binary, error) from error
+            raise CompileError(f"{binary} cannot be loaded ({error}); install vpps again") from error
     made_anew = False
     failure: Exception = CompileError("it goes as soon as it is there")
     for _ in range(_ATTEMPTS):
@@ -187,12 +188,23 @@ def _moved(entry: Entry) -> Entry:
     return entry
 
 
+@contextmanager
+def _told(text: str, after: float) -> Iterator[None]:
+    """Gives a notice if the block takes longer than so many seconds, in this process or waiting for another one."""
+    timer = threading.Timer(after, notice, (text,))
+    timer.daemon = True
+    with suppress(RuntimeError):  # the system gives no more threads
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _make(request: BinaryRequest) -> Entry:
     """Build and store. Raises CompileError."""
-    what = ", ".join(filter(None, (request.label.kind, request.label.made_for)))
+    what = request.label.described
     _log.info("compiling: %s", what)
-    for watcher in watchers:
-        watcher(request.label)
     files, record = _built(request)
     _log.info("compiled in %.1f s: %s", record.seconds, what)
     failure = "there is no temporary directory either"

@@ -1,4 +1,4 @@
-"""What plans: C++, compiled on first use, and what Python says to it.
+"""What plans: C++, compiled when vpps is installed, and what Python says to it.
 
 Cells come once, as records (`compiler/records.py`, filled in by `compiler/cell_descriptor.py`), which C++ reads by
 constructors of the same header; batches come as the arrays of the recorder, without a copy (`inputs.py`). The library

@@ -1,0 +1,49 @@
+"""What hatchling does beside packing: compiles planner and recorder, and for a wheel the cpu target's kernels.
+
+VPPS_WHEEL_TARGET: a wheel for another platform, by zig's name of it, such as aarch64-linux-gnu.2.17.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+TARGET = os.environ.get("VPPS_WHEEL_TARGET", "")
+COMPILER = "ziglang>=0.15"
+
+
+class Compiling(BuildHookInterface[Any]):
+    """Called by hatchling for each wheel, also for that of an editable installation."""
+
+    def dependencies(self) -> list[str]:
+        """A compiler, where there is none."""
+        named = os.environ.get("CXX", "").split()[:1]
+        there = any(map(shutil.which, (*named, "g++", "clang++")))
+        return [] if there and not TARGET else [COMPILER]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        sys.path.insert(0, self.root)
+        from vpps import installation
+
+        if version == "editable":
+            installation.build()
+            return
+        self.folder = Path(tempfile.mkdtemp())
+        files = installation.build(self.folder, kernels=True, target=TARGET)
+        build_data["force_include"] |= {str(path): f"vpps/prebuilt/{path.name}" for path in files}
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = not TARGET
+        if TARGET:
+            machine, _, libc = TARGET.partition("-linux-gnu.")
+            python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+            build_data["tag"] = f"{python}-{python}-manylinux_{libc.replace('.', '_')}_{machine}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if version != "editable":
+            shutil.rmtree(self.folder)
