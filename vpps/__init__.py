@@ -1,12 +1,12 @@
 """vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from vpps import config, init
 from vpps import errors as _errors
 from vpps._version import __version__ as __version__
 from vpps.compiler.passes import Passes
-from vpps.engine.ahead import Specialized, specialize
-from vpps.engine.gradients import RowGradients
-from vpps.engine.timeline import Timeline
 from vpps.errors import *
 from vpps.graph import functions as _functions
 from vpps.graph import primitives as _primitives
@@ -21,19 +21,32 @@ from vpps.placement.onchip import ChipOptions
 from vpps.record.cell import Cell, cell
 from vpps.record.rows import Rows
 from vpps.record.vertex import gather, pull, push, scatter
-from vpps.session.handle import Handle
+
+if TYPE_CHECKING:
+    from vpps.engine.ahead import Specialized, specialize
+    from vpps.engine.gradients import RowGradients
+    from vpps.engine.timeline import Timeline
+    from vpps.session.handle import Handle
 
 config.start_logging()
 
 _SUBMODULES = ("data", "distributed", "inspection", "nn", "reference", "torch", "zoo")
+_PLACES = {
+    "Handle": "vpps.session.handle",
+    "RowGradients": "vpps.engine.gradients",
+    "Specialized": "vpps.engine.ahead",
+    "Timeline": "vpps.engine.timeline",
+    "specialize": "vpps.engine.ahead",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Submodules that a program may not need are imported when they are first used."""
+    """What a program may not need, half of the time of an import, is imported when it is first used."""
     if name in _SUBMODULES:
-        import importlib
-
-        return importlib.import_module(f"vpps.{name}")
+        return import_module(f"vpps.{name}")
+    if name in _PLACES:
+        found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+        return found
     raise AttributeError(f"module 'vpps' has no attribute {name!r}")
 
 

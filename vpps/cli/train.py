@@ -11,7 +11,6 @@ from typing import Any, get_type_hints
 
 import typer
 
-from vpps.cli import loop
 from vpps.cli.console import Version, app_named, exit_codes
 from vpps.cli.options import TrainOptions, learning_rate
 from vpps.cli.ranks import RankedCommand, RankedGroup, says_another, warnings_once
@@ -44,6 +43,8 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
     """
 
     def command(ctx: typer.Context, **_: Any) -> None:
+        from vpps.cli import loop  # --help takes no time for it
+
         with exit_codes(program, says_another):
             settings, options, resumed = resolve(ctx, task)
             world = init(shards=options.shards, timeout=options.timeout)
