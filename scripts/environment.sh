@@ -37,6 +37,12 @@ prepare_venv() {
     fi
     is_new_enough "$python" || fail "$venv has no working Python 3.11 or newer: remove that folder and run again."
 
+    if ! find_compiler; then
+        echo "no C++ compiler on this machine: using the one of the ziglang package"
+        "$python" -m pip install --quiet --disable-pip-version-check 'ziglang>=0.15'
+        CXX="$(printf %q "$python") -m ziglang c++"
+        export CXX  # pip would have it once more, to compile with
+    fi
     local installed=$venv/.installed$extras
     if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
         echo "installing vpps$extras into $venv ..."

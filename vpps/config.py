@@ -69,7 +69,10 @@ RECORDER = Variable(
 )
 TUNING = Variable("VPPS_TUNING", "1", "0: handles do not look into the tuning database (vpps-profile fills it)")
 CXX = Variable(
-    "CXX", "", "the C++ compiler of planner, recorder and the cpu target; default: g++, clang++, the ziglang package's"
+    "CXX",
+    "",
+    "the C++ compiler of tails, of the simt target, and of what did not come compiled; default: g++, clang++, the ziglang "
+    "package's",
 )
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
 OMP_WAIT_POLICY = Variable(
