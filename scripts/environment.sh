@@ -40,7 +40,7 @@ prepare_venv() {
     if ! find_compiler; then
         echo "no C++ compiler on this machine: using the one of the ziglang package"
         "$python" -m pip install --quiet --disable-pip-version-check 'ziglang>=0.15'
-        CXX="$(printf %q "$python") -m ziglang c++"
+        CXX=$("$python" -c 'import pathlib, shlex, ziglang; print(shlex.quote(str(pathlib.Path(ziglang.__file__).with_name("zig"))), "c++")')
         export CXX  # pip would have it once more, to compile with
     fi
     local installed=$venv/.installed$extras
