@@ -1,7 +1,7 @@
 """vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vpps import config, init
 from vpps import errors as _errors
@@ -13,6 +13,7 @@ from vpps.graph import primitives as _primitives
 from vpps.graph.functions import *
 from vpps.graph.graph import Graph
 from vpps.graph.primitives import *
+from vpps.model import checkpoint
 from vpps.model import optim as _optim
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import *
@@ -23,12 +24,23 @@ from vpps.record.rows import Rows
 from vpps.record.vertex import gather, pull, push, scatter
 
 if TYPE_CHECKING:
+    from vpps.compiler.passes.cell_history import CellHistory
     from vpps.engine.ahead import Specialized, specialize
     from vpps.engine.gradients import RowGradients
     from vpps.engine.timeline import Timeline
     from vpps.session.handle import Handle
 
 config.start_logging()
+
+
+def _read_history(*arguments: Any) -> "CellHistory":
+    """Of the cell compiler, which the model does not know."""
+    from vpps.compiler.passes.stacking import read_history
+
+    return read_history(*arguments)
+
+
+checkpoint.read_history = _read_history
 
 _SUBMODULES = ("data", "distributed", "inspection", "nn", "reference", "torch", "zoo")
 _PLACES = {

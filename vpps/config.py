@@ -71,8 +71,8 @@ TUNING = Variable("VPPS_TUNING", "1", "0: handles do not look into the tuning da
 CXX = Variable(
     "CXX",
     "",
-    "the C++ compiler of tails, of the simt target, and of what did not come compiled; default: g++, clang++, the ziglang "
-    "package's",
+    "the C++ compiler of tails, of the simt target and of what did not come compiled; default: g++, clang++, that of "
+    "the ziglang package",
 )
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
 OMP_WAIT_POLICY = Variable(

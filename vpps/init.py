@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpps.errors import ModelError
 from vpps.values import MAX_FLOAT32, as_number
 
-Initialiser = Callable[["np.random.Generator", tuple[int, ...]], NDArray[Any]]
+Initialiser = Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]]
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from vpps.errors import CompileError
 from vpps.graph import recorder
 from vpps.kernel import prebuilt
 from vpps.kernel.host_compiler import build_library, cpu_kernel, isas_of
-from vpps.kernel.prebuilt import Library
+from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.render import TILES
 from vpps.planner.native import library as planner
 
@@ -26,7 +26,7 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
 
     Args:
         kernels: those of the cpu target, too, for every instruction set of the target's kind of processor.
-        target: as of `Library`.
+        target: as of `HostLibrary`.
 
     Returns:
         Their files.
@@ -38,7 +38,7 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
         return list(pool.map(lambda library: _put(library, folder), _libraries(kernels, target)))
 
 
-def _libraries(kernels: bool, target: str) -> Iterator[Library]:
+def _libraries(kernels: bool, target: str) -> Iterator[HostLibrary]:
     yield planner.described(target)
     for isa in isas_of(target) if kernels else ():
         yield cpu_kernel(TILES[isa], target)
@@ -53,7 +53,7 @@ def _libraries(kernels: bool, target: str) -> Iterator[Library]:
             print(f"left out, as there are none of Python's headers: {library.what}")
 
 
-def _put(library: Library, folder: Path) -> Path:
+def _put(library: HostLibrary, folder: Path) -> Path:
     """Have a library in a folder."""
     path = folder / library.file_name
     if not path.is_file():

@@ -10,7 +10,7 @@ import vpps
 from vpps.kernel.cache import Label
 from vpps.kernel.diagnostics import numbered, of_log, quoted
 from vpps.kernel.host_compiler import FLAGS, build_library
-from vpps.kernel.prebuilt import Library
+from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.simt_compiler import build_simt
 
 SOURCE = "".join(f"int x{k};\n" for k in range(1, 21))
@@ -75,7 +75,7 @@ WRONG = "int right;\nint wrong = nothing_like_this;\nint also_right;\n"
 @pytest.mark.cpu
 def test_rejected_source_of_the_host_is_quoted(fresh_cache: Path) -> None:
     with pytest.raises(vpps.CompileError) as caught:
-        build_library(Library("wrong", "the kernel source", WRONG, FLAGS, Label("library")))
+        build_library(HostLibrary("wrong", "the kernel source", WRONG, FLAGS, Label("library")))
     message = str(caught.value)
     assert "rejected the kernel source:\nline 2: " in message
     assert ">     2 | int wrong = nothing_like_this;\n      3 | int also_right;" in message

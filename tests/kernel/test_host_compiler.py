@@ -306,6 +306,7 @@ class TestInstructionSet:
         self, monkeypatch: pytest.MonkeyPatch, features: frozenset[str], isa: str
     ) -> None:
         monkeypatch.delenv("VPPS_ISA", raising=False)
+        monkeypatch.setattr("platform.machine", lambda: "aarch64" if "asimd" in features else "x86_64")
         monkeypatch.setattr(host_compiler, "cpu_features", lambda: features)
         assert tile_of_machine().isa == isa
 

@@ -13,7 +13,7 @@ from vpps.errors import CompileError
 from vpps.kernel import shared_types
 from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import build_library
-from vpps.kernel.prebuilt import Library
+from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.shared_types import fields
 
 pytestmark = pytest.mark.cpu
@@ -53,7 +53,7 @@ def declared() -> str:
 
 
 def compiled(source: str) -> Path:
-    return build_library(Library("test", "a test's source", source, FLAGS, Label("shared types")))
+    return build_library(HostLibrary("test", "a test's source", source, FLAGS, Label("shared types")))
 
 
 def test_both_sides_mean_the_same() -> None:

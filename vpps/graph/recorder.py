@@ -19,7 +19,7 @@ from vpps.config import RECORDER, notice
 from vpps.errors import CompileError, HandleError
 from vpps.graph.graph import Graph
 from vpps.kernel.cache import Label, loaded
-from vpps.kernel.prebuilt import Library, installed
+from vpps.kernel.prebuilt import HostLibrary, installed
 from vpps.model.model import Lookup
 from vpps.ops.operand import Expression, in_progress
 from vpps.record import arrays, ranges, vertices
@@ -57,8 +57,8 @@ def _headers() -> str:
     return sysconfig.get_path("include")
 
 
-def described(target: str = "") -> Library:
-    """What the recorder is compiled of, for this Python and a target as of `Library`.
+def described(target: str = "") -> HostLibrary:
+    """What the recorder is compiled of, for this Python and a target as of `HostLibrary`.
 
     Raises:
         CompileError: this Python cannot use it.
@@ -66,7 +66,7 @@ def described(target: str = "") -> Library:
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
     flags = (*FLAGS, *MORE_FLAGS)
     label = Label("recorder", f"{sys.implementation.name} {platform.python_version()}")
-    return Library(f"recorder-{python}", "the recorder", source(), flags, label, (_headers(),), target)
+    return HostLibrary(f"recorder-{python}", "the recorder", source(), flags, label, (_headers(),), target)
 
 
 def load() -> ModuleType:

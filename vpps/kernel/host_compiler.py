@@ -18,7 +18,7 @@ from vpps.errors import CompileError
 from vpps.kernel import prebuilt, processes, ziglang
 from vpps.kernel.cache import Label, cached, key_of
 from vpps.kernel.diagnostics import of_log
-from vpps.kernel.prebuilt import Library
+from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
 from vpps.script.tails import Tail
 
@@ -91,11 +91,10 @@ def processor_name() -> str:
 
 
 def isas_of(target: str = "") -> list[str]:
-    """Instruction sets of the kind of processor of a target (as of `Library`), whatever this processor has of them."""
+    """Instruction sets of a target's kind of processor (as of `HostLibrary`), best first, whatever this one has."""
     machine = target.partition("-")[0] or platform.machine()
-    if machine in ("aarch64", "arm64"):
-        return ["neon"]
-    return ["avx512", "avx2", "portable"] if machine == "x86_64" else ["portable"]
+    own = {"x86_64": ["avx512", "avx2"], "aarch64": ["neon"], "arm64": ["neon"]}.get(machine, [])
+    return [*own, "portable"]
 
 
 def tile_of_machine(name: str | None = None) -> Tile:
@@ -122,7 +121,7 @@ def _usual_tile() -> Tile:
     features = cpu_features()
     wanted = ISA.get()
     if wanted == "auto":
-        return next(TILES[isa] for isa, needs in ISA_NEEDS.items() if needs <= features)
+        return next(TILES[isa] for isa in isas_of() if ISA_NEEDS[isa] <= features)
     if wanted not in TILES:
         raise CompileError(f"VPPS_ISA={wanted}: expected one of auto, {', '.join(TILES)}")
     lacking = ISA_NEEDS[wanted] - features
@@ -217,10 +216,10 @@ def build_cpu(tile_name: str | None = None) -> tuple[Path, str, Tile]:
     return build_library(kernel), kernel.source, tile
 
 
-def cpu_kernel(tile: Tile, target: str = "") -> Library:
-    """The kernel of the cpu target for a tile, as `Library` has it."""
+def cpu_kernel(tile: Tile, target: str = "") -> HostLibrary:
+    """The kernel of the cpu target for a tile, as `HostLibrary` has it."""
     flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", tile.name)
-    return Library(f"kernel-{tile.name}", "the kernel source", render_cpu(tile), flags, label, target=target)
+    return HostLibrary(f"kernel-{tile.name}", "the kernel source", render_cpu(tile), flags, label, target=target)
 
 
 def common_kernels() -> list[tuple[str, Callable[[], object]]]:
@@ -233,10 +232,10 @@ def build_tails(tails: Sequence[Tail], tile_name: str | None = None) -> Path:
     tile = tile_of_machine(tile_name)
     label = Label("tails", f"{len(tails)} program{'s' * (len(tails) > 1)}, {tile.isa}")
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
-    return build_library(Library("tails", "tails of cells", render_tails(tails, tile), flags, label))
+    return build_library(HostLibrary("tails", "tails of cells", render_tails(tails, tile), flags, label))
 
 
-def build_library(library: Library) -> Path:
+def build_library(library: HostLibrary) -> Path:
     """A shared library, compiled unless it came with the package or the cache has it.
 
     Raises:

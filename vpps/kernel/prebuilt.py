@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[1] / "prebuilt"
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class HostLibrary:
     """What a shared library for the host is made of.
 
     Attributes:
@@ -50,13 +50,13 @@ class Library:
         return f"{self.beginning}{key_of(self.source, shlex.join(self.flags))[:16]}.so"
 
 
-def find(library: Library) -> Path | None:
+def find(library: HostLibrary) -> Path | None:
     """Where a library is, if it was compiled when vpps was installed."""
     path = FOLDER / library.file_name
     return path if path.is_file() else None
 
 
-def installed(library: Library) -> Path:
+def installed(library: HostLibrary) -> Path:
     """Where a library is that is not compiled later. Raises CompileError: it is not there."""
     path = find(library)
     if path is None:

@@ -42,7 +42,7 @@ def _no_history(raw: object, named: object, parameters: object) -> CellHistory:
 
 
 read_history: HistoryReader = _no_history
-"""Makes the cells of a file, of which a model knows nothing; `vpps.compiler.passes.stacking` puts its own here."""
+"""Makes the cells of a file, of which a model knows nothing; `vpps/__init__.py` puts there what does."""
 
 
 def save(model: Model, path: Path) -> None:

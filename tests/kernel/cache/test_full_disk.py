@@ -17,7 +17,7 @@ from tests.kernel.cache.builders import copy, names, refuse
 from vpps.errors import CompileError
 from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, loaded, obtain, read_binary
 from vpps.kernel.host_compiler import build_library, compiler_version
-from vpps.kernel.prebuilt import Library
+from vpps.kernel.prebuilt import HostLibrary
 
 pytestmark = pytest.mark.host
 
@@ -156,7 +156,7 @@ class TestWriting:
         assert names(temporary) == names(folder) == []
 
 
-LIBRARY = Library("library", "a library", "source", (), Label())
+LIBRARY = HostLibrary("library", "a library", "source", (), Label())
 
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, complaint: str) -> None:

@@ -10,7 +10,6 @@ from vpps.compiler.passes.cell_history import CellHistory
 from vpps.compiler.passes.common_subexpressions import by_bits
 from vpps.compiler.passes.horizontal import find_stacks, serves
 from vpps.compiler.passes.nodes import simplified
-from vpps.model import checkpoint
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer
 from vpps.ops import Form
@@ -166,7 +165,7 @@ def _structure(cell: TracedCell) -> Any:
     )
 
 
-def _read_history(
+def read_history(
     raw: Mapping[str, Any], named: Mapping[str, Parameter | None], parameters: Collection[Parameter]
 ) -> CellHistory:
     """A history of which nobody knows whether it is one, after all has been done with it that `see` would do."""
@@ -174,6 +173,3 @@ def _read_history(
     programs = [simplified(cell, Passes())[0] for cell in history.cells]
     find_stacks(programs, parameters, 1, before=history.orders)
     return history
-
-
-checkpoint.read_history = _read_history

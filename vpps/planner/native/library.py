@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from vpps.kernel.cache import Label, load_library
-from vpps.kernel.prebuilt import Library, installed
+from vpps.kernel.prebuilt import HostLibrary, installed
 from vpps.kernel.shared_types import bind
 from vpps.planner.native import interface, policy_table
 
@@ -46,9 +46,9 @@ def source() -> str:
     return text_of("planner.cpp")
 
 
-def described(target: str = "") -> Library:
-    """What the planner is compiled of, for a target as of `Library`."""
-    return Library("planner", "the planner", source(), FLAGS, Label("planner"), target=target)
+def described(target: str = "") -> HostLibrary:
+    """What the planner is compiled of, for a target as of `HostLibrary`."""
+    return HostLibrary("planner", "the planner", source(), FLAGS, Label("planner"), target=target)
 
 
 @cache

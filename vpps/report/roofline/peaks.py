@@ -22,7 +22,7 @@ from vpps.errors import KernelError
 from vpps.files import replacing
 from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import ISA_FLAGS, build_library, processor_name
-from vpps.kernel.prebuilt import Library
+from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.render import TILES
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
@@ -213,7 +213,7 @@ def _library(isa: str) -> ctypes.CDLL:
     source = Path(__file__).with_name("peaks.cpp").read_text(encoding="utf-8")
     flags = (*_FLAGS, f"-DLANES={TILES[isa].lanes}", *ISA_FLAGS[isa])
     label = Label("measurements", isa)
-    lib = load_library(build_library(Library("peaks", "the source that measures peaks", source, flags, label)))
+    lib = load_library(build_library(HostLibrary("peaks", "the source that measures peaks", source, flags, label)))
     for name, arguments in (
         ("vpps_peak_flops", [ctypes.c_int, ctypes.c_double]),
         ("vpps_peak_read", [ctypes.c_int, ctypes.c_double, ctypes.c_double]),
