@@ -34,16 +34,17 @@ def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
 
 def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
     """Does the work and interrupts it at that point; says whether it met one, and whether that came through."""
-    left = step
+    left, met = step, False
 
     def interrupt(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal left
+        nonlocal left, met
         # A generator that goes on may do so to be closed, and Python does not look then.
         looks = event == "c_return" or (event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR)
-        if looks and argument is not sys.setprofile and not _in_finaliser(frame):
+        if looks and argument is not sys.setprofile:
             left -= 1
-            if left < 0:
+            if left < 0 and not _in_finaliser(frame):  # which looks at all callers: not at every point
                 sys.setprofile(None)
+                met = True
                 raise KeyboardInterrupt
 
     sys.setprofile(interrupt)
@@ -54,7 +55,7 @@ def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
         came = True
     finally:
         sys.setprofile(None)
-    return left < 0, came
+    return met, came
 
 
 def _in_finaliser(frame: FrameType | None) -> bool:

@@ -100,21 +100,23 @@ def train(
     return losses, model.numpy()
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name, clip_norm", [*((name, bound) for name in OPTIMIZERS for bound in (None, 0.5)), ("sgd", 1e6), ("adam", 1e6)]
+)
 def test_updates_follow_the_reference(name: str, clip_norm: float | None) -> None:
     reference = ReferenceTraining(OPTIMIZERS[name](), clip_norm)
     expected_losses = [reference.step(s) for s in range(1, STEPS + 1)]
-    first: dict[str, NDArray[np.float32]] | None = None
+    first: tuple[list[float], dict[str, NDArray[np.float32]]] | None = None
     for vps in VP_COUNTS:
         losses, weights = train(vps, OPTIMIZERS[name](), clip_norm)
         np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
         for k, w in weights.items():
             assert relative_error(w, reference.weights[k]) <= 1e-5, k
         if first is None:
-            first = weights
+            first = losses, weights
+        assert losses == first[0], f"losses differ with {vps} VPs"
         for k, w in weights.items():
-            assert np.array_equal(first[k], w), f"{k} differs with {vps} VPs"
+            assert np.array_equal(first[1][k], w), f"{k} differs with {vps} VPs"
 
 
 def test_parameters_without_a_gradient_still_decay() -> None:
@@ -157,14 +159,6 @@ def test_hyper_parameters_may_change_between_calls() -> None:
         optimizer.lr = 0.1
         handle.fb(*make_batch(model, 3))
         assert not np.array_equal(model["W"].numpy(), after_one)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_repeated_runs_are_bitwise_equal(name: str) -> None:
-    first = train(2, OPTIMIZERS[name](), 1.0)
-    second = train(2, OPTIMIZERS[name](), 1.0)
-    assert first[0] == second[0]
-    assert all(np.array_equal(first[1][k], second[1][k]) for k in first[1])
 
 
 @pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf"), 1e300, None, "0.1", True])

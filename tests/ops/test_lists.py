@@ -79,8 +79,13 @@ WIDE: dict[str, Callable[[list[E]], E]] = {
 }
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (32,), (65,), (200,), (5, 7)])
-@pytest.mark.parametrize("name", WIDE)
+SHAPES = [(), (1,), (3,), (32,), (65,), (200,), (5, 7)]
+
+
+# Half of all pairs: every function with short, with long and with odd elements.
+@pytest.mark.parametrize(
+    "name, shape", [(name, shape) for i, name in enumerate(WIDE) for j, shape in enumerate(SHAPES) if (i + j) % 2 == 0]
+)
 def test_reductions_and_softmax_element_by_element(name: str, shape: tuple[int, ...]) -> None:
     model = vpps.Model(seed=1)
     rows = table(model, "x", *shape) if shape else None
@@ -127,7 +132,7 @@ def test_attention_in_many_steps() -> None:
 
     graph = vpps.Graph()
     h = graph.zeros(40)
-    for i in range(40):
+    for i in range(18):
         h = step(h, [graph.lookup(xs, (i + k) % 40) for k in range(1 + i % 9)])
     check(model, graph, [h])
 

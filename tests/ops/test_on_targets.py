@@ -134,10 +134,11 @@ def test_scalars_broadcast(name: str, side: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (40, 33), (128, 64), (70, 200)])
-@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 70])
-def test_product_with_a_matrix(shape: tuple[int, int], bias: bool, n: int) -> None:
+def test_product_with_a_matrix(shape: tuple[int, int], n: int) -> None:
+    """Half of them with a bias, some of each shape and number."""
     rows, columns = shape
+    bias = (rows + n) % 2
     model, table = operands(-1.2, columns, 8)
     W = model.parameter("W", shape)
     b = model.parameter("b", (rows,), init="normal")

@@ -23,7 +23,7 @@ from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.simt
 
-SEEDS = (0, 1, 20, 300, 4000, 50000)
+SEEDS = (0, 1, 300, 50000)
 Gradients = dict[str, NDArray[np.float32]]
 
 
@@ -102,7 +102,7 @@ CASES: dict[str, Case] = {
             Options(ownership="round-robin", rpw=rpw),
             lambda c, rpw=rpw: {slot.rows for slot in c.chip.slots} == {rpw},  # type: ignore[misc]
         )
-        for rpw in (1, 2, 4)
+        for rpw in (1, 4)
     },
     "round-robin, atomic": Case(
         models.tree_lstm,
@@ -119,12 +119,6 @@ CASES: dict[str, Case] = {
         paper=True,
     ),
     # tiers
-    "shared memory": Case(
-        models.tree_lstm,
-        3,
-        Options(tiers=dict.fromkeys(("tree_lstm/U", "tree_lstm/U^T", "tree_lstm/W", "tree_lstm/W^T"), "shared")),
-        lambda c: {"registers", "shared"} <= tiers(c),
-    ),
     "registers, shared memory, L2": Case(
         models.tree_lstm,
         3,
@@ -153,7 +147,7 @@ CASES: dict[str, Case] = {
             Options(tile=tile),
             lambda c, tile=tile: c.chip.tile == tile,  # type: ignore[misc]
         )
-        for tile in (8, 4, 2, 1)
+        for tile in (8, 2, 1)  # 4: see below
     },
     "two blocks per multiprocessor": Case(
         models.tagger, 4, Options(blocks_per_sm=2), lambda c: c.chip.blocks_per_sm == 2
