@@ -10,6 +10,7 @@ import pytest
 import vpps.engine.engine
 from vpps.kernel.chip import MEMORY_ONLY
 from vpps.kernel.spec import KernelSpec
+from vpps.runtime.simt import SimtMachine
 from vpps.script.instructions import TABLE
 
 EVERYTHING = frozenset(i.name for i in TABLE) - {"tail"}  # those of a cell come with the cell
@@ -42,6 +43,12 @@ def know_gradients(spec: KernelSpec) -> KernelSpec:
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
     """All instructions, where no weights are on the chip: one kernel serves every model."""
     return replace(spec, instructions=spec.instructions | EVERYTHING) if spec.chip == MEMORY_ONLY else spec
+
+
+def emulate_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let emulated handles hold no weights on the chip, and have one kernel."""
+    keep_weights_in_memory(monkeypatch)
+    widen(monkeypatch, SimtMachine, know_everything_in_memory)
 
 
 def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_a_large_tree_lstm_begins_with_what_does_not_spill(monkeypatch: pytest.M
 def test_a_large_tree_lstm_keeps_its_recurrent_weights_on_the_chip() -> None:
     """However far the planner has to step down: 512 units on an H200 is what registers hold at most."""
     model, example = PROGRAMS["tree-lstm-512-128"]()
-    onchip = vpps.specialize(model, example).arrangement.onchip
+    onchip = vpps.specialize(model, example, arch="sm_90", passes=vpps.Passes()).arrangement.onchip
     assert {onchip.of(f"tree_lstm/{name}").tier for name in ("U", "U^T", "W", "W^T")} == {"registers"}
 
 

@@ -6,9 +6,18 @@ import pytest
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
+from tests.kernels import emulate_with_one
 from tests.zoo.cases import CASES, Case, every_case
 from vpps.reference import Reference, weights_of
 from vpps.zoo.tasks import TASKS
+
+# Networks of all kinds, each with a kernel of its own. Those of the others are alike, or in tests/simt/test_slots.py.
+ON_CHIP = [
+    CASES[name]
+    for name in (
+        "tree-lstm-2type", "td-lstm", "bilstm-char-tagger", "nmt with attention", "lattice-gru", "program-gru"
+    )
+]  # fmt: skip
 
 
 @pytest.mark.host
@@ -29,8 +38,10 @@ def test_cpu(case: Case) -> None:
 
 @pytest.mark.simt
 @every_case
-def test_simt(case: Case) -> None:
+def test_simt(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The CUDA kernel under emulation, which looks for races; where PyTorch is, test_against_torch.py does more."""
+    if case not in ON_CHIP:
+        emulate_with_one(monkeypatch)
     task = case.make()
     graph = vpps.Graph()
     loss = task.loss(graph, task.train[:2])
