@@ -18,12 +18,12 @@ def trained(configurations: list[Configuration], target: str = "cpu", **options:
     net = new()
     losses = []
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
-        for k in range(9):
+        for k in range(8):
             if configurations:
                 handle._configurator.configure(
                     configurations[k % len(configurations)], records=target == "cpu" and k % 2 == 1
                 )
-            handle.fb(*net.batch(k, k + 1), accumulate=k % 4 == 1)
+            handle.fb(*net.batch(k, k + 1), accumulate=k % 4 == 0)
             losses.append(handle.sync_get_latest_loss())
     return losses, net.model
 
