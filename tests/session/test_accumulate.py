@@ -216,14 +216,11 @@ class TestBetween:
         ["forward", "gradients", "gradients twice", "value", "numpy", "save", "refused", "sync", "later parameter"]
         + ["disassemble", "forward-only handle", "new handle", "checkpoint", "interrupt", "interrupted gradients"],
     )
-    @pytest.mark.parametrize("vps", [1, 2])
-    def test_nothing_disturbs_the_sum(
-        self, between: str, vps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_nothing_disturbs_the_sum(self, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither what is accumulated nor what is read in between, to the last bit."""
         net, witness = new(), new()
-        with vpps.Handle(witness.model, vpps.Adam(), vps=vps, clip_norm=0.1) as other:
-            handle = vpps.Handle(net.model, vpps.Adam(), vps=vps, clip_norm=0.1)
+        with vpps.Handle(witness.model, vpps.Adam(), vps=2, clip_norm=0.1) as other:
+            handle = vpps.Handle(net.model, vpps.Adam(), vps=2, clip_norm=0.1)
             for group in ((0, 1, 3), (2,), (4, 5, 7)):
                 for k in group:
                     update = k == group[-1]
@@ -260,12 +257,12 @@ class TestBetween:
                                 evaluator.forward(graph, [loss])
                         case "new handle":
                             handle.close()
-                            handle = vpps.Handle(net.model, vpps.Adam(), vps=vps + 1, clip_norm=0.1)
+                            handle = vpps.Handle(net.model, vpps.Adam(), vps=3, clip_norm=0.1)
                         case "checkpoint":
                             net.model.save(tmp_path / "model")
                             handle.close()
                             net = Net(vpps.Model.load(tmp_path / "model"))
-                            handle = vpps.Handle(net.model, vpps.Adam(), vps=vps, clip_norm=0.1)
+                            handle = vpps.Handle(net.model, vpps.Adam(), vps=2, clip_norm=0.1)
                         case "interrupt":
                             for accumulate in (True, False):
                                 with interrupt_next_launch(handle, monkeypatch):

@@ -124,7 +124,7 @@ def test_random_graphs_have_the_same_bits(part: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 def test_random_graphs_have_the_same_bits_on_simt(groups: int) -> None:
     onchip = None if groups == 1 else ChipOptions(groups=groups)
-    stayed = [check_random_graph(number, "simt", onchip) for number in range(1010, 1014)]
+    stayed = [check_random_graph(number, "simt", onchip) for number in range(1012, 1014)]
     assert any(stayed)
 
 
