@@ -35,8 +35,8 @@ def main(archs: list[str]) -> None:
         if arch in supported_archs():
             for name, spec in specs(arch):
                 cubin = compile_cubin(render_cuda(spec), arch, spec.chip.registers)
-                # The disassembler of CUDA 13 cannot trace older ones.
-                if name == "Tree-LSTM" and (arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")):
+                traced = arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")
+                if name == "Tree-LSTM" and traced:  # the disassembler of CUDA 13 cannot trace older ones
                     cubin = sass.with_live_registers(cubin)
                 found[f"{name} on {arch}"] = dataclasses.asdict(cubin.resources)
     print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
