@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -15,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 def run_bench(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A bench that has ended, whatever came of it."""
     command = [sys.executable, str(ROOT / "bench" / program), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "VPPS_VERIFY": "0"}  # as users have it
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
 
 def lines_of(program: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:

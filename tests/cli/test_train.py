@@ -40,7 +40,7 @@ main()
 """
 SMALL: dict[str, Any] = {"hidden": 16, "embedding": 16, "limit": 64, "lr": 0.01}
 FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
-ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+ENVIRONMENT = {**os.environ, "COLUMNS": "200", "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
 
 
 def alone(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -59,7 +59,8 @@ def train(*flags: str, **options: Any) -> list[Epoch]:
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("COLUMNS", "VPPS_VERIFY"):
+        monkeypatch.setenv(name, ENVIRONMENT[name])
 
 
 @pytest.fixture
