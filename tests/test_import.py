@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -46,14 +44,6 @@ def test_import_starts_no_thread_and_reads_no_templates() -> None:
         """
     )
     assert out == "1 []\n"
-
-
-def test_import_takes_a_moment(record_property: Callable[[str, object], None]) -> None:
-    """Reported, not judged: the budget is 0.2 s beyond numpy."""
-    code = "import time, numpy; start = time.perf_counter(); import vpps; print(time.perf_counter() - start)"
-    seconds = statistics.median(float(run(code)) for _ in range(3))
-    record_property("import_seconds_beyond_numpy", round(seconds, 3))
-    print(f"import vpps: {seconds:.3f} s beyond numpy")
 
 
 def test_the_old_name_of_reports_warns() -> None:

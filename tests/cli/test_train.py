@@ -105,13 +105,6 @@ class TestUsage:
             result.stderr == f"vpps-train: {tmp_path}: expected train.txt and dev.txt, or one text file, found none\n"
         )
 
-    def test_malformed_data_is_located(self, treebank: Path) -> None:
-        (treebank / "dev.txt").write_text("(3 (2 a) b)\n")
-        code, _, err = run(data=treebank)
-        assert code == 1
-        assert "dev.txt:1:10: expected" in err
-        assert "Traceback" not in err
-
     def test_missing_checkpoint_is_one_sentence_and_exit_code_1(self, tmp_path: Path) -> None:
         code, _, err = run("--resume", checkpoint=tmp_path / "none")
         assert code == 1
@@ -157,20 +150,9 @@ class TestTraining:
             r"(being tuned|tuned online): .* \(\d+( of up to \d+)? candidates? tried in 4 batches.*\)", line
         )
 
-    def test_number_of_virtual_processors_does_not_change_the_run(self) -> None:
-        assert train(vps=1) == train(vps=3)
-
 
 @pytest.mark.cpu
 class TestCheckpoint:
-    def test_resumed_run_equals_an_uninterrupted_one(self, tmp_path: Path) -> None:
-        whole, parts = tmp_path / "whole", tmp_path / "parts"
-        uninterrupted = train(epochs=2, checkpoint=whole)
-        train(checkpoint=parts)
-        resumed = epochs("tree-lstm", "--resume", epochs=2, checkpoint=parts)  # SMALL comes from the checkpoint
-        assert resumed == uninterrupted[1:]
-        assert contents(whole) == contents(parts)
-
     @pytest.mark.parametrize("renamings", [2, 4], ids=["first epoch", "second epoch"])
     def test_run_killed_between_two_files_goes_on_as_an_uninterrupted_one(self, renamings: int, tmp_path: Path) -> None:
         """With the files of an epoch half in place: of the first one there is the best model alone."""

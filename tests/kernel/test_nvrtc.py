@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shutil
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
@@ -22,7 +20,7 @@ import pytest
 import vpps
 from tests.kernel.cache.builders import suffixes
 from tests.nvrtc import ARCHS, interpreter, needs_nvrtc, noncoherent_loads, registers_and_stack
-from tests.processes import finish, run, start
+from tests.processes import run
 from vpps.kernel import libnvrtc, nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, supported_archs
 from vpps.kernel.resources import Resources, check_resources
@@ -396,32 +394,13 @@ class TestCache:
         with pytest.raises(AssertionError, match="nothing should be compiled"):
             compile_cubin(EMPTY, "sm_90")
 
-    @pytest.mark.parametrize(
-        "harm",
-        [
-            lambda cubin: cubin.path.unlink(),
-            lambda cubin: cubin.path.write_bytes(cubin.path.read_bytes()[:-1]),
-            lambda cubin: cubin.path.write_bytes(b""),
-            lambda cubin: cubin.path.write_bytes(cubin.path.read_bytes().replace(b"vpps", b"spvp")),
-            lambda cubin: cubin.path.with_suffix(".json").unlink(),
-            lambda cubin: cubin.path.with_suffix(".json").write_text(""),
-            lambda cubin: cubin.path.with_suffix(".json").write_text("[]"),
-            lambda cubin: cubin.path.with_suffix(".json").write_bytes(b"\xff\xfe"),
-            lambda cubin: cubin.path.with_suffix(".json").write_text(
-                cubin.path.with_suffix(".json").read_text().replace('"stack"', '"heap"')
-            ),
-        ],
-        ids=["no cubin", "cut", "empty", "changed", "no JSON", "empty JSON", "a list", "no text", "unknown field"],
-    )
-    def test_builds_anew_what_is_damaged(self, fresh_cache: Path, harm: Callable[[Cubin], object]) -> None:
+    def test_builds_anew_what_has_facts_that_it_does_not_know(self, fresh_cache: Path) -> None:
         first = compile_cubin(EMPTY, "sm_90")
-        image = first.path.read_bytes()
-        harm(first)
+        record = first.path.with_suffix(".json")
+        record.write_text(record.read_text().replace('"stack"', '"heap"'))
         again = compile_cubin(EMPTY, "sm_90")
         assert again.path == first.path
-        assert again.path.read_bytes() == image
         assert replace(again.resources, compile_seconds=0) == replace(first.resources, compile_seconds=0)
-        assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
 
     def test_keeps_live_registers_once_they_are_known(
         self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, no_compiler: None
@@ -436,17 +415,6 @@ class TestCache:
         assert compile_cubin(interpreter(8), "sm_90", 8).resources.live_registers == live
         assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
 
-    def test_serves_processes_that_build_at_once(self, fresh_cache: Path) -> None:
-        code = f"""
-            from vpps.kernel.nvrtc import compile_cubin
-            cubin = compile_cubin({interpreter(64)!r}, "sm_90", 64)
-            print(cubin.path, cubin.resources.registers)
-        """
-        results = [finish(process) for process in [start(code) for _ in range(3)]]
-        assert all((status, err) == (0, "") for status, _, err in results), results
-        assert len({out for _, out, _ in results}) == 1
-        assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
-
     def test_imports_no_binding_and_asks_for_the_version_alone_on_a_hit(self, fresh_cache: Path) -> None:
         compile_cubin(EMPTY, "sm_90")
         code = f"""
@@ -455,29 +423,3 @@ class TestCache:
             print(compile_cubin({EMPTY!r}, "sm_90").path, "cuda" in sys.modules)
         """
         assert run(code).split() == [str(compile_cubin(EMPTY, "sm_90").path), "False"]
-
-    def test_takes_a_moment(self, fresh_cache: Path, record_property: Callable[[str, object], None]) -> None:
-        """Reported, not judged: the budgets are 10 ms for a hit, 1 s for a new process that compiles."""
-        source = interpreter(192)
-        code = f"""
-            import time
-            start = time.perf_counter()
-            from vpps.kernel import nvrtc
-            imported = time.perf_counter()
-            nvrtc.supported_archs()
-            loaded = time.perf_counter()
-            nvrtc.compile_cubin({source!r}, "sm_90", 192)
-            done = time.perf_counter()
-            print(imported - start, loaded - imported, done - loaded)
-        """
-        imported, loaded, compiled = map(float, run(code).split())
-
-        def hit() -> float:
-            begin = time.perf_counter()
-            compile_cubin(source, "sm_90", 192)
-            return time.perf_counter() - begin
-
-        hits = statistics.median(hit() for _ in range(5))
-        record_property("cached_seconds", round(hits, 5))
-        record_property("cold_seconds", round(imported + loaded + compiled, 3))
-        print(f"modules {imported:.3f} s, NVRTC {loaded:.3f} s, compiling {compiled:.3f} s; from cache {hits:.5f} s")
