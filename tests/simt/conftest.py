@@ -26,9 +26,11 @@ def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Weights stay in memory, and results of 3 virtual processors are the same with both schedules.
 
-    Threads run in an order of the test's own.
+    Threads run in an order of the test's own. Scripts are not verified: on `cpu` those of the same graphs are, and that
+    the verifier accepts those of other machines is tests/planner/test_random_graphs.py's to say.
     """
     kernels.keep_weights_in_memory(monkeypatch)
+    monkeypatch.setenv("VPPS_VERIFY", "0")
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (3,)))

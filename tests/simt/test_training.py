@@ -85,8 +85,9 @@ def on_cpu(how: str) -> Trained:
     return train(RULES[how], target="cpu", vps=2)
 
 
-@pytest.mark.parametrize("how", RULES)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place, how", [(p, how) for p in PLACES for how in RULES if how != "adam, averaged" or p in ("registers", "passes")]
+)
 def test_follows_the_cpu(place: str, how: str) -> None:
     got = train(RULES[how], vps=3, onchip=PLACES[place])
     expected = on_cpu(how)
