@@ -44,15 +44,3 @@ def test_import_starts_no_thread_and_reads_no_templates() -> None:
         """
     )
     assert out == "1 []\n"
-
-
-def test_the_old_name_of_reports_warns() -> None:
-    code = """
-        import warnings
-        warnings.simplefilter("error")
-        try:
-            import vpps.inspection
-        except DeprecationWarning as warning:
-            print(warning)
-        """
-    assert run(code) == "vpps.inspection is called vpps.report now\n"

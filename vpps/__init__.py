@@ -42,7 +42,7 @@ def _read_history(*arguments: Any) -> "CellHistory":
 
 checkpoint.read_history = _read_history
 
-_SUBMODULES = ("data", "distributed", "inspection", "nn", "reference", "torch", "zoo")
+_SUBMODULES = ("data", "distributed", "nn", "reference", "torch", "zoo")
 _PLACES = {
     "Handle": "vpps.session.handle",
     "RowGradients": "vpps.engine.gradients",

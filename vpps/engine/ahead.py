@@ -308,9 +308,9 @@ def stacks_of(
 
 def _threads(vps: int | None, train: bool) -> tuple[int, int]:
     """Virtual processors on this machine, all that suit it by default, and the rows of their panels."""
-    from vpps.kernel.host_compiler import build_cpu
+    from vpps.kernel.host_compiler import tile_of_machine
     from vpps.runtime.cores import default_vps, usable_cores
     from vpps.runtime.cpu import MAX_VPS
 
     count = default_vps(usable_cores(), train) if vps is None else vps
-    return as_count(count, "vps", HandleError, most=MAX_VPS), build_cpu()[2].panel
+    return as_count(count, "vps", HandleError, most=MAX_VPS), tile_of_machine().panel

@@ -50,7 +50,7 @@ class Configuration:
         if not self.passes.fusion or not (generates := TARGETS[target].generates) or generates():
             return self
         notice(
-            "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.9 of the speed "
+            "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.8 of the speed "
             "or more; pip install 'vpps[zig]' brings one"
         )
         return replace(self, passes=replace(self.passes, fusion=False))

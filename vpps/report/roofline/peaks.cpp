@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdlib>
 #include <ctime>
-#include <thread>
+#include <pthread.h>
+#include <sched.h>
 #include <vector>
 
 typedef float Lanes __attribute__((vector_size(LANES * 4)));
@@ -29,7 +30,7 @@ template <class Prepare, class Work> double rate_of(int threads, double seconds,
         auto data = prepare(id);
         work(data);  // memory is there, caches are warm
         ready++;
-        while (ready < threads) std::this_thread::yield();
+        while (ready < threads) sched_yield();
         const double start = seconds_on_core();
         double amount = 0, passed = 0;
         while (passed < seconds) {
@@ -38,21 +39,30 @@ template <class Prepare, class Work> double rate_of(int threads, double seconds,
         }
         rates[id] = amount / passed;
     };
-    std::vector<std::thread> others;
-    try {
-        for (int id = 1; id < threads; id++) others.emplace_back(run, id);
-    } catch (...) {
-        ready += threads;  // nobody waits for those that are missing
-        for (std::thread& t : others) t.join();
-        return 0;
+    struct Other {
+        const decltype(run)* of;
+        int id;
+        pthread_t thread;
+        static void* begin(void* other)
+        {
+            (*((Other*)other)->of)(((Other*)other)->id);
+            return nullptr;
+        }
+    };
+    std::vector<Other> others(threads);
+    int begun = 1;  // with this one
+    for (; begun < threads; begun++) {
+        others[begun] = {&run, begun, {}};
+        if (pthread_create(&others[begun].thread, nullptr, Other::begin, &others[begun])) break;
     }
-    run(0);
+    if (begun < threads) ready += threads;  // nobody waits for those that are missing
+    else run(0);
     double sum = rates[0];
-    for (int id = 1; id < threads; id++) {
-        others[id - 1].join();
+    for (int id = 1; id < begun; id++) {
+        pthread_join(others[id].thread, nullptr);
         sum += rates[id];
     }
-    return sum;
+    return begun < threads ? 0 : sum;
 }
 
 struct Array {
