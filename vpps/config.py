@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -112,7 +113,9 @@ def cache_dir() -> Path:
 @cache
 def notice(text: str) -> None:
     """Say something on standard error, once in a process, unless VPPS_LOG decides what is said there."""
-    if not LOG.get():
+    if LOG.get() or sys.stderr is None:
+        return
+    with suppress(OSError, ValueError):  # it is closed, or nobody reads it: no matter of whoever calls
         print(f"vpps: {text}", file=sys.stderr, flush=True)
 
 

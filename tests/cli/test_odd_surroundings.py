@@ -7,15 +7,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import vpps
 from tests.cli.program import epochs, vpps_train
 from tests.kernel.cache.builders import copy
 from tests.processes import run
-from vpps.cli import cache, data, profile
+from vpps.cli import cache, data, inspect, profile, train
 from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, DataError
 from vpps.kernel import host_compiler, processes
@@ -168,3 +170,10 @@ def test_more_virtual_processors_than_the_system_has_threads() -> None:
         {"OPENBLAS_NUM_THREADS": "1"},
     )
     assert said.startswith("the system starts no 64 threads: choose fewer virtual processors with vps=")
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("program", [cache, data, inspect, profile, train], ids=lambda program: program.__name__)
+def test_every_program_says_its_version(program: ModuleType) -> None:
+    found = CliRunner().invoke(program.app, ["--version"])
+    assert (found.exit_code, found.stdout) == (0, f"vpps {vpps.__version__}\n")

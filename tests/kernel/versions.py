@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import vpps
 from tests.kernel.programs import tree_lstm
 from tests.kernels import EVERYTHING
+from tests.nvrtc import COMPILE_ALL
 from vpps.kernel import libnvrtc, sass
 from vpps.kernel.nvrtc import compile_cubin, supported_archs
 from vpps.kernel.render import render_cuda
@@ -26,6 +27,8 @@ def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
     yield "Tree-LSTM", vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes()).spec.of(132)
     for k in range(PARTS):
         yield f"part {k} of everything", KernelSpec(frozenset(sorted(EVERYTHING)[k::PARTS]))
+    if COMPILE_ALL:  # tests/gpu runs it
+        yield "everything", KernelSpec(EVERYTHING)
 
 
 def main(archs: list[str]) -> None:

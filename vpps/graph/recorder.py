@@ -63,10 +63,11 @@ def described(target: str = "") -> HostLibrary:
     Raises:
         CompileError: this Python cannot use it.
     """
-    python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
     flags = (*FLAGS, *MORE_FLAGS)
     label = Label("recorder", f"{sys.implementation.name} {platform.python_version()}")
-    return HostLibrary(f"recorder-{python}", "the recorder", source(), flags, label, (_headers(),), target)
+    return HostLibrary(
+        f"recorder-{sys.implementation.cache_tag}", "the recorder", source(), flags, label, (_headers(),), target
+    )
 
 
 def load() -> ModuleType:
