@@ -12,6 +12,11 @@ from vpps.placement.onchip import ChipOptions
 from vpps.planner.row_order import RECORDED
 from vpps.targets import TARGETS
 
+NO_COMPILER = (
+    "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.8 of the speed or "
+    "more; pip install 'vpps[zig]' brings one"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -45,14 +50,12 @@ class Configuration:
         onchip, passes = ChipOptions(**kept.get("onchip", {})), Passes(**kept.get("passes", {}))
         return cls(**{**kept, "onchip": onchip, "passes": passes})
 
-    def on(self, target: str) -> Configuration:
-        """As it runs on this machine: where a target cannot generate code for cells, which says so once, without it."""
+    def on(self, target: str, tells: bool = True) -> Configuration:
+        """As it runs on this machine: where a target cannot generate code for cells, which it `tells`, without that."""
         if not self.passes.fusion or not (generates := TARGETS[target].generates) or generates():
             return self
-        notice(
-            "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.8 of the speed "
-            "or more; pip install 'vpps[zig]' brings one"
-        )
+        if tells:
+            notice(NO_COMPILER)
         return replace(self, passes=replace(self.passes, fusion=False))
 
     def describe(self, beside: Configuration | None = None) -> str:
