@@ -423,9 +423,14 @@ def trained_beside(kind: str, target: str) -> dict[str, bytes]:
     return bits(model.numpy())
 
 
-@pytest.mark.parametrize("target", [pytest.param(t, marks=getattr(pytest.mark, t)) for t in ("cpu", "simt")])
 @pytest.mark.usefixtures("roomy_kernels")
-@pytest.mark.parametrize("kind", ["member", "matrix by matrix", "another matrix"])
+@pytest.mark.parametrize(
+    "kind, target",
+    [
+        *((kind, "cpu") for kind in ("member", "matrix by matrix", "another matrix")),
+        pytest.param("matrix by matrix", "simt", marks=pytest.mark.simt),
+    ],
+)
 def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str, monkeypatch: pytest.MonkeyPatch):
     """Only steps decide what is stacked and what the chip holds; other calls have it otherwise where they must."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
