@@ -427,7 +427,7 @@ def trained_beside(kind: str, target: str) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "kind, target",
     [
-        *((kind, "cpu") for kind in ("member", "matrix by matrix", "another matrix")),
+        *(pytest.param(k, "cpu", marks=pytest.mark.cpu) for k in ("member", "matrix by matrix", "another matrix")),
         pytest.param("matrix by matrix", "simt", marks=pytest.mark.simt),
     ],
 )
