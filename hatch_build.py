@@ -6,6 +6,7 @@ VPPS_WHEEL_TARGET: a wheel for another platform, by zig's name of it, such as aa
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -23,7 +24,7 @@ class Compiling(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """A compiler, where there is none."""
-        named = os.environ.get("CXX", "").split()[:1]
+        named = shlex.split(os.environ.get("CXX", ""))[:1]
         there = any(map(shutil.which, (*named, "g++", "clang++")))
         return [] if there and not TARGET else [COMPILER]
 
@@ -35,7 +36,11 @@ class Compiling(BuildHookInterface[Any]):
             installation.build()
             return
         self.folder = Path(tempfile.mkdtemp())
-        files = installation.build(self.folder, kernels=True, target=TARGET)
+        try:
+            files = installation.build(self.folder, kernels=True, target=TARGET)
+        except BaseException:
+            shutil.rmtree(self.folder)
+            raise
         build_data["force_include"] |= {str(path): f"vpps/prebuilt/{path.name}" for path in files}
         build_data["pure_python"] = False
         build_data["infer_tag"] = not TARGET

@@ -92,7 +92,9 @@ class TestLibraries:
         planner.library.cache_clear()
         with pytest.raises(vpps.CompileError, match=r"cannot be loaded .*install vpps again"):
             vpps.Handle(vpps.Model())
+        installation.build(folder)
         planner.library.cache_clear()
+        vpps.Handle(vpps.Model()).close()
 
 
 class TestWithoutCompiler:

@@ -42,7 +42,7 @@ def _read_history(*arguments: Any) -> "CellHistory":
 
 checkpoint.read_history = _read_history
 
-_SUBMODULES = ("data", "distributed", "nn", "reference", "torch", "zoo")
+_SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {
     "Handle": "vpps.session.handle",
     "RowGradients": "vpps.engine.gradients",
@@ -60,6 +60,10 @@ def __getattr__(name: str) -> object:
         found = globals()[name] = getattr(import_module(_PLACES[name]), name)
         return found
     raise AttributeError(f"module 'vpps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBMODULES, *_PLACES})
 
 
 __all__ = [

@@ -113,6 +113,7 @@ def cache_dir() -> Path:
 @cache
 def notice(text: str) -> None:
     """Say something on standard error, once in a process, unless VPPS_LOG decides what is said there."""
+    logging.getLogger("vpps").info("%s", text)
     if LOG.get() or sys.stderr is None:
         return
     with suppress(OSError, ValueError):  # it is closed, or nobody reads it: no matter of whoever calls

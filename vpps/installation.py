@@ -6,9 +6,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from vpps import locks
@@ -32,33 +36,49 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
         Their files.
 
     Raises:
-        CompileError: there is no compiler, or it rejects a source.
+        CompileError: there is no compiler, it rejects a source, or the folder cannot be written.
     """
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda library: _put(library, folder), _libraries(kernels, target)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        locks.sweep(folder)
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda library: _put(library, folder), _libraries(folder, kernels, target)))
+    except OSError as error:
+        raise CompileError(f"{folder} cannot be written ({error}): install from a copy that is yours") from error
 
 
-def _libraries(kernels: bool, target: str) -> Iterator[HostLibrary]:
+def _libraries(folder: Path, kernels: bool, target: str) -> Iterator[HostLibrary]:
     yield planner.described(target)
     for isa in isas_of(target) if kernels else ():
         yield cpu_kernel(TILES[isa], target)
     try:
         library = recorder.described(target)
+        if not Path(*library.headers, "Python.h").is_file():
+            raise CompileError("the recorder needs Python's headers (Debian and Ubuntu: apt-get install python3-dev)")
     except CompileError as error:
+        if target:
+            raise  # a wheel is for all who have this Python
         print(f"left out: {error}")
-    else:
-        if Path(*library.headers, "Python.h").is_file():
-            yield library
-        else:
-            print(f"left out, as there are none of Python's headers: {library.what}")
+        return
+    yield replace(library, headers=(*library.headers, *_configuration(folder, target)))
+
+
+def _configuration(folder: Path, target: str) -> Iterator[str]:
+    """A folder where Debian's headers find what this Python was configured for: the same on all targets, of 64 bits."""
+    if target:
+        python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        place = folder / "headers" / target.rpartition(".")[0].rpartition(".")[0] / python
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sysconfig.get_config_h_filename(), place / "pyconfig.h")
+        yield str(folder / "headers")
 
 
 def _put(library: HostLibrary, folder: Path) -> Path:
     """Have a library in a folder."""
     path = folder / library.file_name
-    if not path.is_file():
+    if not (path.is_file() and (library.target or _loads(path))):
+        path.unlink(missing_ok=True)
         made = build_library(library)
-        folder.mkdir(parents=True, exist_ok=True)
         with locks.scratch(folder) as work:
             shutil.copyfile(made, work / path.name)
             (work / path.name).replace(path)
@@ -66,6 +86,15 @@ def _put(library: HostLibrary, folder: Path) -> Path:
         if other != path:
             other.unlink(missing_ok=True)  # whoever has it open keeps it
     return path
+
+
+def _loads(path: Path) -> bool:
+    """Not one that another system of this checkout has compiled, with a C or C++ library that this one lacks."""
+    try:
+        ctypes.CDLL(str(path))
+    except OSError:
+        return False
+    return True
 
 
 def main() -> None:

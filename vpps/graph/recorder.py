@@ -19,7 +19,7 @@ from vpps.config import RECORDER, notice
 from vpps.errors import CompileError, HandleError
 from vpps.graph.graph import Graph
 from vpps.kernel.cache import Label, loaded
-from vpps.kernel.prebuilt import HostLibrary, installed
+from vpps.kernel.prebuilt import HostLibrary, find, installed
 from vpps.model.model import Lookup
 from vpps.ops.operand import Expression, in_progress
 from vpps.record import arrays, ranges, vertices
@@ -50,11 +50,8 @@ def source() -> str:
     )
 
 
-def _headers() -> str:
-    """The folder of this Python's headers. Raises CompileError where it cannot use the compiled recorder."""
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise CompileError("the compiled recorder needs CPython with its global lock")
-    return sysconfig.get_path("include")
+def _is_supported() -> bool:
+    return sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 def described(target: str = "") -> HostLibrary:
@@ -63,10 +60,12 @@ def described(target: str = "") -> HostLibrary:
     Raises:
         CompileError: this Python cannot use it.
     """
-    flags = (*FLAGS, *MORE_FLAGS)
+    if not _is_supported():
+        raise CompileError("the compiled recorder needs CPython with its global lock")
+    flags, headers = (*FLAGS, *MORE_FLAGS), (sysconfig.get_path("include"),)
     label = Label("recorder", f"{sys.implementation.name} {platform.python_version()}")
     return HostLibrary(
-        f"recorder-{sys.implementation.cache_tag}", "the recorder", source(), flags, label, (_headers(),), target
+        f"recorder-{sys.implementation.cache_tag}", "the recorder", source(), flags, label, headers, target
     )
 
 
@@ -107,7 +106,7 @@ def prepare() -> None:
         raise HandleError(f"{RECORDER.name}={chosen}: expected auto, python or compiled")
     with _lock:
         in_use = vertices.new_tape is not vertices.Tape
-        if chosen == "python" or in_use or (_tried and chosen == "auto"):
+        if chosen == "python" or in_use or (chosen == "auto" and (_tried or not _is_supported())):
             return
         try:
             use(load())
@@ -115,7 +114,6 @@ def prepare() -> None:
             _tried = True
             if chosen == "compiled":
                 raise
-            notice(
-                f"graphs are recorded in Python, which takes four times as long: {error}; that takes Python's headers "
-                "(Debian and Ubuntu: apt-get install python3-dev)"
-            )
+            headers = "; if those were missing, with Python's headers (Debian and Ubuntu: apt-get install python3-dev)"
+            tail = "" if find(described()) else headers
+            notice(f"graphs are recorded in Python, which takes four times as long: {error}{tail}")

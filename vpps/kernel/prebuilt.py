@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vpps.errors import CompileError
+from vpps.kernel import ziglang
 from vpps.kernel.cache import Label, key_of
 
 FOLDER = Path(__file__).parents[1] / "prebuilt"
@@ -47,7 +48,7 @@ class HostLibrary:
 
     @property
     def file_name(self) -> str:
-        return f"{self.beginning}{key_of(self.source, shlex.join(self.flags))[:16]}.so"
+        return f"{self.beginning}{key_of(self.source, shlex.join(self.flags), ziglang.identity())[:16]}.so"
 
 
 def find(library: HostLibrary) -> Path | None:

@@ -88,7 +88,7 @@ HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh", "host/timeline.h")
 CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
 CUDA_SYNC = ("cuda/sync.cuh",)
 CUDA_TIMELINE = ("cuda/timeline.cuh",)
-TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
+TIMELINE_LINE = "VP_TIMELINE("  # begins a line that is left out of a GPU's kernel that records no timeline
 
 ROUTINES = (  # of both
     "elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh",

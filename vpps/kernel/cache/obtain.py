@@ -193,9 +193,9 @@ def _told(text: str, after: float) -> Iterator[None]:
     """Gives a notice if the block takes longer than so many seconds, in this process or waiting for another one."""
     timer = threading.Timer(after, notice, (text,))
     timer.daemon = True
-    with suppress(RuntimeError):  # the system gives no more threads
-        timer.start()
     try:
+        with suppress(RuntimeError):  # the system gives no more threads
+            timer.start()
         yield
     finally:
         timer.cancel()
