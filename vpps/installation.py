@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import sys
 import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -65,11 +64,12 @@ def _libraries(folder: Path, kernels: bool, target: str) -> Iterator[HostLibrary
 
 def _configuration(folder: Path, target: str) -> Iterator[str]:
     """A folder where Debian's headers find what this Python was configured for: the same on all targets, of 64 bits."""
-    if target:
-        python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        place = folder / "headers" / target.rpartition(".")[0].rpartition(".")[0] / python
+    include = Path(sysconfig.get_path("include"))
+    own = include.parent / str(sysconfig.get_config_var("MULTIARCH")) / include.name / "pyconfig.h"
+    if target and own.is_file():
+        place = folder / "headers" / target.rpartition(".")[0].rpartition(".")[0] / include.name
         place.mkdir(parents=True, exist_ok=True)
-        shutil.copy(sysconfig.get_config_h_filename(), place / "pyconfig.h")
+        shutil.copy(own, place)
         yield str(folder / "headers")
 
 
