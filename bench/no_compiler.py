@@ -9,6 +9,7 @@ that is left.
 
 from __future__ import annotations
 
+import platform
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def main() -> None:
     names = options.workload.split(",") if options.workload else list(TASKS)
     with tempfile.TemporaryDirectory() as wheel:
         machine = prebuilt.FOLDER, Path(wheel)
-        installation.build(machine[1], kernels=True, target="x86_64-linux-gnu.2.17")
+        installation.build(machine[1], kernels=True, target=f"{platform.machine()}-linux-gnu.2.17")
         for name in names:
             for size in options.batch_sizes:
                 measure(name, size, options, machine)
