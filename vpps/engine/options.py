@@ -161,7 +161,7 @@ class Options:
     )
     autotune: bool = option(
         False,
-        """try other configurations while training, and keep the fastest: rows per warp from one on, then other slots
+        """try other configurations while training, and keep the fastest: groups of blocks, tiles, rows per warp
         (cuda, simt); virtual processors and tiles (cpu). Kernels are compiled in the background. What is learned stays
         the same, on cpu to the bit; `tuning` says how far it has come. What the tuning database has for the model is
         used instead, and what is found is kept there: when it is over, or if the handle is closed before, where it is

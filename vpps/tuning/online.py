@@ -113,11 +113,11 @@ class OnlineTuner:
     """Decides in which configuration each batch is trained.
 
     Args:
-        start: the first configuration.
+        start: what a handle has without tuning: the first one, which it goes back to where a later batch cannot be had
+            with the best one.
         axes: what to try.
         preparation: has candidates compiled.
         clock: seconds; for tests.
-        usual: what a handle has without tuning, to go back to if a later batch cannot be had with the best one.
     """
 
     def __init__(
@@ -126,10 +126,9 @@ class OnlineTuner:
         axes: Sequence[Axis],
         preparation: Background,
         clock: Callable[[], float] = time.perf_counter,
-        usual: Configuration | None = None,
     ) -> None:
         self.best = start
-        self._usual = start if usual is None else usual
+        self._start = start
         self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._preparation = preparation
         self._clock = clock
@@ -210,11 +209,11 @@ class OnlineTuner:
         A later batch may have cells and sizes for which even the best one does not do: then that is the end of tuning,
         and what a handle has without it goes on."""
         if self._current == self.best:
-            if self._current == self._usual:
+            if self._current == self._start:
                 return None
             _log.info("tuning: %s is given up: %s", self.best.describe(), error)
             self._trials.append(Trial(self.best, 0.0, str(error)))
-            self.best, self._ratio, self._before, self._own = self._usual, 1.0, [], []
+            self.best, self._ratio, self._before, self._own = self._start, 1.0, [], []
             self.close()
             return self._change(self.best)
         self._failed(str(error))
