@@ -32,6 +32,7 @@ _INTS = [0, 1, -1, -2, 2, 3, 7, 127, -128, 2**31 - 1, -(2**31), 2**63 - 1, -(2**
 def example(lists: bool = False) -> GraphSet:
     """Three small graphs with everything that a set can have; the second is not numbered children first."""
     table = np.array([[-1, -1], [-1, -1], [0, 1], [1, -1], [-1, -1], [-1, -1], [-1, 0], [1, 0]])
+    role = np.arange(16).reshape(8, 2) % 3
     return GraphSet(
         [3, 2, 3],
         (np.concatenate([[0], (table >= 0).sum(1).cumsum()]), table[table >= 0]) if lists else table,
@@ -41,7 +42,10 @@ def example(lists: bool = False) -> GraphSet:
             "word": [1, 2, -1, -1, 0, 2, -1, -1], "tag": [0, 1, 1, 1, 0, 1, 0, 0], "x": np.arange(16).reshape(8, 2) / 4,
         },
         graph_columns={"y": [1.5, -2, 0.25]},
-        vocabularies={"word": Vocabulary(["<unk>", "naïve", "tab\tand\nline"])},
+        edge_columns={"role": role[table >= 0] if lists else role},
+        vocabularies={
+            "word": Vocabulary(["<unk>", "naïve", "tab\tand\nline"]), "role": Vocabulary(["<unk>", "left", "right"])
+        },
         classes={"tag": ("B", "O")},
     )  # fmt: skip
 
@@ -89,8 +93,8 @@ def outcome(path: Path, how: str, original: GraphSet) -> str:
     a = found.arrays
     remade = GraphSet(
         found.sizes, (a.child_offsets, a.child_indices) if a.children is None else a.children, kind=a.kind,
-        kinds=found.kinds, columns=a.columns, graph_columns=a.graph_columns, vocabularies=found.vocabularies,
-        classes=found.classes,
+        kinds=found.kinds, columns=a.columns, graph_columns=a.graph_columns, edge_columns=a.edge_columns,
+        vocabularies=found.vocabularies, classes=found.classes,
     )  # fmt: skip
     assert remade.arrays.levels.tolist() == a.levels.tolist()
     assert remade[:].order.tolist() == found[:].order.tolist() or a.order is not None
@@ -105,6 +109,7 @@ def _content(graphs: GraphSet) -> tuple[object, ...]:
         **parts,
         **{f"/{k}": x for k, x in a.columns.items()},
         **{f"//{k}": x for k, x in a.graph_columns.items()},
+        **{f"///{k}": x for k, x in a.edge_columns.items()},
     }
     words = {name: vocabulary.words for name, vocabulary in graphs.vocabularies.items()}
     forms = {name: (x.dtype.str, x.shape, x.tobytes()) for name, x in arrays.items()}

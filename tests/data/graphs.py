@@ -17,13 +17,14 @@ examples = settings(max_examples=60, deadline=None, derandomize=True, suppress_h
 
 @dataclass
 class PlainGraph:
-    """One graph: children by vertex (-1 is none), and a value per vertex and for all of it."""
+    """One graph: children by vertex (-1 is none), and a value per vertex, per child and for all of it."""
 
     children: list[list[int]]
     kind: list[int]
     word: list[int]
     position: list[list[float]]
     rating: float
+    relation: list[list[int]]
 
     def level(self, vertex: int) -> int:
         return max((1 + self.level(child) for child in self.children[vertex] if child >= 0), default=0)
@@ -44,14 +45,23 @@ def plain_graphs(draw: st.DrawFn, arity: int | None) -> PlainGraph:
         children[number[place]] = draw(st.lists(below, min_size=size[0], max_size=size[1]))
     word = draw(st.lists(st.integers(-1, 5), min_size=n, max_size=n))
     kind = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
-    return PlainGraph(children, kind, word, [[w / 2, -w] for w in word], float(sum(word)))
+    relation = [[10 * v + k + 1 for k in range(len(some))] for v, some in enumerate(children)]
+    return PlainGraph(children, kind, word, [[w / 2, -w] for w in word], float(sum(word)), relation)
+
+
+def weights_of(relation: Any) -> Any:
+    """A second column of edges, whose values have two numbers each."""
+    return [weights_of(x) for x in relation] if isinstance(relation, list) else [relation / 4, -relation]
 
 
 def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
     """The graphs as a set, in a table or in lists."""
     children: Any = [some for g in graphs for some in g.children]
+    relation: Any = [own for g in graphs for own in g.relation]
     if arity is None:
         children = np.cumsum([0, *map(len, children)]), [child for some in children for child in some]
+        relation = [x for own in relation for x in own]
+    relation = np.array(relation, np.int64)
     return GraphSet(
         [len(g.children) for g in graphs],
         children,
@@ -59,6 +69,7 @@ def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
         kinds=("a", "b", "c"),
         columns={"word": [w for g in graphs for w in g.word], "position": [p for g in graphs for p in g.position]},
         graph_columns={"rating": [g.rating for g in graphs]},
+        edge_columns={"relation": relation, "weight": np.stack([relation / 4, -relation], axis=-1)},
     )
 
 
@@ -80,6 +91,7 @@ def assert_as_checked(graphs: GraphSet) -> None:
 def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None) -> None:
     """The batch is these graphs side by side, made the slow way."""
     first, children = 0, []
+    relation: Any = [own for g in graphs for own in g.relation]
     offsets, levels, roots = [0], [], []
     for g in graphs:
         children += [[child + first if child >= 0 else -1 for child in some] for some in g.children]
@@ -94,6 +106,8 @@ def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None)
         ends, indices = batch.children
         assert [indices[a:b].tolist() for a, b in pairwise(ends.tolist())] == children
         assert ends.dtype == indices.dtype == np.int32
+        assert batch.child_offsets is ends
+        relation = [x for own in relation for x in own]
     else:
         assert isinstance(batch.children, np.ndarray)
         assert batch.children.tolist() == children
@@ -112,6 +126,10 @@ def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None)
     assert batch["position"].tolist() == [p for g in graphs for p in g.position]
     assert batch["position"].dtype == np.float32
     assert batch["rating"].tolist() == [g.rating for g in graphs]
+    assert batch["relation"].tolist() == relation
+    assert batch["relation"].dtype == np.int32
+    assert batch["weight"].tolist() == weights_of(relation)
+    assert batch["weight"].dtype == np.float32 or not batch["weight"].size
     assert batch.roots.tolist() == roots
     assert batch.graph_of_vertex.tolist() == [k for k, g in enumerate(graphs) for _ in g.children]
     assert np.array_equal(batch.examples.numbers, batch.graph_of_vertex)

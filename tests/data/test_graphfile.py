@@ -59,6 +59,17 @@ def test_names_come_back(graphs: GraphSet, file: Path) -> None:
     assert loaded.stat() == graphs.stat()
 
 
+def test_files_without_columns_of_edges_are_as_they_were_before_there_were_any(tmp_path: Path) -> None:
+    """So that earlier versions read what later ones write, and the other way round."""
+    path = tmp_path / "chain"
+    GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}).save(path)
+    description, arrays = opened(path.read_bytes())
+    known = {"format", "kinds", "classes", "vocabularies", "columns", "graph_columns", "crc32"}
+    assert (description["format"], description.keys()) == (2, known)
+    assert arrays.keys() == {"vertex_offsets", "children", "levels", "column/x"}
+    assert GraphSet.load(path)[0]["x"].tolist() == [1, 2]
+
+
 def test_any_program_reads_it_as_safetensors(graphs: GraphSet, file: Path) -> None:
     arrays = load_file(file)
     assert arrays["children"].tolist() == graphs.arrays.children.tolist()  # type: ignore[union-attr]
@@ -186,14 +197,15 @@ class TestNoSuchFile:
 
     def test_other_version_is_named(self, file: Path) -> None:
         description, arrays = opened(file.read_bytes())
-        file.write_bytes(sealed({**description, "format": 3}, arrays))
-        with pytest.raises(DataError, match=r"another version of vpps \(format 3, not 2\): convert the data again"):
+        file.write_bytes(sealed({**description, "format": 4}, arrays))
+        with pytest.raises(DataError, match=r"another version of vpps \(format 4, not 3\): convert the data again"):
             GraphSet.load(file)
 
     @pytest.mark.parametrize(
         "change",
         [
             {"columns": ["none"]},
+            {"edge_columns": ["none"]},
             {"vocabularies": ["none"]},
             {"classes": 3},
             {"kinds": None},
@@ -225,6 +237,8 @@ class TestNoSuchFile:
             ("children", np.zeros((5, 2), np.int64), "children is of int64"),
             ("order", np.zeros((5, 1), "i4"), "do not fit"),
             ("column/word", np.zeros(5, np.int8), "do not fit"),
+            ("edge_column/role", np.zeros((5, 3), "i4"), "do not fit"),
+            ("edge_column/role", np.zeros(10, "i4"), "do not fit"),
             ("vertex_offsets", np.array([0, 2**63 - 1, -2, 5]), "vertex_offsets do not rise"),
             ("vocabulary/word/offsets", np.array([0, 22, 0, 22]), "the words of vocabulary 'word' do not follow"),
         ],
@@ -248,6 +262,7 @@ class TestNoSuchFile:
             ("order", 4, 9, "graph 1: vertex 1: order is not that of levels"),
             ("kind", 1, 2, "graph 0: vertex 1: there is no kind 2"),
             ("column/tag", 1, 2, "column 'tag' holds 2, but there are 2 names"),
+            ("edge_column/role", 9, 3, "column 'role' holds 3, but there are 3 names"),
         ],
     )
     def test_contents_that_are_no_graphs_are_damage_whatever_checksums_say(

@@ -70,15 +70,18 @@ class TestBatch:
         turned = []
         for g in graphs:
             readers: list[list[int]] = [[] for _ in g.children]
+            relation: list[list[int]] = [[] for _ in g.children]
             for vertex, some in enumerate(g.children):
-                for child in some:
+                for child, own in zip(some, g.relation[vertex], strict=True):
                     if child >= 0:
                         readers[child].append(vertex)
-            turned.append(PlainGraph(readers, g.kind, g.word, g.position, g.rating))
+                        relation[child].append(own)
+            turned.append(PlainGraph(readers, g.kind, g.word, g.position, g.rating, relation))
         single = max(len(some) for g in turned for some in g.children) <= 1
         if single:
             for g in turned:
                 g.children = [some or [-1] for some in g.children]
+                g.relation = [some or [0] for some in g.relation]
         found = set_of(graphs, arity)
         assert_holds(found.reversed()[:], turned, 1 if single else None)
         part = found.subset(slice(len(graphs) - 1, None)).reversed()
@@ -253,6 +256,16 @@ class TestWrongGraphs:
                 lambda: GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}, graph_columns={"x": [1]}),
                 "'x' is that of a column of vertices and of one of graphs",
             ),
+            (
+                lambda: GraphSet([2], [[-1], [0]], columns={"x": [1, 2]}, edge_columns={"x": [[1], [2]]}),
+                "'x' is that of a column of vertices and of one of edges",
+            ),
+            (
+                lambda: GraphSet([2], [[-1], [0]], edge_columns={"x": [1, 2]}),
+                r"of children, \(2, 1\), .*not shape \(2,\)",
+            ),
+            (lambda: GraphSet([2], ([0, 0, 1], [0]), edge_columns={"x": [1, 2]}), "'x' must .* each of the 1 edges"),
+            (lambda: GraphSet([2], [[-1], [0]])[:].child_offsets, "children are a table for 1 each; give its columns"),
             (lambda: GraphSet([1], [[-1]], columns={"x": [2]}, classes={"x": ("a", "b")}), "'x' holds 2, but there a"),
             (lambda: GraphSet([1], [[-1]], classes={"x": ("a", "b")}), "names for 'x', but no integer column"),
             (
@@ -292,6 +305,7 @@ class TestStatistics:
             kinds=("leaf", "inner"),
             columns={"word": [1, 2, -1, 0], "x": np.array([[0.5, 1]] * 4)},
             graph_columns={"y": [1.5, 2]},
+            edge_columns={"z": [[9, 9], [9, 9], [4, 5], [9, 9]]},
             vocabularies={"word": Vocabulary(["<unk>", "a", "b"])},
         ).stat()
         assert (found.graphs, found.vertices, found.edges, found.arity, found.max_readers) == (2, 4, 2, 2, 1)
@@ -303,6 +317,7 @@ class TestStatistics:
             "word": ("vertex", "int32", -1, 2),
             "x": ("vertex", "float32[2]", 0.5, 1),
             "y": ("graph", "float32", 1.5, 2),
+            "z": ("edge", "int32", 4, 5),
         }
         assert found.vocabularies == {"word": 3}
 

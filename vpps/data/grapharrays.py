@@ -42,6 +42,8 @@ class GraphArrays:
     """Per vertex: (N,) or (N, width), int32 or float32."""
     graph_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Per graph: (G,) or (G, width)."""
+    edge_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Per entry of `children` or `child_indices`: (N, arity) or (edges,), or those with a width."""
 
     @property
     def form(self) -> Children:
@@ -53,8 +55,8 @@ class GraphArrays:
         return self.child_offsets, self.child_indices
 
     def all_columns(self) -> dict[str, NDArray[Any]]:
-        """Both kinds of columns by name."""
-        return {**self.columns, **self.graph_columns}
+        """Columns of vertices, edges and graphs by name."""
+        return {**self.columns, **self.edge_columns, **self.graph_columns}
 
 
 def make_arrays(
@@ -64,6 +66,7 @@ def make_arrays(
     kinds: Sequence[str],
     columns: Mapping[str, ArrayLike],
     graph_columns: Mapping[str, ArrayLike],
+    edge_columns: Mapping[str, ArrayLike],
     sources: Sequence[str] | None,
 ) -> GraphArrays:
     """The arguments of `GraphSet`, checked, and levels. Raises DataError and DtypeError as said there."""
@@ -87,9 +90,12 @@ def make_arrays(
             raise DataError(f"children must have shape ({n}, arity), a row per vertex, not {form.shape}")
     levels, order = _sort(names, form)
     table, (child_offsets, indices) = (None, form) if isinstance(form, tuple) else (form, (None, None))
-    twice = columns.keys() & graph_columns.keys()
-    if twice:
-        raise DataError(f"the name {min(twice)!r} is that of a column of vertices and of one of graphs")
+    owners: dict[str, str] = {}
+    for what, names_of in (("vertices", columns), ("edges", edge_columns), ("graphs", graph_columns)):
+        for name in names_of:
+            if name in owners:
+                raise DataError(f"the name {name!r} is that of a column of {owners[name]} and of one of {what}")
+            owners[name] = what
     return GraphArrays(
         vertex_offsets=frozen(names.vertex_offsets),
         children=table,
@@ -100,6 +106,7 @@ def make_arrays(
         order=order,
         columns={name: _column(name, x, n, "vertices") for name, x in columns.items()},
         graph_columns={name: _column(name, x, len(counts), "graphs") for name, x in graph_columns.items()},
+        edge_columns={name: _edge_column(name, x, form) for name, x in edge_columns.items()},
     )
 
 
@@ -326,6 +333,19 @@ def _column(name: str, array: ArrayLike, n: int, what: str) -> NDArray[Any]:
     if (np.isinf(narrow) & np.isfinite(found)).any():
         raise DtypeError(f"column {name!r} holds numbers beyond the range of float32")
     return frozen(narrow)
+
+
+def _edge_column(name: str, array: ArrayLike, form: Children) -> NDArray[Any]:
+    """A read-only column of int32 or float32, in the form of the children."""
+    if isinstance(form, tuple):
+        return _column(name, array, len(form[1]), "edges")
+    found = np.asarray(array)
+    if found.ndim not in (2, 3) or found.shape[:2] != form.shape:
+        raise DataError(
+            f"column {name!r} must have a value for each place of the table of children, {form.shape}, or a row of "
+            f"values, not shape {found.shape}"
+        )
+    return _column(name, found.reshape(form.size, *found.shape[2:]), form.size, "edges").reshape(found.shape)
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

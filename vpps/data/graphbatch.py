@@ -100,10 +100,7 @@ class GraphBatch:
             return _shift(own.reshape(-1), first.repeat(self._sizes * form.shape[1]), own.shape)
         begins, flat = form
         first = self.offsets[:-1].astype(np.int32)
-        starts = begins.take(self._starts)
-        sizes = begins.take(self._starts + self._sizes) - starts
-        offsets = running_sum(sizes)
-        edges = _range(starts, offsets) if self._contiguous else ragged(starts, sizes, offsets)
+        starts, sizes, offsets, edges = self._edges
         indices = _take(flat, edges)
         of_vertices = np.empty(self.n_vertices + 1, np.int32)
         np.subtract(
@@ -112,6 +109,23 @@ class GraphBatch:
         )  # fmt: skip
         of_vertices[-1] = offsets[-1]
         return of_vertices, _shift(indices, first.repeat(sizes), indices.shape)
+
+    @property
+    def child_offsets(self) -> NDArray[np.int32]:
+        """int32[n + 1]: where the children of each vertex begin, and the end.
+
+        With rows for a column of edges, an input of `graph.map` that is a list beside that of the children's states:
+        `inputs={"relations": (batch.child_offsets, rows)}`.
+
+        Raises:
+            DataError: children are a table: its columns are inputs, `batch["relation"][:, 0]` for the first child's.
+        """
+        if not isinstance(self.children, tuple):
+            raise DataError(
+                f"child_offsets: children are a table for {self._graphs.arity} each; give its columns as inputs of "
+                'their own, such as batch["relation"][:, 0] for that of the first child'
+            )
+        return self.children[0]
 
     @_once
     def kind(self) -> NDArray[np.int8] | None:
@@ -170,7 +184,10 @@ class GraphBatch:
         return np.arange(len(self)).repeat(self._sizes)
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """A column by name: int32 or float32, a row per vertex, or per graph where the set has it so.
+        """A column by name: int32 or float32, a row per vertex, or per graph or edge where the set has it so.
+
+        Those of edges are in the order of `children`: one per index of lists; of a table (n, arity) or (n, arity,
+        width).
 
         Raises:
             DataError: there is no such column; the message lists those that there are.
@@ -182,12 +199,26 @@ class GraphBatch:
                 raise DataError(f"[{column!r}]: expected the name of a column; {self._graphs.column_names()}")
             if column in arrays.columns:
                 found = self._take(arrays.columns[column])
+            elif column in arrays.edge_columns:
+                edges = arrays.edge_columns[column]
+                found = self._take(edges) if arrays.child_offsets is None else _take(edges, self._edges[3])
             elif column in arrays.graph_columns:
                 found = arrays.graph_columns[column].take(self.indices, axis=0)
             else:
                 raise DataError(f"there is no column {column!r}: {self._graphs.column_names()}")
             self._columns[column] = found
         return found
+
+    @_once
+    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], slice | NDArray[np.int64]]:
+        """Of lists of children, per graph: where they begin in the set, how many there are, and where they begin in
+        the batch; and where they all are in the set."""
+        begins = self._graphs.arrays.child_offsets
+        assert begins is not None
+        starts = begins.take(self._starts)
+        sizes = begins.take(self._starts + self._sizes) - starts
+        offsets = running_sum(sizes)
+        return starts, sizes, offsets, _range(starts, offsets) if self._contiguous else ragged(starts, sizes, offsets)
 
     @_once
     def _rows(self) -> slice | NDArray[np.int64]:

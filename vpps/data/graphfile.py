@@ -1,10 +1,11 @@
 """The file of a `GraphSet`: safetensors, so that any program can read it, mapped into memory array by array.
 
 Arrays by name: `vertex_offsets`; `children`, or `child_offsets` and `child_indices`; `levels`; where needed `kind` and
-`order`; `column/NAME` and `graph_column/NAME`; `vocabulary/NAME/text` and `vocabulary/NAME/offsets`, the words in
-UTF-8 one after the other. `vertex_offsets` begins at 0; `GraphArrays` says what the rest means. The metadata has two
-keys: `vpps.graphs`, JSON with the version of this format, the names of kinds and classes, and a CRC-32 per array (of
-its type and shape, as `int32(5, 2)`, followed by its bytes), and `vpps.crc32`, the CRC-32 of that JSON in decimal.
+`order`; `column/NAME`, `edge_column/NAME` and `graph_column/NAME`; `vocabulary/NAME/text` and
+`vocabulary/NAME/offsets`, the words in UTF-8 one after the other. `vertex_offsets` begins at 0; `GraphArrays` says what
+the rest means. The metadata has two keys: `vpps.graphs`, JSON with the version of this format, the names of kinds and
+classes, and a CRC-32 per array (of its type and shape, as `int32(5, 2)`, followed by its bytes), and `vpps.crc32`, the
+CRC-32 of that JSON in decimal.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from vpps.record.ranges import running_sum
 if TYPE_CHECKING:
     from vpps.data.graphset import GraphSet
 
-FORMAT = 2
+FORMAT, WITHOUT_EDGE_COLUMNS = 3, 2
+"""The second is written where a set has none, so that earlier versions of vpps read it."""
 _KEY, _KEY_CRC32 = "vpps.graphs", "vpps.crc32"
-_COLUMN, _GRAPH_COLUMN, _VOCABULARY = "column/", "graph_column/", "vocabulary/"
+_VOCABULARY = "vocabulary/"
+_COLUMNS = {"columns": "column/", "graph_columns": "graph_column/", "edge_columns": "edge_column/"}
 _TYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "F32": np.float32}
 _FIELDS = {
     "vertex_offsets": np.int64, "children": np.int32, "child_offsets": np.int64, "child_indices": np.int32,
@@ -53,8 +56,9 @@ def save(graphs: GraphSet, path: Path) -> None:
     whole = graphs.subset(np.arange(len(graphs))) if shares else graphs
     a = whole.arrays
     arrays: dict[str, NDArray[Any]] = {k: x for k in _FIELDS if (x := getattr(a, k)) is not None}
-    arrays |= {_COLUMN + name: x for name, x in a.columns.items()}
-    arrays |= {_GRAPH_COLUMN + name: x for name, x in a.graph_columns.items()}
+    columns = {sort: getattr(a, sort) for sort in _COLUMNS if sort != "edge_columns" or a.edge_columns}
+    for sort, of_sort in columns.items():
+        arrays |= {_COLUMNS[sort] + name: x for name, x in of_sort.items()}
     for name, vocabulary in whole.vocabularies.items():
         try:
             words = [word.encode() for word in vocabulary.words]
@@ -65,12 +69,11 @@ def save(graphs: GraphSet, path: Path) -> None:
         arrays[f"{_VOCABULARY}{name}/text"] = np.frombuffer(b"".join(words), np.uint8)
         arrays[f"{_VOCABULARY}{name}/offsets"] = running_sum(np.array([len(word) for word in words], np.int64))
     description = {
-        "format": FORMAT,
+        "format": FORMAT if a.edge_columns else WITHOUT_EDGE_COLUMNS,
         "kinds": whole.kinds,
         "classes": whole.classes,
         "vocabularies": list(whole.vocabularies),
-        "columns": list(a.columns),  # a safetensors file has an order of its own
-        "graph_columns": list(a.graph_columns),
+        **{sort: list(of_sort) for sort, of_sort in columns.items()},  # a safetensors file has an order of its own
         "crc32": {name: _checksum(x) for name, x in arrays.items()},
     }
     text = json.dumps(description)
@@ -95,7 +98,7 @@ def load(path: Path, verify: bool) -> Contents:
         raise DataError(
             f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
         ) from None
-    if version != FORMAT:
+    if version not in (WITHOUT_EDGE_COLUMNS, FORMAT):
         raise DataError(
             f"{path}: written by another version of vpps (format {version}, not {FORMAT}): convert the data again"
         )
@@ -122,10 +125,15 @@ def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], veri
     kinds = _names(description["kinds"])
     classes = {name: _names(names) for name, names in description["classes"].items()}
     vocabularies = {name: _vocabulary(arrays, name) for name in description["vocabularies"]}
+
+    def columns(sort: str) -> dict[str, NDArray[Any]]:
+        return {name: arrays[_COLUMNS[sort] + name] for name in description[sort]}
+
     held = GraphArrays(
         **{name: _of_type(arrays.get(name), name, kind) for name, kind in _FIELDS.items()},
-        columns={name: arrays[_COLUMN + name] for name in description["columns"]},
-        graph_columns={name: arrays[_GRAPH_COLUMN + name] for name in description["graph_columns"]},
+        columns=columns("columns"),
+        graph_columns=columns("graph_columns"),
+        edge_columns=columns("edge_columns") if description["format"] == FORMAT else {},
     )
     _check_shapes(held)
     if verify:
@@ -198,11 +206,19 @@ def _check_shapes(a: GraphArrays) -> None:
         and all(x is None or x.shape == (n,) for x in (a.levels, a.kind, a.order))
         and all(x.ndim in (1, 2) and len(x) == n for x in a.columns.values())
         and all(x.ndim in (1, 2) and len(x) == len(offsets) - 1 for x in a.graph_columns.values())
+        and all(_lines_up(x, a) for x in a.edge_columns.values())
         and all(x.dtype in (np.int32, np.float32) for x in a.all_columns().values())
-        and not a.columns.keys() & a.graph_columns.keys()
+        and len(a.all_columns()) == len(a.columns) + len(a.graph_columns) + len(a.edge_columns)
     )
     if not right:
         raise DataError(f"arrays are missing or do not fit {len(offsets) - 1} graphs of {n} vertices")
+
+
+def _lines_up(column: NDArray[Any], a: GraphArrays) -> bool:
+    """Whether a column has a value, or a row of them, per child."""
+    entries = a.children if a.children is not None else a.child_indices
+    assert entries is not None
+    return column.ndim in (entries.ndim, entries.ndim + 1) and column.shape[: entries.ndim] == entries.shape
 
 
 def _names(names: list[str]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class GraphSet:
         kinds: Sequence[str] = ("vertex",),
         columns: Mapping[str, ArrayLike] | None = None,
         graph_columns: Mapping[str, ArrayLike] | None = None,
+        edge_columns: Mapping[str, ArrayLike] | None = None,
         vocabularies: Mapping[str, Vocabulary] | None = None,
         classes: Mapping[str, Sequence[str]] | None = None,
         sources: Sequence[str] | None = None,
@@ -80,6 +81,8 @@ class GraphSet:
             columns: by name, (N,) or (N, width): words, labels, features of vertices; integers become int32, other
                 numbers float32.
             graph_columns: by name, (G,) or (G, width).
+            edge_columns: by name, a value for each entry of `children`, in their order: (N, arity) or (N, arity,
+                width), where there is no child anything; of lists of children (edges,) or (edges, width).
             vocabularies, classes: what the integers of a column stand for.
             sources: where each graph comes from, for messages: `graphs.jsonl:17`.
 
@@ -98,8 +101,9 @@ class GraphSet:
         self.path = None
         of_vertices = as_mapping({} if columns is None else columns, "columns", DataError)
         of_graphs = as_mapping({} if graph_columns is None else graph_columns, "graph_columns", DataError)
+        of_edges = as_mapping({} if edge_columns is None else edge_columns, "edge_columns", DataError)
         origins = None if sources is None else _names(sources, "sources")
-        self.arrays = make_arrays(sizes, children, kind, self.kinds, of_vertices, of_graphs, origins)
+        self.arrays = make_arrays(sizes, children, kind, self.kinds, of_vertices, of_graphs, of_edges, origins)
         check_names(self.arrays, self.vocabularies, self.classes)
         self._index()
 
@@ -166,8 +170,9 @@ class GraphSet:
 
     def column_names(self) -> str:
         """The columns in words, for messages."""
-        names = [", ".join(columns) for columns in (self.arrays.columns, self.arrays.graph_columns)]
-        per = [f"{names} per {what}" for names, what in zip(names, ("vertex", "graph"), strict=True) if names]
+        a = self.arrays
+        names = [", ".join(columns) for columns in (a.columns, a.edge_columns, a.graph_columns)]
+        per = [f"{names} per {what}" for names, what in zip(names, ("vertex", "edge", "graph"), strict=True) if names]
         return f"columns {' and '.join(per)}" if per else "no columns"
 
     def __getitem__(self, graphs: int | np.integer[Any] | slice | ArrayLike) -> GraphBatch:
@@ -311,11 +316,13 @@ class GraphSet:
         offsets = running_sum(sizes)
         rows = ragged(starts, sizes, offsets)
         child_offsets = child_indices = None
+        edges = rows  # of a table
         if isinstance(a.form, tuple):
             begins, indices = a.form
             counts = begins[rows + 1] - begins[rows]
             child_offsets = frozen(running_sum(counts))
-            child_indices = frozen(indices[ragged(begins[rows], counts, child_offsets)])
+            edges = ragged(begins[rows], counts, child_offsets)
+            child_indices = frozen(indices[edges])
         taken = GraphArrays(
             vertex_offsets=frozen(offsets),
             children=None if a.children is None else frozen(a.children[rows]),
@@ -326,6 +333,7 @@ class GraphSet:
             order=None if a.order is None else frozen(a.order[rows]),
             columns={name: frozen(x[rows]) for name, x in a.columns.items()},
             graph_columns={name: frozen(x) for name, x in graph_columns.items()},
+            edge_columns={name: frozen(x[edges]) for name, x in a.edge_columns.items()},
         )
         return self._with(taken, None)
 
@@ -333,18 +341,25 @@ class GraphSet:
         """The same graphs with every edge turned round: what a vertex reads are those that read it.
 
         For the second direction of a bidirectional chain, or from the root of a tree down. Columns, kinds and numbers
-        of vertices stay; children get a fixed arity of 1 where no vertex has two readers, else they are lists in rising
-        order. Kinds that said which vertices have children do not fit any more, and `graph.map` refuses them: give it
-        others, for chains `kind=(batch.reversed.children >= 0)[:, 0].astype("int8")`.
+        of vertices stay, and edges keep their columns, which are 0 where there is none; children get a fixed arity of 1
+        where no vertex has two readers, else they are lists in rising order. Kinds that said which vertices have
+        children do not fit any more, and `graph.map` refuses them: give it others, for chains
+        `kind=(batch.reversed.children >= 0)[:, 0].astype("int8")`.
         """
         offsets, parents, children = self.edges()
         order = np.argsort(children, kind="stable")
         fan_out = np.bincount(children, minlength=int(offsets[-1]))
         below = (parents - offsets[:-1].repeat(self.sizes)[parents])[order]
         turned: ArrayLike | tuple[ArrayLike, ArrayLike]
+        batch = self[:]
+        there = batch.children[1] >= 0 if isinstance(batch.children, tuple) else batch.children >= 0
+        edge_columns = {name: batch[name][there][order] for name in self.arrays.edge_columns}
         if fan_out.max() <= 1:
             turned = np.full((len(fan_out), 1), -1, np.int32)
             turned[children[order], 0] = below
+            for name, x in edge_columns.items():
+                edge_columns[name] = np.zeros((len(fan_out), 1, *x.shape[1:]), x.dtype)
+                edge_columns[name][children[order], 0] = x
         else:
             turned = running_sum(fan_out), below
         rows = slice(int(self.arrays.vertex_offsets[0]), int(self.arrays.vertex_offsets[-1]))
@@ -352,7 +367,8 @@ class GraphSet:
             self.sizes, turned,
             kind=None if self.arrays.kind is None else self.arrays.kind[rows], kinds=self.kinds,
             columns={name: x[rows] for name, x in self.arrays.columns.items()},
-            graph_columns=self.arrays.graph_columns, vocabularies=self.vocabularies, classes=self.classes,
+            graph_columns=self.arrays.graph_columns, edge_columns=edge_columns,
+            vocabularies=self.vocabularies, classes=self.classes,
         )  # fmt: skip
 
     @cached_property

@@ -22,7 +22,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds: `per` a vertex or a graph, of `type` `int32` or `float32[50]`, from `min` to `max`."""
+    """What a column holds: `per` vertex, edge or graph, of `type` `int32` or `float32[50]`, from `min` to `max`."""
 
     per: str
     type: str
@@ -70,6 +70,8 @@ class GraphStatistics:
         shared = (everything.kind, everything.levels, None if arrays.order is None else arrays.order[:n])
         edges = everything.children if isinstance(everything.children, tuple) else (everything.children,)
         columns = {name: _column("vertex", everything[name]) for name in arrays.columns}
+        there = edges[-1] >= 0
+        columns |= {name: _column("edge", everything[name][there]) for name in arrays.edge_columns}
         held = [everything.offsets, *edges, *shared, *(everything[name] for name in arrays.all_columns())]
         return cls(
             graphs=len(graphs),

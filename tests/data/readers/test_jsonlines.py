@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.graphs import PlainGraph, assert_holds, examples, plain_graphs
+from tests.data.graphs import PlainGraph, assert_holds, examples, plain_graphs, weights_of
 from vpps.data import GraphSet, read_jsonl
 from vpps.errors import DataError, VppsError
 
@@ -21,6 +21,7 @@ EXAMPLE = {
     "kind": ["leaf", "leaf", "add"],
     "children": [[], [], [0, 1]],
     "columns": {"word": ["good", "film", None], "label": [3, 2, 4], "position": [[0.5, 1], [1, 1], [2, 1.5]]},
+    "edge_columns": {"role": [[], [], ["modifier", "head"]]},
     "graph": {"rating": 4.5},
 }
 
@@ -45,6 +46,8 @@ def test_example_of_the_documentation(tmp_path: Path) -> None:
     assert graph["label"].dtype == np.int32
     assert graph["position"].tolist() == [[0.5, 1], [1, 1], [2, 1.5]]
     assert graph["rating"].tolist() == [4.5]
+    roles = graphs.vocabularies["role"].words
+    assert [roles[k] for k in graph["role"]] == ["modifier", "head"]
 
 
 def test_a_column_that_is_null_in_a_whole_line_is_of_the_type_of_the_others(tmp_path: Path) -> None:
@@ -70,9 +73,13 @@ def test_any_graphs(as_edges: bool, data: st.DataObject, tmp_path_factory: pytes
             "graph": {"rating": g.rating},
         }
         if as_edges:
-            line["edges"] = [[v, child] for v, some in enumerate(g.children) for child in some]
+            vertices = range(len(g.children))[::-1]  # of each vertex in order, of all in any
+            line["edges"] = [[v, child] for v in vertices for child in g.children[v]]
+            relation: Any = [x for v in vertices for x in g.relation[v]]
         else:
             line["children"] = [[child if child >= 0 else None for child in some] for some in g.children]
+            relation = g.relation
+        line["edge_columns"] = {"relation": relation, "weight": weights_of(relation)}
         lines.append(line)
     graphs = read(tmp_path_factory.getbasetemp(), *lines)
     names = list(dict.fromkeys(k for g in plain for k in g.kind))
@@ -85,6 +92,11 @@ def test_children_may_be_a_table(tmp_path: Path) -> None:
     graphs = read(tmp_path, EXAMPLE, lists=False)
     assert isinstance(graphs[0].children, np.ndarray)
     assert graphs[0].children.tolist() == [[-1, -1], [-1, -1], [0, 1]]
+    assert graphs[0]["role"].tolist() == [
+        [0, 0],
+        [0, 0],
+        [graphs.vocabularies["role"][w] for w in ("modifier", "head")],
+    ]
 
 
 def test_edges_alone_need_the_number_of_vertices(tmp_path: Path) -> None:
@@ -134,7 +146,7 @@ def test_classes_need_a_column_of_strings(tmp_path: Path) -> None:
 
 def test_development_data_is_like_training(tmp_path: Path) -> None:
     train = read(tmp_path, EXAMPLE, lists=False)
-    line = {**EXAMPLE, "kind": ["add", "leaf", "leaf"], "children": [[], [], []]}
+    line = {**EXAMPLE, "kind": ["add", "leaf", "leaf"], "children": [[], [], []], "edge_columns": {"role": [[]] * 3}}
     line["columns"] = {**EXAMPLE["columns"], "word": ["film", "zebra", None]}  # type: ignore[dict-item]
     dev = read(tmp_path, line, like=train)
     assert dev[0]["word"].tolist() == [train.vocabularies["word"]["film"], 0, -1]
@@ -146,6 +158,8 @@ def test_development_data_is_like_training(tmp_path: Path) -> None:
 
 
 ONE = {"children": [[]], "columns": {"x": [1]}}
+EDGE = {"children": [[], [0]]}
+PAIR = {"vertices": 2, "edges": [[1, 0]]}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +187,15 @@ ONE = {"children": [[]], "columns": {"x": [1]}}
         ({"vertices": 2, "edges": [[1]]}, "expected an edge as a pair [parent, child], found [1]"),
         ({"vertices": 2, "edges": [[2, 0]]}, "edge [2, 0]: there is no vertex 2: there are 2 (0 to 1)"),
         ({"vertices": 2, "edges": [[1, 2]]}, "vertex 1: there is no child 2"),
-        ({**ONE, "columns": [1]}, 'expected columns by name in "columns" and "graph"'),
+        ({**ONE, "columns": [1]}, 'expected columns by name in "columns", "edge_columns" and "graph"'),
+        (
+            {**EDGE, "edge_columns": {"x": [[]]}},
+            "expected a list for each of the 2 vertices, a value per child, as 'x'",
+        ),
+        ({**EDGE, "edge_columns": {"x": [[], [1, 2]]}}, "vertex 1 has 1 children: expected a list of so many values"),
+        ({**EDGE, "edge_columns": {"x": [[], 7]}}, "vertex 1 has 1 children: expected a list of so many values as its"),
+        ({**EDGE, "edge_columns": {"x": [[], [{}]]}}, "'x' must hold integers"),
+        ({**PAIR, "edge_columns": {"x": []}}, "expected a list with a value for each of the 1 edges as 'x'"),
         ({**ONE, "columns": {"x": 1}}, "expected a list with a value per vertex as 'x'"),
         ({**ONE, "columns": {"x": [1, 2]}}, "'children' has 1 vertices and 'x' 2"),
         ({**ONE, "columns": {"x": [{}]}}, "'x' must hold integers, numbers, strings, or lists of as many numbers each"),

@@ -3,9 +3,10 @@
     {"kind": ["leaf", "leaf", "add"],
      "children": [[], [], [0, 1]],
      "columns": {"word": ["good", "film", null], "label": [3, 2, 4], "position": [[0.5, 1], [1, 1], [2, 1.5]]},
+     "edge_columns": {"role": [[], [], ["modifier", "head"]]},
      "graph": {"rating": 4.5}}
 
-(on one line; shown on four.) A vertex is a place in these lists, counted from 0.
+(on one line; shown on five.) A vertex is a place in these lists, counted from 0.
 
 - `children`: what every vertex reads, in its order; null or -1 is no child. Instead `edges` may say the same, pairs
   `[parent, child]`: the children of a vertex are in the order of its pairs. Then the number of vertices is `vertices`,
@@ -14,9 +15,12 @@
   numbers of another file): give `graph.map` its cells in that order.
 - `columns` (optional): per column a value per vertex. Integers become int32, numbers float32, lists of numbers rows of
   a matrix, strings numbers of words in a vocabulary (or of classes); null is -1 among integers and strings.
+- `edge_columns` (optional): per column a value per child, in lists as those of `children`; beside `edges` a list with
+  one per pair. Values are as those of vertices.
 - `graph` (optional): columns with one value for the graph.
 
-All lines have the same columns, and a column is of one type in all of them.
+All lines have the same columns, and a column is of one type in all of them. In a table of children (`lists=False`)
+columns of edges are 0 where a vertex has no more children.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -33,11 +37,11 @@ from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import GraphLists, Source, children_of, classes_of, some_graphs, words_of
+from vpps.data.readers.names import GraphLists, Source, children_of, classes_of, some_graphs, table_of, words_of
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
-_FIELDS = ("children", "edges", "vertices", "kind", "columns", "graph")
+_FIELDS = ("children", "edges", "vertices", "kind", "columns", "edge_columns", "graph")
 NOTHING = "nothing but null"
 _FEW_VERTICES = 100
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes halves of pairs; mostly both of them follow each other
@@ -68,7 +72,7 @@ def read_jsonl(
     some_graphs(paths, len(found.sizes), "one graph a line, as JSON")
     sizes, counts = np.array(found.sizes, np.int64), np.diff(np.array(found.offsets)).astype(np.int64)
     children = np.array(found.children, np.int32)
-    all_columns = [*found.vertex_columns.values(), *found.graph_columns.values()]
+    all_columns = [*found.vertex_columns.values(), *found.edge_columns.values(), *found.graph_columns.values()]
     wanted = set(classes) | set(like.classes if like is not None else ())
     for name in sorted(set(classes) - {c.name for c in all_columns if c.kind == "strings"}):
         raise DataError(f"{', '.join(map(str, paths))}: there is no column {name!r} of strings to be classes")
@@ -92,11 +96,15 @@ def read_jsonl(
 
     columns = {name: array(column) for name, column in found.vertex_columns.items()}
     graph_columns = {name: array(column) for name, column in found.graph_columns.items()}
+    edge_columns = {name: array(column) for name, column in found.edge_columns.items()}
     kinds, kind = _kinds(found, like)
     lists = lists if like is None else like.arity is None
+    form = children_of(counts, children, lists=lists, like=like, sources=found.sources, sizes=sizes)
+    if not isinstance(form, tuple):
+        edge_columns = {name: table_of(counts, form.shape[1], x, 0) for name, x in edge_columns.items()}
     return GraphSet(
-        sizes, children_of(counts, children, lists=lists, like=like, sources=found.sources, sizes=sizes),
-        kind=kind, kinds=kinds, columns=columns, graph_columns=graph_columns,
+        sizes, form,
+        kind=kind, kinds=kinds, columns=columns, graph_columns=graph_columns, edge_columns=edge_columns,
         vocabularies=vocabularies, classes=closed, sources=found.sources,
     )  # fmt: skip
 
@@ -139,6 +147,7 @@ class _Graphs(GraphLists):
         super().__init__()
         self.kind: list[str] = []
         self.vertex_columns: dict[str, _Column] = {}
+        self.edge_columns: dict[str, _Column] = {}
         self.graph_columns: dict[str, _Column] = {}
 
 
@@ -166,9 +175,9 @@ class _Line:
         unknown = sorted(line.keys() - set(_FIELDS))
         if unknown:
             self.fail(f"unknown field {unknown[0]!r}: the fields of a graph are {', '.join(_FIELDS)}")
-        columns, graph = line.get("columns", {}), line.get("graph", {})
-        if not isinstance(columns, dict) or not isinstance(graph, dict):
-            self.fail('expected columns by name in "columns" and "graph"')
+        columns, of_edges, graph = (line.get(name, {}) for name in ("columns", "edge_columns", "graph"))
+        if not all(isinstance(x, dict) for x in (columns, of_edges, graph)):
+            self.fail('expected columns by name in "columns", "edge_columns" and "graph"')
         n = self.size(line, columns, len(text))
         children = self.children(line, n)
         g = self.graphs
@@ -178,6 +187,8 @@ class _Line:
         if not all(isinstance(name, str) for name in kind):
             self.fail("kinds are names")
         self.columns(g.vertex_columns, columns, "columns")
+        edge_values = {name: self.edge_values(line, name, x, children) for name, x in of_edges.items()}
+        self.columns(g.edge_columns, edge_values, "edge_columns")
         self.columns(g.graph_columns, {name: [value] for name, value in graph.items()}, "graph")
         g.kind += kind
         for some in children:
@@ -234,6 +245,25 @@ class _Line:
                     self.fail(f"vertex {vertex}: there is no child {child!r}: there are {n} vertices (0 to {n - 1})")
         return found
 
+    def edge_values(
+        self, line: Mapping[str, Any], name: str, values: Any, children: Sequence[Sequence[int]]
+    ) -> list[Any]:
+        """A column's value per child, in the order of the vertices' children."""
+        if "edges" in line:
+            edges = line["edges"]
+            if not isinstance(values, list) or len(values) != len(edges):
+                self.fail(f"expected a list with a value for each of the {len(edges)} edges as {name!r}")
+            return [values[k] for k in sorted(range(len(edges)), key=lambda k: edges[k][0])]
+        if not isinstance(values, list) or len(values) != len(children):
+            self.fail(f"expected a list for each of the {len(children)} vertices, a value per child, as {name!r}")
+        for vertex, (some, own) in enumerate(zip(children, values, strict=True)):
+            if not isinstance(own, list) or len(own) != len(some):
+                self.fail(
+                    f"vertex {vertex} has {len(some)} children: expected a list of so many values as its {name!r}, "
+                    f"found {json.dumps(own)[:80]}"
+                )
+        return [x for own in values for x in own]
+
     def columns(self, known: dict[str, _Column], given: Mapping[str, list[Any]], where: str) -> None:
         """Adds the values of this line to the columns."""
         if self.graphs.sizes and known.keys() != given.keys():
@@ -241,9 +271,9 @@ class _Line:
             here, there = ("lacks", "has") if name in known else ("has", "lacks")
             self.fail(f"{where} {here} {name!r}, which {self.graphs.sources[0]} {there}")
         for name, values in given.items():
-            kind = self.type_of(name, values)
-            column = known.setdefault(name, _Column(name, kind, self.source))
-            if column.kind == NOTHING and kind in ("integers", "strings"):  # the first line that tells
+            column = known.setdefault(name, _Column(name, NOTHING, self.source))
+            kind = self.type_of(name, values) if values else column.kind  # a graph may have no edges
+            if not column.values or (column.kind == NOTHING and kind in ("integers", "strings")):  # the first to tell
                 column.kind, column.first = kind, self.source
             elif kind == NOTHING and column.kind in ("integers", "strings"):
                 kind = column.kind

@@ -137,8 +137,13 @@ def children_of(
             f"{source}: a vertex has {most} children, the most of all: a table with room for {arity} at each of "
             f"{len(counts)} vertices takes {len(counts) * arity * 4 / 1e9:.3g} GB, almost all of it for none; {remedy}"
         )
-    table = np.full((len(counts), arity), -1, np.int32)
-    table[np.arange(arity) < counts[:, None]] = children
+    return table_of(counts, arity, children, -1)
+
+
+def table_of(counts: NDArray[np.int64], arity: int, values: NDArray[Any], none: int) -> NDArray[Any]:
+    """(vertices, arity) or (vertices, arity, width), filled up with `none`, of a value or row per child."""
+    table = np.full((len(counts), arity, *values.shape[1:]), none, values.dtype)
+    table[np.arange(arity) < counts[:, None]] = values
     return table
 
 
