@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"contextlib\..*"),
     (
         "py:.*",
-        r"(R|P|Advice|Array|Averages|Batch|Batch_co|Example|ExampleNumbers|Float32|Gradients|Init|Kept|Ints|Schedule|Shape|State|Value|Vector)",
+        r"(R|P|Advice|Array|Averages|Batch|Batch_co|Cells|Example|ExampleNumbers|Float32|Gradients|Init|Kept|Ints|Schedule|Shape|State|Value|Vector)",
     ),
     ("py:.*", r"vpps\.\w+\.\w+.*"),  # modules that define public names, and internal classes
 ]

@@ -119,8 +119,8 @@ def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None)
     assert batch.levels.tolist() == levels
     assert batch.levels.dtype == np.int32
     structure = batch.structure
-    assert structure.keys() == {"kind", "children", "levels", "examples"}
-    assert all(structure[name] is getattr(batch, name) for name in structure)
+    assert structure.keys() == {"kind", "kinds", "children", "levels", "examples"}
+    assert all(structure[name] is getattr(batch, name) for name in structure.keys() - {"kinds"})
     assert batch["word"].tolist() == [w for g in graphs for w in g.word]
     assert batch["word"].dtype == np.int32
     assert batch["position"].tolist() == [p for g in graphs for p in g.position]

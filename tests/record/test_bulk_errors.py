@@ -20,6 +20,7 @@ CSR = (np.array([0, 0, 0, 2, 3]), np.array([0, 1, 2]))
 KIND = np.array([0, 0, 1, 1], np.int8)
 WORDS = np.array([3, 1, -1, -1])
 LEVELS = np.array([0, 0, 1, 2], np.int32)
+NAMES = ("leaf", "inner")
 
 
 class World:
@@ -125,6 +126,32 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
     "kind of rank 2": (lambda w: w.map(kind=[KIND, KIND]), S, r"kind of shape \(2, 4\); expected \(n,\)"),
     "kind too high": (lambda w: w.map(kind=KIND + 1), I, "vertex 2 is of kind 2, but there are 2 cells, 0 to 1"),
     "negative kind": (lambda w: w.map(kind=-KIND), I, "vertex 2 is of kind -1"),
+    # cells by kind
+    "no cell by kind": (lambda w: w.map({}), G, "no cell for kind 0: every kind needs one, numbered from 0"),
+    "a kind without a cell": (lambda w: w.map({1: w.inner}), G, "no cell for kind 0: every kind needs one"),
+    "a name without a cell": (
+        lambda w: w.map({"leaf": w.leaf}, kinds=NAMES), G, "no cell for kind 'inner': .*, the kinds are leaf, inner"
+    ),
+    "a cell of an unknown kind": (
+        lambda w: w.map({"leaf": w.leaf, "iner": w.inner}, kinds=NAMES), G,
+        "a cell for kind 'iner', which there is not: the kinds are leaf, inner",
+    ),
+    "a cell of too high a kind": (
+        lambda w: w.map({0: w.leaf, 2: w.inner}, kinds=NAMES), G, "a cell for kind 2, which there is not: the kinds"
+    ),
+    "a cell of a negative kind": (
+        lambda w: w.map({0: w.leaf, -1: w.inner}), G, "a cell for kind -1, which there is not: numbered from 0"
+    ),
+    "two cells of a kind": (
+        lambda w: w.map({"leaf": w.leaf, "inner": w.inner, 1: w.inner}, kinds=NAMES), G,
+        "two cells for kind 1, by name and by number",
+    ),
+    "names without kinds": (
+        lambda w: w.map({"leaf": w.leaf, "inner": w.inner}), G, r"a cell for kind 'leaf' and no kinds=: .*structure"
+    ),
+    "kinds that are no names": (
+        lambda w: w.map({"leaf": w.leaf}, kinds="leaf"), D, "kinds='leaf': expected the name of each kind, by number"
+    ),
     # children
     "children of floats": (lambda w: w.map(children=CHILDREN * 1.0), D, "children are ints, -1 for none, .*float64"),
     "children of objects": (
@@ -210,6 +237,10 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
     "list of two graphs": (lambda w: w.node(inputs={"x": [*w.x[:3], w.other[3]]}), G, "belong to two graphs"),
     "lists of another graph": (
         lambda w: w.graph.map(lambda xs: vpps.sum(xs), inputs={"xs": (CSR[0], w.other[:3])}), G, "two graphs"
+    ),
+    "lists of ints": (
+        lambda w: w.node(inputs={"x": w.x, "xs": (CSR[0], CSR[1])}), D,
+        r"input 'xs': .* look ints up in a table, \(offsets, graph.lookup\(table, ints\)\)",
     ),
     "short offsets": (
         lambda w: w.node(inputs={"x": w.x, "xs": (CSR[0][:4], w.x)}), S, "input 'xs': 4 vertices have 5 offsets"

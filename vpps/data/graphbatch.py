@@ -82,8 +82,11 @@ class GraphBatch:
 
     @property
     def structure(self) -> dict[str, Any]:
-        """`kind`, `children`, `levels` and `examples`: arguments of `graph.map`."""
-        return {"kind": self.kind, "children": self.children, "levels": self.levels, "examples": self.examples}
+        """`kind`, `kinds`, `children`, `levels` and `examples`: arguments of `graph.map`."""
+        return {
+            "kind": self.kind, "kinds": self._graphs.kinds, "children": self.children, "levels": self.levels,
+            "examples": self.examples,
+        }  # fmt: skip
 
     @_once
     def children(self) -> Children:

@@ -22,6 +22,7 @@ from vpps.record.bulk import record_map
 from vpps.record.cell import Cell
 from vpps.record.chunks import Chunk
 from vpps.record.examples import MOST, NONE, ExampleNumbers
+from vpps.record.inputs import Cells
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
@@ -194,7 +195,7 @@ class Graph:
 
     def map(
         self,
-        cells: Any,
+        cells: Cells,
         kind: ArrayLike | None = None,
         children: Any = None,
         inputs: Mapping[str, Any] | None = None,
@@ -203,6 +204,7 @@ class Graph:
         levels: NDArray[np.integer[Any]] | None = None,
         distinct: bool = False,
         examples: Any = None,
+        kinds: Sequence[str] | None = None,
     ) -> Any:
         """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
@@ -220,8 +222,8 @@ class Graph:
         Or the cell uses Cavs's own calls: `vpps.gather`, `vpps.pull`, `vpps.scatter`, `vpps.push`.
 
         Args:
-            cells: a cell (or plain function), or a sequence of them that `kind` chooses from. Define them once:
-                functions made anew for every batch are traced anew.
+            cells: a cell (or plain function), a sequence of them that `kind` chooses from, or a dict of them by kind,
+                `{"leaf": leaf, "inner": inner}`. Define them once: functions made anew for every batch are traced anew.
             kind: (n,) ints; which of `cells` each vertex is.
             children: (n, arity) ints, or (n,) for one child each, or CSR: offsets (n + 1,) and indices. Rows of this
                 map in any order; -1 reads zeros and gets no gradient.
@@ -241,19 +243,20 @@ class Graph:
             examples: (n,) ints, which example of the whole mini-batch each vertex belongs to, such as a `GraphBatch`'s
                 `structure` has: then masks of dropout follow example and place within it, as in calls one by one
                 `with graph.example(k)`, whichever process computes it. By default those of rows in `inputs`, if any.
+            kinds: the name of each kind by number, such as a `GraphBatch`'s `structure` has, for `cells` by name.
 
         Returns:
             `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.
 
         Raises:
-            GraphError: a cycle, wrong levels; inputs that no cell has, arguments that nothing gives; rows of another
-                graph.
+            GraphError: a cycle, wrong levels; a kind without a cell, a cell of no kind; inputs that no cell has,
+                arguments that nothing gives; rows of another graph.
             IndexRangeError: a child, kind or input out of range.
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.
         """
         return record_map(
-            self, cells, kind, children, inputs, state, levels, as_flag(distinct, "map(distinct)"), examples
+            self, cells, kind, children, inputs, state, levels, as_flag(distinct, "map(distinct)"), examples, kinds
         )
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:

@@ -23,6 +23,7 @@ from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.inputs import (
     Children,
     Column,
+    cells_by_kind,
     cells_of,
     check_children,
     check_inputs,
@@ -64,8 +65,11 @@ def record_map(
     levels: Any,
     distinct: bool,
     examples: Any,
+    kinds: Any,
 ) -> Any:
     """See `Graph.map`."""
+    if isinstance(cells, Mapping):
+        cells = cells_by_kind(cells, kinds)
     trusted = levels is not None
     if trusted and state is None:
         found = record_packed(graph, cells, kind, children, inputs, levels, distinct, examples)
@@ -84,10 +88,10 @@ def record_map(
     arity = 0 if structure is None else structure.arity
     declared = None if state is None else declared_state(state)
     key = (made, arity, tuple(signature), declared)
-    kinds: Kinds | None = made[0].maps.get(key)
-    if kinds is None:
-        kinds = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
-        made[0].maps[key] = kinds
+    traced: Kinds | None = made[0].maps.get(key)
+    if traced is None:
+        traced = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
+        made[0].maps[key] = traced
     if trusted:
         heights = trusted_levels(levels, structure, n)
     elif structure is not None:
@@ -99,7 +103,7 @@ def record_map(
     else:
         examples = example_numbers(examples, n, "graph.map")
     parts = []
-    for vertex, own in zip(kinds.vertices, rows, strict=True):
+    for vertex, own in zip(traced.vertices, rows, strict=True):
         part = _Part(vertex, own, n if own is None else len(own))
         if part.n:
             parts.append(part)
@@ -110,7 +114,7 @@ def record_map(
                 part.cut = part.vertex.cut
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
         parts.sort(key=lambda part: part.number(0))
-    return _record(graph, kinds, parts, structure, columns, heights, examples, n)
+    return _record(graph, traced, parts, structure, columns, heights, examples, n)
 
 
 @dataclass(slots=True)

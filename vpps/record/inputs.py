@@ -3,7 +3,7 @@ and lists. Read, checked, nothing recorded yet."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,14 @@ from vpps.values import as_index, as_shape
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
+
+Cells = (
+    Callable[..., Any]
+    | Sequence[Callable[..., Any]]
+    | Mapping[str, Callable[..., Any]]
+    | Mapping[int, Callable[..., Any]]
+)
+"""A cell or function for all vertices; one for each kind by its number, or by its name."""
 
 Column = NDArray[Any] | int | Rows | Expression | Lists
 """An input of all vertices: ints, floats, values, or lists of values; an int or expression is one for all."""
@@ -71,8 +79,41 @@ def cells_of(cells: Any) -> tuple[Cell[Any], ...]:
         return (cells,)
     given = list(cells) if isinstance(cells, list | tuple) else [cells]
     if not given:
-        raise GraphError("graph.map([]): expected a cell, or a sequence of them")
+        raise GraphError("graph.map([]): expected a cell, a sequence of them, or a dict of them by kind")
     return tuple(c if isinstance(c, Cell) else _as_cell(c) for c in given)
+
+
+def cells_by_kind(cells: Mapping[Any, Any], names: Any) -> tuple[Any, ...]:
+    """The cells of a map in the order of their kinds, from those by name or number of the kind.
+
+    Args:
+        names: of all kinds by number; None where that is not known.
+    """
+    known = None if names is None else list(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in known or ()):
+        raise DtypeError(f"graph.map: kinds={names!r}: expected the name of each kind, by number")
+    there = "numbered from 0" if known is None else f"the kinds are {', '.join(known)}"
+    found: dict[int, Any] = {}
+    for key, cell in cells.items():
+        if isinstance(key, str) and known is None:
+            raise GraphError(
+                f"graph.map: a cell for kind {key!r} and no kinds=: give the names of all kinds by number, as "
+                "**batch.structure of a GraphSet does, or name no kinds but their numbers"
+            )
+        number = known.index(key) if known and key in known else as_index(key)
+        if number is None or number < 0 or (known is not None and number >= len(known)):
+            raise GraphError(f"graph.map: a cell for kind {key!r}, which there is not: {there}")
+        if number in found:
+            raise GraphError(f"graph.map: two cells for kind {key!r}, by name and by number: leave one out")
+        found[number] = cell
+    n = max(found, default=0) + 1 if known is None else len(known)
+    missing = next(k for k in range(n + 1) if k not in found)  # within few steps: each one before has a cell
+    if missing < n:
+        raise GraphError(
+            f"graph.map: no cell for kind {missing if known is None else repr(known[missing])}: every kind needs one, "
+            f"{there}"
+        )
+    return tuple(found[k] for k in range(n))
 
 
 def _as_cell(function: Any) -> Cell[Any]:
@@ -161,6 +202,11 @@ def _as_numbers(value: Any, where: str) -> NDArray[Any]:
         try:
             value = np.asarray(value)
         except (ValueError, TypeError, RuntimeError):
+            if isinstance(value, tuple) and len(value) == 2:
+                raise DtypeError(
+                    f"{where}: a list of each vertex's own is (offsets, Rows): bring floats into the graph, (offsets, "
+                    "graph.rows(floats)), and look ints up in a table, (offsets, graph.lookup(table, ints))"
+                ) from None
             value = checked_floats(value, where)  # of another library, or ragged: its error says so
     if value.dtype.kind not in "iuf":
         raise DtypeError(
