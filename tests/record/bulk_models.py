@@ -1,4 +1,4 @@
-"""Six models, each recorded in bulk and call by call on the same data, and written once for vpps and for PyTorch.
+"""Eight models, each recorded in bulk and call by call on the same data, and written once for vpps and for PyTorch.
 
 Cells are functions of a namespace `f` (vpps, or `TorchFunctions`) and of parameters by name, so that the same lines are
 a cell, and what autograd differentiates.
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
+from vpps.data import GraphBatch, GraphSet
 
 H = 20  # hidden units
 X = 12  # of an input
@@ -60,7 +61,7 @@ class Network(NamedTuple):
         model = vpps.Model(seed=3)
         p = SimpleNamespace()
         for name, shape in self.parameters.items():
-            if name == "words":
+            if name == "words" or len(shape) == 3:
                 made: Any = model.lookup(name, shape, init="normal")
             else:
                 made = model.parameter(name, shape, init="normal" if len(shape) == 1 else "glorot_uniform")
@@ -90,6 +91,8 @@ class TorchFunctions:
 
     def lookup(self, table: Any, row: int) -> Any:
         return table[row]
+
+    pick = lookup
 
     def cross_entropy(self, logits: Any, label: int) -> Any:
         return self.torch.logsumexp(logits, 0) - logits[label]
@@ -481,6 +484,111 @@ lattice = Network(
     _lattice_cells, _lattice_data, _lattice_bulk, _lattice_calls,
 )  # fmt: skip
 
+# ---- edges of several types, which are columns of a set: lists of children, and a table of two
+
+TYPES = 3
+
+
+def _typed_cells(f: Any, p: Any) -> Cells:
+    def node(x: Any, hs: Any, embedded: Any, matrices: Any, one_hot: Any) -> Any:
+        total = p.U @ x + f.sum(f.each(lambda h, r: f.tanh(p.R @ r) * h, hs, embedded))
+        total = total + f.sum(f.each(lambda h, matrix: matrix @ h, hs, matrices))
+        for t, matrix in enumerate((p.W0, p.W1, p.W2)):
+            total = total + matrix @ f.sum(f.each(lambda h, types: f.pick(types, t) * h, hs, one_hot))  # noqa: B023
+        return f.tanh(total)
+
+    return {"node": node, "node_loss": _node_loss(f, p)}
+
+
+def _typed_data(rng: np.random.Generator, n: int) -> GraphBatch:
+    parts = [ragged_forest(rng, 8) for _ in range(n)]
+    indices = np.concatenate([some for _, some in parts])
+    graphs = GraphSet(
+        [8] * n, (np.cumsum([0, *(k for ends, _ in parts for k in np.diff(ends))]), indices),
+        columns={"x": rng.normal(size=(8 * n, X)), "label": rng.integers(0, CLASSES, 8 * n)},
+        edge_columns={"type": rng.integers(0, TYPES, len(indices))},
+    )  # fmt: skip
+    return graphs[rng.permutation(n)]
+
+
+def _typed_bulk(graph: vpps.Graph, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
+    types, x = batch["type"], graph.rows(batch["x"], grad=True)
+    of_edges = {
+        "embedded": graph.lookup(p.words, np.arange(TYPES))[types],
+        "matrices": graph.lookup(p.matrices, np.arange(TYPES))[types],
+        "one_hot": graph.rows(np.eye(TYPES)[types], grad=True),
+    }
+    inputs = {name: (batch.child_offsets, rows) for name, rows in of_edges.items()}
+    h = graph.map({"vertex": cells["node"]}, **batch.structure, inputs={"x": x, **inputs}, state=H)
+    return Recorded(vpps.sum(cells["node_loss"](h, batch["label"])), [h], x)
+
+
+def _typed_calls(g: Any, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
+    x = [g.input(row) for row in batch["x"]]
+    embedded, matrices = ([g.lookup(table, t) for t in range(TYPES)] for table in (p.words, p.matrices))
+    types = batch["type"].tolist()
+    one_hot = [g.input(np.eye(TYPES)[t]) for t in types]
+    offsets, indices = batch.children
+    states: list[Any] = []
+    for v, own in enumerate(x):
+        edges = range(offsets[v], offsets[v + 1])
+        of_edges = [[rows[types[e]] for e in edges] for rows in (embedded, matrices)]
+        below = [states[indices[e]] for e in edges]
+        states.append(g.call(cells["node"], own, below, *of_edges, [one_hot[e] for e in edges]))
+    losses = [g.call(cells["node_loss"], h, y) for h, y in zip(states, batch["label"].tolist(), strict=True)]
+    return Recorded(g.total(losses), [states], x)
+
+
+typed_edges = Network(
+    {
+        "words": (WORDS, X), "matrices": (TYPES, H, H), "U": (H, X), "R": (H, X),
+        **{f"W{t}": (H, H) for t in range(TYPES)}, **OUT,
+    },
+    _typed_cells, _typed_data, _typed_bulk, _typed_calls,
+)  # fmt: skip
+
+
+def _typed_pairs_cells(f: Any, p: Any) -> Cells:
+    def leaf(word: Any) -> Any:
+        return f.tanh(p.W @ f.lookup(p.words, word))
+
+    def inner(left: Any, right: Any, left_type: Any, right_type: Any) -> Any:
+        left, right = f.lookup(p.matrices, left_type) @ left, f.lookup(p.matrices, right_type) @ right
+        return f.tanh(left + right + p.b)
+
+    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(f, p)}
+
+
+def _typed_pairs_data(rng: np.random.Generator, n: int) -> GraphBatch:
+    children = forest(rng, n)
+    size = len(children)
+    return GraphSet(
+        [size], children, kind=children[:, 0] >= 0, kinds=("leaf", "inner"),
+        columns={"word": rng.integers(0, WORDS, size), "label": rng.integers(0, CLASSES, size)},
+        edge_columns={"type": rng.integers(0, TYPES, children.shape)},
+    )[:]  # fmt: skip
+
+
+def _typed_pairs_bulk(graph: vpps.Graph, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
+    inputs = {"word": batch["word"], "left_type": batch["type"][:, 0], "right_type": batch["type"][:, 1]}
+    h = graph.map({"inner": cells["inner"], "leaf": cells["leaf"]}, **batch.structure, inputs=inputs)
+    return Recorded(vpps.sum(cells["node_loss"](h, batch["label"])), [h])
+
+
+def _typed_pairs_calls(g: Any, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
+    states: list[Any] = []
+    for (left, right), types, word in zip(batch.children, batch["type"].tolist(), batch["word"].tolist(), strict=True):
+        below = (states[left], states[right], *types) if left >= 0 else ()
+        states.append(g.call(cells["inner"], *below) if below else g.call(cells["leaf"], word))
+    losses = [g.call(cells["node_loss"], h, y) for h, y in zip(states, batch["label"].tolist(), strict=True)]
+    return Recorded(g.total(losses), [states])
+
+
+typed_pairs = Network(
+    {"words": (WORDS, X), "matrices": (TYPES, H, H), "W": (H, X), "b": (H,), **OUT},
+    _typed_pairs_cells, _typed_pairs_data, _typed_pairs_bulk, _typed_pairs_calls,
+)  # fmt: skip
+
 NETWORKS = {
     "two kinds": two_kinds,
     "tree-lstm": tree_lstm,
@@ -488,4 +596,6 @@ NETWORKS = {
     "seq2seq": seq2seq,
     "tree-fc": tree_fc,
     "lattice": lattice,
+    "typed edges": typed_edges,
+    "typed edges of pairs": typed_pairs,
 }

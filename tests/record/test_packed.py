@@ -258,16 +258,31 @@ def test_rows_in_pieces_are_left_to_numpy() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int16])
-def test_inputs_may_be_ints_of_any_width(dtype: Any, nets: Net) -> None:
+@pytest.mark.parametrize("step", [1, 3], ids=["alone", "a column of a table"])
+def test_inputs_may_be_ints_of_any_width(dtype: Any, step: int, nets: Net, recorder: str) -> None:
     batch = forest(2)[:]
-    inputs = {"word": batch["word"].astype(dtype), "label": batch["label"]}
+    inputs = {"word": batch["word"].astype(dtype).repeat(step)[::step], "label": batch["label"]}
     recorded = []
     for given in (None, inputs):
         for _ in range(2):
             graph = vpps.Graph()
             map_of(graph, nets.cells, batch, **({} if given is None else {"inputs": given}))
             recorded.append(contents_of(graph))
+    assert is_packed(graph) == (recorder == "compiled" and dtype is not np.int16)
     assert all(other == recorded[0] for other in recorded[1:])
+
+
+@pytest.mark.parametrize("names", [("leaf", "inner"), (0, 1), ("leaf", np.int8(1))])
+def test_cells_may_be_given_by_kind(names: Any, nets: Net, recorder: str) -> None:
+    trees = forest(5)
+    given = dict(zip(names[::-1], nets.cells[::-1], strict=True))
+    recorded = []
+    for cells in (nets.cells, given, given):
+        graph = vpps.Graph()
+        map_of(graph, cells, trees[:])
+        recorded.append(contents_of(graph))
+    assert is_packed(graph) == (recorder == "compiled")
+    assert recorded[1:] == recorded[:1] * 2
 
 
 def with_children_of_leaves(batch: GraphBatch, child: int) -> dict[str, Any]:
@@ -408,7 +423,6 @@ def test_arrays_of_other_layouts_and_types_are_left_to_numpy(nets: Net) -> None:
         {"kind": kind.repeat(2)[::2]},
         {"children": np.asfortranarray(children)},
         {"children": children.astype(np.int64)},
-        {"inputs": {"word": batch["word"].repeat(2)[::2], "label": batch["label"]}},
         {"inputs": {"word": batch["word"].astype(np.uint32), "label": batch["label"]}},
     ):
         graph = vpps.Graph()
