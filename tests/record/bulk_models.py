@@ -491,8 +491,8 @@ TYPES = 3
 
 def _typed_cells(f: Any, p: Any) -> Cells:
     def node(x: Any, hs: Any, embedded: Any, matrices: Any, one_hot: Any) -> Any:
-        total = p.U @ x + f.sum(f.each(lambda h, r: f.tanh(p.R @ r) * h, hs, embedded))
-        total = total + f.sum(f.each(lambda h, matrix: matrix @ h, hs, matrices))
+        total = p.U @ x + f.sum(f.each(lambda h, matrix: matrix @ h, hs, matrices))
+        total = total + f.sum(f.each(lambda h, r: f.tanh(p.R @ r) * h, hs, embedded))
         for t, matrix in enumerate((p.W0, p.W1, p.W2)):
             total = total + matrix @ f.sum(f.each(lambda h, types: f.pick(types, t) * h, hs, one_hot))  # noqa: B023
         return f.tanh(total)
@@ -519,7 +519,7 @@ def _typed_bulk(graph: vpps.Graph, cells: Cells, p: Any, batch: GraphBatch) -> R
         "one_hot": graph.rows(np.eye(TYPES)[types], grad=True),
     }
     inputs = {name: (batch.child_offsets, rows) for name, rows in of_edges.items()}
-    h = graph.map({"vertex": cells["node"]}, **batch.structure, inputs={"x": x, **inputs}, state=H)
+    h = graph.map({"vertex": cells["node"]}, **batch.structure, inputs={"x": x, **inputs})
     return Recorded(vpps.sum(cells["node_loss"](h, batch["label"])), [h], x)
 
 

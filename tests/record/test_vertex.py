@@ -125,6 +125,7 @@ def test_what_children_give_shows_in_the_cell(model: vpps.Model) -> None:
     assert shapes(lambda a, b, x: x) == (H,)  # unused: as the result
     assert shapes(lambda c, h, d, g, x: (c + d + x, U @ vpps.concat([h, g]))) == [(H,), (H,)]
     assert shapes(lambda a, b, x: vpps.reshape(a, (2, 2)) @ vpps.reshape(x, (2, 2)), state=[(2, 2)]) == (2, 2)
+    assert shapes(lambda a, b, x: vpps.reshape(x, (2, 2)) @ a + vpps.tanh(b)) == (2,)
     assert shapes(lambda x, *states: U @ vpps.concat(states) + x) == (H,)
     assert shapes(lambda hs, x: vpps.tanh(vpps.sum(hs) + x), children=CSR) == (H,)
     assert shapes(lambda cs, hs, x: (vpps.sum(cs) + x, vpps.sum(vpps.each(lambda h: h * b, hs))), children=CSR) == [

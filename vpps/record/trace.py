@@ -296,6 +296,8 @@ class CellTrace:
             others = sum(map(size, known)) + sum(s == () for s in shapes)
             self._incomplete[result.ref] = (position, others, sum(n in self._unknown for n in nodes))
             return result
+        if op == "matmul" and not self._is_unknown(nodes[0]) and len(shapes[0]) == 2 and not attrs["transposed_b"]:
+            raise self._found(first, (shapes[0][0 if attrs["transposed_a"] else 1],))  # as of a parameter
         if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
             return self._untold(position, op, nodes, attrs)
         if known:
