@@ -1,4 +1,4 @@
-"""A map is planned as calls one by one would be: eight models, the same bits on `cpu`; what PyTorch's autograd finds."""
+"""A map is planned as calls one by one would be: models of many kinds, the same bits on `cpu`; what autograd finds."""
 
 from __future__ import annotations
 

@@ -229,8 +229,9 @@ class Graph:
                 map in any order; -1 reads zeros and gets no gradient.
             inputs: by name, a row per vertex: ints (n,); floats (n, width) or (n, rows, columns), which become
                 `graph.rows`; `Rows`, or a list of n expressions; a list of its own for every vertex, as
-                `(offsets (n + 1,), Rows)`. One int or expression is shared by all vertices. Vertices of a kind that
-                does not use an input may have anything there.
+                `(offsets (n + 1,), Rows)`, such as a value per child, `(batch.child_offsets, rows)`. One int or
+                expression is shared by all vertices. Vertices of a kind that does not use an input may have anything
+                there.
             state: shapes (or lengths) of what children give, one per result; needed where nothing in the cells tells.
             levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
                 keeps; then nobody has to find them. That those of children are lower is checked.
