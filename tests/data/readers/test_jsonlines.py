@@ -159,6 +159,7 @@ def test_development_data_is_like_training(tmp_path: Path) -> None:
 
 ONE = {"children": [[]], "columns": {"x": [1]}}
 EDGE = {"children": [[], [0]]}
+FORK = {"children": [[], [0], [0, 1]]}
 PAIR = {"vertices": 2, "edges": [[1, 0]]}
 
 
@@ -194,7 +195,9 @@ PAIR = {"vertices": 2, "edges": [[1, 0]]}
         ),
         ({**EDGE, "edge_columns": {"x": [[], [1, 2]]}}, "vertex 1 has 1 children: expected a list of so many values"),
         ({**EDGE, "edge_columns": {"x": [[], 7]}}, "vertex 1 has 1 children: expected a list of so many values as its"),
-        ({**EDGE, "edge_columns": {"x": [[], [{}]]}}, "'x' must hold integers"),
+        ({**EDGE, "edge_columns": {"x": [[], [{}]]}}, "vertex 1, child 0: 'x' must hold integers"),
+        ({**FORK, "edge_columns": {"x": [[], [2], [1, 2**40]]}}, "vertex 2, child 1: 'x' holds 1099511627776, which"),
+        ({**FORK, "edge_columns": {"x": [[], ["a"], [3, "b"]]}}, "vertex 2, child 0: 'x' must hold integers"),
         ({**PAIR, "edge_columns": {"x": []}}, "expected a list with a value for each of the 1 edges as 'x'"),
         ({**ONE, "columns": {"x": 1}}, "expected a list with a value per vertex as 'x'"),
         ({**ONE, "columns": {"x": [1, 2]}}, "'children' has 1 vertices and 'x' 2"),
@@ -203,7 +206,7 @@ PAIR = {"vertices": 2, "edges": [[1, 0]]}
         ({**ONE, "columns": {"x": [2**31]}}, "'x' holds 2147483648, which does not fit int32"),
         ({**ONE, "columns": {"x": [1e39]}}, "'x' holds 1e+39, which does not fit float32"),
         ({**ONE, "columns": {"x": [[10**400]]}}, "which does not fit float32"),
-        ({"children": [[], []], "columns": {"x": [1.5, None]}}, "'x' must hold integers"),
+        ({"children": [[], []], "columns": {"x": [1.5, None]}}, "vertex 1: 'x' must hold integers"),
         ({"children": [[], []], "columns": {"x": [[1], [1, 2]]}}, "'x' must hold integers"),
     ],
 )

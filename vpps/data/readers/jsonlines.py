@@ -28,7 +28,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -186,10 +188,15 @@ class _Line:
             self.fail("either all graphs have kinds or none has")
         if not all(isinstance(name, str) for name in kind):
             self.fail("kinds are names")
-        self.columns(g.vertex_columns, columns, "columns")
+        self.columns(g.vertex_columns, columns, "columns", "vertex {}: ".format)
         edge_values = {name: self.edge_values(line, name, x, children) for name, x in of_edges.items()}
-        self.columns(g.edge_columns, edge_values, "edge_columns")
-        self.columns(g.graph_columns, {name: [value] for name, value in graph.items()}, "graph")
+
+        def edge(number: int) -> str:
+            edges = [(vertex, k) for vertex, some in enumerate(children) for k in range(len(some))]
+            return "vertex {}, child {}: ".format(*edges[number])
+
+        self.columns(g.edge_columns, edge_values, "edge_columns", edge)
+        self.columns(g.graph_columns, {name: [value] for name, value in graph.items()}, "graph", lambda _: "")
         g.kind += kind
         for some in children:
             g.vertex(some)
@@ -264,15 +271,17 @@ class _Line:
                 )
         return [x for own in values for x in own]
 
-    def columns(self, known: dict[str, _Column], given: Mapping[str, list[Any]], where: str) -> None:
-        """Adds the values of this line to the columns."""
+    def columns(
+        self, known: dict[str, _Column], given: Mapping[str, list[Any]], where: str, place: Callable[[int], str]
+    ) -> None:
+        """Adds the values of this line to the columns; `place` names the vertex or edge of a value."""
         if self.graphs.sizes and known.keys() != given.keys():
             name = min(known.keys() ^ given.keys())
             here, there = ("lacks", "has") if name in known else ("has", "lacks")
             self.fail(f"{where} {here} {name!r}, which {self.graphs.sources[0]} {there}")
         for name, values in given.items():
             column = known.setdefault(name, _Column(name, NOTHING, self.source))
-            kind = self.type_of(name, values) if values else column.kind  # a graph may have no edges
+            kind = self.type_of(name, values, place) if values else column.kind  # a graph may have no edges
             if not column.values or (column.kind == NOTHING and kind in ("integers", "strings")):  # the first to tell
                 column.kind, column.first = kind, self.source
             elif kind == NOTHING and column.kind in ("integers", "strings"):
@@ -284,31 +293,48 @@ class _Line:
             column.values += values
             column.lines.append((self.source, len(values)))
 
-    def type_of(self, name: str, values: list[Any]) -> str:
+    def type_of(self, name: str, values: list[Any], place: Callable[[int], str]) -> str:
         """What a line has in a column."""
-        types = {type(x) for x in values}
-        if types == {type(None)}:
-            return NOTHING
-        if types <= {str, type(None)} and str in types:
-            return "strings"
-        if types <= {int, bool, type(None)}:
-            beyond = next((x for x in values if x is not None and not _INT32.min <= x <= _INT32.max), None)
-            if beyond is not None:
-                self.fail(f"{name!r} holds {beyond}, which does not fit int32")
-            return "integers"
-        if types <= {int, float, bool}:
-            self.check_range(name, values)
-            return "numbers"
-        widths = {len(x) for x in values} if types == {list} else set()
-        if len(widths) == 1 and {type(x) for row in values for x in row} <= {int, float}:
-            self.check_range(name, (x for row in values for x in row))
-            return f"rows of {widths.pop()} numbers"
-        return self.fail(f"{name!r} must hold integers, numbers, strings, or lists of as many numbers each")
+        try:
+            return _type_of(values)
+        except ValueError as error:
+            first = bisect_left(range(len(values)), True, key=lambda k: not _is_of_a_type(values[: k + 1]))
+            self.fail(f"{place(first)}{name!r} {error}")
 
-    def check_range(self, name: str, values: Iterable[float]) -> None:
-        beyond = next((x for x in values if _FLOAT32_MAX < abs(x) < math.inf), None)
+
+def _type_of(values: Sequence[Any]) -> str:
+    """As `_Column.kind`, or NOTHING. Raises ValueError, whose message goes on after the column's name."""
+    types = {type(x) for x in values}
+    if types == {type(None)}:
+        return NOTHING
+    if types <= {str, type(None)} and str in types:
+        return "strings"
+    if types <= {int, bool, type(None)}:
+        beyond = next((x for x in values if x is not None and not _INT32.min <= x <= _INT32.max), None)
         if beyond is not None:
-            self.fail(f"{name!r} holds {str(beyond)[:20]}, which does not fit float32")
+            raise ValueError(f"holds {beyond}, which does not fit int32")
+        return "integers"
+    if types <= {int, float, bool}:
+        _check_range(values)
+        return "numbers"
+    widths = {len(x) for x in values} if types == {list} else set()
+    if len(widths) == 1 and {type(x) for row in values for x in row} <= {int, float}:
+        _check_range(x for row in values for x in row)
+        return f"rows of {widths.pop()} numbers"
+    raise ValueError("must hold integers, numbers, strings, or lists of as many numbers each")
+
+
+def _is_of_a_type(values: Sequence[Any]) -> bool:
+    with suppress(ValueError):
+        _type_of(values)
+        return True
+    return False
+
+
+def _check_range(values: Iterable[float]) -> None:
+    beyond = next((x for x in values if _FLOAT32_MAX < abs(x) < math.inf), None)
+    if beyond is not None:
+        raise ValueError(f"holds {str(beyond)[:20]}, which does not fit float32")
 
 
 def _is_int(x: object) -> bool:
