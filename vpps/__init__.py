@@ -13,6 +13,7 @@ from vpps.graph import primitives as _primitives
 from vpps.graph.functions import *
 from vpps.graph.graph import Graph
 from vpps.graph.primitives import *
+from vpps.hints import HINTS as _HINTS
 from vpps.model import checkpoint
 from vpps.model import optim as _optim
 from vpps.model.model import Lookup, Model, Parameter
@@ -59,7 +60,8 @@ def __getattr__(name: str) -> object:
     if name in _PLACES:
         found = globals()[name] = getattr(import_module(_PLACES[name]), name)
         return found
-    raise AttributeError(f"module 'vpps' has no attribute {name!r}")
+    hint = f"; {_HINTS['vpps', name]}" if ("vpps", name) in _HINTS else ""
+    raise AttributeError(f"module 'vpps' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -135,6 +135,25 @@ class TestNames:
         assert isinstance(E, vpps.Lookup)
         assert not isinstance(W, vpps.Lookup)
 
+    def test_printed_it_is_a_table_of_them(self) -> None:
+        model = vpps.Model()
+        with model.scope("encoder"):
+            model.parameter("W", (200, 300))
+        model.lookup("words", (4, 5), trainable=False)
+        model.parameter("scale", ())
+        assert (
+            str(model)
+            == repr(model.summary())
+            == (
+                "parameter  shape       weights  trainable  where\n"
+                "────────────────────────────────────────────────\n"
+                "encoder/W  (200, 300)   60,000  yes        -\n"
+                "words      (4, 5)           20  no         -\n"
+                "scale      ()                1  yes        -\n"
+                "3 parameters, 60,021 weights (60,001 trainable), 234 KiB; 0 steps trained\n"
+            )
+        )
+
     def test_shapes_may_be_lists_and_numpy_ints(self) -> None:
         model = vpps.Model()
         assert model.parameter("a", [2, np.int32(3)]).shape == (2, 3)  # type: ignore[arg-type]
@@ -276,6 +295,20 @@ class TestTraining:
         assert loss == expected_loss
         assert same_bits(gradients, expected)
         assert same_bits(net.model.numpy(), fresh.model.numpy())
+
+    @pytest.mark.parametrize("target, expected", [("cpu", "cpu memory"), ("simt", "registers")])
+    def test_the_summary_says_where_the_latest_handle_has_the_weights(self, target: str, expected: str) -> None:
+        model = vpps.Model()
+        U, V, b = (model.parameter(name, shape) for name, shape in (("U", (64, 64)), ("V", (64, 64)), ("b", (64,))))
+        twice = vpps.cell(lambda x: U @ x * (V @ x + b))  # U and V are one product, and one stack
+        graph = vpps.Graph()
+        loss = twice(graph.input(np.ones(64)))[0]
+        with vpps.Handle(model, target=target, vps=2) as handle:
+            handle.disassemble(graph, loss)
+        model.parameter("late", (3,))
+        places = {p.name: p.place for p in model.summary().parameters}
+        memory = "GPU memory" if target == "simt" else expected
+        assert places == {"U": expected, "V": expected, "b": memory, "late": None}
 
     def test_forward_only_handles_see_the_weights_of_the_training_handle(self) -> None:
         net = new()

@@ -26,7 +26,7 @@ from vpps.engine.timeline import HostSpan, Timeline
 from vpps.errors import KernelError, SpillError
 from vpps.graph.graph import Graph
 from vpps.kernel.spec import KernelSpec
-from vpps.model.model import Model
+from vpps.model.model import Model, Parameter
 from vpps.model.optim import Optimizer
 from vpps.ops.element import WORD_BYTES
 from vpps.ops.operand import Expression
@@ -41,6 +41,7 @@ from vpps.runtime.choice import make_machine
 from vpps.runtime.machine import Wanted
 from vpps.script.instructions import HEAD_WORDS
 from vpps.script.products import entered_at
+from vpps.targets import TARGETS
 
 _log = logging.getLogger(__name__)
 
@@ -210,6 +211,15 @@ class Engine:
         distribution = self.store.bind(*self._bound, self._pool_limit, accumulate)
         its = self.configuration
         self.planner = Planner(distribution, self.batching, its.schedule, self._passes, its.layout)
+        self.model.places = dict(self._places(*self._bound))
+
+    def _places(self, stacks: Stacks, arrangement: Arrangement) -> Iterator[tuple[Parameter, str]]:
+        """Where the weights of every parameter are during a launch."""
+        held = arrangement.onchip.held if arrangement.onchip is not None else ()
+        tiers = {role.name: role.tier for role in held}
+        memory = "GPU memory" if TARGETS[self.machine.target].is_gpu else "cpu memory"
+        for p in self.model:
+            yield p, tiers.get(stacks.of.get(p, p).name, memory)
 
     def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
         """Decide which parameters are stacked, and what the chip holds."""

@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import CheckpointError, ModelError, ShapeError
+from vpps.hints import Hinting, unsettable
 from vpps.init import INITIALISERS, Initialiser
 from vpps.model import checkpoint
+from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
 from vpps.ops.operand import Operand
 from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path, as_shape
@@ -38,7 +40,7 @@ class WeightSource(Protocol):
         """Wait for the launch in flight and copy all weights and training state back into the Model."""
 
 
-class Parameter(Operand):
+class Parameter(Operand, Hinting):
     """A trainable array, created by `Model.parameter`. Rank 2 multiplies vectors and computed matrices
     (`W @ x`); rank 0 and 1 are operands.
 
@@ -57,6 +59,9 @@ class Parameter(Operand):
         # The Model's copy; older than the training handle's while that one trains. Always written in place: tensors of
         # PyTorch may share its memory (vpps.torch).
         self.host = value
+
+    if not TYPE_CHECKING:  # set, they would change nothing
+        requires_grad, data = map(unsettable, ("requires_grad", "data"))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
@@ -111,7 +116,7 @@ class Parameter(Operand):
         array = as_float32(value, f"{self!r}.assign")
         if array.shape != self.shape:
             raise ShapeError(f"{self!r}.assign: expected shape {self.shape}, got {array.shape}")
-        _refuse_nonfinite(array, f"{self!r}.assign")
+        refuse_nonfinite(array, f"{self!r}.assign")
         model = self._model()
         if model is not None:
             model.refuse_if_averaged(f"{self!r}.assign")
@@ -137,7 +142,7 @@ class Lookup(Parameter):
     """
 
 
-class Model:
+class Model(Hinting):
     """A set of named parameters, with a seed from which their initial values follow.
 
     Args:
@@ -164,6 +169,7 @@ class Model:
         self.is_averaged = False  # inside `averaged`: its parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes of what parameters there are and which are trained
+        self.places: dict[Parameter, str] = {}  # where the latest handle has their weights during a launch
         self._parameters: dict[str, Parameter] = {}
         self._scope: tuple[str, ...] = ()
         self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
@@ -171,6 +177,21 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<vpps.Model: {len(self)} parameters, {self.n_weights} weights, {self.step} steps>"
+
+    def summary(self) -> ModelSummary:
+        """Its parameters as a table, which `print(model)` shows: name, shape, weights, trainable, where they live."""
+        lines = (ParameterSummary(p.name, p.shape, size(p.shape), p.trainable, self.places.get(p)) for p in self)
+        return ModelSummary(tuple(lines), self.step)
+
+    def __str__(self) -> str:
+        return self.summary().text()
+
+    def __call__(self, *inputs: Any) -> NoReturn:
+        """Models of PyTorch are called; this one is not. Raises ModelError."""
+        raise ModelError(
+            "a Model has the weights and computes nothing: cells and functions of yours do, on expressions of a "
+            "vpps.Graph(), and handle.forward(graph, [x]) evaluates them"
+        )
 
     # ---- declaration
 
@@ -243,7 +264,7 @@ class Model:
         array = as_float32(value, f"initial value of {name!r}")
         if array.shape != shape:
             raise ShapeError(f"initial value of {name!r}: expected shape {shape}, got {array.shape}")
-        _refuse_nonfinite(array, f"initial value of {name!r}")
+        refuse_nonfinite(array, f"initial value of {name!r}")
         return array
 
     def __deepcopy__(self, memo: object = None) -> Model:
@@ -407,7 +428,7 @@ def _checked_shape(name: str, given: Any, ranks: tuple[int, ...]) -> Shape:
     return shape
 
 
-def _refuse_nonfinite(array: NDArray[Any], what: str) -> None:
+def refuse_nonfinite(array: NDArray[Any], what: str) -> None:
     bad = int(array.size - np.isfinite(array).sum())
     if bad:
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

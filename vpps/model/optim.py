@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ModelError
+from vpps.hints import Hinting
 from vpps.values import MAX_FLOAT32, as_number, said_of
 
 __all__ = ["Optimizer", "SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adagrad", "RMSprop"]  # noqa: RUF022 (numbered so)
@@ -52,7 +53,7 @@ class OptimizerState:
 
 
 @dataclass
-class Optimizer:
+class Optimizer(Hinting):
     """Base: `lr` and `weight_decay` (added to the gradient, L2). All fields may change between calls of `fb`.
 
     Lookup tables are updated lazily: rows that a batch does not use, their moments and decay, stay as they are, while

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
+from vpps.hints import Hinting
 from vpps.ops import OPS, Shape, size
 from vpps.values import as_index, as_number
 
@@ -136,19 +137,7 @@ class Operand:
     __hash__ = object.__hash__
 
 
-# What users of other libraries try on an expression, and what does it here.
-HINTS = {
-    **dict.fromkeys(
-        ("value", "npvalue", "vec_value", "scalar_value", "numpy", "item", "detach"),
-        "handle.forward(graph, [x]) evaluates it, and after fb handle.value(x) reads it",
-    ),
-    "backward": "handle.fb(graph, loss) runs forward, backward and the update",
-    "grad": "handle.gradients(graph, loss) returns the gradients of the parameters",
-    "gradient": "handle.gradients(graph, loss) returns the gradients of the parameters",
-}
-
-
-class Expression(Operand):
+class Expression(Operand, Hinting):
     """A value that a graph (or the trace of a cell) will compute: a vector, a scalar of shape `()`, or a matrix.
 
     Attributes:
@@ -169,10 +158,6 @@ class Expression(Operand):
 
     def __repr__(self) -> str:
         return f"<expression {self.ref} of shape {self.shape} in {self.owner.describe()}>"
-
-    def __getattr__(self, name: str) -> Any:
-        hint = HINTS.get(name)
-        raise AttributeError(f"expressions have no {name!r}" + (f"; {hint}" if hint else ""), name=name, obj=self)
 
 
 class Index(Operand):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
+from vpps.hints import Hinting
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
 from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.ranges import Ints
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from vpps.graph.graph import Graph
 
 
-class Rows(Operand):
+class Rows(Operand, Hinting):
     """n values of one shape in a graph, made by `graph.map`, `graph.rows`, or anything applied to rows.
 
     Operators, functions and cells act row by row, on rows beside rows, expressions and parameters that all rows share,

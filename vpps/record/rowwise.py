@@ -73,8 +73,9 @@ def record_rowwise(
     table = int_table(program, n, ints, where)
     if len(lists) > 1:
         check_lengths(program, lists, where)
-    alone = len(vectors) == 1 and type(vectors[0]) is Rows
-    args = vectors[0].ids[:, None] if alone else np.empty((n, len(vectors)), np.int64)
+    only = vectors[0] if len(vectors) == 1 else None
+    alone = type(only) is Rows
+    args = only.ids[:, None] if type(only) is Rows else np.empty((n, len(vectors)), np.int64)
     shared = -1
     highest: Ints | None = None
     for k, x in enumerate(vectors):

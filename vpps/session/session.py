@@ -18,6 +18,7 @@ from vpps.engine.serialised import serialised
 from vpps.errors import GraphError, HandleError, NonFiniteError
 from vpps.graph import recorder
 from vpps.graph.graph import Graph
+from vpps.hints import Hinting
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.operand import Expression
@@ -35,7 +36,7 @@ FORKED = (
 )
 
 
-class Session:
+class Session(Hinting):
     """What a handle is apart from the calls that run something.
 
     Args:

@@ -1,0 +1,71 @@
+"""What users of PyTorch and DyNet try first leads to what does it here."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.hints import HINTS
+from vpps.nn import Linear
+
+pytestmark = pytest.mark.host
+
+
+def owners() -> dict[str, object]:
+    """One of each."""
+    model = vpps.Model()
+    layer = Linear(model, 2, 3)
+    graph = vpps.Graph()
+    return {
+        "vpps": vpps,
+        "Model": model,
+        "Parameter": layer.W,
+        "Layer": layer,
+        "Expression": graph.zeros(2),
+        "Rows": graph.rows(np.ones((3, 2))),
+        "Optimizer": vpps.Adam(0.1),
+        "Handle": object.__new__(vpps.Handle),  # without threads; there is nothing to close
+    }
+
+
+@pytest.mark.parametrize("owner", sorted({owner for owner, _ in HINTS}))
+def test_habits_of_other_libraries_get_a_hint_and_raise_nothing_else(owner: str) -> None:
+    there = owners()
+    for kind, name in HINTS:
+        if kind == owner:
+            with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}; {HINTS[kind, name]}")):
+                getattr(there[owner], name)
+            assert not hasattr(there[owner], name)
+
+
+def test_what_hints_name_exists() -> None:
+    there = owners()
+    there |= {"graph": vpps.Graph(), "handle": vpps.Handle, "model": there["Model"], "p": there["Parameter"]}
+    there |= {"x": vpps.Expression, "layer": there["Layer"]}
+    for hint in set(HINTS.values()):
+        for owner, name in re.findall(r"\b(vpps|graph|handle|model|p|x|layer)\.(\w+)", hint):
+            assert hasattr(there[owner], name), hint
+
+
+def test_what_is_no_habit_gets_words_of_python() -> None:
+    with pytest.raises(AttributeError, match=r"^'Expression' object has no attribute 'colour'$"):
+        vpps.Graph().zeros(2).colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_parameter_refuses_to_be_set_what_nobody_reads() -> None:
+    model = vpps.Model()
+    p = model.parameter("w", (2,))
+    with pytest.raises(AttributeError, match=r"requires_grad cannot be set; p\.trainable = False freezes it"):
+        p.requires_grad = False  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"data cannot be set; .* p\.assign\(array\) replaces them"):
+        p.data = np.ones(2)  # type: ignore[attr-defined]
+    p.trainable = False
+    assert not p.trainable
+
+
+def test_a_model_is_no_function() -> None:
+    with pytest.raises(vpps.ModelError, match=r"has the weights and computes nothing: cells and functions of yours do"):
+        vpps.Model()(np.ones(3))

@@ -1,0 +1,116 @@
+"""What users of other libraries try on an object of vpps, and what does it here: one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+_EVALUATES = "handle.forward(graph, [x]) evaluates it, and after fb handle.value(x) reads it"
+_TRAINS = "handle.fb(graph, loss) runs forward, backward and the update"
+_GRADIENTS = "handle.gradients(graph, loss) returns the gradients of the parameters"
+_ELSEWHERE = "the handle says where all is computed: vpps.Handle(model, target='cuda')"
+_PARAMETERS = "parameters are the model's: for p in model, each with p.name, p.shape and p.numpy()"
+_VALUES = "value npvalue vec_value scalar_value item tolist cpu"
+_FUNCTIONS = "sum mean max min exp log sqrt square abs tanh sigmoid relu gelu softmax log_softmax dot reshape"
+
+# Classes, names, hint; {name} in it is the name that was tried.
+_TABLE = (
+    ("Expression Rows", f"{_VALUES} numpy", _EVALUATES),
+    ("Expression Rows", "detach data", f"vpps.stop_gradient(x) lets no gradient through; {_EVALUATES}"),
+    ("Expression Rows", "backward", _TRAINS),
+    ("Expression Rows Parameter", "grad gradient", _GRADIENTS),
+    (
+        "Expression Rows",
+        "requires_grad requires_grad_ retain_grad",
+        "vpps.stop_gradient(x) lets no gradient through; graph.input(array, grad=True) has handle.input_gradient(x)",
+    ),
+    ("Expression Rows Parameter", "size dim ndim numel", "x.shape is its shape"),
+    ("Expression Rows Parameter", _FUNCTIONS, "that is a function: vpps.{name}"),
+    ("Expression Rows", "view", "vpps.reshape(x, shape) gives it another shape"),
+    ("Expression Rows Parameter", "mm mv matmul", "the operator does it: A @ x"),
+    ("Expression Rows Parameter", "t transpose", "x.T is the transpose"),
+    ("Parameter", f"{_VALUES} data detach", "p.numpy() is a copy of its weights, and p.assign(array) replaces them"),
+    ("Parameter", "copy_ set_value", "p.assign(array) replaces its weights"),
+    ("Parameter", "requires_grad requires_grad_", "p.trainable = False freezes it"),
+    ("Model Handle Layer", "parameters named_parameters", _PARAMETERS),
+    ("Model", "modules children", _PARAMETERS),
+    ("Model", "numel", "model.n_weights counts them, and model.summary() says more"),
+    (
+        "Model Handle",
+        "state_dict",
+        "model.numpy() copies all weights by name, and model.save(path) writes the state, too",
+    ),
+    (
+        "Model Handle",
+        "load_state_dict",
+        "model.restore(path) reads what model.save wrote, model[name].assign(array) sets one parameter, and layers of "
+        "vpps.nn load what PyTorch's have: layer.load(weights)",
+    ),
+    ("Layer", "load_state_dict", "layer.load(weights) takes a state_dict of PyTorch"),
+    ("Model Layer", "requires_grad_", "p.trainable = False freezes one, for each p of the model"),
+    ("Model Handle Layer", "train eval", "handle.fb trains, and handle.forward evaluates, without dropout"),
+    ("Expression Rows Parameter Model Handle Layer", "to cuda", _ELSEWHERE),
+    ("Model Handle Layer", "cpu", _ELSEWHERE),
+    ("Model", "half double bfloat16", "all weights are float32"),
+    ("Model", "add_parameters", "model.parameter(name, shape) declares one"),
+    ("Model", "add_lookup_parameters", "model.lookup(name, shape) declares one"),
+    (
+        "Model Handle Optimizer",
+        "zero_grad",
+        "no gradient outlives its step: there is none to reset; handle.fb(graph, loss, accumulate=True) adds them up",
+    ),
+    ("Handle Optimizer", "step update", _TRAINS),
+    (
+        "Optimizer",
+        "param_groups add_param_group",
+        "groups={'words': {'lr': 0.01}} gives parameters rates by their names",
+    ),
+    (
+        "Optimizer",
+        "state_dict load_state_dict",
+        "its moments are the model's: model.save(path) writes and model.restore(path) reads them",
+    ),
+    ("vpps", "no_grad inference_mode", "handle.forward(graph, [x]) computes no gradients"),
+    ("vpps", "tensor Tensor as_tensor from_numpy inputTensor", "graph.input(array) brings data into a graph"),
+    ("vpps", "cat concatenate", "vpps.concat joins vectors"),
+    ("vpps", "mm matmul", "the operator does it: A @ x"),
+    ("vpps", "save load", "model.save(path) writes a checkpoint, and model.restore(path) reads it"),
+    ("vpps", "manual_seed", "vpps.Model(seed=1) decides initial values and dropout"),
+    ("vpps", "device cuda", _ELSEWHERE),
+    ("vpps", "ParameterCollection", "vpps.Model() is it"),
+    ("vpps", "renew_cg ComputationGraph", "every mini-batch has a vpps.Graph() of its own"),
+)
+
+HINTS = {
+    (owner, name): hint.replace("{name}", name)
+    for owners, names, hint in _TABLE
+    for owner in owners.split()
+    for name in names.split()
+}
+"""By class, or "vpps" for the package, and name."""
+
+
+class Hinting:
+    """Base of what says, asked for an attribute of another library, what does the same here."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # for editors and type checkers an unknown attribute is an error
+
+        def __getattr__(self, name: str) -> Any:
+            if (hint := hint_of(type(self), name)) is None:
+                return object.__getattribute__(self, name)  # raises again, in Python's words
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; {hint}")
+
+
+def unsettable(name: str) -> property:
+    """An attribute that a class has only to refuse that it is set, which would go without a word."""
+
+    def refuse(self: Any, value: object) -> None:
+        raise AttributeError(f"{self!r}.{name} cannot be set; {hint_of(type(self), name)}")
+
+    return property(fset=refuse)  # asked for, it is looked for by __getattr__
+
+
+def hint_of(kind: type, name: str) -> str | None:
+    """What does here what `name` does in another library; None where that is not known."""
+    return next((HINTS[base.__name__, name] for base in kind.__mro__ if (base.__name__, name) in HINTS), None)
