@@ -2,10 +2,22 @@
 
 from vpps.nn.attention import attend
 from vpps.nn.bilstm import BiLSTM
+from vpps.nn.embedding import Embedding
 from vpps.nn.gru import GRU
 from vpps.nn.linear import MLP, Linear
 from vpps.nn.lstm import LSTM
 from vpps.nn.tree_gru import NaryTreeGRU
 from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
-__all__ = ["GRU", "LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "MLP",
+    "BiLSTM",
+    "ChildSumTreeLSTM",
+    "Embedding",
+    "Linear",
+    "NaryTreeGRU",
+    "NaryTreeLSTM",
+    "attend",
+]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import vpps
 from vpps.init import Initialiser
+from vpps.nn.layer import Assignments, Layer
+from vpps.values import Float32
 
 Vector = TypeVar("Vector", vpps.Expression, vpps.Rows)
 
 
-class Linear:
-    """y = W x + b; `Linear(...)(x)` on an expression of shape (input_size,), or on rows of that shape.
+class Linear(Layer):
+    """y = W x + b; `Linear(...)(x)` on an expression of shape (input_size,), or on rows of that shape. As `nn.Linear`.
 
     Args:
         bias: False leaves b out.
@@ -31,6 +34,12 @@ class Linear:
         with model.scope(name):
             self.W = model.parameter("W", (output_size, input_size), init=init)
             self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
+
+    def _given(self) -> dict[str, Float32]:
+        return {"weight": self.W.numpy()} | ({} if self.b is None else {"bias": self.b.numpy()})
+
+    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+        return [(self.W, given["weight"])] + ([] if self.b is None else [(self.b, given["bias"])])
 
     def __call__(self, x: Vector) -> Vector:
         return self._linear(x)  # type: ignore[no-any-return]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,20 @@ import vpps
 from vpps.data import GraphBatch
 from vpps.errors import DataError
 from vpps.nn.gates import gate_biases, glorot_per_gate
+from vpps.nn.layer import Assignments, Recurrent, reordered
 from vpps.record.cell import Cell
+from vpps.values import Float32
 
 State = tuple[vpps.Expression, vpps.Expression]
 """(h, c): hidden state and memory, of shape (hidden_size,) each."""
 
+IN_TORCH = (0, 1, 3, 2)
+"""The gates i, f, o, u in PyTorch's order, and the other way round."""
 
-class LSTM:
-    """LSTM (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000).
+
+class LSTM(Recurrent):
+    """LSTM (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000). As a layer of `nn.LSTM`, which stacks
+    the gates as i, f, u, o.
 
         [i f o u] = W x + U h' + b
         c = σ(i) ⊙ tanh(u) + σ(f) ⊙ c'
@@ -37,6 +43,14 @@ class LSTM:
             self.W = model.parameter("W", (4 * hidden_size, input_size), init=glorot_per_gate(4))
             self.U = model.parameter("U", (4 * hidden_size, hidden_size), init=glorot_per_gate(4))
             self.b = model.parameter("b", (4 * hidden_size,), init=gate_biases(hidden_size, 0, forget_bias, 0, 0))
+
+    def _given(self) -> dict[str, Float32]:
+        W, U, b = (reordered(p.numpy(), IN_TORCH) for p in (self.W, self.U, self.b))
+        return {"weight_ih": W, "weight_hh": U, "bias_ih": b, "bias_hh": np.zeros_like(b)}
+
+    def _taken(self, given: Mapping[str, Float32]) -> Assignments:
+        W, U, b = given["weight_ih"], given["weight_hh"], given["bias_ih"] + given["bias_hh"]
+        return [(p, reordered(value, IN_TORCH)) for p, value in ((self.W, W), (self.U, U), (self.b, b))]
 
     @vpps.cell
     def begin(self, x: vpps.Expression) -> State:
