@@ -5,7 +5,7 @@ Nothing is moved out of the recurrence by hand.
 
     Tree-LSTM, inner node:  g = U_g_left hl + U_g_right hr + b_g    for the gates g = i, f_left, f_right, o, u
     LSTM, step:             g = W_g x + U_g h + b_g                 for the gates g = i, f, o, u
-    both:                   c, h as in treelstm.py; loss: cross_entropy(Wo h + bo, label) at every vertex
+    both:                   h, c as in treelstm.py; loss: cross_entropy(Wo h + bo, label) at every vertex
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Gatewise(Trainer):
     def finish(self, c: vpps.Expression, o: vpps.Expression) -> None:
         """The end of every vertex function: state to the parents, loss to the outside."""
         h = vpps.sigmoid(o) * vpps.tanh(c)
-        vpps.scatter(c, h)
+        vpps.scatter(h, c)
         vpps.push(vpps.cross_entropy(self.Wo @ h + self.bo, vpps.pull("label")))
 
     def open(self, threads: int, schedule: str, passes: vpps.Passes) -> None:
@@ -89,7 +89,7 @@ class GatewiseTreeLstm(Gatewise):
 
         @vpps.cell
         def inner():
-            (cl, hl), (cr, hr) = vpps.gather()
+            (hl, cl), (hr, cr) = vpps.gather()
             i, fl, fr, o, u = (left[g] @ hl + right[g] @ hr + b_inner[g] for g in TREE_GATES)
             self.finish(vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(fl) * cl + vpps.sigmoid(fr) * cr, o)
 
@@ -109,7 +109,7 @@ class GatewiseLstm(Gatewise):
 
         @vpps.cell
         def advance():
-            c, h = vpps.gather(0)
+            h, c = vpps.gather(0)
             x = vpps.lookup(table, vpps.pull("word"))
             i, f, o, u = (W[g] @ x + U[g] @ h + b[g] for g in CHAIN_GATES)
             self.finish(vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c, o)

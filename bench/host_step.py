@@ -67,11 +67,11 @@ class PerOperator(VppsTreeLstm):
                     i, o, u = vpps.split(w["W"] @ graph.lookup(self.words, word) + w["b"], 3)
                     c = vpps.sigmoid(i) * vpps.tanh(u)
                 else:
-                    (c1, h1), (c2, h2) = states[left], states[right]
+                    (h1, c1), (h2, c2) = states[left], states[right]
                     i, f1, f2, o, u = vpps.split(w["U"] @ vpps.concat([h1, h2]) + w["bU"], 5)
                     c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f1) * c1 + vpps.sigmoid(f2) * c2
                 h = vpps.sigmoid(o) * vpps.tanh(c)
-                states.append((c, h))
+                states.append((h, c))
                 losses.append(vpps.cross_entropy(w["Wo"] @ h + w["bo"], label))
         return graph, vpps.sum(losses) * (1.0 / len(batch))
 

@@ -87,13 +87,13 @@ class Forest:
         def leaf(word):
             i, o, u = vpps.split(W @ vpps.lookup(words, word) + b, 3)
             c = vpps.sigmoid(i) * vpps.tanh(u)
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
+            return vpps.sigmoid(o) * vpps.tanh(c), c
 
         @vpps.cell
-        def inner(c_left, h_left, c_right, h_right):
+        def inner(h_left, c_left, h_right, c_right):
             i, f_left, f_right, o, u = vpps.split(U @ vpps.concat([h_left, h_right]) + bU, 5)
             c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f_left) * c_left + vpps.sigmoid(f_right) * c_right
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
+            return vpps.sigmoid(o) * vpps.tanh(c), c
 
         @vpps.cell
         def root_loss(h, label):
@@ -118,13 +118,13 @@ class Forest:
             for left, right in tree:
                 states.append(graph.call(leaf, vertex % WORDS) if left < 0 else inner(*states[left], *states[right]))
                 vertex += 1
-            losses.append(self.root_loss(states[-1][1], number % CLASSES))
+            losses.append(self.root_loss(states[-1][0], number % CLASSES))
         return vpps.sum(losses) * (1.0 / len(losses))
 
     def bulk(self, graph: vpps.Graph) -> vpps.Expression:
         """The same from arrays."""
         trees = self.set[:]
-        _, h = graph.map(
+        h, _ = graph.map(
             [self.leaf, self.inner], kind=trees.kind, children=trees.children, inputs={"word": trees["word"]},
             levels=trees.levels,
         )  # fmt: skip
@@ -140,10 +140,10 @@ class Chain:
         Wo = model.parameter("Wo", (CLASSES, hidden))
 
         @vpps.cell
-        def step(c, h, word):
+        def step(h, c, word):
             i, f, o, u = vpps.split(W @ vpps.concat([vpps.lookup(words, word), h]) + b, 4)
             c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
+            return vpps.sigmoid(o) * vpps.tanh(c), c
 
         @vpps.cell
         def end_loss(h, label):
@@ -155,14 +155,14 @@ class Chain:
     def bulk(self, graph: vpps.Graph) -> vpps.Expression:
         """The same from arrays."""
         chain = self.set[:]
-        _, h = graph.map(self.step, children=chain.children, inputs={"word": chain["word"]}, levels=chain.levels)
+        h, _ = graph.map(self.step, children=chain.children, inputs={"word": chain["word"]}, levels=chain.levels)
         return self.end_loss(h[-1], 1)
 
     def calls(self, graph: vpps.Graph) -> vpps.Expression:
         """The whole sequence, step by step; returns its loss."""
-        c = h = graph.zeros(self.hidden)
+        h = c = graph.zeros(self.hidden)
         for k in range(self.steps):
-            c, h = self.step(c, h, k % WORDS)
+            h, c = self.step(h, c, k % WORDS)
         return self.end_loss(h, 1)
 
 

@@ -60,16 +60,16 @@ class Trainer:
 
 
 def tree_states(W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter, bU: vpps.Parameter) -> tuple[Any, Any]:
-    """Functions that compute c and h of a leaf and of an inner node, by the equations in `treelstm.py`."""
+    """Functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`."""
 
     def finished(c, o):
-        return c, vpps.sigmoid(o) * vpps.tanh(c)
+        return vpps.sigmoid(o) * vpps.tanh(c), c
 
     def leaf(x):
         i, o, u = vpps.split(W @ x + b, 3)
         return finished(vpps.sigmoid(i) * vpps.tanh(u), o)
 
-    def inner(c_left, h_left, c_right, h_right):
+    def inner(h_left, c_left, h_right, c_right):
         i, f_left, f_right, o, u = vpps.split(U @ vpps.concat([h_left, h_right]) + bU, 5)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f_left) * c_left + vpps.sigmoid(f_right) * c_right
         return finished(c, o)
@@ -100,17 +100,17 @@ class VppsTreeLstm(Trainer):
 
         leaf_state, inner_state = tree_states(W, b, U, bU)
 
-        def finished(c, h, label):
+        def finished(h, c, label):
             """State and loss of a node."""
-            return c, h, vpps.cross_entropy(Wo @ h + bo, label)
+            return h, c, vpps.cross_entropy(Wo @ h + bo, label)
 
         @vpps.cell
         def leaf(word, label):
             return finished(*leaf_state(vpps.lookup(table, word)), label)
 
         @vpps.cell
-        def inner(c_left, h_left, c_right, h_right, label):
-            return finished(*inner_state(c_left, h_left, c_right, h_right), label)
+        def inner(h_left, c_left, h_right, c_right, label):
+            return finished(*inner_state(h_left, c_left, h_right, c_right), label)
 
         self.leaf, self.inner = leaf, inner
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)
@@ -130,10 +130,10 @@ class VppsTreeLstm(Trainer):
             states = []
             for word, left, right, label in tree:
                 if left < 0:
-                    c, h, loss = graph.call(leaf, word, label)
+                    h, c, loss = graph.call(leaf, word, label)
                 else:
-                    c, h, loss = inner(*states[left], *states[right], label)
-                states.append((c, h))
+                    h, c, loss = inner(*states[left], *states[right], label)
+                states.append((h, c))
                 losses.append(loss)
         return graph, vpps.sum(losses) * (1.0 / len(batch))
 
@@ -151,15 +151,15 @@ class VppsBulkTreeLstm(VppsTreeLstm):
 
         @vpps.cell
         def leaf_vertex():
-            c, h, loss = leaf(vpps.pull("word"), vpps.pull("label"))
-            vpps.scatter(c, h)
+            h, c, loss = leaf(vpps.pull("word"), vpps.pull("label"))
+            vpps.scatter(h, c)
             vpps.push(loss)
 
         @vpps.cell
         def inner_vertex():
-            (c_left, h_left), (c_right, h_right) = vpps.gather()
-            c, h, loss = inner(c_left, h_left, c_right, h_right, vpps.pull("label"))
-            vpps.scatter(c, h)
+            (h_left, c_left), (h_right, c_right) = vpps.gather()
+            h, c, loss = inner(h_left, c_left, h_right, c_right, vpps.pull("label"))
+            vpps.scatter(h, c)
             vpps.push(loss)
 
         self.cells = [leaf_vertex, inner_vertex]
@@ -201,7 +201,7 @@ class VppsLstm(Trainer):
 
         def finished(c, o):
             h = vpps.sigmoid(o) * vpps.tanh(c)
-            vpps.scatter(c, h)
+            vpps.scatter(h, c)
             vpps.push(loss_of(h))
 
         @vpps.cell
@@ -211,7 +211,7 @@ class VppsLstm(Trainer):
 
         @vpps.cell
         def later():
-            ((c, h),) = vpps.gather()
+            ((h, c),) = vpps.gather()
             i, f, g, o = vpps.split(W @ vpps.lookup(table, vpps.pull("word")) + b + U @ h, 4)
             finished(vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g), o)
 

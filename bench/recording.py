@@ -5,7 +5,7 @@
 
 Graphs are recorded, never planned nor run. The cases:
 
-    cells    a Tree-LSTM whose leaf and inner cells take word and label and return (c, h, loss); then vpps.sum(losses)
+    cells    a Tree-LSTM whose leaf and inner cells take word and label and return (h, c, loss); then vpps.sum(losses)
     lists    a child-sum Tree-LSTM: the same with lists of children
     ops      bare ops on vectors, with operators and functions, with and without parameters
     lookups  graph.lookup and graph.zeros
@@ -55,14 +55,14 @@ def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorde
         i, o, u = vpps.split(W @ vpps.lookup(words, word), 3)
         c = vpps.sigmoid(i) * vpps.tanh(u)
         h = vpps.sigmoid(o) * vpps.tanh(c)
-        return c, h, vpps.cross_entropy(Wo @ h, label)
+        return h, c, vpps.cross_entropy(Wo @ h, label)
 
     @vpps.cell
-    def inner(c1, h1, c2, h2, label):
+    def inner(h1, c1, h2, c2, label):
         i, f1, f2, o, u = vpps.split(U @ vpps.concat([h1, h2]), 5)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f1) * c1 + vpps.sigmoid(f2) * c2
         h = vpps.sigmoid(o) * vpps.tanh(c)
-        return c, h, vpps.cross_entropy(Wo @ h, label)
+        return h, c, vpps.cross_entropy(Wo @ h, label)
 
     def record(batch: Batch) -> Recorded:
         graph = vpps.Graph()
@@ -71,10 +71,10 @@ def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorde
             states: list[Any] = []
             for word, left, right, label in tree:
                 if left < 0:
-                    c, h, loss = graph.call(leaf, word, label)
+                    h, c, loss = graph.call(leaf, word, label)
                 else:
-                    c, h, loss = inner(*states[left], *states[right], label)
-                states.append((c, h))
+                    h, c, loss = inner(*states[left], *states[right], label)
+                states.append((h, c))
                 losses.append(loss)
         vpps.sum(losses)
         return graph, len(losses)

@@ -62,9 +62,9 @@ class VppsAlone(Trainer):
         def loss(h, labels):
             return vpps.cross_entropy(p["Wo"] @ h + p["bo"], labels)
 
-        def finish(c, h):
+        def finish(h, c):
             """Where every node has a loss it is part of the cells."""
-            vpps.scatter(c, h)
+            vpps.scatter(h, c)
             vpps.push(loss(h, vpps.pull("label")) if self.at_nodes else h)
 
         @vpps.cell
@@ -73,8 +73,8 @@ class VppsAlone(Trainer):
 
         @vpps.cell
         def inner():
-            (c_left, h_left), (c_right, h_right) = vpps.gather()
-            finish(*inner_state(c_left, h_left, c_right, h_right))
+            (h_left, c_left), (h_right, c_right) = vpps.gather()
+            finish(*inner_state(h_left, c_left, h_right, c_right))
 
         self.cells, self._loss_of = [leaf, inner], loss
         self.trees = TreesAsData()
@@ -178,7 +178,7 @@ class Mixed(Network):
         vectors = self.encode(_indices(trees["word"][is_leaf]))
         graph = vpps.Graph()
         x = graph.rows(vectors, grad=True)[np.cumsum(is_leaf) - 1]  # in the order of the vertices; inner nodes have any
-        _, h = graph.map(self.cells, **trees.structure, inputs={"x": x})
+        h, _ = graph.map(self.cells, **trees.structure, inputs={"x": x})
         labels = trees["label"]
         if self.settings.at == "roots":
             h, labels = h[trees.roots], labels[trees.roots]

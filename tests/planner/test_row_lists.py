@@ -27,16 +27,16 @@ def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vp
     W = model.parameter("W", (WIDTH, WIDTH))
 
     @vpps.cell
-    def step(c: vpps.Expression, h: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+    def step(h: vpps.Expression, c: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
         c = vpps.tanh(W @ h) + c
-        return c, vpps.tanh(c)
+        return vpps.tanh(c), c
 
     graph = vpps.Graph()
     ends = []
     for k, length in enumerate(lengths):
-        c, h = graph.zeros(WIDTH), graph.input(np.full(WIDTH, 0.1 * k))
+        h, c = graph.input(np.full(WIDTH, 0.1 * k)), graph.zeros(WIDTH)
         for _ in range(length):
-            c, h = step(c, h)
+            h, c = step(h, c)
         ends.append(h)
     return model, graph, ends
 

@@ -144,14 +144,14 @@ def _memorise(f: Any, i: Any, o: Any, u: Any, kept: Any = None) -> tuple[Any, An
     c = f.sigmoid(i) * f.tanh(u)
     if kept is not None:
         c = c + kept
-    return c, f.sigmoid(o) * f.tanh(c)
+    return f.sigmoid(o) * f.tanh(c), c
 
 
 def _two_kinds_cells(f: Any, p: Any) -> Cells:
     def leaf(word: Any) -> Any:
         return _memorise(f, *f.split(p.W @ f.lookup(p.words, word) + p.b, 3))
 
-    def inner(c_left: Any, h_left: Any, c_right: Any, h_right: Any) -> Any:
+    def inner(h_left: Any, c_left: Any, h_right: Any, c_right: Any) -> Any:
         i, o, u, fl, fr = f.split(p.U @ f.concat([h_left, h_right]) + p.bU, 5)
         return _memorise(f, i, o, u, f.sigmoid(fl) * c_left + f.sigmoid(fr) * c_right)
 
@@ -174,16 +174,16 @@ def _two_kinds_data(rng: np.random.Generator, n: int) -> Any:
 
 def _two_kinds_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     kinds = [cells["leaf"], cells["inner"]]
-    c, h = graph.map(kinds, kind=d.kind, children=d.children, inputs={"word": d.words})
-    return Recorded(vpps.sum(cells["node_loss"](h, d.labels)), [c, h])
+    h, c = graph.map(kinds, kind=d.kind, children=d.children, inputs={"word": d.words})
+    return Recorded(vpps.sum(cells["node_loss"](h, d.labels)), [h, c])
 
 
 def _two_kinds_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
     states: list[Any] = []
     for kind, (left, right), word in zip(d.kind, d.children, d.words.tolist(), strict=True):
         states.append(g.call(cells["inner"], *states[left], *states[right]) if kind else g.call(cells["leaf"], word))
-    losses = [g.call(cells["node_loss"], h, y) for (_, h), y in zip(states, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [[c for c, _ in states], [h for _, h in states]])
+    losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(states, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]])
 
 
 OUT = {"Wo": (CLASSES, H), "bo": (CLASSES,)}
@@ -196,7 +196,7 @@ two_kinds = Network(
 
 
 def _tree_lstm_cells(f: Any, p: Any) -> Cells:
-    def node(x: Any, c_left: Any, h_left: Any, c_right: Any, h_right: Any) -> Any:
+    def node(x: Any, h_left: Any, c_left: Any, h_right: Any, c_right: Any) -> Any:
         i, o, u, fl, fr = f.split(p.U @ f.concat([x, h_left, h_right]) + p.b, 5)
         return _memorise(f, i, o, u, f.sigmoid(fl) * c_left + f.sigmoid(fr) * c_right)
 
@@ -211,8 +211,8 @@ def _tree_lstm_data(rng: np.random.Generator, n: int) -> Any:
 
 def _tree_lstm_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     x = graph.rows(d.x, grad=True)
-    c, h = graph.map(cells["node"], children=d.children, inputs={"x": x})
-    return Recorded(vpps.sum(vpps.cross_entropy(p.Wo @ h + p.bo, d.labels)), [c, h], x)
+    h, c = graph.map(cells["node"], children=d.children, inputs={"x": x})
+    return Recorded(vpps.sum(vpps.cross_entropy(p.Wo @ h + p.bo, d.labels)), [h, c], x)
 
 
 def _tree_lstm_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
@@ -223,12 +223,12 @@ def _tree_lstm_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
         lower = [*(zeros if left < 0 else states[left]), *(zeros if right < 0 else states[right])]
         states.append(g.call(cells["node"], own, *lower))
     if isinstance(g, OneByOne):  # bare ops
-        logits = [p.Wo @ h for _, h in states]
+        logits = [p.Wo @ h for h, _ in states]
         logits = [y + p.bo for y in logits]
         losses = [vpps.cross_entropy(y, label) for y, label in zip(logits, d.labels.tolist(), strict=True)]
     else:
-        losses = [g.call(cells["node_loss"], h, y) for (_, h), y in zip(states, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [[c for c, _ in states], [h for _, h in states]], x)
+        losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(states, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]], x)
 
 
 tree_lstm = Network(
@@ -244,8 +244,7 @@ def _child_sum_cells(f: Any, p: Any) -> Cells:
         wi, wo, wu, wf = f.split(p.W @ x + p.b, 4)
         ui, uo, uu = f.split(p.U @ f.sum(hs), 3)
         kept = f.sum(f.each(lambda h, c: f.sigmoid(wf + p.Uf @ h) * c, hs, cs))
-        c, h = _memorise(f, wi + ui, wo + uo, wu + uu, kept)
-        return h, c
+        return _memorise(f, wi + ui, wo + uo, wu + uu, kept)
 
     return {"node": node, "node_loss": _node_loss(f, p)}
 
@@ -294,18 +293,18 @@ child_sum = Network(
 
 
 def _seq2seq_cells(f: Any, p: Any) -> Cells:
-    def encode(c: Any, h: Any, word: Any) -> Any:
+    def encode(h: Any, c: Any, word: Any) -> Any:
         i, o, u, keep = f.split(p.We @ f.concat([f.lookup(p.words, word), h]) + p.be, 4)
         return _memorise(f, i, o, u, f.sigmoid(keep) * c)
 
-    def decode(c: Any, h: Any, word: Any, memory: Any) -> Any:
+    def decode(h: Any, c: Any, word: Any, memory: Any) -> Any:
         weights = f.softmax(f.each(lambda m: f.dot(m, h), memory))
         context = f.sum(f.each(lambda w, m: w * m, weights, memory))
         i, o, u, keep = f.split(p.Wd @ f.concat([f.lookup(p.words, word), h, context]) + p.bd, 4)
         return _memorise(f, i, o, u, f.sigmoid(keep) * c)
 
-    def begin(word: Any, memory: Any, c0: Any, h0: Any) -> Any:
-        return decode(f.tanh(c0), h0, word, memory)
+    def begin(word: Any, memory: Any, h0: Any, c0: Any) -> Any:
+        return decode(h0, f.tanh(c0), word, memory)
 
     return {"encode": encode, "decode": decode, "begin": begin, "node_loss": _node_loss(f, p)}
 
@@ -331,13 +330,13 @@ def _seq2seq_data(rng: np.random.Generator, n: int) -> Any:
 
 
 def _seq2seq_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
-    c, h = graph.map(cells["encode"], children=d.before, inputs={"word": d.words})
+    h, c = graph.map(cells["encode"], children=d.before, inputs={"word": d.words})
     lengths = d.last + 1 - d.first
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     memory = h[np.concatenate([np.arange(a, b + 1) for a, b in zip(d.first, d.last, strict=True)])]
-    inputs = {"word": d.target, "memory": (offsets, memory), "c0": c[d.last], "h0": h[d.last]}
-    dc, dh = graph.map([cells["begin"], cells["decode"]], kind=d.kind, children=d.decoded, inputs=inputs)
-    return Recorded(vpps.sum(cells["node_loss"](dh, d.labels)), [c, h, dc, dh])
+    inputs = {"word": d.target, "memory": (offsets, memory), "h0": h[d.last], "c0": c[d.last]}
+    dh, dc = graph.map([cells["begin"], cells["decode"]], kind=d.kind, children=d.decoded, inputs=inputs)
+    return Recorded(vpps.sum(cells["node_loss"](dh, d.labels)), [h, c, dh, dc])
 
 
 def _seq2seq_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
@@ -347,12 +346,12 @@ def _seq2seq_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
         states.append(g.call(cells["encode"], *(zeros if before < 0 else states[before]), word))
     decoded: list[Any] = []
     for v, (before, word) in enumerate(zip(d.decoded, d.target.tolist(), strict=True)):
-        memory = [h for _, h in states[d.first[v] : d.last[v] + 1]]
+        memory = [h for h, _ in states[d.first[v] : d.last[v] + 1]]
         if before < 0:
             decoded.append(g.call(cells["begin"], word, memory, *states[d.last[v]]))
         else:
             decoded.append(g.call(cells["decode"], *decoded[before], word, memory))
-    losses = [g.call(cells["node_loss"], h, y) for (_, h), y in zip(decoded, d.labels.tolist(), strict=True)]
+    losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(decoded, d.labels.tolist(), strict=True)]
     return Recorded(g.total(losses), [[s[k] for s in run] for run in (states, decoded) for k in (0, 1)])
 
 
@@ -419,7 +418,7 @@ tree_fc = Network(
 
 
 def _lattice_cells(f: Any, p: Any) -> Cells:
-    def character(cs: Any, hs: Any, symbol: Any) -> Any:
+    def character(hs: Any, cs: Any, symbol: Any) -> Any:
         e = f.lookup(p.words, symbol)
         gates = f.each(lambda h: f.dot(p.v, f.tanh(p.Ua @ h)), hs)
         weights = f.softmax(gates)
@@ -428,10 +427,10 @@ def _lattice_cells(f: Any, p: Any) -> Cells:
         i, o, u, keep = f.split(p.W @ f.concat([e, h]) + p.b, 4)
         return _memorise(f, i, o, u, f.sigmoid(keep) * c)
 
-    def word(cs: Any, hs: Any, symbol: Any) -> Any:
+    def word(hs: Any, cs: Any, symbol: Any) -> Any:
         i, u, keep = f.split(p.Ww @ f.concat([f.lookup(p.words, symbol), f.sum(hs)]), 3)
         c = f.sigmoid(keep) * f.sum(cs) + f.sigmoid(i) * f.tanh(u)
-        return c, f.tanh(c)
+        return f.tanh(c), c
 
     return {"character": character, "word": word, "node_loss": _node_loss(f, p)}
 
@@ -462,9 +461,9 @@ def _lattice_data(rng: np.random.Generator, n: int) -> Any:
 
 def _lattice_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     kinds = [cells["character"], cells["word"]]
-    c, h = graph.map(kinds, kind=d.kind, children=d.children, inputs={"symbol": d.symbols}, state=(H, H))
+    h, c = graph.map(kinds, kind=d.kind, children=d.children, inputs={"symbol": d.symbols}, state=(H, H))
     tagged = np.flatnonzero(d.kind == 0)
-    return Recorded(vpps.sum(cells["node_loss"](h[tagged], d.labels[tagged])), [c, h])
+    return Recorded(vpps.sum(cells["node_loss"](h[tagged], d.labels[tagged])), [h, c])
 
 
 def _lattice_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
@@ -473,10 +472,10 @@ def _lattice_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
     for v, symbol in enumerate(d.symbols.tolist()):
         lower = [states[k] for k in indices[offsets[v] : offsets[v + 1]]]
         cell = cells["word" if d.kind[v] else "character"]
-        states.append(g.call(cell, [c for c, _ in lower], [h for _, h in lower], symbol))
+        states.append(g.call(cell, [h for h, _ in lower], [c for _, c in lower], symbol))
     tagged = np.flatnonzero(d.kind == 0).tolist()
-    losses = [g.call(cells["node_loss"], states[v][1], int(d.labels[v])) for v in tagged]
-    return Recorded(g.total(losses), [[c for c, _ in states], [h for _, h in states]])
+    losses = [g.call(cells["node_loss"], states[v][0], int(d.labels[v])) for v in tagged]
+    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]])
 
 
 lattice = Network(

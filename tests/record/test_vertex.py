@@ -48,20 +48,20 @@ def test_results_of_children_come_child_after_child(model: vpps.Model) -> None:
     W, b = model["W"], model["b"]
 
     @vpps.cell
-    def node(c_left: Any, h_left: Any, x: Any, c_right: Any, h_right: Any) -> Any:
+    def node(h_left: Any, c_left: Any, x: Any, h_right: Any, c_right: Any) -> Any:
         i, o = vpps.split(W @ vpps.concat([h_left, h_right, x]), 2)
         c = i + c_left - c_right * b
-        return c, vpps.tanh(o) * c
+        return vpps.tanh(o) * c, c
 
     graph = vpps.Graph()
     x = graph.rows(X)
-    c, h = graph.map(node, children=CHILDREN, inputs={"x": x})
+    h, c = graph.map(node, children=CHILDREN, inputs={"x": x})
     zero = graph.zeros(H)
     states: list[Any] = []
     for own, (left, right) in zip(x, CHILDREN, strict=True):
         l, r = (states[k] if k >= 0 else (zero, zero) for k in (left, right))
         states.append(node(*l, own, *r))
-    got = values(model, graph, c, h, [s[0] for s in states], [s[1] for s in states])
+    got = values(model, graph, h, c, [s[0] for s in states], [s[1] for s in states])
     assert same(got[0], got[2])
     assert same(got[1], got[3])
     assert len(graph.blocks) == 3  # inputs, zeros, nodes

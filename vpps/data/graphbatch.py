@@ -37,7 +37,7 @@ class GraphBatch:
     """Graphs one after the other, their vertices numbered through: n vertices in all.
 
         batch = trees[[5, 2, 9]]
-        c, h = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
+        h, c = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
         loss = vpps.sum(vpps.cross_entropy(Wo @ h[batch.roots], batch["label"][batch.roots]))
 
     Arrays are gathered when they are first asked for, a few microseconds each, and kept. They may share memory with

@@ -37,7 +37,7 @@ class GraphSet:
 
         trees = GraphSet.load("train.graphs")          # checks the file and maps it
         for batch in trees.batches(64, seed=1, epoch=0):
-            c, h = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
+            h, c = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
 
     No object stands for a vertex. A set may be used by forked processes and by several threads; its arrays are
     read-only.

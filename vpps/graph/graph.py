@@ -212,13 +212,13 @@ class Graph:
         Where a row comes before its children no such calls can be made: values are those of calls in any other order,
         to the bit, but gradients are summed in the rows' order, and those calls' in theirs.
 
-            c, h = graph.map([leaf, inner], kind=kind, children=children, inputs={"word": words})
+            h, c = graph.map([leaf, inner], kind=kind, children=children, inputs={"word": words})
             loss = vpps.sum(vpps.cross_entropy(Wo @ h + bo, labels))
 
         A cell gets its arguments by name and by place. A parameter named in `inputs` is that input. The others are the
         children's results: with `children` of shape (n, arity) those of child 0 in the order in which a cell returns
-        them, then those of child 1, as in `inner(c_left, h_left, c_right, h_right)`; a cell may leave out the last
-        children, and a leaf takes none. With CSR children each is a list, one per result: `node(x, cs, hs)`.
+        them, then those of child 1, as in `inner(h_left, c_left, h_right, c_right)`; a cell may leave out the last
+        children, and a leaf takes none. With CSR children each is a list, one per result: `node(x, hs, cs)`.
         Or the cell uses Cavs's own calls: `vpps.gather`, `vpps.pull`, `vpps.scatter`, `vpps.push`.
 
         Args:

@@ -264,18 +264,18 @@ class Gated:
         self.U = self.model.parameter(f"U{hidden}", (3 * hidden, hidden))
 
         @vpps.cell
-        def gated(c: E, h: E) -> tuple[E, E]:
+        def gated(h: E, c: E) -> tuple[E, E]:
             i, f, o = vpps.split(vpps.sigmoid(self.U @ h), 3)
             new = f * c + i * vpps.tanh(c)
-            return new, o * vpps.tanh(new)
+            return o * vpps.tanh(new), new
 
         self.cell = gated
 
     def batch(self, steps: int = 3) -> Batch:
         graph = vpps.Graph()
-        c, h = graph.input(np.full(self.hidden, 0.3)), graph.input(np.full(self.hidden, -0.2))
+        h, c = graph.input(np.full(self.hidden, -0.2)), graph.input(np.full(self.hidden, 0.3))
         for _ in range(steps):
-            c, h = self.cell(c, h)
+            h, c = self.cell(h, c)
         return graph, vpps.sum(vpps.square(h))
 
 
