@@ -15,7 +15,9 @@ project = "vpps"
 author = "the authors of vpps"
 version = release = vpps.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "generated", "public_names"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "generated", "public_names", "signatures",
+]  # fmt: skip
 exclude_patterns = ["_build"]
 nitpicky = True  # a reference to nothing is a warning, and warnings are errors
 
@@ -33,8 +35,16 @@ autodoc_member_order = "bysource"
 autodoc_mock_imports = [] if find_spec("torch") else ["torch"]
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
+autodoc_default_options = {"special-members": "__call__, __getitem__, __iter__, __len__, __contains__, __matmul__"}
+# Types as they are written: an alias is not replaced by what it stands for.
+ALIASES = (
+    "ArrayLike", "Cells", "Children", "Float32", "Gradients", "Init", "Initialiser", "Ints", "NDArray", "Records",
+    "Schedule", "Score", "Value",
+)  # fmt: skip
+autodoc_type_aliases = {name: name for name in ALIASES}
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 100
+python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
 # Types of other libraries, of which this site knows nothing (there is no network to ask), and our own type aliases,
 # variables and internal classes, which signatures may mention.
 nitpick_ignore_regex = [
@@ -43,8 +53,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"contextlib\..*"),
     (
         "py:.*",
-        r"(R|P|Advice|Array|Averages|Batch|Batch_co|Cells|Example|ExampleNumbers|Float32|Gradients|Init|Kept|Ints|Schedule|Shape|State|Value|Vector)",
+        r"(R|P|Advice|Averages|Batch|Batch_co|Examples?|ExampleNumbers|Kept|Shape|State|Vector)",
     ),
+    ("py:.*", "|".join(ALIASES)),
     ("py:.*", r"vpps\.\w+\.\w+.*"),  # modules that define public names, and internal classes
 ]
 

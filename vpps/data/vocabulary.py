@@ -46,9 +46,11 @@ class Vocabulary:
         return cls([UNK, *sorted(kept, key=lambda word: (-counts[word], word))])
 
     def __len__(self) -> int:
+        """The number of words, the unknown one counted."""
         return len(self.words)
 
     def __contains__(self, word: object) -> bool:
+        """Whether the word has an index of its own."""
         return word in self._index
 
     def __getitem__(self, word: str) -> int:

@@ -101,6 +101,7 @@ class Graph:
         )
 
     def __len__(self) -> int:
+        """The number of vertices."""
         return self.n_calls
 
     # ---- leaves

@@ -275,6 +275,7 @@ class Model(Hinting):
     # ---- access
 
     def __getitem__(self, name: str) -> Parameter:
+        """The parameter of that name, scopes before it. Raises ModelError where there is none."""
         try:
             return self._parameters[name]
         except (KeyError, TypeError):
@@ -282,12 +283,15 @@ class Model(Hinting):
             raise ModelError(f"no parameter {name!r} in this model; its parameters: {known}") from None
 
     def __contains__(self, name: object) -> bool:
+        """Whether there is a parameter of that name."""
         return isinstance(name, str) and name in self._parameters
 
     def __iter__(self) -> Iterator[Parameter]:
+        """The parameters, in the order in which they were declared."""
         return iter(self._parameters.values())
 
     def __len__(self) -> int:
+        """The number of parameters."""
         return len(self._parameters)
 
     @property

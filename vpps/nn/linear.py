@@ -42,6 +42,7 @@ class Linear(Layer):
         return [(self.W, given["weight"])] + ([] if self.b is None else [(self.b, given["bias"])])
 
     def __call__(self, x: Vector) -> Vector:
+        """(output_size,) of (input_size,); of `Rows` row by row."""
         return self._linear(x)  # type: ignore[no-any-return]
 
     @vpps.cell
@@ -62,6 +63,7 @@ class MLP:
             self.output = Linear(model, hidden_size, output_size, name="output")
 
     def __call__(self, x: Vector) -> Vector:
+        """(output_size,) of (input_size,); of `Rows` row by row."""
         return self._mlp(x)  # type: ignore[no-any-return]
 
     @vpps.cell

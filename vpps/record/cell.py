@@ -86,6 +86,14 @@ class Cell(Generic[R]):
         return bound
 
     def __call__(self, *args: Any, **statics: Any) -> R:
+        """Record a vertex, on expressions of a graph or, row by row, on `Rows`; what the function returns of it.
+
+        Where no argument is an expression, `graph.call(cell, ...)` says which graph is meant.
+
+        Raises:
+            GraphError: expressions of two graphs.
+            TraceError, ShapeError, DtypeError, IndexRangeError: the function does not fit the arguments.
+        """
         if not statics:
             try:
                 owner = args[0].owner

@@ -87,16 +87,25 @@ class Rows(Operand, Hinting):
         return f"<{len(self.ids)} rows of shape {self.shape} in {self.owner.describe()}>"
 
     def __len__(self) -> int:
+        """The number of rows."""
         return len(self.ids)
 
     def __iter__(self) -> Iterator[Expression]:
+        """An expression for every row."""
         for ref in self.ids.tolist():
             yield Expression(self.owner, ref, self.shape)
 
     def __matmul__(self, other: Any) -> Any:
+        """The product of each row, a matrix, and another; `W @ rows` multiplies a parameter by each."""
         return record("matmul", [self, other], transposed_a=False, transposed_b=False)
 
     def __getitem__(self, key: Any) -> Any:
+        """The expression of a row (an int), or rows: a slice, an array of ints, a mask; `[which, a:b]` cuts each.
+
+        Raises:
+            IndexRangeError: there is no such row.
+            DtypeError, ShapeError: the key is of another kind.
+        """
         if isinstance(key, tuple):
             if len(key) != 2:
                 raise ShapeError(f"{self!r}[{key!r}]: expected rows[which] or rows[which, slice of each row]")
