@@ -43,7 +43,7 @@ ALIASES = (
 )  # fmt: skip
 autodoc_type_aliases = {name: name for name in ALIASES}
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 88
+python_maximum_signature_line_length = 110
 toc_object_entries_show_parents = "hide"
 # Types of other libraries, of which this site knows nothing (there is no network to ask), and our own type aliases,
 # variables and internal classes, which signatures may mention.

@@ -2,8 +2,8 @@
 
 What the fences mean:
 
-    python    runs; all blocks of a page share one namespace. Where its first line is a comment that names a file
-              (`# calc.py`), it is written to that file instead.
+    python    runs; all blocks of a page share one namespace.
+    {literalinclude} PROGRAM.py    a program of its own, which lies in the working directory from then on.
     output    what the block of Python before it prints.
     console   lines after `$ ` are commands of a shell, the others their output, errors included; that something is
               compiled is left out.
@@ -31,6 +31,7 @@ import importlib.util
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -43,10 +44,10 @@ from typing import Any
 from markdown_it import MarkdownIt
 
 RUN = ("python", "console")
+INCLUDE = "{literalinclude}"
 SHOWN = ("output", "text", "json")
 MARKS = ("not run", "needs", "raises", "exits", "numbers")
 NUMBER = re.compile(r"0x[0-9a-f]+|\d(?:[\d,.]*\d)?(?:e[+-]?\d+)?|─+")  # lines under the heads of tables vary as well
-FILE = re.compile(r"# (\S+\.py)\n")
 
 
 class PageError(Exception):
@@ -135,7 +136,7 @@ def blocks_of(page: Path) -> list[Block]:
             if not found or found[-1].language != "python" or found[-1].output is not None:
                 raise PageError(f"{block.where}: an output follows no block of Python")
             found[-1] = replace(found[-1], output=token.content, output_line=line)
-        elif language in RUN:
+        elif language in RUN or language.startswith(INCLUDE):
             found.append(block)
         elif language not in SHOWN and not re.fullmatch(r"\{[\w-]+\}.*", language):
             raise PageError(f"{block.where}: {language!r} is none of {', '.join(RUN + SHOWN)}")
@@ -160,8 +161,8 @@ def run_page(page: Path) -> None:
                 compile(block.text, block.where, "exec")
         elif block.language == "console":
             _run_console(block)
-        elif match := FILE.match(block.text):
-            Path(match[1]).write_text(block.text, encoding="utf-8")
+        elif block.language.startswith(INCLUDE):
+            shutil.copy(page.parent / block.language.removeprefix(INCLUDE).strip(), ".")
         else:
             _run_python(block, namespace)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.caches import cache_with_kernels
-from tests.docs.blocks import PageError, blocks_of, run_page
+from tests.docs.blocks import RUN, PageError, blocks_of, run_page
 from tests.processes import ROOT, TIMEOUT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-WITH_BLOCKS = {page: blocks for page in PAGES if (blocks := blocks_of(page))}
+BLOCKS = {page: blocks_of(page) for page in PAGES}
+WITH_BLOCKS = {page: blocks for page, blocks in BLOCKS.items() if any(b.language in RUN for b in blocks)}
 
 # Blocks that no machine of ours can run, by reason, and how many there are at most.
 NOT_RUN = {"installs packages": 2, "compiles kernels for minutes": 1, "depends on the machine": 1}
@@ -68,6 +70,19 @@ def test_few_blocks_are_not_run() -> None:
 
 
 @pytest.mark.host
+def test_programs_are_shown_and_do_nothing_when_they_are_imported() -> None:
+    programs = sorted((DOCS / "programs").glob("*.py"))
+    shown = {b.language.rpartition("/")[2] for blocks in BLOCKS.values() for b in blocks if b.language not in RUN}
+    assert [p.name for p in programs if p.name not in shown] == []
+    only_says = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef)
+    for program in programs:
+        _, *body, last = ast.parse(program.read_text(encoding="utf-8")).body  # but for its docstring
+        assert [ast.unparse(statement) for statement in body if not isinstance(statement, only_says)] == []
+        assert isinstance(last, ast.If)
+        assert ast.unparse(last.test) == "__name__ == '__main__'"
+
+
+@pytest.mark.host
 class TestTheRunner:
     """A page whose blocks do something else than it says fails."""
 
@@ -75,7 +90,9 @@ class TestTheRunner:
     def run(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         page = folder / "page.md"
         page.write_text(text, encoding="utf-8")
-        monkeypatch.chdir(folder)
+        (folder / "own.py").write_text("print('own')\n", encoding="utf-8")
+        (folder / "elsewhere").mkdir()
+        monkeypatch.chdir(folder / "elsewhere")
         run_page(page)
 
     @pytest.mark.parametrize(
@@ -87,10 +104,10 @@ class TestTheRunner:
             "```console\n$ echo one \\\n    two\none two\n$ echo three\nthree\n```\n",
             "<!-- exits: 3 -->\n\n```console\n$ exit 3\n```\n",
             "<!-- needs: no_such_module -->\n```python\nimport no_such_module\n```\n",
-            "```python\n# own.py\nprint('own')\n```\n```console\n$ python own.py\nown\n```\n",
+            "```{literalinclude} own.py\n```\n```console\n$ python own.py\nown\n```\n",
             "```text\nanything\n```\n",
         ],
-        ids=["output", "wildcard", "exception", "commands", "status", "absent-module", "file", "text"],
+        ids=["output", "wildcard", "exception", "commands", "status", "absent-module", "program", "text"],
     )
     def test_passes(self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run(text, tmp_path, monkeypatch)

@@ -71,6 +71,19 @@ def test_every_public_name_is_documented(site: Path) -> None:
     public = {f"{module}.{name}" for module, found in modules.items() for name in found.__all__}
     assert public - documented - {"vpps.init"} == set()
     assert {"vpps.Handle.fb", "vpps.Model.save", "vpps.Graph.map", "vpps.init.orthogonal"} <= documented
+    assert {"vpps.Cell.__call__", "vpps.Rows.__getitem__", "vpps.Rows.__matmul__", "vpps.Model.__iter__"} <= documented
+    assert {"vpps.Model.trainer", "vpps.Handle.pull_weights", "vpps.Handle.is_newer"} & documented == set()
+
+
+def test_signatures_are_readable(site: Path) -> None:
+    """No alias is expanded, no default is the representation of an object."""
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html")}
+    heads = {
+        (name, head) for name, page in pages.items() for head in re.findall(r"<dt class=\"sig.*?</dt>", page, re.DOTALL)
+    }
+    unreadable = re.compile(r"_Buffer|_NestedSequence|TypeAliasForwardRef|ndarray\[|factory|function |~")
+    assert len(heads) > 300
+    assert [(n, found) for n, head in heads if (found := unreadable.search(re.sub(r"<[^>]+>", "", head)))] == []
 
 
 def test_references_have_every_row_of_their_tables(site: Path) -> None:
