@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -83,6 +84,25 @@ def ratios(figure: Any, cases: Sequence[Case]) -> None:
             axes.set_yticks(range(len(rows)), names, fontsize=8)
     mode = "inference" if cases[0].mode == "infer" else "training"
     figure.suptitle(f"vpps: times as fast as the peer, {mode}")
+
+
+def strongest(figure: Any, cases: Sequence[Case]) -> None:
+    """README's: times as fast as the strongest peer, a row per task, a mark per batch size."""
+    found = {(case.task, case.batch): ratio for case in cases if (ratio := case.best_ratio(tuned=True))}
+    sizes = sorted({batch for _, batch in found})
+    means = {task: statistics.geometric_mean(found[key] for key in found if key[0] == task) for task, _ in found}
+    tasks = sorted(means, key=means.__getitem__)
+    figure.set_size_inches(7.2, 0.7 + 0.24 * len(tasks))
+    axes = figure.subplots()
+    for size, colour, marker in zip(sizes, ("#E69F00", "#0072B2", "#009E73", "#CC79A7"), "osD^", strict=False):
+        points = [(found[task, size], y) for y, task in enumerate(tasks) if (task, size) in found]
+        axes.plot(*zip(*points, strict=True), marker, color=colour, markersize=6, label=f"batch {size}")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlim(left=0)
+    axes.set_yticks(range(len(tasks)), tasks, fontsize=9)
+    axes.grid(linewidth=0.3)
+    axes.legend(fontsize=9, loc="lower right")
+    figure.suptitle("training: times as fast as the strongest peer")
 
 
 def throughput(figure: Any, cases: Sequence[Case]) -> None:
@@ -191,6 +211,7 @@ def edbatch(figure: Any, cases: Sequence[Case]) -> None:
 
 FIGURES: dict[str, Callable[[Any, Sequence[Case]], None]] = {
     "ratios": ratios,
+    "strongest": strongest,
     "throughput": throughput,
     "hidden": hidden,
     "cavs": cavs,
