@@ -1,0 +1,148 @@
+"""Every program of docs/recipes runs, prints what its page says, and what it says is so."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.docs.blocks import Block
+from tests.processes import ROOT
+from vpps.data import GraphSet
+
+DOCS = ROOT / "docs"
+PROGRAMS = {path.stem: path for path in sorted((DOCS / "recipes").glob("*.py"))}
+PAGES = {
+    page: page.read_text(encoding="utf-8") for part in ("recipes", "guides") for page in (DOCS / part).glob("*.md")
+}
+
+
+def check_pretrained_vectors(recipe: ModuleType, found: Any) -> None:
+    with_vectors, without = found
+    assert with_vectors > without + 0.05
+
+
+def check_freezing(recipe: ModuleType, found: Any) -> None:
+    network = {"tree_lstm/W", "tree_lstm/b_leaf", "tree_lstm/U", "tree_lstm/b"}
+    output = {"output/W", "output/b"}
+    assert [set(changed) for changed in found.values()] == [network | output, output, network | output | {"words"}]
+
+
+def check_rates(recipe: ModuleType, found: Any) -> None:
+    rates, moved = zip(*found, strict=True)
+    assert rates.index(max(rates)) == 3  # the fourth update is the last of the warm-up
+    assert rates[-1] == 0
+    assert moved[0] == pytest.approx(rates[0], rel=1e-3)  # as far as Adam's first step goes
+    assert moved[-1] == 0
+
+
+def check_early_stopping(recipe: ModuleType, found: Any) -> None:
+    losses, kept = found
+    assert kept == min(losses)
+    assert len(losses) == losses.index(kept) + 1 + recipe.PATIENCE < recipe.MOST_EPOCHS
+
+
+def check_tensorboard(recipe: ModuleType, found: Any) -> None:
+    losses, steps = found
+    assert losses[-1] < losses[0]
+    rows = [line.split(",") for line in Path("runs/trees/scalars.csv").read_text().splitlines()]
+    assert [float(value) for tag, _, value in rows if tag == "loss/train"][:-1] == losses
+    assert [int(step) for tag, step, _ in rows if tag == "rate"] == list(range(1, steps + 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=lambda folder: folder))
+        assert recipe.open_writer("that of the package") == "that of the package"
+
+
+def check_bilstm_crf(recipe: ModuleType, found: Any) -> None:
+    losses, best, greedy = found
+    assert losses[-1] < 0.5 * losses[0]
+    assert best > greedy
+    # Loss and best path of a sentence are those of all its paths, one by one.
+    rng = np.random.default_rng(1)
+    model = vpps.Model(seed=1)
+    network = recipe.BiLSTMCRF(model, 9, 3, hidden=32)
+    for parameter in (network.into, network.first, network.last):
+        parameter.assign(rng.normal(size=parameter.shape))
+    sentence = GraphSet([4], [[-1], [0], [1], [2]], columns={"word": [1, 2, 3, 4], "tag": [2, 0, 1, 1]})[:]
+    graph = vpps.Graph()
+    with vpps.Handle(model, train=False) as handle:
+        wanted = [network.loss(graph, sentence), network.emissions(graph, sentence)]
+        loss, emissions = handle.forward(graph, wanted)
+    into, first, last = network.into.numpy(), network.first.numpy(), network.last.numpy()
+
+    def score(path: tuple[int, ...]) -> float:
+        inside = sum(into[tag, before] for before, tag in itertools.pairwise(path))
+        return float(first[path[0]] + last[path[-1]] + inside + emissions[range(4), path].sum())
+
+    scores = {path: score(path) for path in itertools.product(range(3), repeat=4)}
+    assert loss == pytest.approx(np.log(sum(map(np.exp, scores.values()))) - scores[2, 0, 1, 1], rel=1e-5)
+    assert tuple(network.best_path(emissions)) == max(scores, key=lambda path: scores[path])
+
+
+def check_stack_lstm_parser(recipe: ModuleType, found: Any) -> None:
+    losses, right = found
+    assert losses[-1] < 0.1 * losses[0]
+    assert right > 0.95
+
+
+def check_typed_edges(recipe: ModuleType, found: Any) -> None:
+    typed, untyped = found
+    assert typed > 0.9 > 0.8 > untyped
+
+
+def check_latency(recipe: ModuleType, found: Any) -> None:
+    assert list(found) == recipe.choices()
+    assert all(0 < median <= slow for median, slow, _ in found.values())
+
+
+def check_from_dgl(recipe: ModuleType, found: Any) -> None:
+    losses, accuracy = found
+    assert losses[-1] < 0.5 * losses[0]
+    assert accuracy > 0.7  # 0.4 are of the commonest class
+
+
+CHECKS: dict[str, Callable[[ModuleType, Any], None]] = {
+    name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")
+}
+SMALLER = {"latency": {"hidden": 32, "n_trees": 32, "at_once": 8}}
+
+
+def page_of(name: str) -> Block:
+    """What the page of a program says that it prints."""
+    (page,) = [page for page, text in PAGES.items() if re.search(rf"\{{literalinclude\}} (\S*/)?{name}\.py\n", text)]
+    printed = re.findall(r"```text\n(.*?)```", PAGES[page], re.DOTALL)[-1]
+    return Block(page, 0, "python", "", printed, marks={"numbers": "vary"})
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recipe_does_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # takes ten times as long as the programs, which run as users run them
+    monkeypatch.setenv("VPPS_TARGET", "cpu")
+    for package in ("tensorboardX", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    spec = importlib.util.spec_from_file_location(name, PROGRAMS[name])
+    assert spec is not None
+    assert spec.loader is not None
+    recipe = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, recipe)
+    spec.loader.exec_module(recipe)
+    assert capsys.readouterr().out == ""  # nothing runs when it is imported
+    found = recipe.main(**SMALLER.get(name, {}))
+    CHECKS[name](recipe, found)
+    page = page_of(name)
+    printed = capsys.readouterr().out
+    assert page.output is not None
+    page.compare(page.output, printed, printed)
