@@ -427,6 +427,11 @@ CALLS: dict[str, Case] = {
         ("cell 'two'", "call 6", "float", "keyword-only", "graph.input"),
     ),
     "array as an argument": (lambda w: w.call(two, w.x, np.ones(8)), vpps.DtypeError, ("ndarray", "graph.input")),
+    "ints as an argument": (
+        lambda w: w.call(_embed(w), np.arange(3)),
+        vpps.DtypeError,
+        ("cell 'embed'", "call 6", "ndarray", "graph.map(cell, inputs="),
+    ),
     "None as an argument": (lambda w: w.call(two, w.x, None), vpps.DtypeError, ("cell 'two'", "NoneType")),
     "too few arguments": (lambda w: w.call(two, w.x), vpps.TraceError, ("cell 'two'", "'y'")),
     "too many arguments": (lambda w: w.call(two, w.x, w.x, w.x), vpps.TraceError, ("cell 'two'", "too many")),

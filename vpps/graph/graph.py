@@ -452,9 +452,11 @@ class Graph:
         where = self._where(f"cell {cell.name!r}")
         if isinstance(x, Parameter):
             raise DtypeError(f"{where}: {x!r} is passed as an argument; a cell closes over its parameters instead")
+        remedy = "what is the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
+        if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+            remedy = "a vertex for each int of an array is recorded by graph.map(cell, inputs={name: array})"
         raise DtypeError(
-            f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; a constant "
-            "that is the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
+            f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; {remedy}"
         )
 
     def _record(self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
