@@ -38,8 +38,8 @@ autodoc_class_signature = "mixed"
 autodoc_default_options = {"special-members": "__call__, __getitem__, __iter__, __len__, __contains__, __matmul__"}
 # Types as they are written: an alias is not replaced by what it stands for.
 ALIASES = (
-    "ArrayLike", "Cells", "Children", "Float32", "Gradients", "Init", "Initialiser", "Ints", "NDArray", "Records",
-    "Schedule", "Score", "Value",
+    "ArrayLike", "Cells", "Children", "Float32", "Gradients", "Init", "Initialiser", "IntArray", "Ints", "Label",
+    "NDArray", "Records", "Schedule", "Score", "Value",
 )  # fmt: skip
 autodoc_type_aliases = {name: name for name in ALIASES}
 python_use_unqualified_type_names = True

@@ -25,6 +25,13 @@ from vpps.record.rows import Rows
 from vpps.record.vertex import gather, pull, push, scatter
 
 if TYPE_CHECKING:
+    from vpps import data as data
+    from vpps import distributed as distributed
+    from vpps import nn as nn
+    from vpps import reference as reference
+    from vpps import report as report
+    from vpps import torch as torch
+    from vpps import zoo as zoo
     from vpps.compiler.passes.cell_history import CellHistory
     from vpps.engine.ahead import Specialized, specialize
     from vpps.engine.gradients import RowGradients
@@ -53,7 +60,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> object:
+def _import_late(name: str) -> object:
     """What a program may not need, half of the time of an import, is imported when it is first used."""
     if name in _SUBMODULES:
         return import_module(f"vpps.{name}")
@@ -64,8 +71,13 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'vpps' has no attribute {name!r}{hint}")
 
 
+if not TYPE_CHECKING:  # who would take any name for one that is there
+    __getattr__ = _import_late
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBMODULES, *_PLACES})
+    """What users call: `import vpps` has more rooms as attributes."""
+    return sorted({*__all__, *_SUBMODULES, "__version__", "errors"})
 
 
 __all__ = [

@@ -22,9 +22,12 @@ def stub() -> str:
     names = textwrap.fill(", ".join(f'"{name}"' for name in sorted(derive.DERIVED)), 116, break_on_hyphens=False)
     return (
         "# Of the op table: python -m tests.graph.test_primitives\n"
-        "from vpps.graph.derive import Value\n"
-        "from vpps.ops.operand import Expression, Index\n\n"
-        f"__all__ = [\n{textwrap.indent(names, '    ')},\n]\n\n" + "".join(map(derive.head, derive.DERIVED.values()))
+        '# mypy: disable-error-code="overload-overlap"\n'
+        "from typing import overload\n\n"
+        "from vpps.graph.derive import Label, Labels, One, Value\n"
+        "from vpps.ops.operand import Expression\n"
+        "from vpps.record.rows import Rows\n\n"
+        f"__all__ = [\n{textwrap.indent(names, '    ')},\n]\n\n" + "".join(map(derive.stub, derive.DERIVED.values()))
     )
 
 

@@ -10,15 +10,21 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from vpps.errors import DtypeError
 from vpps.model.model import Parameter
 from vpps.ops import OPS, Form, Op
-from vpps.ops.operand import Expression, Index, record
+from vpps.ops.operand import Expression, Index, IntArray, record
 from vpps.record.rows import Rows
 from vpps.values import as_number
 
-Value = Expression | Parameter | Rows
+One = Expression | Parameter
+Value = One | Rows
 """What functions take; of rows, they give rows."""
+
+Label = int | np.integer[Any] | Index
+Labels = Label | IntArray
 
 DERIVED = {op.name: op for op in OPS.values() if op.signature}
 
@@ -44,11 +50,22 @@ def functions(module: str) -> dict[str, Callable[..., Expression]]:
 
 def head(op: Op) -> str:
     """`def` and docstring."""
-    kinds = ["Value"] * (op.arity or 0) + ["int | Index"] * op.indices + ["float"] * len(op.attrs)
+    return f'def {op.name}({_parameters(op, "Value", "int | Index")}) -> Expression:\n    """{_docstring(op)}"""\n'
+
+
+def stub(op: Op) -> str:
+    """What type checkers see, who tell rows from expressions."""
+    return (
+        f'@overload\ndef {op.name}({_parameters(op, "One", "Label")}) -> Expression:\n    """{_docstring(op)}"""\n'
+        f"@overload\ndef {op.name}({_parameters(op, 'Value', 'Labels')}) -> Rows: ...\n"
+    )
+
+
+def _parameters(op: Op, operand: str, index: str) -> str:
+    kinds = [operand] * (op.arity or 0) + [index] * op.indices + ["float"] * len(op.attrs)
     named = zip(op.signature.split(", "), kinds, strict=True)
     parameters = ((name.partition("="), kind) for name, kind in named)
-    given = ", ".join(f"{name}: {kind}{default and ' = '}{default}" for (name, _, default), kind in parameters)
-    return f'def {op.name}({given}) -> Expression:\n    """{_docstring(op)}"""\n'
+    return ", ".join(f"{name}: {kind}{default and ' = '}{default}" for (name, _, default), kind in parameters)
 
 
 def _docstring(op: Op) -> str:

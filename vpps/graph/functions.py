@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
-from vpps.graph.derive import Value, as_constant
+from vpps.graph.derive import Label, One, Value, as_constant
 from vpps.graph.primitives import dot, exp, log, maximum, minimum, stop_gradient
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import size
-from vpps.ops.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
-from vpps.record.cell import Cell
+from vpps.ops.operand import Expression, ListExpression, Operand, common_owner, in_progress, record
+from vpps.record.cell import Cell, R
 from vpps.record.rows import Rows
 from vpps.record.rowwise import reduce_rows
 from vpps.record.trace import CellTrace
@@ -35,17 +35,25 @@ __all__ = [
 ]
 
 
-def clamp(x: Value, low: float | None = None, high: float | None = None) -> Expression:
+@overload
+def clamp(x: One, low: float | None = None, high: float | None = None) -> Expression: ...
+@overload
+def clamp(x: Rows, low: float | None = None, high: float | None = None) -> Rows: ...
+def clamp(x: Value, low: float | None = None, high: float | None = None) -> Any:
     """x limited to [low, high], element by element; no gradient flows where it is limited."""
     y: Value = x
     if low is not None:
         y = record("at_least", [y], value=as_constant(low, "clamp"))
     if high is not None:
         y = record("at_most", [y], value=as_constant(high, "clamp"))
-    return record("copy", [y]) if isinstance(y, Parameter) else y  # type: ignore[return-value]
+    return record("copy", [y]) if isinstance(y, Parameter) else y
 
 
-def dropout(x: Value, rate: float) -> Expression:
+@overload
+def dropout(x: One, rate: float) -> Expression: ...
+@overload
+def dropout(x: Rows, rate: float) -> Rows: ...
+def dropout(x: Value, rate: float) -> Any:
     """In training, each element zero with probability `rate`, the others x / (1 - rate); in inference x itself.
 
     It is on in `handle.fb` and `handle.gradients(train=True)`. Which elements are dropped follows from the model's
@@ -63,7 +71,7 @@ def dropout(x: Value, rate: float) -> Expression:
         where = x.owner.describe() + ": " if isinstance(x, Expression) else ""
         raise DtypeError(f"{where}dropout({x!r}, {rate!r}): expected a rate in [0, 1), a Python number")
     if number == 0 and isinstance(x, Expression | Rows):
-        return x  # type: ignore[return-value]
+        return x
     return record("dropout", [x], rate=number) if number else record("copy", [x])
 
 
@@ -84,7 +92,7 @@ def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
 
 
 def _extremum(
-    name: str, pair: Callable[[Value, Value], Expression], x: Value | Sequence[Value] | ListExpression
+    name: str, pair: Callable[[Any, Any], Expression], x: Value | Sequence[Value] | ListExpression
 ) -> Expression:
     if isinstance(x, Operand) and not isinstance(x, Rows):
         return record("max", [x]) if name == "max" else -record("max", [-x])
@@ -110,7 +118,9 @@ def _items_or_result(op: str, x: Any) -> list[Any] | Expression:
 
 
 @overload
-def softmax(x: Value) -> Expression: ...
+def softmax(x: One) -> Expression: ...
+@overload
+def softmax(x: Rows) -> Rows: ...
 @overload
 def softmax(x: ListExpression) -> ListExpression: ...
 @overload
@@ -135,7 +145,9 @@ def softmax(x: Any) -> Any:
 
 
 @overload
-def log_softmax(x: Value) -> Expression: ...
+def log_softmax(x: One) -> Expression: ...
+@overload
+def log_softmax(x: Rows) -> Rows: ...
 @overload
 def log_softmax(x: ListExpression) -> ListExpression: ...
 @overload
@@ -166,17 +178,25 @@ def _normalised(op: str, x: Any, of_items: Callable[[list[Expression]], list[Exp
     return of_items([x - top for x in items])
 
 
-def lookup(table: Lookup, row: int | Index) -> Expression:
+def lookup(table: Lookup, row: Label) -> Expression:
     """Row of a table, inside a cell; in a graph, `graph.lookup(table, row)`. Raises IndexRangeError."""
     return record("lookup", [table, row])
 
 
-def concat(parts: Sequence[Value]) -> Expression:
+@overload
+def concat(parts: Sequence[One]) -> Expression: ...  # type: ignore[overload-overlap]
+@overload
+def concat(parts: Sequence[Value]) -> Rows: ...
+def concat(parts: Sequence[Value]) -> Any:
     """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
     return record("concat", as_items(parts, "concat"))
 
 
-def split(x: Value, n: int) -> tuple[Expression, ...]:
+@overload
+def split(x: One, n: int) -> tuple[Expression, ...]: ...
+@overload
+def split(x: Rows, n: int) -> tuple[Rows, ...]: ...
+def split(x: Value, n: int) -> Any:
     """A vector cut into n equal slices, or a matrix into n equal blocks of rows (views, no copies).
 
     Raises:
@@ -240,9 +260,11 @@ for _name, _cell in LIST_CELLS.items():
 
 
 @overload
-def each(f: Callable[..., Any], *lists: ListExpression) -> Any: ...
+def each(f: Callable[..., Expression], *lists: ListExpression) -> ListExpression: ...
 @overload
-def each(f: Callable[..., Any], *lists: Sequence[Expression]) -> list[Any]: ...
+def each(f: Callable[..., tuple[Expression, ...]], *lists: ListExpression) -> tuple[ListExpression, ...]: ...
+@overload
+def each(f: Callable[..., R], *lists: Sequence[Expression]) -> list[R]: ...
 def each(f: Callable[..., Any], *lists: Any) -> Any:
     """`f` applied to every element of a list argument, or to those of several lists of equal length side by side.
 
@@ -285,7 +307,11 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
     return mapped if isinstance(result, tuple) else mapped[0]
 
 
-def reshape(x: Value, shape: int | tuple[int, ...]) -> Expression:
+@overload
+def reshape(x: One, shape: int | tuple[int, ...]) -> Expression: ...
+@overload
+def reshape(x: Rows, shape: int | tuple[int, ...]) -> Rows: ...
+def reshape(x: Value, shape: int | tuple[int, ...]) -> Any:
     """The same elements in another shape, row after row; inside a cell it costs nothing.
 
     Args:
@@ -303,7 +329,11 @@ def reshape(x: Value, shape: int | tuple[int, ...]) -> Expression:
     return record("reshape", [x], shape=tuple(total // known if n == -1 else n for n in lengths if n is not None))
 
 
-def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Expression:
+@overload
+def bilinear(x: One, W: One, y: One, outputs: int | None = None) -> Expression: ...  # type: ignore[overload-overlap]
+@overload
+def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Rows: ...
+def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Any:
     """x^T W y: a scalar, for W of shape (n, m), x of shape (n,) and y of shape (m,).
 
     Args:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,17 +15,18 @@ from vpps.graph.drawing import Drawing, draw
 from vpps.interop import detached, requires_gradient, version_of
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
-from vpps.ops.operand import LARGEST, Expression, interned, recorded, result_shape, shown
+from vpps.ops.operand import LARGEST, Expression, IntArray, interned, recorded, result_shape, shown
 from vpps.ops.operand import common_owner as recorder_of
 from vpps.record import vertices
 from vpps.record.bulk import record_map
-from vpps.record.cell import Cell
+from vpps.record.cell import Cell, R
 from vpps.record.chunks import Chunk
 from vpps.record.examples import MOST, NONE, ExampleNumbers
 from vpps.record.inputs import Cells
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.record.typed_map import typed_map
 from vpps.record.vertices import Block, extend
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, float_word
 
@@ -106,6 +107,10 @@ class Graph:
 
     # ---- leaves
 
+    @overload
+    def lookup(self, table: Lookup, row: int | np.integer[Any]) -> Expression: ...
+    @overload
+    def lookup(self, table: Lookup, row: IntArray) -> Rows: ...
     def lookup(self, table: Lookup, row: Any) -> Any:
         """Row `row` of an embedding table; `Rows` for an array of ints. Raises IndexRangeError, DtypeError."""
         record = self.recorders.get(table) if type(table) is Lookup else None
@@ -194,18 +199,19 @@ class Graph:
             self._remember(array, rows)
         return rows
 
+    @typed_map
     def map(
         self,
         cells: Cells,
-        kind: ArrayLike | None = None,
+        kind: Any = None,
         children: Any = None,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Any = None,
         *,
         state: Any = None,
-        levels: NDArray[np.integer[Any]] | None = None,
-        distinct: bool = False,
+        levels: Any = None,
+        distinct: Any = False,
         examples: Any = None,
-        kinds: Sequence[str] | None = None,
+        kinds: Any = None,
     ) -> Any:
         """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
@@ -261,6 +267,10 @@ class Graph:
             self, cells, kind, children, inputs, state, levels, as_flag(distinct, "map(distinct)"), examples, kinds
         )
 
+    @overload
+    def call(self, f: Cell[R], *args: Any, **statics: Any) -> R: ...
+    @overload
+    def call(self, f: Callable[..., R], *args: Any, **statics: Any) -> R: ...
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
         if not statics and type(f) is Cell:

@@ -69,7 +69,11 @@ class GRU(Recurrent):
         wr, wz, wn = vpps.split(self.W @ x + self.b, 3)
         ur, uz, *un = vpps.split(self.U @ h, 2 if self.a is None else 3)
         z, r = vpps.sigmoid(wz + uz), vpps.sigmoid(wr + ur)
-        n = vpps.tanh(wn + (r * (un[0] + self.a) if self.V is None else self.V @ (r * h)))
+        if self.V is not None:
+            n = vpps.tanh(wn + self.V @ (r * h))
+        else:
+            assert self.a is not None
+            n = vpps.tanh(wn + r * (un[0] + self.a))
         return z * h + (1 - z) * n
 
     @vpps.cell

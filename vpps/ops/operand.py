@@ -8,14 +8,46 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
 from vpps.hints import Hinting
 from vpps.ops import OPS, Shape, size
 from vpps.values import as_index, as_number
 
+if TYPE_CHECKING:
+    from vpps.model.model import Parameter
+    from vpps.record.rows import Rows
+
 R = TypeVar("R")
+IntArray = NDArray[np.integer[Any]]
+
+
+class OfOne(Protocol):
+    """An operator on an expression or parameter, as type checkers see it: with rows it gives rows."""
+
+    @overload
+    def __call__(self, other: Rows, /) -> Rows: ...
+    @overload
+    def __call__(self, other: Expression | Parameter | float | np.number[Any], /) -> Expression: ...
+
+
+class Operator(Protocol):
+    """An operator of two operands."""
+
+    @overload
+    def __get__(self, x: Rows, kind: Any) -> Callable[[Any], Rows]: ...
+    @overload
+    def __get__(self, x: Expression | Parameter, kind: Any) -> OfOne: ...
+    @overload
+    def __get__(self, x: Any, kind: Any) -> Callable[..., Any]: ...
+
+
+def _operator(function: Callable[[Any, Any], Expression]) -> Operator:
+    return function
 
 
 class Recorder(Protocol):
@@ -40,9 +72,10 @@ class Recorder(Protocol):
         """The error for `what`, which uses `x` of another recorder."""
 
 
-def _with_number(op: str, of_number: str, sign: int = 1) -> Callable[[Any, Any], Expression]:
+def _with_number(op: str, of_number: str, sign: int = 1) -> Operator:
     """An operator, which with a number is an op with a constant."""
 
+    @_operator
     def operator(self: Operand, other: Any) -> Expression:
         number = None if isinstance(other, Operand) else as_number(other)
         return record(op, [self, other]) if number is None else record(of_number, [self], value=sign * number)
@@ -62,12 +95,14 @@ class Operand:
     __add__ = __radd__ = _with_number("add", "shift")
     __sub__ = _with_number("sub", "shift", sign=-1)
 
+    @_operator
     def __rsub__(self, other: Any) -> Expression:
         difference: Expression = -self + other
         return difference
 
     __mul__ = __rmul__ = _with_number("mul", "scale")
 
+    @_operator
     def __truediv__(self, other: Any) -> Expression:
         number = as_number(other)
         if number is None:
@@ -76,6 +111,7 @@ class Operand:
             raise DivisionError(f"{self!r} / 0")
         return record("scale", [self], value=1.0 / number)
 
+    @_operator
     def __rtruediv__(self, other: Any) -> Expression:
         inverse: Expression = record("reciprocal", [self])
         scaled: Expression = inverse * other
@@ -84,9 +120,11 @@ class Operand:
     def __neg__(self) -> Expression:
         return record("neg", [self])
 
+    @_operator
     def __matmul__(self, other: Any) -> Expression:
         return record("affine", [self, other])
 
+    @_operator
     def __rmatmul__(self, other: Any) -> Expression:
         return record("matmul", [other, self], transposed_a=False, transposed_b=False)
 
@@ -108,7 +146,7 @@ class Operand:
     def __getitem__(self, key: Any) -> Expression:
         return take(self, key)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Expression]:
         raise TraceError(f"{self!r} cannot be iterated over; use vpps.split(x, n) or slices such as x[0:8]")
 
     def __len__(self) -> int:
@@ -153,6 +191,7 @@ class Expression(Operand, Hinting):
         self.ref = ref
         self.shape = shape
 
+    @_operator
     def __matmul__(self, other: Any) -> Expression:
         return record("matmul", [self, other], transposed_a=False, transposed_b=False)
 

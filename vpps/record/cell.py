@@ -7,13 +7,16 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from vpps.errors import TraceError
 from vpps.ops import Shape
-from vpps.ops.operand import ListExpression, Operand, common_owner, in_progress, running
+from vpps.ops.operand import Expression, IntArray, ListExpression, Operand, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
 from vpps.values import as_mapping, as_shape
+
+if TYPE_CHECKING:
+    from vpps.record.rows import Rows
 
 R = TypeVar("R")
 
@@ -85,7 +88,11 @@ class Cell(Generic[R]):
             own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
         return bound
 
-    def __call__(self, *args: Any, **statics: Any) -> R:
+    @overload
+    def __call__(self: Cell[Expression], row: Rows | IntArray, /, *rest: Any, **statics: Any) -> Rows: ...
+    @overload
+    def __call__(self, *args: Any, **statics: Any) -> R: ...
+    def __call__(self, *args: Any, **statics: Any) -> Any:
         """Record a vertex, on expressions of a graph or, row by row, on `Rows`; what the function returns of it.
 
         Where no argument is an expression, `graph.call(cell, ...)` says which graph is meant.
@@ -102,7 +109,7 @@ class Cell(Generic[R]):
                 pass  # no expression comes first, or nothing like this call was before it
             else:
                 if not in_progress or running.current in (None, owner):
-                    result: R | None = record(owner, args)
+                    result: Any = record(owner, args)
                     if result is not None:
                         return result
         owner = common_owner(args, self.description)
@@ -110,7 +117,7 @@ class Cell(Generic[R]):
             if self.elements:
                 self.check_lists(isinstance(x, LISTS) for x in args)
             return self.bound(*args, **statics)
-        return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]
+        return owner.call_cell(self, args, statics)  # type: ignore[attr-defined]
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:

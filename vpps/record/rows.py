@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -99,6 +99,10 @@ class Rows(Operand, Hinting):
         """The product of each row, a matrix, and another; `W @ rows` multiplies a parameter by each."""
         return record("matmul", [self, other], transposed_a=False, transposed_b=False)
 
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> Expression: ...
+    @overload
+    def __getitem__(self, key: Any) -> Rows: ...
     def __getitem__(self, key: Any) -> Any:
         """The expression of a row (an int), or rows: a slice, an array of ints, a mask; `[which, a:b]` cuts each.
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 from vpps.errors import GraphError, TraceError
 from vpps.model.model import Parameter
@@ -287,6 +287,10 @@ def _running(call: str) -> VertexTrace:
     return trace
 
 
+@overload
+def gather(k: int) -> Expression: ...
+@overload
+def gather(k: None = None, *, start: int = 0) -> Any: ...
 def gather(k: int | None = None, *, start: int = 0) -> Any:
     """In a cell of `graph.map`: what child k scattered, or zeros where it is -1 (Xu et al. 2018, section 3.1).
 
@@ -300,7 +304,8 @@ def gather(k: int | None = None, *, start: int = 0) -> Any:
         start: that list without its first `start` children; for CSR empty where there are no more.
 
     Returns:
-        An expression, or a tuple of them where cells scatter (or return) several.
+        An expression, or a tuple of them where cells scatter (or return) several: to type checkers one that can be
+        unpacked.
 
     Raises:
         GraphError: there are no children, or not so many.

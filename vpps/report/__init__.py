@@ -12,21 +12,28 @@ collects them, `critical.py` follows the virtual processor that arrived last at 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vpps.graph.drawing import Drawing, draw
+    from vpps.report.inspection import Inspection, inspect
+
 _FOUND_IN = {
     "Drawing": "graph.drawing",
     "Inspection": "report.inspection",
     "draw": "graph.drawing",
     "inspect": "report.inspection",
 }
+__all__ = ["Drawing", "Inspection", "draw", "inspect"]
 
 
-def __getattr__(name: str) -> object:
+def _import_late(name: str) -> object:
     """Modules of reports are imported when they are first used; what `explain` and timelines need is small."""
     if name in _FOUND_IN:
-        from importlib import import_module
-
         return getattr(import_module(f"vpps.{_FOUND_IN[name]}"), name)
     raise AttributeError(f"module 'vpps.report' has no attribute {name!r}")
 
 
-__all__ = ["Drawing", "Inspection", "draw", "inspect"]
+if not TYPE_CHECKING:
+    __getattr__ = _import_late

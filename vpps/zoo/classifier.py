@@ -60,8 +60,7 @@ class Classifier(ABC):
 
     def losses(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The cross entropy of each of `classified`, a scalar; of next words, the logarithm of the perplexity."""
-        losses: Any = self.node_loss(self.classified(graph, batch), self.labels(batch))
-        return losses  # type: ignore[no-any-return]
+        return self.node_loss(self.classified(graph, batch), self.labels(batch))
 
     def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
         """The cross entropy summed over all; a scalar."""

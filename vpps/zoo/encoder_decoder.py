@@ -99,7 +99,7 @@ class EncoderDecoder(Classifier):
             inputs={"source": batch["source"], "target": batch["target"]}, distinct=True,
         )  # fmt: skip
         if self.attention is None:
-            return h[of_target]  # type: ignore[no-any-return]
+            return h[of_target]
         sentence = batch.graph_of_vertex[of_target]
         lengths = np.diff(batch.offsets) - np.bincount(sentence, minlength=len(batch))
         return self.attended(graph, h[of_target], h, batch.offsets[:-1], lengths, sentence)

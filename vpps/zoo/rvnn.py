@@ -51,4 +51,5 @@ class RvNNSentiment(TreeClassifier):
     @vpps.cell
     def inner(self) -> vpps.Expression:
         """The state of a phrase, from those of its parts; a missing part reads zeros."""
-        return vpps.tanh(self.of_parts(vpps.concat(vpps.gather())))
+        parts: list[vpps.Expression] = vpps.gather()
+        return vpps.tanh(self.of_parts(vpps.concat(parts)))

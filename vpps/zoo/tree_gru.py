@@ -46,4 +46,5 @@ class TreeGRUSentiment(TreeClassifier):
     @vpps.cell
     def inner(self) -> vpps.Expression:
         """The state of a phrase, from those of its parts; a missing part reads zeros."""
-        return self.tree_gru.inner(*vpps.gather())
+        parts: list[vpps.Expression] = vpps.gather()
+        return self.tree_gru.inner(*parts)
