@@ -8,17 +8,22 @@ import re
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from safetensors import safe_open
 
 from tests.cli.program import EPOCH, Epoch, contents, epochs, vpps_train
 from tests.processes import HEED_CTRL_C
+from vpps.cli import loop
 from vpps.cli.saved_run import best_of
 from vpps.data import synthetic_treebank
 from vpps.model.optim import OPTIMIZERS
+from vpps.runtime.machine import Machine
 
 MAIN = [sys.executable, "-c", HEED_CTRL_C + "from vpps.cli.train import main; main()"]
 KILLED_BEFORE_RENAMING = """
@@ -70,6 +75,23 @@ def treebank(tmp_path: Path) -> Path:
     for name, trees in (("train.txt", bank.train), ("dev.txt", bank.dev)):
         (tmp_path / name).write_text("".join(f"{tree}\n" for tree in trees))
     return tmp_path
+
+
+@pytest.mark.cpu
+def test_a_terminal_shows_no_loss_before_one_is_known_and_no_speed_with_compiling_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown, happened = StringIO(), []
+    monkeypatch.setattr(loop, "plain_console", lambda quiet: Console(file=shown, force_terminal=True, width=120))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: happened.append("clock") or len(happened)))
+    monkeypatch.setenv("VPPS_PASSES", "all")  # tails are what a cpu kernel has of its model
+    specialise = Machine.specialise
+    monkeypatch.setattr(Machine, "specialise", lambda *a: happened.append("compile") or specialise(*a))
+    code, _, err = run(epochs=1, batch_size=8, vps=1, **SMALL)
+    assert code == 0, err
+    assert happened == ["compile", "clock", "clock"]
+    assert "0/8" in shown.getvalue()
+    assert "nan" not in shown.getvalue()
 
 
 @pytest.mark.host

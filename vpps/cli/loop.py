@@ -47,14 +47,16 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         since = f"no better score since epoch {best.epoch} of {finished}"
         console.print(f"{options.checkpoint} has {since}: ask for more with --patience", soft_wrap=True)
         return
+    graph = vpps.Graph()  # what it needs is compiled before the clock starts
+    loss = task.loss(graph, task.train[: options.batch_size]) * (1 / options.batch_size)
     try:
         with vpps.Handle(
             task.model, optimizer=_optimizer(options), vps=options.vps, target=options.target,
-            clip_norm=options.clip_norm, autotune=options.autotune, world=world,
+            clip_norm=options.clip_norm, autotune=options.autotune, world=world, example=(graph, loss),
         ) as handle:  # fmt: skip
             for epoch in range(finished, options.epochs):
                 start = time.perf_counter()
-                loss = _epoch(task, handle, options, settings.seed, epoch, console, world)
+                trained = _epoch(task, handle, options, settings.seed, epoch, console, world)
                 speed = len(task.train) / (time.perf_counter() - start)
                 scored = task.evaluate(handle) if world.shards == 1 else task.evaluate(handle, world)
                 found = world.gather(scored)[0]  # all go on, or stop, as the first does
@@ -70,7 +72,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                     saved.save(task.model, options.checkpoint)
                 world.barrier()
                 finished = epoch + 1
-                done = f"epoch {finished}/{options.epochs}  loss {loss:.4f} per {task.unit}"
+                done = f"epoch {finished}/{options.epochs}  loss {trained:.4f} per {task.unit}"
                 console.print(f"{done}{scores}  {speed:.0f} examples/s", soft_wrap=True)
                 if best.is_old(finished, options.patience):
                     where = f", kept in {best_of(options.checkpoint)}" if options.checkpoint else ""
@@ -116,11 +118,11 @@ def _epoch(
     units = task.units(task.train[:])
     total, seen, whole = 0.0, 0, 0  # of the batches whose loss is known; of the one before
     columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    columns.append(TextColumn("loss {task.fields[loss]:.4f}"))
+    columns.append(TextColumn("{task.fields[loss]}"))  # nothing before one is known
     n_batches = -(-len(task.train) // options.batch_size)
     quiet = console.quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss=math.nan)
+        bar = progress.add_task("train", total=n_batches, epoch=epoch + 1, loss="")
         # The order depends on seed and epoch alone, so that a resumed run sees what an uninterrupted one would.
         divided: dict[str, Any] = {} if world.shards == 1 else {"world": world}  # sets of one's own need not know of it
         for k, batch in enumerate(task.train.batches(options.batch_size, seed=seed, epoch=epoch, **divided)):
@@ -131,7 +133,7 @@ def _epoch(
                 continue
             if whole:
                 total, seen = total + stale * whole, seen + whole
-                progress.update(bar, loss=total / seen * len(task.train) / units)
+                progress.update(bar, loss=f"loss {total / seen * len(task.train) / units:.4f}")
             progress.advance(bar)
             whole = size
     return (total + handle.sync_get_latest_loss() * whole) / units
