@@ -11,6 +11,20 @@ from numpy.typing import NDArray
 from vpps.errors import ModelError
 from vpps.values import MAX_FLOAT32, as_number
 
+__all__ = [
+    "INITIALISERS",
+    "Initialiser",
+    "constant",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "normal",
+    "orthogonal",
+    "uniform",
+]
+__dir__ = __all__.copy  # completion shows nothing else
+
 Initialiser = Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]]
 
 

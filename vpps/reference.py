@@ -25,6 +25,9 @@ from vpps.record.arrays import BlockArrays, Lists
 from vpps.record.rows import Rows, value_ids
 from vpps.record.trace import Int, Vector
 
+__all__ = ["Reference", "ReferenceBatch", "key_of", "weights_of"]
+__dir__ = __all__.copy  # completion shows nothing else
+
 Array = NDArray[Any]
 
 

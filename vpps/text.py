@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -13,7 +14,26 @@ WIDTH = 110
 """Characters of a line of what explains."""
 
 
-class Report(ABC):
+class Readable:
+    """What notebooks and IPython show as the text that `str` gives."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str | None:
+        return f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(self))}</pre>'
+
+    def _repr_mimebundle_(self, **asked: Any) -> dict[str, str]:  # `_repr_pretty_` comes after a dataclass's repr
+        return {"text/plain": str(self).rstrip("\n")}
+
+
+class Text(Readable, str):
+    """Lines for a reader, which an interpreter shows as such."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+class Report(Readable, ABC):
     """Something found out, to be read by a person or a program. `str` of it is its text."""
 
     __slots__ = ()
@@ -28,6 +48,12 @@ class Report(ABC):
 
     def __str__(self) -> str:
         return self.text()
+
+
+def dir_without(names: str) -> Callable[[object], list[str]]:
+    """A `__dir__` for completion: without the names, separated by blanks, that other rooms use and nobody else."""
+    internal = frozenset(names.split())
+    return lambda x: [name for name in object.__dir__(x) if name not in internal]
 
 
 def plain(value: Any, top: bool = False) -> Any:

@@ -74,3 +74,4 @@ __all__ = [
     "synthetic_treebank",
     "tournaments",
 ]
+__dir__ = __all__.copy  # completion shows nothing else

@@ -12,3 +12,4 @@ from vpps.distributed.launcher import init
 from vpps.distributed.world import World
 
 __all__ = ["World", "init"]
+__dir__ = __all__.copy  # completion shows nothing else

@@ -33,6 +33,7 @@ from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.targets import CUDA, TARGETS, target_named
+from vpps.text import Text
 from vpps.values import as_count, as_flag, as_number
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
@@ -71,7 +72,7 @@ class Specialized:
 
     def explain(self) -> str:
         """Where the weights live and why, and what the kernel takes: plain text of 110 columns."""
-        return explain(self.parameters, self.arrangement.onchip, self, self.stepped_down)
+        return Text(explain(self.parameters, self.arrangement.onchip, self, self.stepped_down))
 
 
 def specialize(

@@ -169,6 +169,10 @@ class Drawing(Report):
             for v in self.vertices
         }
 
+    def _repr_html_(self) -> str:
+        rest = f"<p>and {counted(self.left_out, 'later vertex', 'later vertices')}</p>" if self.left_out else ""
+        return f'<div style="overflow-x: auto">{self.svg("levels")}</div>{rest}'
+
     # ---- the own drawing
 
     def _own_svg(self) -> Iterator[str]:

@@ -28,6 +28,7 @@ from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.record.typed_map import typed_map
 from vpps.record.vertices import Block, extend
+from vpps.text import dir_without
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
@@ -36,6 +37,7 @@ _bare_programs: dict[Any, TracedCell] = {}
 
 _numbers = itertools.count(1)
 
+_DRAWN = 100  # vertices that a notebook shows of a graph
 _VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
@@ -94,6 +96,16 @@ class Graph:
     def draw(self, calls: int | None = None) -> Drawing:
         """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `.text()`."""
         return draw(self, calls)
+
+    def _repr_html_(self) -> str:
+        drawn = self.draw(_DRAWN)._repr_html_() if len(self) else ""
+        return f"<p>{self.describe()}</p>{drawn}"
+
+    __dir__ = dir_without(
+        "apply apply_again bare_program block_of blocks call_cell check_owns examples foreign input_program last_block "
+        "level_of levels_of make_vertices note_examples number record_chunk record_values recorders reduce tensors "
+        "zeros_of"
+    )
 
     def foreign(self, what: str, x: Any) -> GraphError:
         return GraphError(

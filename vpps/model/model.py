@@ -21,6 +21,7 @@ from vpps.model import checkpoint
 from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
 from vpps.ops.operand import Operand
+from vpps.text import Readable, dir_without
 from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path, as_shape
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Parameter(Operand, Hinting):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
+
+    __dir__ = dir_without("data host model requires_grad version")
 
     @property
     def model(self) -> Model:
@@ -142,7 +145,7 @@ class Lookup(Parameter):
     """
 
 
-class Model(Hinting):
+class Model(Readable, Hinting):
     """A set of named parameters, with a seed from which their initial values follow.
 
     Args:
@@ -194,6 +197,11 @@ class Model(Hinting):
         )
 
     # ---- declaration
+
+    __dir__ = dir_without(
+        "accumulated averages bare_programs cell_history checked_averages is_averaged layout_version metadata "
+        "optimizer_state places pull_weights refuse_if_averaged state_version trainer"
+    )
 
     def parameter(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Parameter:
         """Declare a parameter of rank 0, 1 or 2.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import ModelError
 from vpps.hints import Hinting
+from vpps.text import dir_without
 from vpps.values import MAX_FLOAT32, as_number, said_of
 
 __all__ = ["Optimizer", "SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adagrad", "RMSprop"]  # noqa: RUF022 (numbered so)
@@ -73,6 +74,8 @@ class Optimizer(Hinting):
     moments: ClassVar[tuple[str, ...]] = ()
     device: ClassVar[str] = ""
     flops: ClassVar[int] = 0  # of one weight's step, as templates/optimizers.cuh makes it
+
+    __dir__ = dir_without("at check check_groups device flops group_of hyper moments rate reference")
 
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""

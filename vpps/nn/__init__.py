@@ -21,3 +21,4 @@ __all__ = [
     "NaryTreeLSTM",
     "attend",
 ]
+__dir__ = __all__.copy  # completion shows nothing else

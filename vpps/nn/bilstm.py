@@ -25,7 +25,7 @@ class BiLSTM(Recurrent):
         table: inputs are rows of this embedding table; without it, vectors.
     """
 
-    directions = ("", REVERSE)
+    _directions = ("", REVERSE)
 
     def __init__(
         self,

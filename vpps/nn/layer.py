@@ -20,13 +20,9 @@ REVERSE = "_reverse"
 
 
 class Layer(ABC, Hinting):
-    """Has weights that PyTorch's layer of this kind has, too. None of it imports PyTorch.
+    """Has weights that PyTorch's layer of this kind has, too. None of it imports PyTorch."""
 
-    Attributes:
-        directions: ends of PyTorch's names.
-    """
-
-    directions: ClassVar[tuple[str, ...]] = ("",)
+    _directions: ClassVar[tuple[str, ...]] = ("",)  # ends of PyTorch's names
 
     @abstractmethod
     def _given(self) -> dict[str, Float32]:
@@ -71,7 +67,7 @@ class Layer(ABC, Hinting):
             given[name] = as_float32(there[key], f"{what}: {key!r}")
             if given[name].shape != shape:
                 raise ShapeError(f"{what}: {key!r} has shape {given[name].shape}; expected {shape}")
-        ends = tuple(suffix + direction for direction in self.directions)
+        ends = tuple(suffix + direction for direction in self._directions)
         more = [key for key in there if key.startswith(prefix) and key.endswith(ends) and key not in expected]
         if more:
             raise ModelError(f"{what}: the weights have {more[0]!r}, too; this layer has {', '.join(expected)}")
@@ -124,7 +120,7 @@ class Recurrent(Layer):
         start = f"{prefix}weight_ih"
         found = [key[len(start) :] for key in self._by_name(weights) if key.startswith(start)]
         layers = [
-            suffix.removeprefix("_") for suffix in found if not (REVERSE in self.directions and REVERSE in suffix)
+            suffix.removeprefix("_") for suffix in found if not (REVERSE in self._directions and REVERSE in suffix)
         ]
         if len(layers) > 1:
             raise ModelError(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
 from vpps.hints import Hinting
 from vpps.ops import OPS, Shape, size
+from vpps.text import dir_without
 from vpps.values import as_index, as_number
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class Expression(Operand, Hinting):
 
     def __repr__(self) -> str:
         return f"<expression {self.ref} of shape {self.shape} in {self.owner.describe()}>"
+
+    __dir__ = dir_without("owner ref")
 
 
 class Index(Operand):

@@ -13,6 +13,7 @@ from vpps.errors import TraceError
 from vpps.ops import Shape
 from vpps.ops.operand import Expression, IntArray, ListExpression, Operand, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
+from vpps.text import dir_without
 from vpps.values import as_mapping, as_shape
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Cell(Generic[R]):
             new = Cell(self._function, instance, self.elements)
             own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
         return bound
+
+    __dir__ = dir_without("bound check_lists description maps program traced")
 
     @overload
     def __call__(self: Cell[Expression], row: Rows | IntArray, /, *rest: Any, **statics: Any) -> Rows: ...

@@ -12,6 +12,7 @@ from vpps.hints import Hinting
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
 from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.ranges import Ints
+from vpps.text import dir_without
 from vpps.values import as_index
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Rows(Operand, Hinting):
         self._levels = levels
         self._highest = highest
         self.examples = examples
+
+    __dir__ = dir_without("highest_level ids levels owner")
 
     def of(self, examples: Any) -> Rows:
         """The same rows, of these examples of the whole mini-batch, as masks of what is computed from them follow.

@@ -304,8 +304,8 @@ def gather(k: int | None = None, *, start: int = 0) -> Any:
         start: that list without its first `start` children; for CSR empty where there are no more.
 
     Returns:
-        An expression, or a tuple of them where cells scatter (or return) several: to type checkers one that can be
-        unpacked.
+        An expression, or a tuple of them where cells scatter (or return) several. Type checkers take both for an
+        expression, which they let a program unpack.
 
     Raises:
         GraphError: there are no children, or not so many.

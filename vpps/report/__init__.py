@@ -26,6 +26,7 @@ _FOUND_IN = {
     "inspect": "report.inspection",
 }
 __all__ = ["Drawing", "Inspection", "draw", "inspect"]
+__dir__ = __all__.copy  # completion shows nothing else
 
 
 def _import_late(name: str) -> object:

@@ -51,6 +51,9 @@ class Trace:
     def __repr__(self) -> str:
         return f"<vpps.Trace of {len(self.timelines)} launches on {self.target}>"
 
+    def _repr_html_(self) -> str | None:
+        return self.summary()._repr_html_() if self.timelines else None
+
     def summary(self) -> Summary:
         """Where the time went: shares, critical path, cells, and what would help. `print` it, or take its fields.
 

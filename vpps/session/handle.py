@@ -32,6 +32,7 @@ from vpps.runtime.device_pool import DevicePool
 from vpps.session.data_parallel import DataParallel
 from vpps.session.explained import explained
 from vpps.targets import AUTO
+from vpps.text import Text, dir_without
 from vpps.values import as_flag
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Handle(DataParallel):
             timeline, onchip, passes, autotune, example, world,
         )  # fmt: skip
         super().__init__(model, options)
+
+    __dir__ = dir_without("is_newer pid pull_weights")
 
     # ---- training
 
@@ -261,7 +264,7 @@ class Handle(DataParallel):
 
     def source(self) -> str:
         """The source of the kernel: C++ that a person can read."""
-        return self._engine.machine.source
+        return Text(self._engine.machine.source)
 
     @serialised
     def explain(self) -> str:
@@ -273,7 +276,7 @@ class Handle(DataParallel):
         """
         self._check_usable()
         moments = len(self.optimizer.moments) if self._train else 0
-        return explained(self._engine, moments, self._train, self._configurator.describe())
+        return Text(explained(self._engine, moments, self._train, self._configurator.describe()))
 
     @serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
@@ -284,7 +287,7 @@ class Handle(DataParallel):
         check_loss(graph, loss)
         planner = self._configurator.prepare(graph)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
-        return disassemble(plan.script, plan.origin, plan.continuation)
+        return Text(disassemble(plan.script, plan.origin, plan.continuation))
 
     @serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:

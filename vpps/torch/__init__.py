@@ -19,3 +19,4 @@ from vpps.torch.cores import share_cores
 from vpps.torch.module import Module
 
 __all__ = ["Module", "share_cores"]
+__dir__ = __all__.copy  # completion shows nothing else

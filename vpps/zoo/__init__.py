@@ -44,3 +44,4 @@ __all__ = [
     "TwoTypeTreeLSTMSentiment",
     "setting",
 ]
+__dir__ = __all__.copy  # completion shows nothing else
