@@ -18,7 +18,7 @@ from vpps.planner.planner import Planner
 from vpps.script.access import Access
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
-from vpps.script.verify import READS, Verifier, verify
+from vpps.script.verify import READS, Latest, Verifier, verify
 
 pytestmark = pytest.mark.host
 
@@ -109,6 +109,27 @@ def test_a_wait_that_does_not_wait_is_a_race(train: bool, which: int) -> None:
             _Races(plan.script, plan.layout, plan.origin).run()
     else:
         check(plan)
+
+
+def test_what_is_kept_of_reads_tells_what_all_of_them_would() -> None:
+    """Of 4 virtual processors, which now and then know what another one knows, at 6 elements."""
+    rng, found = np.random.default_rng(3), {True: 0, False: 0}
+    for _ in range(50):
+        kept, every, clock = Latest(6, 4), np.zeros((6, 4), np.int64), np.eye(4, dtype=np.int64)
+        for _ in range(40):
+            p, q = rng.choice(4, 2, replace=False)
+            cells = rng.choice(6, 3, replace=False)
+            if rng.random() < 0.4:  # a signal of q, and p waits for it
+                clock[p] = np.maximum(clock[p], clock[q])
+                clock[q, q] += 1
+            elif rng.random() < 0.5:
+                kept.note(int(p), cells, clock[p])
+                every[cells, p] = clock[p, p]
+            late = (every[cells] > clock[p]).any(axis=0)
+            who = kept.unknown(cells, clock[p])
+            assert not late.any() if who is None else late[who]
+            found[who is None] += 1
+    assert min(found.values()) > 100
 
 
 @cache

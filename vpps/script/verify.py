@@ -84,8 +84,7 @@ class Verifier(Footprint):
         self.place = np.full(layout.pool_floats, -1)  # of an element among those that an instruction writes
         self.loaded: list[set[int]] = [set() for _ in range(self.n)]  # matrices on the chip, by virtual processor
         self.left: list[list[Ints]] = [[] for _ in range(self.n)]  # what a product reads whose result a tail takes
-        self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
-        self.added_at: dict[int, Ints] = {}
+        self.reads, self.adds = (Latest(layout.pool_floats, self.n) for _ in range(2))
         self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
         self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # who gave each, where, and what it knew
         self.targets: dict[int, set[int]] = {}  # what has been waited for
@@ -295,22 +294,16 @@ class Verifier(Footprint):
         """Check one access to pool elements against the accesses before it, and note it."""
         if self.n > 1:  # there is nobody to race with else
             self.order(p, d, cells, access)
-        now = self.clock[p, p]
         if access is WRITE:
-            self.written_by[cells] = p
-            self.written_at[cells] = now
             self.written_in[cells] = self.now
-        else:
-            stale = self.stale(cells)
-            if np.count_nonzero(stale):
-                self.fail(d, f"reads element {cells[stale][0]}, which nothing has written")
-            if access is ADD:
-                self.added_at.setdefault(p, np.zeros(self.layout.pool_floats, np.int64))[cells] = now
-            else:
-                self.read_at[p][cells] = now
+            return
+        stale = self.stale(cells)
+        if np.count_nonzero(stale):
+            self.fail(d, f"reads element {cells[stale][0]}, which nothing has written")
 
     def order(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
-        """Check that VP p knows of all that others did with some elements, as far as that matters to its access.
+        """Check that VP p knows of all that others did with some elements, as far as that matters to its access, and
+        note it.
 
         What it did itself is never later than what it knows of its own time.
         """
@@ -321,13 +314,18 @@ class Verifier(Footprint):
             e = int(cells[late][0])
             self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
         if access is not ADD:
-            for q, added in self.added_at.items():
-                if q != p and (added[cells] > known[q]).any():
-                    self.fail(d, f"{'write' if access is WRITE else 'read'} after add race of VP {p} with VP {q}")
+            q = self.adds.unknown(cells, known)
+            if q is not None:
+                self.fail(d, f"{'write' if access is WRITE else 'read'} after add race of VP {p} with VP {q}")
         if access not in READS:
-            late = (self.read_at[:, cells] > known[:, None]).any(axis=1)
-            if late.any():
-                self.fail(d, f"write after read race of VP {p} with VP {late.argmax()}")
+            q = self.reads.unknown(cells, known)
+            if q is not None:
+                self.fail(d, f"write after read race of VP {p} with VP {q}")
+        if access is WRITE:
+            self.written_by[cells] = p
+            self.written_at[cells] = known[p]
+        else:
+            (self.adds if access is ADD else self.reads).note(p, cells, known)
 
     def stale(self, cells: Ints) -> NDArray[np.bool_]:
         """Which elements hold nothing of the arrays that are in their places now."""
@@ -335,6 +333,52 @@ class Verifier(Footprint):
         array = starts.searchsorted(cells, side="right") - 1
         found: NDArray[np.bool_] = self.written_in[cells] < first[array]
         return found
+
+
+class Latest:
+    """When elements of the pool were read last, or added to, by whom, and what others did before that which these knew
+    nothing of. What they knew of is not kept: whoever knows of theirs knows of that.
+
+    Args:
+        elements: of the pool.
+        n: virtual processors.
+    """
+
+    def __init__(self, elements: int, n: int) -> None:
+        self.by = np.zeros(elements, np.int16)
+        self.at = np.zeros(elements, np.int64)
+        self.is_shared = np.zeros(elements, np.bool_)
+        # By element and virtual processor: there is memory only for what is written, and few elements are shared.
+        self.shared_at = np.zeros((elements, n), np.int64)
+        self.any, self.any_shared = False, False
+
+    def note(self, p: int, cells: Ints, known: Ints) -> None:
+        """VP p has done it. known: what it knows of the time of each."""
+        self.any = True
+        by, at = self.by[cells], self.at[cells]
+        unknown = at > known[by]
+        if np.count_nonzero(unknown):
+            shared = cells[unknown]
+            self.shared_at[shared, by[unknown]] = at[unknown]
+            self.is_shared[shared] = self.any_shared = True
+        self.by[cells] = p
+        self.at[cells] = known[p]
+
+    def unknown(self, cells: Ints, known: Ints) -> int | None:
+        """A virtual processor that has done it to one of some elements and of whose time not enough is known."""
+        if not self.any:
+            return None
+        by = self.by[cells]
+        late = self.at[cells] > known[by]
+        if np.count_nonzero(late):
+            return int(by[late][0])
+        if self.any_shared:
+            shared = cells[self.is_shared[cells]]
+            if len(shared):
+                others = (self.shared_at[shared] > known).any(axis=0)
+                if np.count_nonzero(others):
+                    return int(others.argmax())
+        return None
 
 
 def _halves(d: Decoded) -> Iterator[Decoded]:
