@@ -183,7 +183,11 @@ def main(arguments: list[str] | None = None) -> int:
                 break
     except KeyboardInterrupt:
         status = 130
-    if not options.smallest and (why := record.keep_kernels(options.cache, options.out / record.KERNELS)):
-        run.log.write(f"{record.KERNELS}: {why}")
+    try:
+        if not options.smallest and (why := record.keep_kernels(options.cache, options.out / record.KERNELS)):
+            run.log.write(f"{record.KERNELS}: {why}")
+    except KeyboardInterrupt:
+        run.log.write(f"{record.KERNELS}: interrupted, the compiled kernels stay in {options.cache}")
+        status = 130
     print(options.out)
     return status or int(run.bad)

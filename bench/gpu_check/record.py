@@ -83,19 +83,22 @@ def replace(path: Path, text: str) -> None:
 
 
 def keep_kernels(cache: Path, path: Path) -> str:
-    """Pack what was compiled for GPUs, for a machine that has none of it. Says why where there is no file then."""
+    """Pack what was compiled for GPUs, for a machine that has none of it, quickly: the run has no time left. Says why
+    where there is no file then; none is left half done."""
     cubins = sorted((cache / "kernels").glob("*/*.cubin"))
     if not cubins:
         return "nothing was compiled"
     unfinished = path.with_name(f"{path.name}.unfinished")
-    with tarfile.open(unfinished, "w:gz") as archive:
-        for cubin in cubins:
-            archive.add(cubin.parent, f"kernels/{cubin.parent.name}")
-    if unfinished.stat().st_size > MOST_KERNELS:
-        unfinished.unlink()
-        return f"the compiled kernels are more than {MOST_KERNELS >> 20} MiB, and stay in {cache}"
-    unfinished.replace(path)
-    return ""
+    try:
+        with tarfile.open(unfinished, "w:gz", compresslevel=1) as archive:
+            for cubin in cubins:
+                archive.add(cubin.parent, f"kernels/{cubin.parent.name}")
+                if unfinished.stat().st_size > MOST_KERNELS:
+                    return f"the compiled kernels are more than {MOST_KERNELS >> 20} MiB, and stay in {cache}"
+        unfinished.replace(path)
+        return ""
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def bring_kernels(path: Path, cache: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,21 @@ def test_the_rest_is_taken_up_and_what_failed_comes_last(call: Any, tmp_path: Pa
         call(bad)
     with pytest.raises(SystemExit, match="there is no"):
         call(bad, options=("--continue", str(tmp_path / "elsewhere")))
+
+
+def test_packing_kernels_that_is_interrupted_leaves_nothing_half_done(
+    call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(archive: tarfile.TarFile, *names: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(tarfile.TarFile, "add", interrupted)
+    cubin = tmp_path / "cache" / "kernels" / "key" / "key.cubin"
+    cubin.parent.mkdir(parents=True)
+    cubin.write_text("a kernel")
+    assert call(program("a", ONE))[0] == 130
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["log.txt", "results.jsonl", "summary.txt"]
+    assert "kernels.tar.gz: interrupted" in (tmp_path / "out" / record.LOG).read_text()
 
 
 DRIVER = """
