@@ -21,5 +21,5 @@ def test_a_matrix_vector_recursive_network() -> None:
     elsewhere.test_a_matrix_vector_recursive_network(9)
 
 
-def test_weight_gradients_of_very_many_matrices_keep_their_digits() -> None:
-    elsewhere.test_weight_gradients_of_very_many_matrices_keep_their_digits(1_500)
+def test_weight_gradients_of_very_many_matrices_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere.test_weight_gradients_of_very_many_matrices_keep_their_digits(1_500, monkeypatch)
