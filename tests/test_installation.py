@@ -46,7 +46,9 @@ TRAINING = """
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the libraries, empty."""
+    """Of the libraries, empty. What is put there is not compiled once more."""
+    own = prebuilt.FOLDER
+    monkeypatch.setattr(installation, "build_library", lambda library: own / library.file_name)
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path / "prebuilt")
     return tmp_path / "prebuilt"
 

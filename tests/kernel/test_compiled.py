@@ -27,7 +27,7 @@ PROGRAMS: dict[str, Program] = {
     "rvnn-512": rvnn,
 }
 # Every width of states and every architecture at least once, with the arrangements that press most on the registers: on
-# sm_75 all 255 of them, on sm_90 the largest network. With VPPS_TEST_ARCHS=all every architecture compiles every program.
+# sm_75 all 255 of them, on sm_90 the largest network. VPPS_TEST_ARCHS=all: every architecture compiles every program.
 SELECTION = {
     "sm_75": ("tree-lstm-256-256",),
     "sm_80": ("bilstm-256",),
