@@ -110,11 +110,20 @@ def cache_dir() -> Path:
         return Path(tempfile.gettempdir()) / f"vpps-cache-{os.getuid()}"
 
 
+_quiet = False
+
+
+def leave_notices_to_others(quiet: bool) -> None:
+    """Whether another process gives the notices of this one, which does the same."""
+    global _quiet
+    _quiet = quiet
+
+
 @cache
 def notice(text: str) -> None:
     """Say something on standard error, once in a process, unless VPPS_LOG decides what is said there."""
     logging.getLogger("vpps").info("%s", text)
-    if LOG.get() or sys.stderr is None:
+    if LOG.get() or _quiet or sys.stderr is None:
         return
     with suppress(OSError, ValueError):  # it is closed, or nobody reads it: no matter of whoever calls
         print(f"vpps: {text}", file=sys.stderr, flush=True)

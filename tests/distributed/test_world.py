@@ -18,6 +18,7 @@ import vpps
 import vpps.distributed
 from tests.distributed import ranks
 from tests.processes import ROOT
+from vpps import config
 from vpps.distributed.launcher import launcher
 from vpps.distributed.transports import Messages, Transport
 from vpps.distributed.transports.mpi import MpiTransport
@@ -124,6 +125,26 @@ class Echo(Transport):
 
     def close(self) -> None:
         pass
+
+
+class EchoToTheFirst(Echo):
+    """Of the second rank."""
+
+    rank = 1
+
+
+@pytest.mark.parametrize("transport, said", [(Echo, "vpps: compiling\n"), (EchoToTheFirst, "")])
+def test_only_the_first_rank_gives_notices(
+    transport: type[Echo], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What one of them compiles all wait for."""
+    monkeypatch.setattr(config, "_quiet", None)
+    monkeypatch.setenv("VPPS_LOG", "")
+    config.notice.cache_clear()
+    world = World(transport(any_thread=False), None, 60.0, 0, bind=False)
+    config.notice("compiling")
+    assert capsys.readouterr().err == said
+    world.close()
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:

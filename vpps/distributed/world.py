@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.config import leave_notices_to_others
 from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
@@ -84,6 +85,7 @@ class World:
         self, transport: Transport | None, shards: int | None, timeout: float, check_every: int, bind: bool
     ) -> None:
         self.rank, self.size = (0, 1) if transport is None else (transport.rank, transport.size)
+        leave_notices_to_others(self.rank > 0)
         self._transport = transport if self.size > 1 else None  # alone it never fails
         self.shards = self.size if shards is None else shards
         if self.shards % self.size:

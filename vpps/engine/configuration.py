@@ -50,12 +50,11 @@ class Configuration:
         onchip, passes = ChipOptions(**kept.get("onchip", {})), Passes(**kept.get("passes", {}))
         return cls(**{**kept, "onchip": onchip, "passes": passes})
 
-    def on(self, target: str, tells: bool = True) -> Configuration:
-        """As it runs on this machine: where a target cannot generate code for cells, which it `tells`, without that."""
+    def on(self, target: str) -> Configuration:
+        """As it runs on this machine: where a target cannot generate code for cells, without that, which it says."""
         if not self.passes.fusion or not (generates := TARGETS[target].generates) or generates():
             return self
-        if tells:
-            notice(NO_COMPILER)
+        notice(NO_COMPILER)
         return replace(self, passes=replace(self.passes, fusion=False))
 
     def describe(self, beside: Configuration | None = None) -> str:

@@ -138,8 +138,7 @@ class Engine:
             configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile, local_rank
         )
         self.machine = make_machine(target, wanted)
-        says = options.world is None or options.world.is_first
-        self._passes = configuration.on(self.machine.target, says).passes
+        self._passes = configuration.on(self.machine.target).passes
         costs = costs_on(self.machine.target, self.machine.vps)
         self.batching = policy_named(configuration.policy, replace(knowledge, costs=costs))
         self.arrangement = NO_CHIP
