@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,13 +20,18 @@ TARGET = os.environ.get("VPPS_WHEEL_TARGET", "")
 COMPILER = "ziglang>=0.15"
 
 
+def _answers(name: str) -> bool:
+    """Whether a compiler is there; on macOS a program of its name may only ask for the developer's tools."""
+    return bool(shutil.which(name)) and not subprocess.run([name, "--version"], capture_output=True).returncode
+
+
 class Compiling(BuildHookInterface[Any]):
     """Called by hatchling for each wheel, also for that of an editable installation."""
 
     def dependencies(self) -> list[str]:
         """A compiler, where there is none."""
         named = shlex.split(os.environ.get("CXX", ""))[:1]
-        there = any(map(shutil.which, (*named, "g++", "clang++")))
+        there = any(map(shutil.which, named)) or any(map(_answers, ("g++", "clang++")))
         return [] if there and not TARGET else [COMPILER]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

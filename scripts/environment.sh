@@ -66,11 +66,10 @@ prepare_nvrtc() {
 
 # Whether this machine has a compiler, in the order in which vpps tries them; that of the ziglang package comes last.
 find_compiler() {
-    local candidate
-    for candidate in "${CXX:-}" g++ clang++; do
-        if [[ -n $candidate ]] && command -v "${candidate%% *}" >/dev/null; then return 0; fi
-    done
-    return 1
+    local first
+    # Words of CXX may be quoted; xargs takes them apart as vpps does.
+    if read -r first < <(xargs -n 1 <<<"${CXX:-}" 2>/dev/null) && command -v "$first" >/dev/null; then return 0; fi
+    g++ --version &>/dev/null || clang++ --version &>/dev/null # on macOS programs of these names may only ask for one
 }
 
 # A bare CI container is ours to change; somebody's machine is not.

@@ -148,6 +148,17 @@ class TestChoice:
         self.commands(tmp_path, "clang++")
         assert compiler() == ["clang++"]
 
+    def test_is_none_that_only_asks_for_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As macOS has them as long as the developer's tools are not installed."""
+        self.commands(tmp_path, "g++", "clang++")
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setattr(ziglang, "installed", lambda: None)
+        (tmp_path / "g++").write_text("#!/bin/sh\nexit 1\n")
+        assert compiler() == ["clang++"]
+        (tmp_path / "clang++").unlink()
+        assert not host_compiler.has_compiler()
+
     def test_without_any_says_how_to_get_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)

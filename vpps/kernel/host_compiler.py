@@ -144,23 +144,41 @@ def compiler() -> list[str]:
         if not command or shutil.which(command[0]) is None:
             raise CompileError(f"CXX={CXX.get()}: no such program; {HOW_TO_GET_ONE}")
         return command
-    for name in COMPILERS:
-        if shutil.which(name):
-            return [name]
-    zig = ziglang.installed()
-    if zig:
-        return list(zig)
+    if command := _found():
+        return command
     raise CompileError(f"vpps needs a C++ compiler, and neither g++ nor clang++ was found: {HOW_TO_GET_ONE}")
 
 
 def has_compiler() -> bool:
     """Whether there is a compiler. One that CXX names counts, and is complained of when something is to be compiled."""
-    return CXX.is_set or any(map(shutil.which, COMPILERS)) or ziglang.installed() is not None
+    return CXX.is_set or bool(_found())
+
+
+def _found() -> list[str]:
+    """The command of a compiler that CXX does not name; [] where there is none."""
+    for name in COMPILERS:
+        if (path := shutil.which(name)) and _works(path):
+            return [name]
+    return [*(ziglang.installed() or ())]
 
 
 @lru_cache(maxsize=8)
+def _works(path: str) -> bool:
+    """Whether a program is a compiler: on macOS those of their names only ask for the developer's tools, at first."""
+    try:
+        compiler_version((path,))
+    except CompileError as error:  # of anything else it is told when something is compiled
+        return not isinstance(error.__cause__, subprocess.CalledProcessError)
+    return True
+
+
 def compiler_version(command: tuple[str, ...]) -> str:
     """What the compiler says of itself; part of the cache key."""
+    return _version((shutil.which(command[0]) or command[0], *command[1:]))
+
+
+@lru_cache(maxsize=8)
+def _version(command: tuple[str, ...]) -> str:
     is_zig = ziglang.is_zig(command)
     query = [*command[:-1], "version"] if is_zig else [*command, "--version"]
     try:

@@ -16,7 +16,7 @@ import pytest
 from tests.kernel.cache.builders import copy, names, refuse
 from vpps.errors import CompileError
 from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, loaded, obtain, read_binary
-from vpps.kernel.host_compiler import build_library, compiler_version
+from vpps.kernel.host_compiler import build_library
 from vpps.kernel.prebuilt import HostLibrary
 
 pytestmark = pytest.mark.host
@@ -171,7 +171,6 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, com
     )
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
-    compiler_version.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "ST_NOEXEC"), reason="the system does not say how a file system is mounted")
