@@ -70,11 +70,11 @@ def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None
 @pytest.mark.parametrize("layout", [RECORDED, READERS])
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
 def test_large_batches(name: str, layout: str) -> None:
-    """Of 150 graphs: lists, rows and memory of thousands of vertices are what the verifier takes them for."""
+    """Of 60 graphs: lists, rows and memory of many vertices are what the verifier takes them for."""
     network = bulk_models.NETWORKS[name]
     model, made, p = network.make()
     graph = vpps.Graph()
-    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(1), 150)).loss
+    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(1), 60)).loss
     planner = Planner(Distribution(model, 3, 16, 0, train=True), layout=layout)
     for plan in planner.plan_training(graph, loss, None, 0), planner.plan_forward(graph, [loss]):
         launches.verify(plan)
