@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +39,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("frameworks"):
         for name in mark.args:
             pytest.importorskip(name, reason=f"{name} is not installed: scripts/test --torch installs and tests it")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_script_is_verified_twice() -> Iterator[None]:
+    """Not one that was found to be right in this process: with all multiprocessors of a GPU that takes seconds."""
+    from vpps.script import verify as verifier
+
+    verify, verified = verifier.verify, set[bytes]()
+
+    def once(script: Any, layout: Any, origin: Callable[[int], str], *launches: Any) -> None:
+        key = hashlib.sha256(pickle.dumps((script, layout, launches))).digest()
+        if key not in verified:
+            verify(script, layout, origin, *launches)
+            verified.add(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verifier, "verify", once)
+        yield
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ SAID = {
     "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
 }
-ELSEWHERE = ("raises", "adds up", "exits", "stopped")
+ELSEWHERE = ("raises", "exits", "stopped")
 """Ways that transports other than MPICH are tried with."""
 
 WAYS = [

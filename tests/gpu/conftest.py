@@ -7,9 +7,7 @@ instructions, where one kernel that knows them all runs every model. Those of we
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,6 @@ from tests import comparison, kernels
 from tests.model import test_optim
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import Properties, usable_gpu, why_cuda_is_unusable
-from vpps.script import verify as verifier
-from vpps.script.disassemble import Words
-from vpps.script.footprint import MemoryMap
 
 FOLDER = Path(__file__).parent
 FIRST = FOLDER / "test_tree_lstm.py"
@@ -59,23 +54,6 @@ def on_cuda(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles that name no target run on the GPU with all passes, as users' do, those of other processes too."""
     monkeypatch.setenv("VPPS_TARGET", "cuda")
     monkeypatch.delenv("VPPS_PASSES", raising=False)
-
-
-verify = verifier.verify
-verified: set[bytes] = set()
-
-
-@pytest.fixture(autouse=True)
-def no_script_is_verified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one that was found to be right in this process: with all multiprocessors of a GPU that takes seconds."""
-
-    def once(script: Words, layout: MemoryMap, origin: Callable[[int], str], *launches: Any) -> None:
-        key = hashlib.sha256(pickle.dumps((script, layout, launches))).digest()
-        if key not in verified:
-            verify(script, layout, origin, *launches)
-            verified.add(key)
-
-    monkeypatch.setattr(verifier, "verify", once)
 
 
 def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[Any, ...]:

@@ -48,7 +48,7 @@ def test_random_graphs_agree_with_the_reference(part: int) -> None:
 @pytest.mark.parametrize("number", range(len(launches.MACHINES)))
 def test_the_verifier_accepts_every_kind_of_launch_of_every_machine(number: int) -> None:
     """Planned without the machine: training, clipped, averaging, accumulating, inference; by any policy and layout."""
-    for seed in (number, number + 100, number + 200):
+    for seed in (number, number + 100):
         random = Random(seed)
         model, graph, used, loss = graphs.draw(random).build()
         it = launches.Example(model, graph, loss, used)

@@ -95,8 +95,10 @@ def per_level(build: Build, passes: Passes, **options: object) -> float:
     return (many - few) / 6
 
 
-@pytest.mark.parametrize("build", [lstm, tree_lstm, gru])
-@pytest.mark.parametrize("target", ["cpu", "simt"])
+ON_TARGETS = [(lstm, "cpu"), (tree_lstm, "cpu"), (gru, "cpu"), (lstm, "simt"), (tree_lstm, "simt")]
+
+
+@pytest.mark.parametrize("build, target", ON_TARGETS)
 def test_one_barrier_per_level_forward_and_backward(build: Build, target: str) -> None:
     assert per_level(build, Passes.from_environment(), target=target) == 2
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.compiler.passes.test_barriers_per_level import gru, lstm, per_level, sru, tree_lstm
+from tests.compiler.passes.test_barriers_per_level import ON_TARGETS, gru, lstm, per_level, sru, tree_lstm
 from tests.kernels import know_gradients, widen
 from tests.planner import launches
 from tests.simt import models
@@ -137,8 +137,7 @@ def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> No
             launches.verify(plan)
 
 
-@pytest.mark.parametrize("target", ["cpu", "simt"])
-@pytest.mark.parametrize("build", [lstm, tree_lstm, gru])
+@pytest.mark.parametrize("build, target", ON_TARGETS)
 def test_there_is_one_barrier_per_level(build: Callable[..., object], target: str) -> None:
     assert per_level(build, FUSED, target=target) == 2  # type: ignore[arg-type]
 
