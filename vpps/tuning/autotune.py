@@ -69,8 +69,8 @@ def gpu_axes(subject: Subject, device: Device, base: Configuration, chosen: Mapp
     """Groups of blocks that hold all weights each, so that fewer blocks read a vector; slots that follow hidden units
     with fewer vertices at a time; rows per warp in turns as VPPS has them, more until it gets worse; other policies.
 
-    What brought most on an H100 comes first (two groups 1.12 to 1.19 times as fast from batches of 16 on). Rows in
-    turns, which VPPS begins with, reached 0.73 of the speed of what the planner chooses."""
+    Rows in turns, with which VPPS begins, reached 0.73 of the speed of what the planner chooses on an H100; two groups
+    0.8 to 1.2 of it, by model and batch."""
     policies = Axis("policy", tuple(POLICIES), ordered=False)
     if "onchip" in chosen:
         return [policies]
