@@ -92,6 +92,63 @@ VP_DEVICE float log_(float x)
     return x != x ? x : x < 0.f ? nan : x == 0.f ? -infinity : x == infinity ? x : y;
 }
 
+// A finite x as an angle r, at most pi / 4 either way, behind a whole number of quarter turns: |x| = r + quarters * pi / 2.
+// 1 / (2 pi) to as many bits as count, and whole turns not computed at all (Payne & Hanek 1983): no x is too large for it.
+struct Angle {
+    float r;
+    Word quarters;
+    VP_DEVICE explicit Angle(float x)
+    {
+        const Word size = magnitude(x), exponent = size >> 23;
+        const Word m = (size & 0x7fffffu) | 0x800000u;           // |x| = m * 2^(skipped - 24)
+        const Word skipped = exponent < 126u ? 0u : exponent - 126u;
+        const auto word = [=](int i) VP_INLINE {  // of 2^-24 / (2 pi), from bit `skipped` on
+            const Word bits[] = {0x28u, 0xbe60db93u, 0x91054a7fu, 0x09d5f47du, 0x4d377036u, 0xd8a5664fu, 0x10e4107fu, 0x9458eaf7u};
+            const auto at = [&](int k) VP_INLINE {
+                const Word a = skipped < 32u ? bits[k] : bits[k + 1], b = skipped < 96u ? bits[k + 2] : bits[k + 3];
+                return skipped < 64u ? a : skipped < 128u ? b : bits[k + 4];
+            };
+            return at(i) << (skipped & 31u) | at(i + 1) >> 1 >> (31u - (skipped & 31u));
+        };
+        // Turns, less whole ones, in units of 2^-32 and 2^-64.
+        const unsigned long long low = (unsigned long long)m * word(1) + ((unsigned long long)m * word(2) >> 32);
+        const Word high = m * word(0) + (Word)(low >> 32);
+        const Word nearest = (high + 0x20000000u) >> 30;
+        const Word rest = high - (nearest << 30), more = (Word)low;
+        // Their leading 24 bits, wherever these are: a number near a multiple of pi / 2 keeps its digits.
+        const float a = (float)((int)rest >> 6) * 1.4901161193847656e-08f;                 // 2^-26
+        const float b = (float)(int)((rest & 63u) << 18 | more >> 14) * 8.8817841970012523e-16f;  // 2^-50
+        const float small = b + (float)(int)(more & 0x3fffu) * 5.4210108624275222e-20f;    // 2^-64
+        const float turns = a + small, rounding = (a - turns) + small;
+        const float far = fma_(turns, 6.28318548f, fma_(turns, -1.74845553e-07f, rounding * 6.28318548f));
+        r = exponent < 126u ? as_float(size) : far;  // below 1/2
+        quarters = exponent < 126u ? 0u : nearest;
+    }
+    // The sine of the angle that is so many quarters on.
+    VP_DEVICE float sine(Word on) const
+    {
+        const float z = r * r;
+        float s = -1.9515295891e-4f;
+        s = fma_(s, z, 8.3321608736e-3f);
+        s = fma_(s, z, -1.6666654611e-1f);
+        float c = 2.443315711809948e-5f;
+        c = fma_(c, z, -1.388731625493765e-3f);
+        c = fma_(c, z, 4.166664568298827e-2f);
+        const float y = (quarters + on) & 1u ? fma_(c * z, z, fma_(-0.5f, z, 1.f)) : fma_(s * z, r, r);
+        return as_float(as_word(y) ^ ((quarters + on) & 2u) << 30);
+    }
+};
+VP_DEVICE float sin_(float x)
+{
+    const float y = as_float(as_word(Angle(x).sine(0u)) ^ (as_word(x) & 0x80000000u));
+    return magnitude(x) < 0x7f800000u ? y : as_float(0x7fc00000u);
+}
+VP_DEVICE float cos_(float x)
+{
+    const float y = Angle(x).sine(1u);
+    return magnitude(x) < 0x7f800000u ? y : as_float(0x7fc00000u);
+}
+
 // e^x - 1 without cancellation near 0: e^x - 1 = tanh(x / 2) (e^x + 1).
 VP_DEVICE float expm1_(float x) { return x < -20.f ? -1.f : x > 88.f ? exp_(x) : tanh_(0.5f * x) * (exp_(x) + 1.f); }
 

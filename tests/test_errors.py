@@ -119,7 +119,7 @@ OPERATIONS: dict[str, Case] = {
     "truth": (lambda w: bool(w.s), vpps.TraceError, ("truth value", "Python data")),
     "equality with a number": (lambda w: w.s == 0, vpps.TraceError, ("truth value", "Python data")),
     "inequality with a number": (lambda w: w.s != 0.5, vpps.TraceError, ("truth value", "Python data")),
-    "comparison": (lambda w: w.s > 0, vpps.TraceError, ("truth value", "Python data")),
+    "comparison": (lambda w: 1 if w.s > 0 else 2, vpps.TraceError, ("truth value", "vpps.where", "Python data")),
     "max": (lambda w: max(w.s, w.y[1]), vpps.TraceError, ("truth value",)),
 }
 

@@ -203,6 +203,8 @@ void vpps_apply(int function, const float* x, float* y, long n)
     case 1: VP_SIMD for (long i = 0; i < n; i++) y[i] = log_(x[i]); break;
     case 2: VP_SIMD for (long i = 0; i < n; i++) y[i] = tanh_(x[i]); break;
     case 3: VP_SIMD for (long i = 0; i < n; i++) y[i] = sigmoid_(x[i]); break;
+    case 4: VP_SIMD for (long i = 0; i < n; i++) y[i] = sin_(x[i]); break;
+    case 5: VP_SIMD for (long i = 0; i < n; i++) y[i] = cos_(x[i]); break;
     }
 }
 

@@ -82,6 +82,64 @@ struct Gelu {
         return dy * fma_(x * slope, s * (1.f - s), s);
     }
 };
+struct Silu {
+    VP_DEVICE static float forward(float x, float) { return x * sigmoid_(x); }
+    VP_DEVICE static float backward(float x, float, float dy, float)
+    {
+        const float s = sigmoid_(x);
+        return dy * fma_(x * s, 1.f - s, s);
+    }
+};
+struct Sin {
+    VP_DEVICE static float forward(float x, float) { return sin_(x); }
+    VP_DEVICE static float backward(float x, float, float dy, float) { return dy * cos_(x); }
+};
+struct Cos {
+    VP_DEVICE static float forward(float x, float) { return cos_(x); }
+    VP_DEVICE static float backward(float x, float, float dy, float) { return -dy * sin_(x); }
+};
+// Comparisons, 1 where they are true, of a NaN nowhere; with a Python constant, and of two operands.
+struct Above {
+    VP_DEVICE static float forward(float x, float value) { return x > value ? 1.f : 0.f; }
+};
+struct Below {
+    VP_DEVICE static float forward(float x, float value) { return x < value ? 1.f : 0.f; }
+};
+struct NotBelow {
+    VP_DEVICE static float forward(float x, float value) { return x >= value ? 1.f : 0.f; }
+};
+struct NotAbove {
+    VP_DEVICE static float forward(float x, float value) { return x <= value ? 1.f : 0.f; }
+};
+struct Equals {
+    VP_DEVICE static float forward(float x, float value) { return x == value ? 1.f : 0.f; }
+};
+struct Greater {
+    VP_DEVICE static float forward(float a, float b, float) { return a > b ? 1.f : 0.f; }
+};
+struct GreaterEqual {
+    VP_DEVICE static float forward(float a, float b, float) { return a >= b ? 1.f : 0.f; }
+};
+struct Equal {
+    VP_DEVICE static float forward(float a, float b, float) { return a == b ? 1.f : 0.f; }
+};
+// What `where` chooses by a condition, which is true unless it is 0: an operand, or a Python constant, or else 0.
+struct Keep {
+    VP_DEVICE static float forward(float c, float x, float) { return c != 0.f ? x : 0.f; }
+    VP_DEVICE static float backward0(float, float, float, float, float) { return 0.f; }
+    VP_DEVICE static float backward1(float c, float, float, float dy, float) { return c != 0.f ? dy : 0.f; }
+};
+struct Drop {
+    VP_DEVICE static float forward(float c, float x, float) { return c != 0.f ? 0.f : x; }
+    VP_DEVICE static float backward0(float, float, float, float, float) { return 0.f; }
+    VP_DEVICE static float backward1(float c, float, float, float dy, float) { return c != 0.f ? 0.f : dy; }
+};
+struct Given {
+    VP_DEVICE static float forward(float c, float value) { return c != 0.f ? value : 0.f; }
+};
+struct Unless {
+    VP_DEVICE static float forward(float c, float value) { return c != 0.f ? 0.f : value; }
+};
 struct Reciprocal {
     VP_DEVICE static float forward(float x, float) { return 1.f / x; }
     VP_DEVICE static float backward(float, float y, float dy, float) { return -dy * y * y; }

@@ -25,6 +25,8 @@ FUNCTIONS: dict[str, tuple[Function, float, float, float]] = {
     "log": (np.log, 1e-37, 1e37, 1.5),
     "tanh": (np.tanh, -12.0, 12.0, 1.5),
     "sigmoid": (sigmoid, -80.0, 80.0, 3.5),
+    "sin": (np.sin, -20.0, 20.0, 1.6),
+    "cos": (np.cos, -20.0, 20.0, 1.6),
 }
 
 
@@ -33,7 +35,7 @@ class Functions(CpuMachine):
 
     def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
         x, y = np.ascontiguousarray(x, np.float32), np.empty(x.shape, np.float32)
-        code = ("exp", "log", "tanh", "sigmoid").index(function)
+        code = list(FUNCTIONS).index(function)
         self._state.lib.vpps_apply(code, x.ctypes.data, y.ctypes.data, x.size)
         return y
 
@@ -65,11 +67,25 @@ def test_error_bound(machine: Functions, name: str) -> None:
     assert error.max() <= bound, f"{error.max():.2f} ulp at {x[error.argmax()]!r}"
 
 
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_angles_of_any_size(machine: Functions, name: str) -> None:
+    """All exponents, and floats next to multiples of a quarter turn, where few digits are left of the angle."""
+    rng = np.random.default_rng(0)
+    large = rng.uniform(1, 2, 300_000) * 2.0 ** rng.integers(-30, 128, 300_000)
+    quarters = rng.integers(1, 2**24, 300_000) * (np.pi / 2)
+    worst = [float.fromhex("0x1.5df77p+70"), float.fromhex("0x1.f37ab6p+39"), 16367173 * 2.0**72]
+    x = np.concatenate([large, quarters, worst]).astype(np.float32)
+    error = ulps(machine.apply(name, x), FUNCTIONS[name][0](x.astype(np.float64)))
+    assert error.max() <= 1.6, f"{error.max():.2f} ulp at {x[error.argmax()]!r}"
+
+
 SPECIAL = {
     "exp": [(-np.inf, 0), (-1000, 0), (np.inf, np.inf), (1000, np.inf), (89, np.inf), (0, 1), (-0.0, 1)],
     "log": [(0, -np.inf), (-0.0, -np.inf), (np.inf, np.inf), (1, 0), (-1, np.nan), (-np.inf, np.nan)],
     "tanh": [(np.inf, 1), (-np.inf, -1), (100, 1), (-100, -1), (0, 0), (1e-40, 1e-40), (1e-20, 1e-20)],
     "sigmoid": [(np.inf, 1), (-np.inf, 0), (0, 0.5), (200, 1), (-200, 0)],
+    "sin": [(np.inf, np.nan), (-np.inf, np.nan), (0, 0), (-0.0, -0.0), (1e-40, 1e-40), (-1e-20, -1e-20)],
+    "cos": [(np.inf, np.nan), (-np.inf, np.nan), (0, 1), (-0.0, 1), (1e-20, 1)],
 }
 
 

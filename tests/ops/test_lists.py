@@ -286,3 +286,15 @@ def test_an_empty_list_in_the_first_call_takes_its_shape_from_its_uses() -> None
     q = graph.lookup(xs, 0)
     lists = [[graph.lookup(xs, i) for i in range(n)] for n in (0, 3)]
     check(model, graph, [f(q, keys) for f in (weigh, squashed, extended) for keys in lists])
+
+
+@pytest.mark.parametrize("shape", [(), (33,), (5, 7)])
+def test_logsumexp_element_by_element(shape: tuple[int, ...]) -> None:
+    """Of no elements it is the logarithm of no sum."""
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", *shape, scale=30.0)
+    total = vpps.cell(lambda xs: vpps.logsumexp(xs) + vpps.logsumexp(vpps.each(vpps.tanh, xs)), elements={"xs": shape})
+    graph = vpps.Graph()
+    check(model, graph, [total([graph.lookup(xs, i % 40) for i in range(n)]) for n in LENGTHS[1:]])
+    with vpps.Handle(model, train=False) as handle:
+        assert np.all(np.array(handle.forward(graph, [graph.call(total, [])])) == -np.inf)

@@ -44,6 +44,14 @@ UNARY: dict[str, Op] = {
     "mean": vpps.mean,
     "slice": lambda x: x[: max(1, x.shape[0] // 2)],
     "element": lambda x: x[-1],
+    "comparisons with numbers": lambda x: (
+        (x > 0.1) + (x < -0.3) * 2 + (x <= 0.5) * 4 + (x >= 0.2) * x + vpps.eq(x, x[0])
+    ),
+    "where of numbers": lambda x: (
+        vpps.where(x > 0, 2, x) - vpps.where(x < 0.4, x, -1.5) * vpps.where(vpps.eq(x, 0), 3, 5)
+    ),
+    "where of scalars": lambda x: vpps.where(x[0] < x, x[-1], x) + vpps.where(x[0] < 0, x, 0.0),
+    "sines of large": lambda x: vpps.sin(x * 64) + vpps.cos(x * -4096),
 }
 BINARY: dict[str, Op] = {
     **{name: function for name, function in MAPS.items() if DERIVED[name].arity == 2},
@@ -59,6 +67,11 @@ BINARY: dict[str, Op] = {
     "dot": vpps.dot,
     "mse": vpps.mse,
     "concat": lambda a, b: vpps.concat([a, b, a]),
+    "stack": lambda a, b: vpps.stack([a, b, a * b]),
+    "stack of scalars": lambda a, b: vpps.stack([a[0], b[-1]]),
+    "logsumexp of three": lambda a, b: vpps.logsumexp([a, b * 90, a - b]),
+    "comparisons": lambda a, b: (a > b) * a + (a >= b) * b - (a < b) * (a <= a) * b + vpps.eq(a, a) - vpps.eq(a, b),
+    "where": lambda a, b: vpps.where(a > b, vpps.log(a - b), b) * vpps.where(a * b, a, b[0]),
 }
 WIDTHS = (1, 33, 64, 200)
 

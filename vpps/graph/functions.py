@@ -23,7 +23,9 @@ __all__ = [
     "concat",
     "dropout",
     "each",
+    "eq",
     "log_softmax",
+    "logsumexp",
     "lookup",
     "max",
     "mean",
@@ -31,7 +33,9 @@ __all__ = [
     "reshape",
     "softmax",
     "split",
+    "stack",
     "sum",
+    "where",
 ]
 
 
@@ -47,6 +51,43 @@ def clamp(x: Value, low: float | None = None, high: float | None = None) -> Any:
     if high is not None:
         y = record("at_most", [y], value=as_constant(high, "clamp"))
     return record("copy", [y]) if isinstance(y, Parameter) else y
+
+
+@overload
+def eq(a: One, b: One | float) -> Expression: ...  # type: ignore[overload-overlap]
+@overload
+def eq(a: Value, b: Value | float) -> Rows: ...
+def eq(a: Value, b: Value | float) -> Any:
+    """1 where a and b are equal, else 0, element by element; `a == b` asks whether they are one expression.
+
+    `a > b`, `a >= b`, `a < b` and `a <= b` compare likewise. Comparisons with NaN are 0; no gradient flows through any.
+    """
+    number = as_number(b)
+    return record("equal", [a, b]) if number is None else record("equals", [a], value=number)
+
+
+@overload
+def where(condition: One, a: One | float, b: One | float) -> Expression: ...  # type: ignore[overload-overlap]
+@overload
+def where(condition: Value, a: Value | float, b: Value | float) -> Rows: ...
+def where(condition: Value, a: Value | float, b: Value | float) -> Any:
+    """a where a condition is true, else b, element by element. What is not chosen does not matter, not even a NaN.
+
+    Args:
+        condition: such as `x > 0`; true unless it is 0. No gradient flows through it.
+        a, b: of the condition's shape, scalars, or Python numbers. Where one is not chosen, its gradient is 0.
+    """
+    condition = stop_gradient(condition)
+    parts: list[Any] = []
+    for x, of_number, of_operand in ((a, "given", "keep"), (b, "unless", "drop")):
+        number = as_number(x)
+        if number is None:
+            parts.append(record(of_operand, [condition, x]))
+        elif number:
+            parts.append(record(of_number, [condition], value=number))
+    if not parts:
+        return record("given", [condition], value=0.0)
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
 @overload
@@ -111,6 +152,11 @@ def _items_or_result(op: str, x: Any) -> list[Any] | Expression:
         return record(f"list_{op}", [x])
     if isinstance(x, Rows):
         return reduce_rows(LIST_CELLS[op], x)
+    return _items(op, x)
+
+
+def _items(op: str, x: Any) -> list[Any]:
+    """Those of a Python list, one at least."""
     items = as_items(x, op)
     if not items:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
@@ -178,6 +224,27 @@ def _normalised(op: str, x: Any, of_items: Callable[[list[Expression]], list[Exp
     return of_items([x - top for x in items])
 
 
+@overload
+def logsumexp(x: One | ListExpression) -> Expression: ...
+@overload
+def logsumexp(x: Rows) -> Rows: ...
+@overload
+def logsumexp(x: Sequence[Value]) -> Any: ...
+def logsumexp(x: Any) -> Any:
+    """Logarithm of the sum of exponentials, stable for large ones; of a vector a scalar, of a list element by element.
+
+    Of an empty list argument it is minus infinity, as the logarithm of no sum; of rows it is that of each row.
+    """
+    if isinstance(x, Operand):
+        return record("logsumexp", [x])
+    if isinstance(x, ListExpression):
+        top = stop_gradient(max(x))
+        return top + log(sum(each(lambda e: exp(e - top), x)))
+    items = _items("logsumexp", x)
+    top = stop_gradient(max(items))
+    return top + log(sum([exp(item - top) for item in items]))
+
+
 def lookup(table: Lookup, row: Label) -> Expression:
     """Row of a table, inside a cell; in a graph, `graph.lookup(table, row)`. Raises IndexRangeError."""
     return record("lookup", [table, row])
@@ -190,6 +257,28 @@ def concat(parts: Sequence[Value]) -> Rows: ...
 def concat(parts: Sequence[Value]) -> Any:
     """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
     return record("concat", as_items(parts, "concat"))
+
+
+@overload
+def stack(rows: Sequence[One]) -> Expression: ...  # type: ignore[overload-overlap]
+@overload
+def stack(rows: Sequence[Value]) -> Rows: ...
+def stack(rows: Sequence[Value]) -> Any:
+    """Vectors of one length as the rows of a matrix; of scalars, a vector.
+
+    Raises:
+        ShapeError: no rows, or rows of several shapes; matrices, which `concat` joins.
+    """
+    items = as_items(rows, "stack")
+    shapes = {x.shape for x in items if isinstance(x, Operand)}
+    if len(shapes) > 1 or not items or any(len(shape) > 1 for shape in shapes):
+        raise ShapeError(
+            f"stack({items!r}): expects one or more vectors of one length, or scalars; concat joins vectors of any "
+            "length, and matrices row after row"
+        )
+    joined = concat(items)
+    width = size(items[0].shape)
+    return reshape(joined, (len(items), width)) if items[0].shape else joined
 
 
 @overload

@@ -7,9 +7,9 @@ from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 
 __all__ = [
-    "abs", "argmax", "binary_cross_entropy_with_logits", "cosine", "cross_entropy", "dot", "elu", "exp", "gelu",
-    "hinge", "kl_div", "layer_norm", "leaky_relu", "log", "logsumexp", "maximum", "minimum", "mse", "outer", "pick",
-    "relu", "sigmoid", "softplus", "sqrt", "square", "squared_distance", "stop_gradient", "tanh", "transpose",
+    "abs", "argmax", "binary_cross_entropy_with_logits", "cos", "cosine", "cross_entropy", "dot", "elu", "exp", "gelu",
+    "hinge", "kl_div", "layer_norm", "leaky_relu", "log", "maximum", "minimum", "mse", "outer", "pick", "relu",
+    "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "squared_distance", "stop_gradient", "tanh", "transpose",
 ]
 
 @overload
@@ -73,6 +73,21 @@ def gelu(x: One) -> Expression:
 @overload
 def gelu(x: Value) -> Rows: ...
 @overload
+def silu(x: One) -> Expression:
+    """x times the logistic function of x, also called swish, element by element."""
+@overload
+def silu(x: Value) -> Rows: ...
+@overload
+def sin(x: One) -> Expression:
+    """Sine of an angle in radians, however large, element by element."""
+@overload
+def sin(x: Value) -> Rows: ...
+@overload
+def cos(x: One) -> Expression:
+    """Cosine of an angle in radians, however large, element by element."""
+@overload
+def cos(x: Value) -> Rows: ...
+@overload
 def maximum(a: One, b: One) -> Expression:
     """The larger of a and b, element by element; where they are equal, a gets the gradient."""
 @overload
@@ -129,11 +144,6 @@ def cosine(a: One, b: One) -> Expression:
     """Cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes."""
 @overload
 def cosine(a: Value, b: Value) -> Rows: ...
-@overload
-def logsumexp(x: One) -> Expression:
-    """Logarithm of the sum of exponentials of a vector; a scalar, stable for large elements."""
-@overload
-def logsumexp(x: Value) -> Rows: ...
 @overload
 def pick(x: One, i: Label) -> Expression:
     """Element of a vector at a per-vertex position; `x[i]` is the one at a fixed position.

@@ -110,6 +110,12 @@ def _gelu_slope(x: Array, y: Array) -> Array:
     return slope
 
 
+def _silu_slope(x: Array, y: Array) -> Array:
+    gate = logistic(x)
+    slope: Array = gate + y * (1 - gate)
+    return slope
+
+
 unary("tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", "y", gradient_flops=3)
 unary("sigmoid", logistic, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", "y", gradient_flops=3)
 unary("relu", lambda x: np.maximum(x, 0), lambda x, y: (x > 0) * 1.0, 1, "max(x, 0); the slope at 0 is 0", "a")
@@ -195,6 +201,10 @@ unary(
     "a",
 )
 
+unary("silu", lambda x: x * logistic(x), _silu_slope, 12, "x times the logistic function of x, also called swish", "a")
+unary("sin", np.sin, lambda x, y: np.cos(x), 40, "sine of an angle in radians, however large", "a")
+unary("cos", np.cos, lambda x, y: -np.sin(x), 40, "cosine of an angle in radians, however large", "a")
+
 binary(
     "div",
     np.divide,
@@ -229,3 +239,47 @@ _register(
     differentiable=False,
     signature="x",
 )
+
+
+def _no_slope(x: Array, *unused: Any) -> Array:
+    return np.zeros_like(x)
+
+
+def _comparison(name: str, of_number: str, test: Callable[..., Any], sign: str) -> None:
+    """1 where a test is true, else 0: of two operands (if it has a name), and of one and a number."""
+
+    def truth(a: Array, b: Any) -> Array:
+        return test(a, b) * 1.0  # type: ignore[no-any-return]
+
+    rest: dict[str, Any] = {"differentiable": False, "signature": ""}
+    if name:
+        doc = f"1 where a {sign} b, else 0; it has no gradient"
+        binary(name, truth, lambda a, b, dy: (_no_slope(dy), _no_slope(dy)), doc, **rest)
+    unary(
+        of_number,
+        truth,
+        _no_slope,
+        1,
+        f"1 where x {sign} a Python constant, else 0; it has no gradient",
+        **rest | {"value": 0.75},
+    )
+
+
+def _choice(name: str, of_number: str, chosen: Callable[[Array], Any], condition: str) -> None:
+    """What `where` takes by a condition: an operand, or a number, or else 0."""
+
+    def choose(c: Array, x: Any) -> Array:
+        return np.where(chosen(c), x, 0.0)
+
+    doc = f"where a condition is {condition}, else 0; no gradient flows through the condition"
+    binary(name, choose, lambda c, x, dy: (_no_slope(dy), choose(c, dy)), f"x {doc}", ("", "a"), signature="")
+    unary(of_number, choose, _no_slope, 1, f"a Python constant {doc}", differentiable=False, **_CONSTANT)
+
+
+_comparison("greater", "above", np.greater, ">")
+_comparison("greater_equal", "not_below", np.greater_equal, ">=")
+_comparison("", "below", np.less, "<")
+_comparison("", "not_above", np.less_equal, "<=")
+_comparison("equal", "equals", np.equal, "==")
+_choice("keep", "given", lambda c: c != 0, "true")
+_choice("drop", "unless", lambda c: c == 0, "not true")

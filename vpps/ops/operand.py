@@ -73,13 +73,19 @@ class Recorder(Protocol):
         """The error for `what`, which uses `x` of another recorder."""
 
 
-def _with_number(op: str, of_number: str, sign: int = 1) -> Operator:
-    """An operator, which with a number is an op with a constant."""
+def _with_number(op: str, of_number: str, sign: int = 1, swapped: bool = False) -> Operator:
+    """An operator, which with a number is an op with a constant.
+
+    Args:
+        swapped: the op takes its operands the other way round.
+    """
 
     @_operator
     def operator(self: Operand, other: Any) -> Expression:
         number = None if isinstance(other, Operand) else as_number(other)
-        return record(op, [self, other]) if number is None else record(of_number, [self], value=sign * number)
+        if number is not None:
+            return record(of_number, [self], value=sign * number)
+        return record(op, [other, self] if swapped else [self, other])
 
     return operator
 
@@ -164,10 +170,16 @@ class Operand:
     def _no_truth(self, *unused: Any) -> Any:
         raise TraceError(
             f"{self!r} has no truth value while the graph is being recorded; a cell is traced once, so it cannot "
-            "branch on values. Branch on Python data, or make two cells"
+            "branch on values: vpps.where(x > y, a, b) chooses, and vpps.eq(x, y) compares as == cannot. Or branch on "
+            "Python data, or make two cells"
         )
 
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth
+    __bool__ = _no_truth
+
+    __gt__ = _with_number("greater", "above")
+    __ge__ = _with_number("greater_equal", "not_below")
+    __lt__ = _with_number("greater", "below", swapped=True)
+    __le__ = _with_number("greater_equal", "not_above", swapped=True)
 
     def __eq__(self, other: object) -> bool:
         """Identity, so that operands can be found in lists; a comparison with a number can only be meant for values."""

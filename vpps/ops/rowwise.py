@@ -185,7 +185,7 @@ def cosine(a: Array, b: Array) -> Any:
     return _total(a * b) / np.maximum(_norm(a) * _norm(b), COSINE_EPS)
 
 
-@rowwise(_vector_to_scalar, 12, lambda x, y, dy: softmax(x) * dy, "x", "LogSumExp")
+@rowwise(_vector_to_scalar, 12, lambda x, y, dy: softmax(x) * dy, device="LogSumExp")
 def logsumexp(x: Array) -> Any:
     """logarithm of the sum of exponentials of a vector; a scalar, stable for large elements"""
     return _logsumexp(x)[:, 0]

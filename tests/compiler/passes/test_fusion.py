@@ -152,7 +152,8 @@ def test_every_elementwise_op() -> None:
     @vpps.cell
     def everything(s: E) -> E:
         x, y = vpps.tanh(a * s), vpps.sigmoid(b * s) + 0.3
-        terms = [-x, x - y, 0.7 * x, vpps.clamp(x, -0.2, 0.3), 1 / y, x / y]
+        terms = [-x, x - y, 0.7 * x, vpps.clamp(x, -0.2, 0.3), 1 / y, x / y, (x > y) + (y >= x) + vpps.eq(x, y)]
+        terms += [vpps.where(c, x, y) - vpps.where(c, 2, 3) for c in (x > 0.1, x < 0.1, x >= 0, x <= 0, vpps.eq(x, 0))]
         for op in (op for op in DERIVED.values() if op.form is Form.MAP):
             operands = (y if "low" in op.samples else x, 2 * y)[: op.arity]
             terms.append(getattr(vpps, op.name)(*operands) * y)
