@@ -34,7 +34,7 @@ def sample(op: Op, rng: np.random.Generator) -> tuple[dict[str, Any], list[NDArr
         case Form.SLICE:
             return {"start": 1, "stop": 3, "scalar": False}, [draw(N, 5)]
         case Form.PACKED_MATMUL:
-            return attrs, [draw(4, 5), draw(N, 5, 3)]
+            return attrs, [draw(4, 5), draw(N, 4 if op.name == "affine_transposed" else 5, 3)]
         case Form.MATMUL if op.name == "outer":
             return attrs, [draw(N, 2), draw(N, 3)]
         case Form.MATMUL:

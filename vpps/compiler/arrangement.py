@@ -53,7 +53,7 @@ def matrices_of(
 ) -> dict[Parameter, MatrixSpec]:
     """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
 
-    Those that multiply computed matrices as well are left out: they stay in memory, where all products find them.
+    Those that are used otherwise as well, as of computed matrices or transposed, are left out: they stay in memory.
     `passes` are those of the cell compiler; default as VPPS_PASSES says. `stacks` take the place of their members.
     """
     passes = Passes.from_environment() if passes is None else passes
@@ -67,7 +67,7 @@ def matrices_of(
             p = node.parameter
             if not live[i] or p is None:
                 continue
-            if node.op.form is Form.PACKED_MATMUL:
+            if node.finds_matrix_in_memory:
                 excluded.add(p)
             elif node.op.form is Form.MATVEC and p not in found:
                 rows, columns = p.shape

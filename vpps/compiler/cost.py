@@ -68,7 +68,7 @@ def flops(cell: TracedCell, lists: Sequence[Lists]) -> float:
     for node in cell.nodes:
         form = node.op.form
         if form in (Form.MATVEC, Form.PACKED_MATMUL) and node.parameter is not None:
-            own = 2 * size(node.shape) * node.parameter.shape[1]
+            own = 2 * size(node.parameter.shape) * size(node.shape[1:])
         elif form is Form.MATMUL:
             own = node.op.cost([cell.nodes[i].shape for i in node.inputs], node.shape).flops
         else:

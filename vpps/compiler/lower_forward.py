@@ -204,6 +204,7 @@ class Forward:
         for j, node in enumerate(self.nodes):
             if self.live[j] and i in node.inputs:
                 product = node.op.form in (Form.MATVEC, Form.PACKED_MATMUL) and i not in node.inputs[1:]
+                product = product and node.op.name != "affine_transposed"  # whose gradient reads it as one
                 if not product and not (node.op.form is Form.CONCAT and self._is_segments(j)):
                     return False
         return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vpps.compiler.instr import Instr, View
+from vpps.compiler.instr import NO_BIAS, Instr, View
 from vpps.record.trace import Node
 
 if TYPE_CHECKING:
@@ -101,26 +101,39 @@ def transpose_backward(low: Backward, i: int, node: Node, dy: View) -> None:
 
 
 def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
-    """Y = W M, W a parameter."""
+    """Y = W M, W a parameter or the transpose of one; M may be a vector then."""
     assert node.parameter is not None
-    rows, inner = node.parameter.shape
+    place, shape = low.places[node.parameter], node.parameter.shape
+    weights = place.weights
+    if _is_transposed(node):
+        weights, shape = place.transposed, shape[::-1]
     operands = low.segments(node.inputs[0])
-    _multiply_packed(low, i, i, low.places[node.parameter].weights, (rows, inner), operands, dst, False)
+    _multiply_packed(low, i, i, weights, shape, operands, dst=dst, accumulate=False, is_vector=len(node.shape) == 1)
+
+
+def _is_transposed(node: Node) -> bool:
+    """Whether a product with a parameter is one with its transpose."""
+    return node.op.name == "affine_transposed"
 
 
 def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None:
-    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward."""
+    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward. Of Y = W^T M they are W dY and
+    M dY^T."""
     (j,), matrix = node.inputs, node.parameter
     assert matrix is not None
-    place, (rows, inner) = low.places[matrix], matrix.shape
+    place, (rows, inner), is_vector = low.places[matrix], matrix.shape, len(node.shape) == 1
+    transposed = _is_transposed(node)
     if low.needs[j]:
-        write = partial(_multiply_packed, low, i, j, place.transposed, (inner, rows), [dy])
+        weights, shape = (place.weights, (rows, inner)) if transposed else (place.transposed, (inner, rows))
+        write = partial(_multiply_packed, low, i, j, weights, shape, [dy], is_vector=is_vector)
         low.contribute(i, j, low.width(j), write)
     if matrix.trainable:
-        values = {"gradient": place.gradient, "inner": inner, "columns": node.shape[1]}
-        operands = {"dy": dy, "x": low.segments(j)}
-        instr = Instr("packed_matmul_gradient", i, node.domain, rows, 1, operands, values)
-        low.add_parameter_gradient(matrix, instr)
+        operands = {"dy": low.view_of(j), "x": [dy]} if transposed else {"dy": dy, "x": low.segments(j)}
+        values = {"gradient": place.gradient, "columns": inner, "matrix": 0}
+        if not is_vector:
+            values = {"gradient": place.gradient, "inner": inner, "columns": node.shape[1]}
+        name = "outer" if is_vector else "packed_matmul_gradient"
+        low.add_parameter_gradient(matrix, Instr(name, i, node.domain, rows, 1, operands, values))
 
 
 def _multiply_packed(
@@ -132,8 +145,12 @@ def _multiply_packed(
     x: list[View],
     dst: View,
     accumulate: bool,
+    is_vector: bool,
 ) -> None:
-    """dst = packed weights of a shape times a matrix, whose rows lie in the segments x."""
+    """dst = packed weights of a shape times a vector, or a matrix, whose rows lie in the segments x."""
     rows, inner = shape
+    name, operands = "packed_matmul", {"x": x}
     values = {"weights": weights, "inner": inner, "columns": dst.width // rows}
-    low.emit("packed_matmul", i, dst, values, parts_of=parts_of, accumulate=accumulate, operands={"x": x})
+    if is_vector:
+        name, operands, values = "matvec", {"bias": NO_BIAS, "x": x}, {"weights": weights, "columns": inner, "matrix": 0}
+    low.emit(name, i, dst, values, parts_of=parts_of, accumulate=accumulate, operands=operands)

@@ -25,7 +25,7 @@ from vpps.record.examples import MOST, NONE, ExampleNumbers
 from vpps.record.inputs import Cells
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
-from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.record.trace import PRODUCTS, Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.record.typed_map import typed_map
 from vpps.record.vertices import Block, extend
 from vpps.text import dir_without
@@ -359,7 +359,7 @@ class Graph:
             else:
                 if op == "lookup":
                     check_table(x, self._where(op))
-                elif i or op != "affine":  # which begins with a matrix
+                elif i or op not in PRODUCTS:  # which begin with a matrix
                     check_operand(x, op, self._where(op))
                 key.append(x)
                 model = x.model

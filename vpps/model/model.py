@@ -20,7 +20,7 @@ from vpps.init import INITIALISERS, Initialiser
 from vpps.model import checkpoint
 from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
-from vpps.ops.operand import Operand
+from vpps.ops.operand import Expression, Operand, record
 from vpps.text import Readable, dir_without
 from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path, as_shape
 
@@ -57,6 +57,7 @@ class Parameter(Operand, Hinting):
         self.shape: Shape = value.shape
         self._trainable = trainable
         self.version = 0
+        self.is_transposed = False  # some cell multiplies by its transpose
         # The Model's copy; older than the training handle's while that one trains. Always written in place: tensors of
         # PyTorch may share its memory (vpps.torch).
         self.host = value
@@ -68,6 +69,13 @@ class Parameter(Operand, Hinting):
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
 
     __dir__ = dir_without("data host model requires_grad version")
+
+    @property
+    def T(self) -> Transposed:  # type: ignore[override]
+        """The transpose of a matrix, to multiply by: `W.T @ x`. It is no copy, and is trained as W."""
+        if len(self.shape) != 2:
+            raise ShapeError(f"{self!r}.T: expected a matrix; a vector has no transpose")
+        return Transposed(self)
 
     @property
     def model(self) -> Model:
@@ -134,6 +142,34 @@ class Parameter(Operand, Hinting):
         model = self._model()
         if model is not None:
             model.pull_weights()
+
+
+class Transposed(Operand):
+    """`W.T` of a parameter: what `W.T @ x` multiplies by.
+
+    Attributes:
+        T: the parameter.
+        shape: of the transpose.
+    """
+
+    def __init__(self, parameter: Parameter) -> None:
+        self.parameter = parameter
+        self.shape = parameter.shape[::-1]
+
+    def __repr__(self) -> str:
+        return f"<transpose of {self.parameter!r}>"
+
+    @property
+    def T(self) -> Parameter:  # type: ignore[override]
+        return self.parameter
+
+    def __matmul__(self, other: Any) -> Expression:
+        parameter = self.parameter
+        product: Expression = record("affine_transposed", [parameter, other])
+        if not parameter.is_transposed:  # those that only evaluate make room for the transpose
+            parameter.is_transposed = True
+            parameter.model.layout_version += 1
+        return product
 
 
 class Lookup(Parameter):

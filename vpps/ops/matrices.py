@@ -84,6 +84,22 @@ def _columns_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tup
     return np.einsum("vrn,vcn->rc", dy, x), w.T @ dy
 
 
+def _transposed_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    w, x = shapes
+    if len(w) != 2 or not 1 <= len(x) <= 2 or w[0] != x[0]:
+        raise ValueError(
+            f"a vector of length {w[0]}, or a matrix of {w[0]} rows, on the right of the transpose of a parameter of "
+            f"shape {w}"
+        )
+    return (w[1], *x[1:])
+
+
+def _transposed_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    w, x = xs
+    summed = [0, *range(2, x.ndim)]
+    return np.tensordot(x, dy, (summed, summed)), np.einsum("rc,vc...->vr...", w, dy)
+
+
 register(
     "reshape",
     Form.RESHAPE,
@@ -138,4 +154,14 @@ register(
     _columns_back,
     lambda shapes, out: Cost(2 * size(out) * shapes[0][1], sum(map(size, shapes)) + size(out)),
     doc="W @ M: parameter matrix times computed matrix",
+)
+register(
+    "affine_transposed",
+    Form.PACKED_MATMUL,
+    None,
+    _transposed_shape,
+    lambda attrs, w, x: np.einsum("rc,vr...->vc...", w, x),
+    _transposed_back,
+    lambda shapes, out: Cost(2 * size(out) * shapes[0][0], sum(map(size, shapes)) + size(out)),
+    doc="W.T @ x, or W.T @ M: parameter matrix, transposed, times vector or computed matrix",
 )

@@ -311,7 +311,7 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 
 def shown(op: str) -> str:
     """The name of an op as the user wrote it."""
-    return "@" if op in ("affine", "affine_columns", "matmul") else op
+    return "@" if op in ("affine", "affine_columns", "affine_transposed", "matmul") else op
 
 
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:

@@ -216,7 +216,7 @@ class Distribution:
             p = stacks.of.get(own, own)
             if p not in self.physical:
                 matrix, floats = self.is_packed(p), self._floats(p)
-                transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
+                transposed = take(self.packed_size(p.shape[::-1])) if matrix and (train or p.is_transposed) else 0
                 weights = take(floats)
                 updated = train and p.trainable
                 gradient = gradients.get(p) or (take(floats) if updated and accumulates else 0)

@@ -28,6 +28,7 @@ class Stack(Parameter):
         self.name = "+".join(p.name for p in members)
         self.shape = (len(members) * first.shape[0], *first.shape[1:])
         self._trainable = first.trainable
+        self.is_transposed = False  # then it would not be stacked
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.examples import ExampleNumbers
 from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
-from vpps.record.trace import List, TracedCell, check_operand
+from vpps.record.trace import PRODUCTS, List, TracedCell, check_operand
 from vpps.values import Float32, as_array, as_float32, as_index
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
             key.append(x.shape)
             vectors.append(x)
         else:
-            if i or op != "affine" or not isinstance(x, Parameter) or isinstance(x, Lookup):
+            if i or op not in PRODUCTS or not isinstance(x, Parameter) or isinstance(x, Lookup):
                 check_operand(x, op, where)
             key.append(x)
             model = x.model

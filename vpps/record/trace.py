@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
-from vpps.model.model import Lookup, Parameter
+from vpps.model.model import Lookup, Parameter, Transposed
 from vpps.ops import OPS, Form, Op, Shape, size
 from vpps.ops.operand import Expression, Index, ListExpression, common_owner, interned, recorded, result_shape, shown
 from vpps.values import as_index, as_number
@@ -36,6 +36,12 @@ class Node:
     shape: Shape
     domain: int = 0
     parameter: Parameter | None = None
+
+    @property
+    def finds_matrix_in_memory(self) -> bool:
+        """Whether it uses a matrix otherwise than to multiply a vector, which alone can be done where the chip holds it."""
+        p = self.parameter
+        return p is not None and len(p.shape) == 2 and self.op.form is not Form.MATVEC and not isinstance(p, Lookup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,10 @@ def digest_of(cell: TracedCell) -> str:
         parameter = node.parameter.name if isinstance(node.parameter, Parameter) else None
         digest.update(repr((node.op.name, node.inputs, attributes, node.shape, node.domain, parameter)).encode())
     return digest.hexdigest()[:16]
+
+
+PRODUCTS = ("affine", "affine_transposed")
+"""Ops that a user has of a parameter of rank 2 and what it multiplies."""
 
 
 class ElementShapeFound(Exception):
@@ -338,9 +348,11 @@ class CellTrace:
             raise ShapeError(f"{self.describe()}: @ expects a matrix on its left, got {matrix!r}")
         node = self.node_of(x, "@")
         if self._is_unknown(node) and len(matrix.shape) == 2:
-            raise self._found(node, (matrix.shape[1],))
+            raise self._found(node, (matrix.shape[op == "affine"],))
         shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
-        return self._result(op if len(shape) == 1 else "affine_columns", [node], shape, matrix, attrs)
+        if op == "affine" and len(shape) == 2:
+            op = "affine_columns"
+        return self._result(op, [node], shape, matrix, attrs)
 
     def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Dropouts of a cell are told apart by their numbers: each has random numbers of its own."""
@@ -404,6 +416,7 @@ class CellTrace:
 
 APPLY: dict[Form, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expression]] = {
     Form.MATVEC: CellTrace._affine,
+    Form.PACKED_MATMUL: CellTrace._affine,
     Form.DROPOUT: CellTrace._dropout,
     Form.LOOKUP: CellTrace._lookup,
     Form.LIST_REDUCE: CellTrace._list_op,
@@ -420,11 +433,15 @@ def check_operand(x: Any, op: str, where: str) -> None:
         raise ShapeError(f"{where}: {op} of {x!r}: take a row of it with lookup(table, i)")
     if isinstance(x, Parameter) and len(x.shape) > 1:
         raise ShapeError(
-            f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @; for x @ W declare W "
-            "transposed and write W @ x"
+            f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @; for x @ W write W.T @ x, and "
+            "for M @ W with a matrix M (W.T @ M.T).T"
         )
     if isinstance(x, Expression | Parameter):
         return
+    if isinstance(x, Transposed):
+        raise ShapeError(
+            f"{where}: {op} of {x!r}: it stands on the left of @ only, W.T @ x; for M @ W.T write (W @ M.T).T"
+        )
     if isinstance(x, Index):
         raise TraceError(
             f"{where}: {op} takes no int here; only vpps.lookup, cross_entropy, hinge and pick can use {x!r}"

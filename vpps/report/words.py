@@ -75,7 +75,8 @@ def equation(node: Node) -> str:
     if form is Form.LOOKUP:
         return f"{parameter}[{read[0]}]"
     if form in (Form.MATVEC, Form.PACKED_MATMUL):
-        return " + ".join([f"{parameter} @ {read[0]}", *read[1:]])
+        flipped = "^T" if name == "affine_transposed" else ""
+        return " + ".join([f"{parameter}{flipped} @ {read[0]}", *read[1:]])
     if name == "matmul":
         a, b = (f"{x}^T" if attrs[f"transposed_{k}"] else x for k, x in zip("ab", read, strict=True))
         return f"{a} @ {b}"

@@ -31,7 +31,8 @@ class ModelCopy:
         self._parameters: dict[Parameter, Parameter] = {}
         for p in model:
             declare = self.model.lookup if isinstance(p, Lookup) else self.model.parameter
-            self._parameters[p] = declare(p.name, p.shape, values[p.name], p.trainable)
+            self._parameters[p] = own = declare(p.name, p.shape, values[p.name], p.trainable)
+            own.is_transposed = p.is_transposed
         self._cells: dict[TracedCell, TracedCell] = {}
 
     def of(self, graph: Graph, loss: Expression) -> tuple[Graph, Expression]:

@@ -108,9 +108,9 @@ def _agreed(
 
 def serves(stacks: Stacks, cell: TracedCell, ranges: bool = True) -> bool:
     """Whether a cell that had no say in them can do with stacks, and with the chip as it is: it reads no member by
-    itself, and multiplies no computed matrix by a parameter."""
+    itself, and uses no matrix otherwise than to multiply vectors."""
     made = horizontal(cell, stacks, ranges)[0]
-    return stacks.of.keys().isdisjoint(_read(made)) and all(n.op.form is not Form.PACKED_MATMUL for n in made.nodes)
+    return stacks.of.keys().isdisjoint(_read(made)) and not any(n.finds_matrix_in_memory for n in made.nodes)
 
 
 def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
