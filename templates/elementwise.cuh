@@ -141,3 +141,52 @@ VP_ROUTINE void column_sum(const Vp& vp, const ColumnSum& i)
                     [&](int u, float sum) { y[u] = accumulate ? y[u] + sum : sum; });
     });
 }
+
+// dst[r] = rows of a packed matrix, one after the other: from row labels[r] on, or from the first where there is no list.
+template <class Args> VP_DEVICE int first_row(const Vp& vp, const Args& i, int r)
+{
+    return i.labels == vp.script ? 0 : (int)i.labels[r];
+}
+VP_ROUTINE void packed_rows(const Vp& vp, const PackedRows& i)
+{
+    const int columns = (int)i.columns;
+    const auto rows = [&](int r) {
+        struct { float* y; int first; } row = {i.dst.row(r), first_row(vp, i, r)};
+        return row;
+    };
+    for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
+        for_units(vp, r0, r1, u0, u1, rows, [&](const auto& row, int u) {
+            const int at = row.first + u / columns;
+            row.y[u] = vp.pool[i.weights + ((size_t)(at / VP_PANEL) * columns + u % columns) * VP_PANEL + at % VP_PANEL];
+        });
+    });
+}
+
+// G = (or +=) sum over r of dy[r], added to the rows that it is the gradient of: tile by tile, each in the order of r.
+VP_ROUTINE void packed_rows_gradient(const Vp& vp, const PackedRowsGradient& i)
+{
+    const int columns = (int)i.columns, count = (int)i.dy_width / columns;
+    const OwnTiles own(vp, i.head.width, columns);
+    const auto tile = [&](int panel, int from) { return vp.pool + i.gradient + ((size_t)panel * columns + from) * VP_PANEL; };
+    if (own.first == own.last) return;
+    if (!(i.head.flags & ACCUMULATE))
+        for_tiles(vp, i.head.width, columns, [&](int panel, int from, int to, int) {
+            float* g = tile(panel, from);
+            for_run(vp, (to - from) * VP_PANEL, [&](int k) { g[k] = 0.f; });
+        });
+    VP_ROLLED for (int r = 0; r < i.head.n; r++) {
+        const int first = first_row(vp, i, r);
+        const int low = most(first, own.first / own.across * VP_PANEL);
+        const int high = least(first + count, (own.last_panel() + 1) * VP_PANEL);
+        VP_ROLLED for (int row = low; row < high; row++) {
+            const int panel = row / VP_PANEL, across = panel * own.across;
+            const int begin = most(own.first, across), end = least(own.last, across + own.across);
+            VP_ROLLED for (int t = begin; t < end; t++) {
+                const int from = (t - across) * VP_TILE_COLUMNS, to = least(from + VP_TILE_COLUMNS, columns);
+                float* g = tile(panel, from) + row % VP_PANEL;
+                const float* dy = i.dy.row(r) + (size_t)(row - first) * columns + from;
+                for_run(vp, to - from, [&](int c) { g[c * VP_PANEL] += dy[c]; });
+            }
+        }
+    }
+}

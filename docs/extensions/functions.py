@@ -10,10 +10,10 @@ from vpps.ops import OPS, Form
 
 # Functions whose form would put them elsewhere, or that are no op.
 HEADINGS = {
-    "Element by element": ("clamp",),
+    "Element by element": ("clamp", "eq", "where"),
     "Reductions": ("min",),
     "Products, distances": ("dot", "cosine", "squared_distance", "bilinear"),
-    "Parts": ("pick", "split"),
+    "Parts": ("pick", "split", "stack"),
     "Lists": ("each",),
     "Losses": ("cross_entropy", "hinge", "mse", "kl_div", "binary_cross_entropy_with_logits"),
 }

@@ -24,7 +24,10 @@ HEADINGS = {
 WRITTEN = {
     "neg": "-x", "add": "a + b", "sub": "a - b", "mul": "a * b", "div": "a / b", "scale": "x * 0.5", "shift": "x + 0.5",
     "reciprocal": "1 / x", "at_least": "clamp(x, low)", "at_most": "clamp(x, high=high)", "affine": "W @ x + b",
-    "affine_columns": "W @ M", "matmul": "A @ B", "slice": "x[1:3]", "list_sum": "sum(xs)", "list_mean": "mean(xs)",
+    "affine_columns": "W @ M", "affine_transposed": "W.T @ x", "greater": "a > b", "greater_equal": "a >= b",
+    "equal": "eq(a, b)", "above": "x > 0.5", "below": "x < 0.5", "not_below": "x >= 0.5", "not_above": "x <= 0.5",
+    "equals": "eq(x, 0.5)", "keep": "where(c, x, 0)", "drop": "where(c, 0, x)", "given": "where(c, 0.5, 0)",
+    "unless": "where(c, 0, 0.5)", "matmul": "A @ B", "slice": "x[1:3]", "list_sum": "sum(xs)", "list_mean": "mean(xs)",
     "list_max": "max(xs)", "list_min": "min(xs)", "list_softmax": "softmax(xs)", "list_log_softmax": "log_softmax(xs)",
     "transpose": "A.T", "concat": "concat([a, b])", "reshape": "reshape(x, shape)",
     "lookup": "lookup(table, i)", "input": "graph.input(array)", "zeros": "graph.zeros(n)",
@@ -37,6 +40,7 @@ LETTERS = {N: "n", M: "m", K: "k", N * M: "nm", N + M: "n + m", 1: "1"}
 OPERANDS: Mapping[str, Sequence[tuple[Shape, ...]]] = {
     "affine": [((M, N), (N,), (M,))],
     "affine_columns": [((M, N), (N, K))],
+    "affine_transposed": [((M, N), (M,)), ((M, N), (M, K))],
     "matmul": [((N, M), (M, K)), ((N, M), (M,))],
     "outer": [((N,), (M,))],
     "transpose": [((N, M),)],
@@ -60,7 +64,7 @@ SUMMARIES: Mapping[str, Sequence[tuple[tuple[Shape, ...], Shape]]] = {
     "any → the same": [((s,), s) for s in _ANY],
     "any → scalar": [((s,), ()) for s in _ANY],
     "two of one shape → scalar": [((s, s), ()) for s in _ANY],
-    "two of one shape, or a scalar and any → the wider": [
+    "two of one shape, or a scalar and any, or a matrix and its rows' shape → the wider": [
         ((a, b), a or b) for a in _ANY for b in _ANY if a == b or not a or not b
     ],
 }

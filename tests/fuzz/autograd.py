@@ -82,6 +82,14 @@ def _functions(torch: Any) -> dict[str, Callable[..., Any]]:
             return torch.softmax(x, -1)
         return _List(list(torch.softmax(torch.stack(list(x)), 0)) if x else [], x.shape)
 
+    def logsumexp(x: Any) -> Any:
+        if not x:
+            return zeros(x.shape) - np.inf
+        return torch.logsumexp(torch.stack(list(x)), 0)
+
+    def where(condition: Any, a: Any, b: Any) -> Any:
+        return torch.where(condition, *(torch.as_tensor(x, dtype=torch.float64) for x in (a, b)))
+
     def cosine(a: Any, b: Any) -> Any:
         norms = (a * a).sum().clamp_min(1e-300).sqrt() * (b * b).sum().clamp_min(1e-300).sqrt()
         return (a * b).sum() / norms.clamp_min(1e-8)
@@ -95,6 +103,9 @@ def _functions(torch: Any) -> dict[str, Callable[..., Any]]:
         "min": reduced(lambda x: x.min(0).values, lambda x: x.min()),
         "softmax": softmax,
         "cosine": cosine,
+        "logsumexp": logsumexp,
+        "stack": torch.stack,
+        "where": where,
         "log_softmax": lambda x: torch.log_softmax(x, -1),
         "lookup": lambda table, row: table[row],
         "concat": torch.cat,
@@ -106,6 +117,7 @@ def _functions(torch: Any) -> dict[str, Callable[..., Any]]:
         "dropout": lambda x, rate: x,
         "stop_gradient": lambda x: x.detach(),
         "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape),
+        "silu": torch.nn.functional.silu,
         "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-        **{name: getattr(torch, name) for name in ("tanh", "sigmoid", "relu", "outer", "square")},
+        **{name: getattr(torch, name) for name in ("tanh", "sigmoid", "relu", "outer", "square", "sin", "cos")},
     }

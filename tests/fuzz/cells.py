@@ -44,6 +44,13 @@ PLAIN = (
     "vpps.maximum({a}, {b} * 0.7)",
     "vpps.gelu({a}) - vpps.stop_gradient({b})",
     "vpps.tanh({a} * vpps.cosine({a}, {p}) + {b})",
+    "vpps.where({a} > {b}, vpps.silu({a}), {b} * 0.5) - ({b} <= 0.1) * {p}",
+    "vpps.where({a} < 0.3, 0.4, vpps.sin({a})) + vpps.cos({b}) * vpps.where({p} >= {a}, {b}, -0.2)",
+    "vpps.logsumexp([{a}, {b}]) + vpps.stack([{a}, {b}])[1]",
+    "vpps.tanh({T}.T @ vpps.concat([{a}, {b}]))",
+    "vpps.tanh(vpps.reshape({L}.T @ vpps.reshape({a}, {tall}), {w}) + {T}[{last}])",
+    "vpps.tanh(vpps.reshape(vpps.tanh({L} * 2) @ vpps.reshape({a}, {tall}), {w}) + vpps.lookup({T}, {w}))",
+    "vpps.tanh(vpps.reshape(vpps.reshape({a}, {tall}) * 0.5 - vpps.reshape({b}, {tall})[{r} - 1], {w}))",
 )
 LISTS = (
     "vpps.sum({X})",
@@ -56,6 +63,7 @@ LISTS = (
     "vpps.mean(vpps.each(lambda s, x: s * vpps.tanh(x), vpps.softmax({X}), {X})) - {a}",
     "vpps.sum(vpps.each(lambda x: vpps.concat([x, {b}])[{third} : {third} + {w}], {X}))",
     "vpps.mean(vpps.each(lambda x: vpps.tanh(vpps.concat([{b}, x])[:{w}]), {Y}))",
+    "vpps.maximum(vpps.logsumexp({X}), {a})",
 )
 
 

@@ -14,6 +14,9 @@ import pytest
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.model.test_optim import OPTIMIZERS
+from tests.simt.test_slots import (
+    test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multiply_vectors,  # noqa: F401
+)
 from tests.training import ReferenceTraining
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip import Gradients, OnChip, Tier

@@ -503,3 +503,25 @@ class TestOtherModels:
             model.restore(path, strict=strict)
         assert all(words in str(caught.value) for words in ("'words'", "(5, 4)", "(7, 4)"))
         assert same_bits(model.numpy(), before)
+
+
+def test_averages_of_a_table_are_no_averages_of_a_parameter(tmp_path: Path) -> None:
+    """Of a table each row has its own; without them a table's weights become a parameter's, to be tied."""
+
+    def model(kind: str) -> vpps.Model:
+        made = vpps.Model(seed=1)
+        getattr(made, kind)("E", (4, 3))
+        return made
+
+    source = model("lookup")
+    with vpps.Handle(source, vpps.SGD(lr=0.1), ema=0.9) as handle:
+        graph = vpps.Graph()
+        handle.fb(graph, vpps.sum(graph.lookup(source["E"], 1)))
+    source.save(tmp_path / "averaged")
+    with pytest.raises(vpps.CheckpointError, match="'E' is a lookup in the file and a parameter in the model"):
+        model("parameter").restore(tmp_path / "averaged")
+    with source.averaged():
+        source.save(tmp_path / "weights")
+        tied = model("parameter")
+        tied.restore(tmp_path / "weights")
+        assert np.array_equal(tied["E"].numpy(), source["E"].numpy())

@@ -472,3 +472,23 @@ def test_a_matrix_vector_recursive_network(d: int) -> None:
         assert relative_error(Wm.numpy(), expected) < 1e-5
         losses = [handle.fb(*batch()) for _ in range(30)]
     assert losses[-1] < losses[0] * 0.95
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (33, 64), (70, 5)])
+@pytest.mark.parametrize("in_cell", [False, True])
+def test_matrices_and_vectors_over_their_rows_and_products_with_transposed_parameters(
+    shape: Shape, in_cell: bool
+) -> None:
+    rows, columns = shape
+    model = vpps.Model(seed=1)
+    m, x, square = table(model, "m", rows, columns), table(model, "x", columns), table(model, "s", columns, rows)
+    W = model.parameter("W", shape)
+    p = model.parameter("p", (columns,), init="normal")
+
+    def f(m: E, x: E, s: E) -> tuple[E, ...]:
+        over = m + x, x - m, m * p, vpps.maximum(x, m) / 2, vpps.where(m > x, m, x), vpps.where(x > 0, W + m, 0)
+        return *over, W.T @ m, s @ W, W @ s
+
+    g = vpps.cell(f) if in_cell else f
+    graph = vpps.Graph()
+    check(model, graph, [y for i in range(3) for y in g(*(graph.lookup(t, i) for t in (m, x, square)))])

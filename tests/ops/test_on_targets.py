@@ -10,7 +10,8 @@ import pytest
 
 import vpps
 from tests import comparison
-from tests.comparison import assert_agrees_with_reference
+from tests.comparison import assert_agrees_with_reference, relative_error
+from tests.training import ReferenceTraining
 from vpps.graph.derive import DERIVED
 from vpps.ops import Form
 
@@ -168,6 +169,59 @@ def test_product_with_a_matrix(shape: tuple[int, int], n: int) -> None:
     assert_agrees_with_reference(model, graph, loss, results[:3])
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (40, 33), (70, 200)])
+@pytest.mark.parametrize("n", [1, 4, 70])
+def test_product_with_the_transpose_of_a_matrix(shape: tuple[int, int], n: int) -> None:
+    """Beside products with the matrix itself, of values, of what a vertex makes, and of concatenations."""
+    rows, columns = shape
+    model, table = operands(-1.2, rows, 8)
+    W = model.parameter("W", shape)
+    b = model.parameter("b", (columns,), init="normal")
+
+    @vpps.cell
+    def coder(x: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+        y = W @ vpps.tanh(W.T @ x + b)
+        return y, W.T @ vpps.concat([y[1:], x[:1]]) if rows > 1 else W.T.T @ b
+
+    graph = vpps.Graph()
+    xs = [graph.lookup(table, i % 8) for i in range(n)]
+    results = [*(y for x in xs for y in coder(x)), W.T @ xs[0]]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)]) * (1 / n)
+    assert_agrees_with_reference(model, graph, loss, results[-6:])
+
+
+def test_what_evaluates_alone_makes_room_for_transposes_when_they_are_used() -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (40, 33))
+    x, y = np.linspace(-1, 1, 33), np.linspace(-1, 1, 40)
+    with vpps.Handle(model, train=False) as handle:
+        graph = vpps.Graph()
+        np.testing.assert_allclose(handle.forward(graph, [W @ graph.input(x)])[0], W.numpy() @ x, atol=1e-5)
+        np.testing.assert_allclose(handle.forward(graph, [W.T @ graph.input(y)])[0], y @ W.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (7, 1), (40, 33), (70, 200)])
+def test_matrix_parameters_are_operands(shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    model, table = operands(-1.2, columns, 3)
+    W, V = (model.parameter(name, shape) for name in "WV")
+
+    @vpps.cell
+    def mix(x: vpps.Expression) -> tuple[vpps.Expression, ...]:
+        return vpps.tanh(W * 2) @ x, W * V + V[rows - 1], W @ x, vpps.sum(vpps.square(W)) * x, V, V[0] - x
+
+    @vpps.cell(elements={"xs": (columns,)})
+    def each(xs: list[vpps.Expression]) -> vpps.Expression:
+        return vpps.sum(vpps.each(lambda x: vpps.tanh(W[0] * x) + vpps.sum(V) * x, xs))
+
+    graph = vpps.Graph()
+    xs = [graph.lookup(table, i) for i in range(3)]
+    results = [*(y for x in xs for y in mix(x)), graph.call(each, xs), graph.call(each, [])]
+    results += [W @ graph.call(vpps.transpose, V), graph.call(lambda: V @ vpps.tanh(V[0]))]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)]) * 0.1
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
 def test_product_with_a_concatenation_reads_its_segments() -> None:
     model, table = operands(-1.0, 24, 6)
     W = model.parameter("W", (48, 51))
@@ -270,6 +324,36 @@ def test_lookups_inside_cells_share_rows() -> None:
     results = [graph.call(pair, i % 3, 8 - i) for i in range(7)]
     loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
     assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("words, width", [(9, 34), (70, 200)])
+def test_tied_embeddings(words: int, width: int) -> None:
+    """A matrix of which rows are looked up, one more than once, and that gives the logits: its gradient is dense, and
+    each step touches all of it."""
+    model = vpps.Model(seed=1)
+    E = model.lookup("E", (words, width), dense=True)
+
+    @vpps.cell
+    def step(before: vpps.Expression, word: int, target: int) -> tuple[vpps.Expression, vpps.Expression]:
+        h = vpps.tanh(before + vpps.lookup(E, word) * 3 + vpps.lookup(E, 0))
+        return h, vpps.cross_entropy(E @ h, target)
+
+    def batch(seed: int) -> tuple[vpps.Graph, vpps.Expression]:
+        graph, h, losses = vpps.Graph(), None, []
+        for word in np.random.default_rng(seed).integers(words, size=6).tolist():
+            h, loss = step(graph.lookup(E, 1) if h is None else h, word, (word + 1) % words)
+            losses.append(loss)
+        return graph, vpps.sum([*losses, vpps.mean(vpps.mean(graph.lookup(E, np.array([2, 3, 2]))))])
+
+    graph, loss = batch(0)
+    assert_agrees_with_reference(model, graph, loss, [loss])
+    witness = ReferenceTraining(model, vpps.AdamW(lr=0.01, weight_decay=0.1), clip_norm=1.0, ema=0.9)
+    with vpps.Handle(model, vpps.AdamW(lr=0.01, weight_decay=0.1), vps=2, clip_norm=1.0, ema=0.9) as handle:
+        for k in range(4):
+            handle.fb(*batch(k), accumulate=k == 1)
+            witness.fb(*batch(k), accumulate=k == 1)
+    assert relative_error(E.numpy(), witness.weights["E"]) < 1e-4
+    assert relative_error(E.average(), witness.averages["E"]) < 1e-4
 
 
 @pytest.mark.parametrize("width", [16, 32, 48, 96])

@@ -149,6 +149,42 @@ def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
     return Network(model, batch, [])
 
 
+def tied(width: int = 20, words: int = 9, steps: int = 4) -> Network:
+    """A decoder whose embeddings "E" give its logits, with an autoencoder by "W" and its transpose in every step; only
+    "U" does nothing but multiply vectors. Batches of an even number do without what "E" and "W" do besides."""
+    model = vpps.Model(seed=3)
+    made = (
+        model.parameter(name, (rows, width), init="uniform")
+        for name, rows in zip("EWU", (words, width, width), strict=True)
+    )
+    table, W, U = made
+
+    @vpps.cell
+    def plain(h: E) -> E:
+        return vpps.tanh(W @ (U @ h))
+
+    @vpps.cell
+    def step(h: E, word: int) -> tuple[E, E]:
+        h = vpps.tanh(U @ h + vpps.lookup(table, word) * 5)
+        h = h + W.T @ vpps.tanh(W @ h)
+        return h, vpps.cross_entropy(table @ h, word)
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        h, losses = graph.input(rng.normal(size=width)), []
+        for word in rng.integers(0, words, steps).tolist():
+            if seed % 2:
+                h, loss = step(h, word)
+            else:
+                h = plain(h)
+                loss = vpps.cross_entropy(table @ h, word)
+            losses.append(loss)
+        return graph, vpps.mean(losses)
+
+    return Network(model, batch, [])
+
+
 def layers(*shapes: tuple[int, int], n: int = 5) -> Network:
     """A product of each matrix, W0, W1, ..., with `n` vectors and with one; all of them have gradients."""
     model = vpps.Model(seed=9)

@@ -16,6 +16,7 @@ import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.simt import models
 from tests.simt.models import Network
+from tests.training import ReferenceTraining
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip import OnChip, known_device
 from vpps.reference import Reference, weights_of
@@ -72,6 +73,7 @@ CASES: dict[str, Case] = {
     "child-sum": Case(models.child_sum, 2, Options(), lambda c: "registers" in tiers(c), paper=True),
     "attention": Case(models.attention, 3, Options(), lambda c: "registers" in tiers(c), paper=True),
     "mv-rnn": Case(models.mv_rnn, 3, Options(), lambda c: {m.name for m in c.matrices} == {"W", "out"}, paper=True),
+    "tied": Case(models.tied, 3, Options(), lambda c: {m.name for m in c.matrices} == {"U"}, paper=True),
     # one virtual processor
     "alone": Case(models.tree_lstm, 1, Options(), lambda c: "registers" in tiers(c)),
     # where gradients are
@@ -161,6 +163,20 @@ RUNS = [(name, "vector") for name in CASES] + [(name, "paper") for name, case in
 @pytest.mark.parametrize("name, schedule", RUNS)
 def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: str, schedule: str) -> None:
     check(CASES[name], schedule)
+
+
+def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multiply_vectors() -> None:
+    network = models.tied()
+    witness = ReferenceTraining(network.model, vpps.Adam(lr=0.01), clip_norm=1.0)
+    with vpps.Handle(network.model, vpps.Adam(lr=0.01), vps=3, clip_norm=1.0) as handle:
+        for seed, held in ((0, {"E", "U", "W"}), (1, {"U"}), (2, {"U"}), (3, {"U"})):
+            handle.fb(*network.batch(seed), accumulate=seed == 2)
+            witness.fb(*network.batch(seed), accumulate=seed == 2)
+            onchip = handle._engine.arrangement.onchip
+            assert onchip is not None
+            assert {m.name for m in onchip.matrices} == held
+    for p in network.model:
+        assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
 
 
 @pytest.mark.parametrize("strategy", ["registers", "passes"])

@@ -93,6 +93,8 @@ class Backward(Forward):
             return
         if form is Form.ARGUMENT:
             self._hand_back(i, dy)
+        elif form in (Form.PARAMETER, Form.LOOKUP) and node.finds_matrix_in_memory:
+            matrices.rows_of_packed_backward(self, i, node, dy)
         elif form is Form.LOOKUP:
             assert isinstance(node.parameter, Lookup)
             self.out.table_gradients.append(TableGradient(node.parameter, Ints(node.inputs[0]), dy))
@@ -203,7 +205,7 @@ class Backward(Forward):
         elements, a parameter), the contribution goes through memory of its own and is reduced.
         """
         node, target = self.nodes[i], self.nodes[j]
-        if target.op.form is not Form.PARAMETER and width == self.width(j) and node.domain == target.domain:
+        if not self.is_vector(j) and width == self.width(j) and node.domain == target.domain:
             dst, accumulate = self.claim(j)
             write(dst=dst, accumulate=accumulate)
             return
@@ -218,7 +220,7 @@ class Backward(Forward):
         node, target = self.nodes[i], self.nodes[j]
         # A reduction of a list hands its gradient, one row per vertex, to each element of the list.
         same_rows = node.domain == target.domain or node.op.form is Form.LIST_REDUCE
-        if target.op.form is Form.PARAMETER or dy.width != self.width(j) or not same_rows:
+        if self.is_vector(j) or dy.width != self.width(j) or not same_rows:
             self.reduce_into(i, j, dy)
         elif target.op.form is Form.ARGUMENT:
             self._hand_back(j, dy)
@@ -241,7 +243,7 @@ class Backward(Forward):
             values = {"row_width": source.width, "labels": None, "value": 0.0}
             self.emit("sum", i, single, values, by_rows=True, operands={"a": source})
             source = single
-        if target.op.form is Form.PARAMETER:
+        if self.is_vector(j):
             assert target.parameter is not None
             self._parameter_sum(i, target.parameter, source)
         elif domain != target.domain:  # a value of the vertex, used by each of its list elements

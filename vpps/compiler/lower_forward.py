@@ -109,6 +109,11 @@ class Forward:
         """Floats of a row of node i."""
         return size(self.nodes[i].shape)
 
+    def is_vector(self, i: int) -> bool:
+        """Whether node i is a parameter that all vertices read where it lies: a vector, or a scalar."""
+        node = self.nodes[i]
+        return node.op.form is Form.PARAMETER and not node.finds_matrix_in_memory
+
     # ---- emission
 
     def emit(
@@ -183,6 +188,9 @@ class Forward:
             if position >= self.out.first_same_row:
                 key = SameRow(position)
             self.view[i] = View(-1, key, 0, 0, width, domain)
+        elif form in (Form.PARAMETER, Form.LOOKUP) and node.finds_matrix_in_memory:
+            self.view[i] = dst = self.slab(i, width, domain)
+            matrices.rows_of_packed(self, i, node, dst)
         elif form is Form.PARAMETER:
             assert node.parameter is not None
             self.view[i] = View(-1, None, self.places[node.parameter].weights, 0, width, 0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vpps.compiler.instr import NO_BIAS, Instr, View
+from vpps.compiler.instr import NO_BIAS, Instr, Ints, View
 from vpps.record.trace import Node
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def transpose_backward(low: Backward, i: int, node: Node, dy: View) -> None:
 def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
     """Y = W M, W a parameter or the transpose of one; M may be a vector then."""
     assert node.parameter is not None
-    place, shape = low.places[node.parameter], node.parameter.shape
-    weights = place.weights
+    place, (rows, columns) = low.places[node.parameter], node.parameter.shape
+    weights, shape = place.weights, (rows, columns)
     if _is_transposed(node):
-        weights, shape = place.transposed, shape[::-1]
+        weights, shape = place.transposed, (columns, rows)
     operands = low.segments(node.inputs[0])
     _multiply_packed(low, i, i, weights, shape, operands, dst=dst, accumulate=False, is_vector=len(node.shape) == 1)
 
@@ -117,8 +117,10 @@ def _is_transposed(node: Node) -> bool:
 
 
 def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None:
-    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward. Of Y = W^T M they are W dY and
-    M dY^T."""
+    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward.
+
+    Of Y = W^T M they are W dY and M dY^T.
+    """
     (j,), matrix = node.inputs, node.parameter
     assert matrix is not None
     place, (rows, inner), is_vector = low.places[matrix], matrix.shape, len(node.shape) == 1
@@ -149,8 +151,40 @@ def _multiply_packed(
 ) -> None:
     """dst = packed weights of a shape times a vector, or a matrix, whose rows lie in the segments x."""
     rows, inner = shape
-    name, operands = "packed_matmul", {"x": x}
+    name, operands = "packed_matmul", dict[str, Any](x=x)
     values = {"weights": weights, "inner": inner, "columns": dst.width // rows}
     if is_vector:
-        name, operands, values = "matvec", {"bias": NO_BIAS, "x": x}, {"weights": weights, "columns": inner, "matrix": 0}
+        name, operands, values = (
+            "matvec",
+            {"bias": NO_BIAS, "x": x},
+            {"weights": weights, "columns": inner, "matrix": 0},
+        )
     low.emit(name, i, dst, values, parts_of=parts_of, accumulate=accumulate, operands=operands)
+
+
+def rows_of_packed(low: Forward, i: int, node: Node, dst: View) -> None:
+    """A parameter of rank 2 as a computed matrix, all of its rows, or the row that a lookup names."""
+    p = node.parameter
+    assert p is not None
+    rows = low.granule * -(-p.shape[0] // low.granule)
+    values = {"weights": low.places[p].weights, "rows": rows, "columns": p.shape[1], "labels": _row_number(node)}
+    low.emit("packed_rows", i, dst, values)
+
+
+def rows_of_packed_backward(low: Backward, i: int, node: Node, dy: View) -> None:
+    """Its gradient, for all rows of the cell after backward."""
+    p = node.parameter
+    assert p is not None
+    values = {
+        "gradient": low.places[p].gradient,
+        "columns": p.shape[1],
+        "dy_width": dy.width,
+        "labels": _row_number(node),
+    }
+    instr = Instr("packed_rows_gradient", i, node.domain, p.shape[0], 1, {"dy": dy}, values)
+    low.add_parameter_gradient(p, instr)
+
+
+def _row_number(node: Node) -> Ints | None:
+    """Of a lookup, the list of the numbers of rows."""
+    return Ints(node.inputs[0]) if node.inputs else None

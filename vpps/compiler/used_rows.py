@@ -30,10 +30,8 @@ def used_lookups(cell: TracedCell) -> list[UsedLookup]:
         node = cell.nodes[i]
         if not leads[i] or not node.op.differentiable:
             continue
-        if node.op.form is Form.LOOKUP:
-            assert isinstance(node.parameter, Lookup)
-            if node.parameter.trainable:
-                found[_lookup(cell, node.parameter, node.inputs[0])] = None
+        if node.op.form is Form.LOOKUP and isinstance(node.parameter, Lookup) and node.parameter.trainable:
+            found[_lookup(cell, node.parameter, node.inputs[0])] = None
         for j in node.inputs:
             leads[j] = True
     return list(found)

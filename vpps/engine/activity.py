@@ -160,8 +160,8 @@ def _product(cell: TracedCell, node: Node, backward: bool, names: _Names) -> str
 def _matrix_below(cell: TracedCell, node: Node, names: _Names) -> str:
     """Name of the matrix whose product a node is, or adds a bias to."""
     for n in (node, *(cell.nodes[i] for i in node.inputs)):
-        if n.parameter is not None and len(n.parameter.shape) == 2 and n.op.form is not Form.LOOKUP:
-            return names.parameter(n.parameter.name)
+        if n.parameter is not None and shown(n.op.name) == "@":
+            return names.parameter(n.parameter.name) + _flipped(n)
     return ""
 
 
@@ -182,10 +182,15 @@ def _expression(cell: TracedCell, node: Node, names: _Names, depth: int) -> str:
     if node.op.form is Form.CONCAT:
         return f"[{', '.join(inputs)}]"
     if shown(node.op.name) == "@" and node.parameter is not None:
-        return f"{names.parameter(node.parameter.name)} @ {', '.join(inputs)}"
+        return f"{names.parameter(node.parameter.name)}{_flipped(node)} @ {', '.join(inputs)}"
     if node.op.name == "add":
         return " + ".join(inputs)
     return f"{_op_name(node)}(...)"
+
+
+def _flipped(node: Node) -> str:
+    """What stands behind the name of the matrix of a product."""
+    return ".T" if node.op.name == "affine_transposed" else ""
 
 
 def _op_name(node: Node) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast, overload
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.derive import Label, One, Value, as_constant
 from vpps.graph.primitives import dot, exp, log, maximum, minimum, stop_gradient
-from vpps.model.model import Lookup, Parameter
+from vpps.model.model import Parameter
 from vpps.ops import size
 from vpps.ops.operand import Expression, ListExpression, Operand, common_owner, in_progress, record
 from vpps.record.cell import Cell, R
@@ -245,8 +245,12 @@ def logsumexp(x: Any) -> Any:
     return top + log(sum([exp(item - top) for item in items]))
 
 
-def lookup(table: Lookup, row: Label) -> Expression:
-    """Row of a table, inside a cell; in a graph, `graph.lookup(table, row)`. Raises IndexRangeError."""
+def lookup(table: Parameter, row: Label) -> Expression:
+    """Row of a table, or of a parameter of rank 2, inside a cell; in a graph, `graph.lookup(table, row)`.
+
+    Raises:
+        IndexRangeError: the table has no such row.
+    """
     return record("lookup", [table, row])
 
 

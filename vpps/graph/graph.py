@@ -120,12 +120,16 @@ class Graph:
     # ---- leaves
 
     @overload
-    def lookup(self, table: Lookup, row: int | np.integer[Any]) -> Expression: ...
+    def lookup(self, table: Parameter, row: int | np.integer[Any]) -> Expression: ...
     @overload
-    def lookup(self, table: Lookup, row: IntArray) -> Rows: ...
-    def lookup(self, table: Lookup, row: Any) -> Any:
-        """Row `row` of an embedding table; `Rows` for an array of ints. Raises IndexRangeError, DtypeError."""
-        record = self.recorders.get(table) if type(table) is Lookup else None
+    def lookup(self, table: Parameter, row: IntArray) -> Rows: ...
+    def lookup(self, table: Parameter, row: Any) -> Any:
+        """Row `row` of an embedding table; `Rows` for an array of ints. Raises IndexRangeError, DtypeError.
+
+        The table may be a parameter of rank 2, as where `E @ h` with the same weights gives the logits: then its
+        gradient is dense, and updates touch all rows.
+        """
+        record = self.recorders.get(table) if isinstance(table, Parameter) else None
         result: Expression | None = None if record is None else record(self, (row,))
         if result is None:
             check_table(table, self._where("lookup"))

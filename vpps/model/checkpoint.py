@@ -79,7 +79,7 @@ def save(model: Model, path: Path) -> None:
         if averages
         else None,
         "history": history.as_json() if history is not None else None,
-        "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
+        "parameters": [{"name": p.name, "kind": _kind(p), "trainable": p.trainable} for p in model],
     }
     plain = json.dumps(description, default=lambda number: number.item())  # numbers of NumPy's
     metadata = {_DESCRIPTION: plain} | {_USER + k: v for k, v in model.metadata.items()}
@@ -227,6 +227,11 @@ def _accumulated(
     return found
 
 
+def _kind(p: Parameter) -> str:
+    """What a file calls it."""
+    return type(p).__name__.lower()
+
+
 def restore(model: Model, path: Path, strict: bool) -> None:
     """See `Model.restore`."""
     contents = _read(path)
@@ -243,6 +248,14 @@ def restore(model: Model, path: Path, strict: bool) -> None:
         if contents.weights[p.name].shape != p.shape:
             raise CheckpointError(
                 f"{path}: {p.name!r} has shape {contents.weights[p.name].shape} in the file and {p.shape} in the model"
+            )
+    kinds = {p["name"]: p["kind"] for p in contents.description["parameters"]}
+    for p in shared if contents.accumulated is not None or contents.averages is not None else ():
+        if kinds[p.name] != _kind(p):
+            raise CheckpointError(
+                f"{path}: {p.name!r} is a {kinds[p.name]} in the file and a {_kind(p)} in the model, which keep "
+                "gradients and averages otherwise; declare it alike, or save inside model.averaged(), which writes "
+                "weights alone"
             )
     history = _history(contents, model, path)
     model.pull_weights()

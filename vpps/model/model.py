@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vpps.compiler.passes.cell_history import CellHistory
     from vpps.model.optim import OptimizerState
     from vpps.model.state import AccumulatedGradients, Averages
+    from vpps.record.rows import Rows
 
 Init = str | float | ArrayLike | Initialiser
 
@@ -42,8 +43,8 @@ class WeightSource(Protocol):
 
 
 class Parameter(Operand, Hinting):
-    """A trainable array, created by `Model.parameter`. Rank 2 multiplies vectors and computed matrices
-    (`W @ x`); rank 0 and 1 are operands.
+    """A trainable array, created by `Model.parameter`, an operand. Rank 2 multiplies vectors and computed matrices
+    (`W @ x`, `W.T @ x`), and has rows to look up; as another operand it is copied by every vertex.
 
     Attributes:
         name: full name, scopes included, such as "encoder/U".
@@ -163,9 +164,13 @@ class Transposed(Operand):
     def T(self) -> Parameter:  # type: ignore[override]
         return self.parameter
 
-    def __matmul__(self, other: Any) -> Expression:
+    @overload
+    def __matmul__(self, other: Rows) -> Rows: ...
+    @overload
+    def __matmul__(self, other: Expression | Parameter) -> Expression: ...
+    def __matmul__(self, other: Any) -> Any:
         parameter = self.parameter
-        product: Expression = record("affine_transposed", [parameter, other])
+        product = record("affine_transposed", [parameter, other])
         if not parameter.is_transposed:  # those that only evaluate make room for the transpose
             parameter.is_transposed = True
             parameter.model.layout_version += 1
@@ -253,14 +258,33 @@ class Model(Readable, Hinting):
         """
         return self._declare(Parameter, name, shape, init, trainable, ranks=(0, 1, 2))
 
-    def lookup(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Lookup:
+    @overload
+    def lookup(
+        self,
+        name: str,
+        shape: Shape,
+        init: Init | None = None,
+        trainable: bool = True,
+        *,
+        dense: Literal[False] = False,
+    ) -> Lookup: ...
+    @overload
+    def lookup(
+        self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True, *, dense: Literal[True]
+    ) -> Parameter: ...
+    def lookup(
+        self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True, *, dense: bool = False
+    ) -> Parameter:
         """Declare a table: `shape = (rows, d)`, or `(rows, r, c)` for rows that are matrices. Default: uniform +-0.1.
+
+        Args:
+            dense: as where embeddings are tied, `E @ h` being the logits: the table is a parameter of rank 2, which
+                multiplies as well. Its gradient is dense then: an update touches all rows.
 
         Raises as `parameter` does.
         """
-        table = self._declare(Lookup, name, shape, "uniform" if init is None else init, trainable, ranks=(1, 2, 3))
-        assert isinstance(table, Lookup)
-        return table
+        kind, ranks = (Parameter, (2,)) if dense else (Lookup, (1, 2, 3))
+        return self._declare(kind, name, shape, "uniform" if init is None else init, trainable, ranks)
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:

@@ -14,10 +14,10 @@ _CONSTANT: dict[str, Any] = {"value": 0.75, "signature": ""}  # of operators wit
 
 
 def _same_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
-    wide = [s for s in shapes if s != ()]
-    if any(s != wide[0] for s in wide):
-        raise ValueError("operands of one shape (only scalars broadcast)")
-    return wide[0] if wide else ()
+    widest = max(shapes, key=len)
+    if any(s not in ((), widest, widest[1:]) for s in shapes):
+        raise ValueError("operands of one shape (scalars broadcast, and a vector over the rows of a matrix)")
+    return widest
 
 
 def _register(

@@ -309,9 +309,22 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
     return owner
 
 
+_SHOWN = {
+    **dict.fromkeys(("affine", "affine_columns", "affine_transposed", "matmul"), "@"),
+    **dict.fromkeys(("keep", "drop", "given", "unless"), "where"),
+    **dict.fromkeys(("equal", "equals"), "eq"),
+    "greater": ">",
+    "greater_equal": ">=",
+    "above": ">",
+    "below": "<",
+    "not_below": ">=",
+    "not_above": "<=",
+}
+
+
 def shown(op: str) -> str:
     """The name of an op as the user wrote it."""
-    return "@" if op in ("affine", "affine_columns", "affine_transposed", "matmul") else op
+    return _SHOWN.get(op, op)
 
 
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:

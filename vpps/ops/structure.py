@@ -162,10 +162,10 @@ register(
     _lookup_back,
     _move,
     indices=1,
-    doc="row of an embedding table; its gradient is sparse",
+    doc="row of an embedding table, whose gradient is sparse, or of a parameter",
 )
 register("input", Form.INPUT, 0, _given_shape, _source, _no_gradient, _move, attrs=("shape", "grad"), doc="given data")
 register("zeros", Form.ZEROS, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="a zero vector")
-register("parameter", Form.PARAMETER, 1, first_shape, _source, _no_gradient, _free, doc="a parameter vector")
+register("parameter", Form.PARAMETER, 1, first_shape, _source, _no_gradient, _free, doc="a parameter as an operand")
 register("argument", Form.ARGUMENT, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="argument")
 register("index", Form.INDEX, 0, lambda s, a: (), _source, _no_gradient, _free, doc="an int of the vertex")

@@ -30,7 +30,7 @@ class Form(Enum):
     DROPOUT = "dropout"  # a map with random factors: any slice of the units
     ROWWISE = "rowwise"  # one vertex's row is reduced as a whole: sliced by rows
     MATVEC = "matvec"  # parameter matrix times vector
-    PACKED_MATMUL = "packed_matmul"  # parameter matrix times computed matrix
+    PACKED_MATMUL = "packed_matmul"  # parameter matrix times computed matrix, or transposed
     MATMUL = "matmul"  # products of computed matrices and vectors
     TRANSPOSE = "transpose"  # of a computed matrix
     CONCAT = "concat"  # segments of other rows
@@ -38,10 +38,10 @@ class Form(Enum):
     RESHAPE = "reshape"  # likewise
     LIST_REDUCE = "list_reduce"  # reduces the elements of a list argument
     LIST_MAP = "list_map"  # a result for each element of a list argument, which depends on all of them
-    LOOKUP = "lookup"  # a row of a table: a view through an index list
+    LOOKUP = "lookup"  # a row of a table, a view through an index list; of a matrix, a copy
     INPUT = "input"  # data carried by the script
     ZEROS = "zeros"  # a row of zeros
-    PARAMETER = "parameter"  # a parameter vector: the same row for every vertex
+    PARAMETER = "parameter"  # as an operand: a vector is the same row for every vertex, a matrix is copied
     ARGUMENT = "argument"  # a value of another vertex
     INDEX = "index"  # an int32 of the vertex
 

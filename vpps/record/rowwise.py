@@ -213,7 +213,7 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
     return record_rowwise(graph, program, n, vectors, ints, [], where, examples_of(floats))
 
 
-def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
+def lookup_rows(graph: Graph, table: Parameter, rows: NDArray[Any]) -> Any:
     """Rows of a table, by an array of ints."""
     where = f"lookup in {table.name!r}"
     if rows.ndim != 1:

@@ -39,7 +39,7 @@ class Node:
 
     @property
     def finds_matrix_in_memory(self) -> bool:
-        """Whether it uses a matrix otherwise than to multiply a vector, which alone can be done where the chip holds it."""
+        """Whether it uses a matrix otherwise than to multiply a vector: only that can be done with one on the chip."""
         p = self.parameter
         return p is not None and len(p.shape) == 2 and self.op.form is not Form.MATVEC and not isinstance(p, Lookup)
 
@@ -287,10 +287,17 @@ class CellTrace:
         if any(self._is_unknown(n) for n in nodes):
             return self._unknown_result(op, nodes, shapes, attrs)
         shape = result_shape(op, shapes, attrs, self.describe())
+        if OPS[op].form is Form.MAP and len(shape) == 2:
+            nodes = [self._over_rows(n, shape) if s == shape[1:] else n for n, s in zip(nodes, shapes, strict=True)]
         if OPS[op].indices:
             what = "number of elements" if op == "pick" else "number of classes"
             nodes.append(self.index_of(operands[-1], op, shapes[0][0], what))
         return self._result(op, nodes, shape, None, attrs)
+
+    def _over_rows(self, node: int, shape: Shape) -> int:
+        """A vector as every row of a matrix."""
+        ones = self.apply("shift", [self.apply("zeros", [], {"shape": shape[:1]})], {"value": 1.0})
+        return self._result("outer", [ones.ref, node], shape, None, {}).ref
 
     def _is_unknown(self, node: int) -> bool:
         return node in self._unknown or node in self._incomplete
@@ -353,6 +360,13 @@ class CellTrace:
         if op == "affine" and len(shape) == 2:
             op = "affine_columns"
         return self._result(op, [node], shape, matrix, attrs)
+
+    def _matmul(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        a, b = operands
+        if op == "matmul" and type(b) is Parameter and len(b.shape) == len(a.shape) == 2:
+            product: Expression = (b.T @ a.T).T
+            return product
+        return self._plain(op, operands, attrs)
 
     def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Dropouts of a cell are told apart by their numbers: each has random numbers of its own."""
@@ -417,6 +431,7 @@ class CellTrace:
 APPLY: dict[Form, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expression]] = {
     Form.MATVEC: CellTrace._affine,
     Form.PACKED_MATMUL: CellTrace._affine,
+    Form.MATMUL: CellTrace._matmul,
     Form.DROPOUT: CellTrace._dropout,
     Form.LOOKUP: CellTrace._lookup,
     Form.LIST_REDUCE: CellTrace._list_op,
@@ -430,12 +445,13 @@ def check_operand(x: Any, op: str, where: str) -> None:
     """Raise if `x` is nothing that a float operand can be."""
     op = shown(op)
     if isinstance(x, Lookup):
-        raise ShapeError(f"{where}: {op} of {x!r}: take a row of it with lookup(table, i)")
-    if isinstance(x, Parameter) and len(x.shape) > 1:
-        raise ShapeError(
-            f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @; for x @ W write W.T @ x, and "
-            "for M @ W with a matrix M (W.T @ M.T).T"
-        )
+        remedy = "take a row of it with lookup(table, i)"
+        if op == "@":
+            remedy = (
+                f"declare it with model.lookup({x.name!r}, {x.shape}, dense=True), and it multiplies, too; its "
+                "gradient is dense then. For a row of it there is lookup(table, i)"
+            )
+        raise ShapeError(f"{where}: {op} of {x!r}: {remedy}")
     if isinstance(x, Expression | Parameter):
         return
     if isinstance(x, Transposed):
@@ -463,9 +479,11 @@ def check_index(value: int, limit: int, where: str, what: str) -> None:
 
 
 def check_table(table: Any, where: str) -> None:
-    """Raise unless `table` is a Lookup."""
-    if not isinstance(table, Lookup):
-        raise DtypeError(f"{where}: lookup expects a table made by model.lookup(...), got {table!r}")
+    """Raise unless rows of `table` can be looked up."""
+    if not isinstance(table, Lookup) and not (isinstance(table, Parameter) and len(table.shape) == 2):
+        raise DtypeError(
+            f"{where}: lookup expects a table made by model.lookup(...), or a parameter of rank 2, got {table!r}"
+        )
 
 
 def endless(recorder: CellTrace) -> str:

@@ -38,8 +38,8 @@ from vpps.script.instructions import BY_NAME, Kind
 from vpps.script.tails import NONE, ViewUse
 
 _PLAIN = ("a", "b", "c", "d", "weights", "src")  # operands that need no name
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_WITH_CONSTANT = {"scale": "*", "shift": "+"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">", "greater_equal": ">="}
+_WITH_CONSTANT = {"scale": "*", "shift": "+", "above": ">", "below": "<", "not_below": ">=", "not_above": "<="}
 _OF_LISTS: dict[type, str] = {
     Args: "argument {0.position}",
     Elements: "elements of argument {0.position}",

@@ -193,12 +193,14 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=word(d, "columns"))
         case "PackedMatmul":
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=word(d, "inner"))
+        case "PackedRows":  # any rows
+            yield touch("weights", Access.READ, Content.WEIGHTS, Reach.ONCE, width=word(d, "rows") * word(d, "columns"))
         case "Load" | "MatvecTransposed":
             columns = word(d, "columns")
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.MATRIX, columns, columns)
         case "ColumnSum":
             yield touch("vector", result, Content.GRADIENT, Reach.ONCE)
-        case "Outer" | "OuterUpdate" | "PackedMatmulGradient":
+        case "Outer" | "OuterUpdate" | "PackedMatmulGradient" | "PackedRowsGradient":
             yield touch("gradient", result, Content.GRADIENT, Reach.TILES)
         case "KeptGradient":  # the chip's copy stands here as the same elements
             yield touch("gradient", Access.CHANGE, Content.GRADIENT, Reach.TILES)

@@ -1,7 +1,7 @@
 """Pool elements that each virtual processor touches, of rows and lists that are where they must be.
 
 Every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the script;
-labels are classes of their row.
+labels are classes of their row, or rows of their matrix.
 """
 
 from __future__ import annotations
@@ -150,8 +150,14 @@ class Footprint:
             else:
                 at = rows if length is Length.ROWS else np.arange(FIXED_WORDS[name])
             found = self.list(d, word(d, name), at)
-            if name == "labels" and found.max() >= word(d, "row_width"):
-                self.fail(d, f"label {found.max()} in a row of {word(d, 'row_width')} classes")
+            if name == "labels" and found.max() >= (most := self._classes(d)):
+                self.fail(d, f"label {found.max()} in a row of {most} classes")
+
+    def _classes(self, d: Decoded) -> int:
+        """How many things a label may stand for."""
+        if d.instruction.form == "PackedRowsGradient":
+            return d.width
+        return word(d, "rows" if d.instruction.form == "PackedRows" else "row_width")
 
     def parted(self, d: Decoded, listed: Ints, rows: Ints, units: Ints) -> Iterator[tuple[Ints, Access]]:
         """Elements of listed rows that an instruction reads, apart from those that it writes as well: a unit's thread

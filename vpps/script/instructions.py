@@ -231,6 +231,16 @@ FORMS: dict[str, tuple[Field, ...]] = {
         _operand("dy", Role.READ_ROWS),
         Field("x", Kind.SEGMENTS, Role.READ_ROWS),
     ),
+    "PackedRows": (
+        DST,
+        *(Field(name, Kind.WORD) for name in ("weights", "rows", "columns")),  # rows of whole panels
+        Field("labels", Kind.LIST),
+    ),
+    "PackedRowsGradient": (
+        *(Field(name, Kind.WORD) for name in ("gradient", "columns", "dy_width")),
+        _operand("dy", Role.READ_ROWS, "dy_width"),
+        Field("labels", Kind.LIST),
+    ),
     "Tail": (Field("number", Kind.WORD), Field("views", Kind.VIEWS)),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
     "Matvec": (DST, _operand("bias", Role.READ, broadcast=True), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
@@ -321,6 +331,10 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     )
     name = "packed_matmul_gradient"
     yield name, "PackedMatmulGradient", name, tiles, "G = sum over rows of dY M^T"
+    doc = "dst[r] = rows of a packed matrix, one after the other from row labels[r] on"
+    yield "packed_rows", "PackedRows", "packed_rows", units, doc
+    name = "packed_rows_gradient"
+    yield name, "PackedRowsGradient", name, tiles, "G = sum of rows dy[r], those from row labels[r] on"
     yield "transpose", "Transpose", "transpose", units, "dst[r] = transpose of a matrix with `columns` columns"
     yield "column_sum", "ColumnSum", "column_sum", units, "vector = sum over rows of src"
     for name, of in (("squares_matrix", "a matrix gradient"), ("held_squares_matrix", "that of a matrix in slots")):

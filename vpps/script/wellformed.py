@@ -26,7 +26,7 @@ from vpps.script.instructions import (
 from vpps.script.tails import Load, Tail, ViewUse
 
 MOMENTS = {optimizer.name: len(optimizer.moments) for optimizer in OPTIMIZERS}
-WIDTHS = ("columns", "inner", "row_width", "a_width", "b_width")
+WIDTHS = ("columns", "inner", "row_width", "a_width", "b_width", "dy_width")
 ALWAYS = frozenset({"end", "signal", "wait", "barrier"})  # what every kernel has code for
 
 
@@ -124,7 +124,9 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
         yield from _segments(d, words["inner"] * words["columns"], words["columns"])
         if form == "PackedMatmul" and d.width % words["columns"]:
             yield f"{d.width} floats are no rows of {words['columns']}"
-    elif form == "Transpose" and d.width % words["columns"]:
+    elif form == "PackedRowsGradient" and words["dy_width"] % words["columns"]:
+        yield f"{words['dy_width']} floats are no rows of {words['columns']}"
+    elif form in ("Transpose", "PackedRows") and d.width % words["columns"]:
         yield f"{d.width} floats are no rows of {words['columns']}"
     elif form == "Matmul":
         inner, a, b = words["inner"], words["a_width"], words["b_width"]

@@ -352,6 +352,34 @@ struct PackedMatmulGradient {
     }
 };
 
+struct PackedRows {
+    Head head;
+    Operand dst;
+    Word weights;
+    Word rows;
+    Word columns;
+    const Word* labels;
+    VP_DEVICE static PackedRows decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.word(), in.word(), in.word(), in.list()};
+    }
+};
+
+struct PackedRowsGradient {
+    Head head;
+    Word gradient;
+    Word columns;
+    Word dy_width;
+    Operand dy;
+    const Word* labels;
+    VP_DEVICE static PackedRowsGradient decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.operand(), in.list()};
+    }
+};
+
 struct Tail {
     Head head;
     Word number;
@@ -849,7 +877,7 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
     Word position;
     do {
         const Word* ip = fetch(vp);
-        if (opcode_of(ip) >= 45) vp.slices = slices_of(vp, ip);
+        if (opcode_of(ip) >= 46) vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
@@ -858,19 +886,19 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 4: held_matvec(vp, Matvec::decode(vp, ip)); break;
         case 10: held_outer(vp, Outer::decode(vp, ip)); break;
-        case 15: going = guard(vp, Guard::decode(vp, ip)); break;
-        case 16: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 30: held_update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // held_update_matrix.adam
-        case 31: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 48: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 50: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 54: column_sum(vp, ColumnSum::decode(vp, ip)); break;
-        case 56: watch(vp, Watch::decode(vp, ip)); break;
-        case 131: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 132: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 156: tail(vp, Tail::decode(vp, ip)); break;
-        case 163: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 164: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 16: going = guard(vp, Guard::decode(vp, ip)); break;
+        case 17: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 31: held_update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // held_update_matrix.adam
+        case 32: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 49: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 51: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 56: column_sum(vp, ColumnSum::decode(vp, ip)); break;
+        case 58: watch(vp, Watch::decode(vp, ip)); break;
+        case 155: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 156: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 180: tail(vp, Tail::decode(vp, ip)); break;
+        case 187: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 188: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
         default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
         position = vp.position;

@@ -80,7 +80,9 @@ def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None])
 
 def _suits(node: Node, p: Parameter, operands: Sequence[tuple[int, ...]]) -> bool:
     """Whether a node can have that parameter."""
-    if isinstance(p, Lookup) != (node.op.form is Form.LOOKUP):
+    if node.op.form is Form.LOOKUP:
+        return isinstance(p, Lookup) or len(p.shape) == 2
+    if isinstance(p, Lookup):
         return False
     if node.op.form is Form.PARAMETER:
         return p.shape == node.shape
