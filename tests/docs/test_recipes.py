@@ -62,6 +62,13 @@ def check_tensorboard(recipe: ModuleType, found: Any) -> None:
         assert recipe.open_writer("that of the package") == "that of the package"
 
 
+def check_weight_tying(recipe: ModuleType, found: Any) -> None:
+    (fewer, tied), (more, apart) = found["tied"], found["apart"]
+    assert more - fewer == 80 * recipe.WIDTH  # a row per word
+    assert tied[-1] < 0.7 * tied[0]
+    assert apart[-1] < 0.7 * apart[0]
+
+
 def check_bilstm_crf(recipe: ModuleType, found: Any) -> None:
     losses, best, greedy = found
     assert losses[-1] < 0.5 * losses[0]
