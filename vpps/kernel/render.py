@@ -217,7 +217,8 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     """
     chip = spec.chip
     table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
-    maps = sorted({i.form for i in table if i.form.startswith("Map")})
+    used = {i.form for i in table}
+    maps = sorted(form for form in used if form.startswith("Map"))
     configuration = {
         "VP_PANEL": (1, "units are dealt one by one"),
         "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a matrix in memory"),
@@ -255,7 +256,8 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         enter="Vp vp;\n    if (!enter(vp, launch)) return;",
         recorded="vp, launch",
         machine="",
-        forms=FORMS,
+        # Headers take all forms. Where they are only named, those of other models' instructions say nothing.
+        forms={form: FORMS[form] for form in FORMS if not named or form in used},
         table=table,
         # One loop for all elementwise ops with as many operands: code is scarce, and a branch that all take is cheap.
         merged={form: [i for i in table if i.form == form] for form in maps},

@@ -67,60 +67,6 @@ __device__ __forceinline__ Range slots_of(unsigned matrix) { return MATRICES[mat
 #include "script.cuh"
 
 // ---- instructions, decoded: the fields of each form (vpps/script/instructions.py) in the order of their words
-struct Map1 {
-    Head head;
-    Operand dst;
-    Operand a;
-    float value;
-    VP_DEVICE static Map1 decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.floating()};
-    }
-};
-
-struct Map2 {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand b;
-    float value;
-    VP_DEVICE static Map2 decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.floating()};
-    }
-};
-
-struct Map3 {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand b;
-    Operand c;
-    float value;
-    VP_DEVICE static Map3 decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.floating()};
-    }
-};
-
-struct Map4 {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand b;
-    Operand c;
-    Operand d;
-    float value;
-    VP_DEVICE static Map4 decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.operand(), in.floating()};
-    }
-};
-
 struct Row1 {
     Head head;
     Operand dst;
@@ -132,21 +78,6 @@ struct Row1 {
     {
         Reader in(vp, ip);
         return {in.head(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
-    }
-};
-
-struct Row2 {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand b;
-    Word row_width;
-    const Word* labels;
-    float value;
-    VP_DEVICE static Row2 decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
     }
 };
 
@@ -166,61 +97,6 @@ struct Row3 {
     }
 };
 
-struct Row4 {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand b;
-    Operand c;
-    Operand d;
-    Word row_width;
-    const Word* labels;
-    float value;
-    VP_DEVICE static Row4 decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
-    }
-};
-
-struct Dropout {
-    Head head;
-    Operand dst;
-    Operand a;
-    const Word* calls;
-    const Word* positions;
-    Word number;
-    Word threshold;
-    float scale;
-    Word key;
-    VP_DEVICE static Dropout decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.list(), in.list(), in.word(), in.word(), in.floating(), in.word()};
-    }
-};
-
-struct Fill {
-    Head head;
-    Operand dst;
-    VP_DEVICE static Fill decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand()};
-    }
-};
-
-struct Input {
-    Head head;
-    Operand dst;
-    Word data;
-    VP_DEVICE static Input decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.word()};
-    }
-};
-
 struct GatherSum {
     Head head;
     Operand dst;
@@ -230,153 +106,6 @@ struct GatherSum {
     {
         Reader in(vp, ip);
         return {in.head(), in.operand(), in.list(), in.word()};
-    }
-};
-
-struct DivideByCount {
-    Head head;
-    Operand dst;
-    Operand src;
-    const Word* offsets;
-    VP_DEVICE static DivideByCount decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.list()};
-    }
-};
-
-struct ListMap {
-    Head head;
-    Operand dst;
-    Operand a;
-    const Word* elements;
-    VP_DEVICE static ListMap decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.list()};
-    }
-};
-
-struct ListMapGrad {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand dy;
-    const Word* elements;
-    VP_DEVICE static ListMapGrad decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.list()};
-    }
-};
-
-struct ListReduce {
-    Head head;
-    Operand dst;
-    Operand a;
-    const Word* elements;
-    VP_DEVICE static ListReduce decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.list()};
-    }
-};
-
-struct ListReduceGrad {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand dy;
-    const Word* elements;
-    VP_DEVICE static ListReduceGrad decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.list()};
-    }
-};
-
-struct Transpose {
-    Head head;
-    Operand dst;
-    Operand a;
-    Word columns;
-    VP_DEVICE static Transpose decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.word()};
-    }
-};
-
-struct Matmul {
-    Head head;
-    Operand dst;
-    Operand a;
-    Operand b;
-    Word a_width;
-    Word b_width;
-    Word inner;
-    Word a_transposed;
-    Word b_transposed;
-    VP_DEVICE static Matmul decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.operand(), in.operand(), in.word(), in.word(), in.word(), in.word(), in.word()};
-    }
-};
-
-struct PackedMatmul {
-    Head head;
-    Operand dst;
-    Word weights;
-    Word inner;
-    Word columns;
-    Segments x;
-    VP_DEVICE static PackedMatmul decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.word(), in.word(), in.word(), in.segments()};
-    }
-};
-
-struct PackedMatmulGradient {
-    Head head;
-    Word gradient;
-    Word inner;
-    Word columns;
-    Operand dy;
-    Segments x;
-    VP_DEVICE static PackedMatmulGradient decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
-    }
-};
-
-struct PackedRows {
-    Head head;
-    Operand dst;
-    Word weights;
-    Word rows;
-    Word columns;
-    const Word* labels;
-    VP_DEVICE static PackedRows decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.word(), in.word(), in.word(), in.list()};
-    }
-};
-
-struct PackedRowsGradient {
-    Head head;
-    Word gradient;
-    Word columns;
-    Word dy_width;
-    Operand dy;
-    const Word* labels;
-    VP_DEVICE static PackedRowsGradient decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.operand(), in.list()};
     }
 };
 
@@ -429,32 +158,6 @@ struct Load {
     }
 };
 
-struct MatvecTransposed {
-    Head head;
-    Operand dst;
-    Word weights;
-    Word columns;
-    Word matrix;
-    Operand x;
-    VP_DEVICE static MatvecTransposed decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.operand(), in.word(), in.word(), in.word(), in.operand()};
-    }
-};
-
-struct KeptGradient {
-    Head head;
-    Word gradient;
-    Word columns;
-    Word matrix;
-    VP_DEVICE static KeptGradient decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word()};
-    }
-};
-
 struct Outer {
     Head head;
     Word gradient;
@@ -487,42 +190,6 @@ struct OuterUpdate {
     {
         Reader in(vp, ip);
         return {in.head(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word(), in.word(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
-    }
-};
-
-struct SquaresMatrix {
-    Head head;
-    Word gradient;
-    Word columns;
-    Word matrix;
-    Word partials;
-    VP_DEVICE static SquaresMatrix decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.word()};
-    }
-};
-
-struct SquaresRows {
-    Head head;
-    Word gradient;
-    Word partials;
-    VP_DEVICE static SquaresRows decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word()};
-    }
-};
-
-struct Clip {
-    Head head;
-    Word partials;
-    float max_norm;
-    Word left_out;
-    VP_DEVICE static Clip decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.floating(), in.word()};
     }
 };
 
