@@ -11,7 +11,7 @@ compiler spilled (`stepped_down` times). `cpu` is the processor time of that, wh
 compiler. `cached` is the same call once more, `cached_cubin` what of that is the look into the cache.
 
 The peer is table II of the paper: program compilation (NVRTC of CUDA 9.1, to PTX) and module load (PTX to binary) on a
-Xeon E5-1650 v2 for a Titan V: another processor, another GPU. To load a cubin takes a GPU: gpu_micro/launch.py.
+Xeon E5-1650 v2 for a Titan V: another processor, another GPU. To load a cubin takes a GPU (results/README.md).
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ PLUGIN = "bench.gpu_check.tests_plugin"
 STAGES = {
     "contact": "device, driver, versions; the smallest kernel; a fused Tree-LSTM's loss, gradients and update against "
     "the float64 reference: does anything run, and is it right? Under 30 s",
-    "micro": "programs of bench/gpu_micro, few cases: what a barrier, an instruction, a launch, a product cost; the "
-    "first four say whether the kernel is built the right way",
     "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, in CUDA graphs, per node), chain LSTM beside "
     "cuDNN: is it fast?",
     "tests": "tests/gpu, file by file: is all of it right?",
@@ -37,7 +35,6 @@ DRY_RUN = {
     "test_tree_lstm": "test_gradients_updates_and_inference and [64]",
 }
 TEST_SECONDS, WORKERS = 150, 16  # of one test at most; processes that compile at the same time
-QUESTIONS = ("barrier", "interpreter", "launch", "matvec", "transposed", "registers", "outer", "groups", "tensor_cores")
 BATCH_SIZES = (1, 64, 16, 128)
 SMALLEST = ("--hidden", "8", "--embedding", "8", "--vps", "2")
 
@@ -66,7 +63,7 @@ class Step:
 def steps(smallest: bool, cores: int) -> list[Step]:
     """All of them, in order. smallest: at sizes at which an imaginary GPU takes seconds."""
     return [
-        *_contact(smallest), *_micro(smallest), *_peers(smallest), *_tests(smallest, cores), *_sanitizer(smallest),
+        *_contact(smallest), *_peers(smallest), *_tests(smallest, cores), *_sanitizer(smallest),
         *_endurance(smallest), *_long(smallest),
     ]  # fmt: skip
 
@@ -81,12 +78,6 @@ def _contact(smallest: bool) -> Iterator[Step]:
     yield Step("contact", "versions", _program("gpu_contact.py", "versions"), 2, 60)
     yield Step("contact", "smallest kernel", _program("gpu_contact.py", "smallest", *size, *few), 3, 90)
     yield Step("contact", "fused Tree-LSTM", _program("gpu_contact.py", "tree-lstm", *size, *few), 10, 240)
-
-
-def _micro(smallest: bool) -> Iterator[Step]:
-    size = "--smallest" if smallest else "--quick"
-    for question in QUESTIONS:
-        yield Step("micro", f"micro {question}", _program(f"gpu_micro/{question}.py", size), 6, 60)
 
 
 def _peers(smallest: bool) -> Iterator[Step]:
@@ -156,8 +147,6 @@ def _long(smallest: bool) -> Iterator[Step]:
     yield Step("long", "counters", _program("gpu_counters.py", *one), 30, 180, needs="ncu")
     if smallest:
         return  # what follows has been run, with other numbers
-    for question in QUESTIONS:
-        yield Step("long", f"all of micro {question}", _program(f"gpu_micro/{question}.py"), 20, 180)
     for size_of_batch in (1, 2, 4, 8, 16, 32, 64, 128):
         command = _program("gpu_treelstm.py", "--batch-sizes", str(size_of_batch))
         yield Step("long", f"all of Tree-LSTM batch={size_of_batch}", command, 60, 300)

@@ -31,7 +31,7 @@ FOREVER = "import time; time.sleep(60)"
 
 
 def program(name: str, code: str, seconds: float = 1, most: float = 60, needs: str = "") -> Step:
-    return Step("micro", name, (sys.executable, "-c", code), seconds, most, needs=needs)
+    return Step("peers", name, (sys.executable, "-c", code), seconds, most, needs=needs)
 
 
 FIRST = program("versions", f"print({json.dumps(VERSIONS)!r})")
@@ -67,7 +67,7 @@ def test_results_say_what_they_depend_on(call: Any) -> None:
     assert status == 0
     assert ends(lines) == {"a": "ok"}
     (line,) = [line for line in lines if line.get("value") == 1]
-    assert line["stage"] == "micro"
+    assert line["stage"] == "peers"
     assert (line["device"], line["driver"], line["cuda"], line["nvrtc"]) == ("Some GPU", "580.1", 13000, "13.0")
     assert line["machine"]["microarchitecture"] == "zen"
     assert set(line["commit"]) == {"id", "dirty"}
@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_not_begun_and_what_fits_is(call: Any, tmp_path: Pa
     status, lines = call(program("long", ONE, seconds=500), program("short", ONE), options=minutes)
     assert status == 0
     assert ends(lines) == {"short": "ok"}
-    assert "not begun      0.0 s  micro: long: takes about 500 s" in (tmp_path / "out" / record.SUMMARY).read_text()
+    assert "not begun      0.0 s  peers: long: takes about 500 s" in (tmp_path / "out" / record.SUMMARY).read_text()
 
 
 def test_the_end_of_the_minutes_is_no_fault_of_a_step(call: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_tool_that_is_not_there_is_named(call: Any, tmp_path: Path) -> None:
     status, lines = call(program("a", ONE, needs="no-such-tool"))
     assert status == 0
     assert ends(lines) == {}
-    assert "not here       0.0 s  micro: a: no-such-tool is not on" in (tmp_path / "out" / record.SUMMARY).read_text()
+    assert "not here       0.0 s  peers: a: no-such-tool is not on" in (tmp_path / "out" / record.SUMMARY).read_text()
 
 
 def test_the_rest_is_taken_up_and_what_failed_comes_last(call: Any, tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ from gpu_check import check
 from gpu_check.stages import Step
 check.steps = lambda smallest, cores: [
     Step("contact", "versions", (sys.executable, "-c", {versions!r}), 1, 60),
-    Step("micro", "a", (sys.executable, "-c", {code!r}), 1, 60),
-    Step("micro", "b", (sys.executable, "-c", {code!r}), 1, 60),
+    Step("peers", "a", (sys.executable, "-c", {code!r}), 1, 60),
+    Step("peers", "b", (sys.executable, "-c", {code!r}), 1, 60),
 ]
 sys.exit(check.main(["--out", {out!r}, "--cache", {out!r}]))
 """
@@ -221,7 +221,7 @@ def test_sigkill_loses_nothing(call: Any, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     with (out / record.RESULTS).open("a") as file:
-        file.write('{"stage": "micro", "st')
+        file.write('{"stage": "peers", "st')
     some = program("a", ONE), program("b", ONE)
     status, lines = call(*some, options=("--continue", str(out)), out=out)
     assert status == 0
@@ -253,7 +253,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["--only", "micro,benchmarks"], "--only benchmarks: expected some of contact,micro,peers,tests"),
+        (["--only", "peers,benchmarks"], "--only benchmarks: expected some of contact,peers,tests"),
         (["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
     ],
 )
@@ -283,8 +283,6 @@ def test_steps_are_those_of_the_checkout_in_the_order_of_stages() -> None:
     files = [step.name for step in steps(False, 16) if step.stage == "tests"]
     assert files == [f"tests/gpu/{file.name}" for file in stages.test_files()]
     assert sum(step.seconds for step in steps(False, 16) if step.stage == "contact") <= 30
-    questions = {path.stem for path in (ROOT / "bench/gpu_micro").glob("*.py") if "__main__" in path.read_text("utf-8")}
-    assert {f"micro {question}" for question in questions} <= {step.name for step in steps(False, 16)}
 
 
 def test_steps_find_the_checkout_and_the_data(tmp_path: Path) -> None:

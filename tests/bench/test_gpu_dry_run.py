@@ -17,7 +17,7 @@ from typing import Any
 import harness
 import pytest
 from gpu_check import record
-from gpu_check.stages import QUESTIONS, STAGES, steps
+from gpu_check.stages import STAGES, steps
 
 from tests.gpu.test_slots import CASES, Sentiment
 from tests.runtime.fake_cuda import RELEASE
@@ -65,7 +65,7 @@ def plain_checkout(folder: Path) -> Path:
 
 
 # Few, as in each there is a process that says what the device is.
-PLAIN, BESIDE_PYTORCH, TESTS = CALLS = "contact,micro", "peers,sanitizer,endurance,long", "tests"
+PLAIN, BESIDE_PYTORCH, TESTS = CALLS = "contact", "peers,sanitizer,endurance,long", "tests"
 
 
 def assert_complete(lines: list[dict[str, Any]], only: str, commit: Any) -> None:
@@ -114,27 +114,6 @@ def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_
 @pytest.mark.host
 def test_the_calls_are_all_stages() -> None:
     assert sorted(",".join(CALLS).split(",")) == sorted(STAGES)
-
-
-@pytest.mark.simt
-@pytest.mark.parametrize(
-    "program, statement, diagnostic",
-    [
-        ("barrier", "load_acquire(counter);", "unwritten fence"),
-        ("matvec", "if (WARPS_PER_ROW == 1) __syncthreads();", "race"),
-        ("outer", "__syncthreads(); // until all have read the vectors before", "race"),
-    ],
-)
-def test_the_imaginary_gpu_notices_a_barrier_that_is_missing(program: str, statement: str, diagnostic: str) -> None:
-    assert program in QUESTIONS
-    environment = {
-        **os.environ, "IMAGINARY_WITHOUT": statement,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / IMAGINARY), str(ROOT)]),
-    }  # fmt: skip
-    command = [sys.executable, str(ROOT / "bench" / "gpu_micro" / f"{program}.py"), "--smallest"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    assert f": {diagnostic}: " in run.stderr
 
 
 @pytest.mark.host

@@ -7,14 +7,15 @@ tier runs without a GPU, as far as emulated kernels are fast enough for it, and 
 import atexit
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from tests.runtime import fake_cuda, fake_programs, test_cublas
+from tests.runtime import fake_cuda, test_cublas
+from vpps.kernel import libnvrtc
 
-gpu = fake_programs.ProgrammableCuda()
-fake_cuda.install_with_kernels(pytest.MonkeyPatch(), gpu)
-fake_programs.extend(gpu)
+gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
+libnvrtc.library = lambda: SimpleNamespace(version="13.0")  # type: ignore[assignment]
 test_cublas.install(gpu)
 gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
 gpu.blocks_per_sm = 2  # and for two blocks on each
