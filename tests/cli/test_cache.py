@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.caches import cache_with_kernels
 from tests.kernel.cache.builders import copy
 from tests.nvrtc import needs_nvrtc
+from vpps.cli import inspect
 from vpps.cli.cache import app
 from vpps.compiler.passes import Passes
 from vpps.config import VARIABLES
@@ -276,6 +278,19 @@ def test_help_shows_examples(command: list[str]) -> None:
     assert "vpps-cache" in done.stdout if command else "warm" in done.stdout
     if command:
         assert "Examples" in done.stdout
+
+
+def test_lists_what_was_learned_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VPPS_CACHE_DIR", str(cache_with_kernels(tmp_path)))
+    monkeypatch.setenv("VPPS_TUNING", "1")
+    small = "--policy fsm --target cpu --batch-size 2 --hidden 8 --embedding 8 --limit 8"
+    CliRunner().invoke(inspect.app, ["plan", "lattice-gru", *small.split()])
+    (found,) = json.loads(run("list", "--tuning", "--json").stdout)
+    assert 0 < found["lower_bound"] <= found["batches"]
+    assert {"LatticeGRU.character", "LatticeGRU.word"} <= set(found["cells"])
+    assert run("list", "--tuning").stdout.startswith("machine for batches of")
+    Path(found["path"]).write_text("{}")
+    assert "damaged, or of another version" in run("list", "--tuning").stdout
 
 
 def test_help_says_what_tuning_takes() -> None:

@@ -101,13 +101,6 @@ DeviceName = Annotated[
         help="With --roofline: a GPU (H200, T4, ...) by its data sheet instead of this machine; nothing is measured.",
     ),
 ]  # fmt: skip
-Learns = Annotated[
-    bool,
-    typer.Option(
-        "--policy",
-        help="Tune nothing: learn how to batch the model's recurrences, for handles with policy fsm or auto.",
-    ),
-]
 Schedule = Annotated[
     str | None,
     typer.Option("--schedule", metavar="NAME", show_default="vector", help="With --roofline: vector or paper."),
@@ -158,7 +151,6 @@ class _Request:
         f"{PROGRAM} tree-lstm --target cuda --axes blocks,gradients",
         f"{PROGRAM} tree-lstm --dry-run --arch sm_75 --arch sm_90",
         f"{PROGRAM} tree-lstm --roofline --plot roofline.svg",
-        f"{PROGRAM} lattice-lstm --policy --batch-size 32",
         f"{PROGRAM} tree-lstm --roofline --device H200 --batch-size 8 --batch-size 64",
     ),
 )
@@ -177,7 +169,6 @@ def profile(
     candidates: Candidates = None,
     jobs: Jobs = None,
     store: Store = None,
-    policy: Learns = False,
     roofline: Roofline = False,
     plot: Plot = None,
     remeasure: Remeasure = False,
@@ -200,7 +191,7 @@ def profile(
         if roofline:
             from vpps.cli.roofline import roofline as draw_roofline
 
-            _refuse(context, "means nothing with --roofline", "policy", "dry_run", "inference", "arch", "axes")
+            _refuse(context, "means nothing with --roofline", "dry_run", "inference", "arch", "axes")
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
                 workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
@@ -213,17 +204,13 @@ def profile(
             raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:
             raise HandleError("--arch: kernels are compiled for the GPU that runs them; add --dry-run to run none")
-        if policy:
-            _refuse(context, "means nothing with --policy", "dry_run", "arch", "axes", "candidates")
         chosen = _target(target, dry_run)
         names = axes_named([name.strip() for name in axes.split(",") if name.strip()], chosen)
         loaded = load_workload(workload, (batch_size or [USUAL_BATCH])[0], context.args)
         request = _Request(
             loaded, Configuration(vps=vps), chosen, names, not inference, candidates, jobs, as_json, output
         )
-        if policy:
-            _learn(request, store is not False)
-        elif dry_run:
+        if dry_run:
             _dry_run(request, arch or ["sm_90"])
         else:
             plan = MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer)
@@ -275,17 +262,6 @@ def _dry_run(request: _Request, archs: Sequence[str]) -> None:
         reasons = [candidate["reason"] for candidate in of_arch["candidates"]]
         if all(reasons):
             raise CompileError(f"nothing could be compiled for {arch or request.target}: {reasons[0]}")
-
-
-def _learn(request: _Request, store: bool) -> None:
-    from vpps.cli.profile_policy import trained, trained_table
-
-    found = list(trained(request.workload, request.target, store))
-    report: list[Table | str] = [f"{request.what}: batches of the first one", trained_table(found)]
-    if found:
-        report.append(f"kept for handles with policy fsm, and auto. {UNDO}" if store else "not kept (--no-store)")
-    _print(request, report)
-    _write(request, report, {"recurrences": found})
 
 
 def _tune(request: _Request, plan: MeasuringPlan, store: bool | None) -> None:

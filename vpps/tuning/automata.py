@@ -75,26 +75,16 @@ class AutomatonFiles:
         """See KeptAutomata."""
         if not is_switched_on():
             return
-        try:
-            self.store(digests, names, learned, settings)
-        except CompileError as error:  # whoever learns it again loses time, no more
-            _log.warning("what was learned about batches is not kept: %s", error)
-
-    def store(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> Path:
-        """Keep an automaton in place of what there is for the recurrence; returns the file.
-
-        Raises:
-            CompileError: the directory cannot be used; says why and what to do.
-        """
         facts = asdict(learned)
         del facts["automaton"]
         record = {
             "cells": digests, "names": tuple(names), "when": now(), "settings": asdict(settings), "learned": facts,
             "machine": learned.automaton.as_json(),
         }  # fmt: skip
-        path = self.path_of(digests)
-        store(path, lambda: record)
-        return path
+        try:
+            store(self.path_of(digests), lambda: record)
+        except CompileError as error:  # whoever learns it again loses time, no more
+            _log.warning("what was learned about batches is not kept: %s", error)
 
 
 def automaton_in(path: Path) -> KeptAutomaton | None:
