@@ -102,12 +102,3 @@ def test_an_rvnn_has_other_weights_for_words_than_for_phrases() -> None:
     root = np.tanh(w["inner/W"] @ np.concatenate(leaves) + w["inner/b"])
     for state, wanted in zip(got, [*leaves, root], strict=True):
         np.testing.assert_allclose(state, wanted, rtol=1e-12)
-
-
-def test_former_names_are_still_there() -> None:
-    network = TwoTypeTreeLSTMSentiment(vpps.Model(), 5, embedding=4, hidden=6)
-    with pytest.warns(DeprecationWarning, match=r"TwoTypeTreeLSTMSentiment\.inner_1 is called inner now"):
-        assert network.inner_1 is network.inner
-    with pytest.warns(DeprecationWarning, match="root_loss is called node_loss now"):
-        assert network.root_loss is network.node_loss
-    assert not hasattr(network, "loss_of_roots")

@@ -13,10 +13,12 @@ from vpps.compiler.arrangement import Arrangement
 from vpps.engine.configuration import Configuration
 from vpps.kernel.resources import Resources
 from vpps.profiling.search import Row, SearchOutcome
+from vpps.text import counted
 from vpps.tuning.candidates import GAIN
 from vpps.tuning.compiling import Compiled
 
 WINNER = "->"
+_LEFT = "configuration was", "configurations were"
 NOISY = 0.25
 """How much times of one batch may vary (`SearchOutcome.variation`) before they tell too little to be kept unasked."""
 
@@ -79,9 +81,9 @@ def left_out_notes(repeated: int, left_out: int) -> list[str]:
     """Sentences on what is not in a table."""
     found = []
     if repeated:
-        found.append(f"{_counted(repeated)} left out that would give the same kernel as another one.")
+        found.append(f"{counted(repeated, *_LEFT)} left out that would give the same kernel as another one.")
     if left_out:
-        found.append(f"{_counted(left_out)} left out, beyond --candidates.")
+        found.append(f"{counted(left_out, *_LEFT)} left out, beyond --candidates.")
     return found
 
 
@@ -178,7 +180,3 @@ def _onchip(row: Row) -> bool:
 
 def _registers(found: Resources | None) -> list[str]:
     return ["", ""] if found is None else [str(found.registers), str(found.spill_stores + found.spill_loads)]
-
-
-def _counted(n: int) -> str:
-    return "1 configuration was" if n == 1 else f"{n} configurations were"

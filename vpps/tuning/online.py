@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from vpps.engine.configuration import Configuration
 from vpps.errors import VppsError
+from vpps.text import counted
 from vpps.tuning.candidates import GAIN, Change, applied
 
 _log = logging.getLogger(__name__)
@@ -101,12 +102,8 @@ class Progress:
         state = "tuned online" if self.done else "being tuned"
         ran = sum(not trial.reason for trial in self.trials)
         gain = f", {self.ratio:.2f}x the first" if self.ratio != 1 else ""
-        tried = _counted(ran, "candidate") if self.done else f"{ran} of up to {_counted(self.candidates, 'candidate')}"
-        return f"{state}: {self.best.describe()} ({tried} tried in {_counted(self.batches, 'batch', 'es')}{gain})"
-
-
-def _counted(n: int, noun: str, plural: str = "s") -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}{plural}"
+        tried = counted(ran, "candidate") if self.done else f"{ran} of up to {counted(self.candidates, 'candidate')}"
+        return f"{state}: {self.best.describe()} ({tried} tried in {counted(self.batches, 'batch', 'batches')}{gain})"
 
 
 class OnlineTuner:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +24,6 @@ class Classifier(ABC):
     """
 
     output: Linear | MLP
-    former_names: ClassVar[dict[str, str]] = {
-        "tops": "states", "roots": "states",
-        **dict.fromkeys(("sentence_loss", "root_loss", "character_loss", "word_loss"), "node_loss"),
-    }  # fmt: skip
-
-    def __getattr__(self, name: str) -> Any:  # asked for what there is not
-        if name not in self.former_names:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        now = self.former_names[name]
-        warnings.warn(f"{type(self).__name__}.{name} is called {now} now", DeprecationWarning, stacklevel=2)
-        return getattr(self, now)
 
     @abstractmethod
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:

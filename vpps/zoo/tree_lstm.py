@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import vpps
 from vpps.nn import ChildSumTreeLSTM, Linear, NaryTreeLSTM
@@ -62,10 +62,6 @@ class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
         model: the parameters go here: "words", "tree_lstm/...", "tree_lstm_2/...", "output/...".
         n_words, n_classes, embedding, hidden, arity: as above.
     """
-
-    former_names: ClassVar[dict[str, str]] = {
-        **TreeLSTMSentiment.former_names, "first": "tree_lstm", "inner_1": "inner",
-    }  # fmt: skip
 
     def __init__(
         self,
