@@ -20,7 +20,7 @@ pytestmark = pytest.mark.host
 
 
 def cells(model: vpps.Model, example: Example, train: bool = True, passes: Passes = Passes()) -> CellsReport:  # noqa: B008
-    return inspect(model, example, "simt", configuration=Configuration(vps=2, passes=passes), train=train).cells
+    return inspect(model, example, "simt", configuration=Configuration(vps=2, passes=passes), train=train).cell
 
 
 @lru_cache

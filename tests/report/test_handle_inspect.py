@@ -18,10 +18,7 @@ def test_shows_what_fb_launches() -> None:
     model, (graph, loss) = tree()
     with vpps.Handle(model, vpps.Adam(), target="cpu", vps=2) as handle:
         found = handle.inspect(graph, loss)
-        text = handle.disassemble(graph, loss)
-        assert [line for line in str(found.script).splitlines() if line[0] != ";"] == [
-            line for line in text.splitlines() if line[0] != ";"
-        ]
+        assert str(found.script) == handle.disassemble(graph, loss)
         assert found.source().source == handle.source()
         handle.fb(graph, loss)
         handle.sync_get_latest_loss()
@@ -44,9 +41,7 @@ def test_has_what_the_commands_show_and_compiles_on_demand() -> None:
         assert found.resources.vps == 2
         assert found.resources.binary == str(build_cpu()[0])
         assert found.resources.instructions == len(found.spec.instructions) > 0
-        assert found.graph is found.drawing
         assert found.graph.text() == draw(graph).text()
-        assert found.cell is found.cells
         assert re.fullmatch(r"<Inspection of \d+ vertices on cpu \w+, 2 virtual processors: [.a-z() ]+>", repr(found))
         shown = re.findall(r"\.(\w+)", repr(found))
         assert {"graph", "plan", "script", "cell", "source", "asm", "resources"} == set(shown)
@@ -58,7 +53,7 @@ def test_of_a_forward_only_handle_shows_inference() -> None:
     with vpps.Handle(model, target="cpu", vps=2, train=False) as handle:
         found = handle.inspect(graph, loss)
         assert not found.plan.training
-        assert {code.phase for cell in found.cells.cells for code in cell.code} == {"forward"}
+        assert {code.phase for cell in found.cell.cells for code in cell.code} == {"forward"}
         handle.forward(graph, [loss])
         assert 4 * found.plan_made.pool_floats == handle.memory.peak
 

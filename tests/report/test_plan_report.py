@@ -19,7 +19,6 @@ from vpps.report import Inspection, inspect
 from vpps.report.plan_report import MOST_ROWS, LevelUse
 from vpps.runtime import driver
 from vpps.runtime.driver import Properties
-from vpps.script.disassemble import disassemble
 
 pytestmark = pytest.mark.host
 
@@ -139,12 +138,6 @@ class TestScript:
         found = inspection("tree", schedule=schedule)
         for stream in found.script.streams:
             assert all(i.where or i.name == "end" for i in stream.instructions)
-
-    def test_is_the_disassembly(self, schedule: str) -> None:
-        found = inspection("chain", schedule=schedule)
-        plain = disassemble(found.plan_made.script, found.plan_made.origin)
-        wanted = [line for line in plain.splitlines() if not line.startswith(";")]
-        assert [line for line in str(found.script).splitlines() if not line.startswith(";")] == wanted
 
     def test_of_one_virtual_processor(self, schedule: str) -> None:
         script = inspection("lists", schedule=schedule).script

@@ -163,7 +163,7 @@ def cell(
     asked: Asked, name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None
 ) -> Report:
     """Each cell before and after every pass of the cell compiler, its parts, its instructions and what was fused."""
-    found = asked.inspected().cells
+    found = asked.inspected().cell
     return found if name is None else found.named(name)
 
 

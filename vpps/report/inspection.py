@@ -158,18 +158,8 @@ class Inspection:
         """The graph, to be drawn."""
         return draw(self.graph_made)
 
-    @property
-    def drawing(self) -> Drawing:
-        """The same as `graph`."""
-        return self.graph
-
-    @property
-    def cell(self) -> CellsReport:
-        """The same as `cells`."""
-        return self.cells
-
     @cached_property
-    def cells(self) -> CellsReport:
+    def cell(self) -> CellsReport:
         """Each cell before and after every pass of the cell compiler."""
         return cells_report(self.plan_made, self.planner)
 

@@ -66,8 +66,7 @@ class ScriptStream(Report):
 
     def text(self) -> str:
         """A heading, then a line each."""
-        launch = "" if self.launch == 1 else " of the second launch"
-        lines = [f"; virtual processors {_ranges(self.vps)}{launch}, from word {self.entry}"]
+        lines = [f"; virtual processors {_ranges(self.vps)}, from word {self.entry}"]
         lines += [i.line for i in self.instructions]
         if self.left_out:
             lines.append(f"; ... and {counted(self.left_out, 'instruction')} more")
@@ -96,8 +95,8 @@ class ScriptReport(Report):
         parts += [s.text() for s in self.streams if s.launch == 1]
         if self.products:
             parts += ["; then, outside the kernel\n", *(f"          {product}\n" for product in self.products)]
-        parts += [s.text() for s in self.streams if s.launch > 1]
-        return "".join(parts)
+        second = [s.text() for s in self.streams if s.launch > 1]
+        return "".join([*parts, *(["; then a second launch\n"] if second else []), *second])
 
     def of(self, vp: int) -> ScriptReport:
         """The part of one virtual processor. Raises ScriptError if there is no such one."""

@@ -1,8 +1,8 @@
-"""Turns scripts back into text, and into decoded instructions for the verifier."""
+"""Turns scripts back into decoded instructions, for the verifier, and these into lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,6 @@ from vpps.script.instructions import (
     Instruction,
     Kind,
 )
-from vpps.script.products import Continuation, entered_at
 from vpps.script.tails import ViewUse
 
 Words = NDArray[np.uint32]
@@ -134,37 +133,6 @@ def instructions(script: Words, entry: int) -> Iterator[Decoded]:
         if decoded.instruction.name == "end":
             return
         position += decoded.words
-
-
-def disassemble(
-    script: Words, origin: Callable[[int], str] = lambda position: "", continuation: Continuation | None = None
-) -> str:
-    """The script as text.
-
-    Args:
-        origin: gives the user's words for a position (`Plan.origin`).
-        continuation: what follows the first launch.
-    """
-    entries = entry_points(script)
-    lines = [f"; {len(script)} words, {len(entries)} virtual processors", *_streams(script, entries, origin)]
-    if continuation is not None:
-        lines.append("; then, outside the kernel")
-        lines.extend(
-            f"{'':8s}  {'product':28s} {product}  ; gradient of {product.name!r}" for product in continuation.products
-        )
-        if continuation.entries:
-            lines.append("; then a second launch")
-            lines.extend(_streams(script, entry_points(entered_at(script, continuation.entries)), origin))
-    return "\n".join(lines) + "\n"
-
-
-def _streams(script: Words, entries: list[int], origin: Callable[[int], str]) -> Iterator[str]:
-    """Lines for the instructions of a launch."""
-    for entry in sorted(set(entries)):
-        vps = [i for i, e in enumerate(entries) if e == entry]
-        yield f"; virtual processors {', '.join(map(str, vps))}, from word {entry}"
-        for d in instructions(script, entry):
-            yield line_of(d, origin(d.position))
 
 
 def line_of(d: Decoded, where: str = "") -> str:

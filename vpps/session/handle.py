@@ -281,13 +281,13 @@ class Handle(DataParallel):
     @serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
         """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
-        from vpps.script.disassemble import disassemble
+        from vpps.report.script_report import script_report
 
         self._check(graph, "disassemble", training=True)
         check_loss(graph, loss)
         planner = self._configurator.prepare(graph)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
-        return Text(disassemble(plan.script, plan.origin, plan.continuation))
+        return Text(script_report(plan).text())
 
     @serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:
