@@ -267,5 +267,5 @@ def test_networks_of_the_zoo_are_used_and_looked_into() -> None:
         inspection: vpps.report.Inspection = handle.inspect(graph, loss)
         assert str(trace.summary())
         assert str(inspection.plan)
-        assert graph.draw(4).svg("levels")
+        assert graph.draw(4).svg()
     assert vpps.data.GraphSet is GraphSet

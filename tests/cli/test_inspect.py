@@ -195,7 +195,7 @@ class TestGraph:
 
     def test_suffix_says_what_is_written(self, run: Run, folder: Path) -> None:
         for name in ("g.dot", "g.svg", "g.txt", "g.json"):
-            output(run("graph", WORKLOAD, "--examples", "2", "--layout", "levels", "-o", name))
+            output(run("graph", WORKLOAD, "--examples", "2", "-o", name))
         assert (folder / "g.dot").read_text().startswith("digraph")
         assert ElementTree.parse(folder / "g.svg").getroot().tag.endswith("svg")
         assert (folder / "g.txt").read_text().startswith("13 vertices in 5 levels")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -59,7 +57,7 @@ class TestDrawing:
 
     def test_svg_has_each_vertex_and_edge_once(self, net: str) -> None:
         drawing = drawn(net)
-        root = ElementTree.fromstring(drawing.svg("levels"))
+        root = ElementTree.fromstring(drawing.svg())
         boxes = [g for g in root.iter(f"{SVG}g") if g.get("class") == "vertex"]
         assert [g.get("id") for g in boxes] == [f"v{v.call}" for v in drawing.vertices]
         assert sum(p.get("class") == "edge" for p in root.iter(f"{SVG}path")) == len(drawing.edges)
@@ -68,7 +66,7 @@ class TestDrawing:
         assert colours == {f"v{v.call}": shade[v.level] for v in drawing.vertices}
 
     def test_boxes_of_a_level_are_beside_each_other(self, net: str) -> None:
-        root = ElementTree.fromstring(drawn(net).svg("levels"))
+        root = ElementTree.fromstring(drawn(net).svg())
         width, height = (float(root.get(name, "")) for name in ("width", "height"))
         spans: dict[float, list[tuple[float, float]]] = {}
         for rect in root.iter(f"{SVG}rect"):
@@ -111,7 +109,7 @@ def test_names_are_escaped() -> None:
     cell(graph.input(np.ones(3)))
     drawing = graph.draw()
     assert '"a<\\"b\\">\\\\\\n#1"' in drawing.dot()
-    assert 'a<"b">\\' in "".join(ElementTree.fromstring(drawing.svg("levels")).itertext())
+    assert 'a<"b">\\' in "".join(ElementTree.fromstring(drawing.svg()).itertext())
 
 
 def test_levels_have_colours_of_their_own() -> None:
@@ -121,41 +119,11 @@ def test_levels_have_colours_of_their_own() -> None:
         assert all(re.fullmatch("#[0-9a-f]{6}", c) for c in colours)
 
 
-class TestGraphviz:
-    """A program that is called dot says what it was asked."""
-
-    @pytest.fixture
-    def dot(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-        program = tmp_path / "dot"
-        program.write_text('#!/bin/sh\ncat > "$0.input"\necho "<svg>$1</svg>"\n')
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return program
-
-    def test_places_the_vertices_where_it_is_installed(self, dot: Path) -> None:
-        drawing = drawn("lists")
-        assert drawing.svg() == "<svg>-Tsvg</svg>\n"
-        assert dot.with_name("dot.input").read_text() == drawing.dot()
-        assert drawing.svg("levels").startswith("<svg xmlns")
-
-    def test_that_fails_is_an_error(self, dot: Path) -> None:
-        dot.write_text("#!/bin/sh\necho no >&2\nexit 3\n")
-        with pytest.raises(vpps.GraphError, match="dot failed: no; use layout 'levels'"):
-            drawn("lists").svg()
-
-    def test_that_is_not_there_is_named_with_its_remedy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", "/nowhere")
-        assert drawn("lists").svg().startswith("<svg xmlns")
-        with pytest.raises(vpps.GraphError, match="there is no program dot: install it"):
-            drawn("lists").svg("graphviz")
-
-
 @pytest.mark.parametrize(
     "call, words",
     [
         (lambda: vpps.Graph().draw(), "the graph is empty"),
         (lambda: drawn("tree", 0), "calls=0"),
-        (lambda: drawn("tree").svg("round"), "layout='round': expected 'auto', 'graphviz' or 'levels'"),
     ],
 )
 def test_errors_name_what_is_wrong(call: object, words: str) -> None:

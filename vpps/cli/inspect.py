@@ -173,12 +173,6 @@ class GraphFormat(StrEnum):
     TEXT = "text"
 
 
-class LayoutName(StrEnum):
-    AUTO = "auto"
-    GRAPHVIZ = "graphviz"
-    LEVELS = "levels"
-
-
 FORMATS = {
     ".svg": GraphFormat.SVG, ".dot": GraphFormat.DOT, ".gv": GraphFormat.DOT, ".txt": GraphFormat.TEXT,
     "": GraphFormat.DOT,
@@ -199,10 +193,6 @@ def graph(
     format: Annotated[
         GraphFormat | None, typer.Option(help="What to write.", show_default="as the file is called, else dot")
     ] = None,
-    layout: Annotated[
-        LayoutName,
-        typer.Option(help="Who places vertices in an SVG: Graphviz, where it is installed, or vpps, level by level."),
-    ] = LayoutName.AUTO,
 ) -> str:
     """The graph of a batch, coloured by level: for Graphviz, as SVG, as text, or as JSON."""
     suffix = asked.output.suffix if asked.output is not None and format is None else ""
@@ -214,7 +204,7 @@ def graph(
     format = format or FORMATS.get(suffix, GraphFormat.DOT)
     if as_json or format is GraphFormat.TEXT:
         return written(drawing, as_json)
-    return drawing.svg(layout.value) if format is GraphFormat.SVG else drawing.dot()
+    return drawing.svg() if format is GraphFormat.SVG else drawing.dot()
 
 
 WARM_UP = 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,16 +19,7 @@ from vpps.values import as_count
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
 
-Layout = Literal["auto", "graphviz", "levels"]
-MOST_FOR_GRAPHVIZ = 1000
-"""Vertices up to which layout "auto" leaves the drawing to Graphviz, which takes minutes for many more."""
-
-HOW_TO_GET_GRAPHVIZ = (
-    "install it (Debian/Ubuntu: apt-get install graphviz; macOS: brew install graphviz), or use layout 'levels'"
-)
-_SECONDS = 120  # that Graphviz is given
-
-# Of the own drawing, in pixels.
+# In pixels.
 _LINE, _CHARACTER, _PADDING = 14, 7, 10
 _GAP, _BETWEEN_LEVELS, _MARGIN = 14, 46, 20
 
@@ -130,34 +119,9 @@ class Drawing(Report):
             lines.append(f"  v{e.source} -> v{e.target}{width};")
         return "\n".join([*lines, "}", ""])
 
-    def svg(self, layout: Layout = "auto") -> str:
-        """As a picture.
-
-        Args:
-            layout: "graphviz" has its `dot` place the vertices; "levels" puts each above the mean of what it reads;
-                "auto" is the former where that is installed and the graph is not too large for it.
-
-        Raises:
-            GraphError: Graphviz is asked for and not there, or fails.
-        """
-        if layout not in ("auto", "graphviz", "levels"):
-            raise GraphError(f"layout={layout!r}: expected 'auto', 'graphviz' or 'levels'")
-        program = shutil.which("dot")
-        if layout == "graphviz" and program is None:
-            raise GraphError(f"layout='graphviz': there is no program dot: {HOW_TO_GET_GRAPHVIZ}")
-        if program is None or layout == "levels" or (layout == "auto" and len(self.vertices) > MOST_FOR_GRAPHVIZ):
-            return "\n".join([*self._own_svg(), ""])
-        try:
-            run = subprocess.run(
-                [program, "-Tsvg"], input=self.dot(), capture_output=True, text=True, check=False, timeout=_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            raise GraphError(f"dot did not end within {_SECONDS} s; use layout 'levels', or draw fewer calls") from None
-        except OSError as error:
-            raise GraphError(f"dot cannot be started: {error.strerror}; use layout 'levels'") from None
-        if run.returncode:
-            raise GraphError(f"dot failed: {run.stderr.strip()[:500]}; use layout 'levels'")
-        return run.stdout
+    def svg(self) -> str:
+        """As a picture, every vertex above the mean of what it reads; `dot -Tsvg` draws another one of `dot()`."""
+        return "\n".join([*self._svg(), ""])
 
     def _labels(self) -> dict[int, list[str]]:
         """Lines of each vertex: its cell, without the class where that tells nothing; its call and its ints."""
@@ -171,11 +135,11 @@ class Drawing(Report):
 
     def _repr_html_(self) -> str:
         rest = f"<p>and {counted(self.left_out, 'later vertex', 'later vertices')}</p>" if self.left_out else ""
-        return f'<div style="overflow-x: auto">{self.svg("levels")}</div>{rest}'
+        return f'<div style="overflow-x: auto">{self.svg()}</div>{rest}'
 
-    # ---- the own drawing
+    # ---- as a picture
 
-    def _own_svg(self) -> Iterator[str]:
+    def _svg(self) -> Iterator[str]:
         labels = self._labels()
         colours = level_colours(self.levels)
         boxes = self._boxes(labels)
