@@ -83,50 +83,23 @@ def test_programs_are_shown_and_do_nothing_when_they_are_imported() -> None:
 
 
 @pytest.mark.host
-class TestTheRunner:
-    """A page whose blocks do something else than it says fails."""
-
-    @staticmethod
-    def run(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        page = folder / "page.md"
-        page.write_text(text, encoding="utf-8")
-        (folder / "own.py").write_text("print('own')\n", encoding="utf-8")
-        (folder / "elsewhere").mkdir()
-        monkeypatch.chdir(folder / "elsewhere")
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("```python\nprint(1)\n```\n```output\n2\n```\n", "page.md:1: the page says"),
+        ("Words.\n\n```python\n1 / 0\n```\n", "page.md:3: Traceback.*ZeroDivisionError"),
+        ("<!-- raises: ValueError -->\n```python\nx = 1\n```\n", "raised no ValueError"),
+        ("```console\n$ false\n```\n", "status 1"),
+        ("```console\n$ echo 1\n2\n```\n", "the page says"),
+        ("```console\necho 1\n```\n", "no line begins with"),
+        ("```output\n1\n```\n", "follows no block of Python"),
+        ("```ruby\n1\n```\n", "'ruby' is none of"),
+        ("```{code-block} python\n1\n```\n", "write ```python"),
+        ("<!-- skip: me -->\n```python\n1\n```\n", "expected one of not run"),
+    ],
+)
+def test_a_page_whose_blocks_do_something_else_fails(text: str, message: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(PageError, match=f"(?s){message}"):
         run_page(page)
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "```python\nx = 1\n```\n\nThen:\n\n```python\nprint(x + 1)\n```\n\n```output\n2\n```\n",
-            "```python\nprint('a 1.2345 b')\n```\n```output\na ... b\n```\n",
-            "<!-- raises: ValueError -->\n```python\nraise ValueError('no')\n```\n```output\nValueError: no\n```\n",
-            "```console\n$ echo one \\\n    two\none two\n$ echo three\nthree\n```\n",
-            "<!-- exits: 3 -->\n\n```console\n$ exit 3\n```\n",
-            "<!-- needs: no_such_module -->\n```python\nimport no_such_module\n```\n",
-            "```{literalinclude} own.py\n```\n```console\n$ python own.py\nown\n```\n",
-            "```text\nanything\n```\n",
-        ],
-        ids=["output", "wildcard", "exception", "commands", "status", "absent-module", "program", "text"],
-    )
-    def test_passes(self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run(text, tmp_path, monkeypatch)
-
-    @pytest.mark.parametrize(
-        "text, message",
-        [
-            ("```python\nprint(1)\n```\n```output\n2\n```\n", "page.md:1: the page says"),
-            ("Words.\n\n```python\n1 / 0\n```\n", "page.md:3: Traceback.*ZeroDivisionError"),
-            ("<!-- raises: ValueError -->\n```python\nx = 1\n```\n", "raised no ValueError"),
-            ("```console\n$ false\n```\n", "status 1"),
-            ("```console\n$ echo 1\n2\n```\n", "the page says"),
-            ("```console\necho 1\n```\n", "no line begins with"),
-            ("```output\n1\n```\n", "follows no block of Python"),
-            ("```ruby\n1\n```\n", "'ruby' is none of"),
-            ("```{code-block} python\n1\n```\n", "write ```python"),
-            ("<!-- skip: me -->\n```python\n1\n```\n", "expected one of not run"),
-        ],
-    )
-    def test_fails(self, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(PageError, match=f"(?s){message}"):
-            self.run(text, tmp_path, monkeypatch)
