@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.runtime.test_emulator import LAUNCH
 from vpps.kernel.simt_compiler import build_simt
 from vpps.runtime.emulator import Emulator
 
@@ -26,14 +27,6 @@ READ, WRITE, UPDATE, BARRIER, WARP_BARRIER, SIGNAL, RELAXED_SIGNAL, WAIT, SHARED
 FIELDS = 5  # of an instruction: op, argument, first thread, last thread, target of a wait or mask
 
 KERNEL = """
-struct Launch {
-    float* pool;
-    const Word* script;
-    unsigned* counters;
-    unsigned* cleared;
-    unsigned* report;
-    unsigned long long patience;
-};
 extern "C" __global__ void vpps_kernel(const Launch launch)
 {
     const unsigned t = threadIdx.x;
@@ -65,7 +58,7 @@ extern "C" __global__ void vpps_kernel(const Launch launch)
 
 @lru_cache(maxsize=1)
 def emulator() -> Emulator:
-    return Emulator(build_simt(KERNEL, races=True))
+    return Emulator(build_simt(LAUNCH + KERNEL, races=True))
 
 
 @dataclass
