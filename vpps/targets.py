@@ -134,17 +134,10 @@ TARGETS = {target.name: target for target in (CUDA, CPU, SIMT)}
 GPUS = tuple(name for name, target in TARGETS.items() if target.is_gpu)
 
 
-def target_named(name: object, given: str = "") -> Target:
-    """A row of the table.
-
-    Args:
-        given: where the name is from, for the message; default: an argument.
-
-    Raises:
-        HandleError: there is no such target.
-    """
+def target_named(name: object) -> Target:
+    """A row of the table. Raises HandleError: there is no such target."""
     if not isinstance(name, str) or name not in TARGETS:
-        raise HandleError(f"{given or f'target={name!r}'}: expected {listed(TARGETS)}")
+        raise HandleError(f"target={name!r}: expected {listed(TARGETS)}")
     return TARGETS[name]
 
 

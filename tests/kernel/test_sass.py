@@ -33,35 +33,56 @@ def code(text: str) -> MachineCode:
 
 @pytest.mark.host
 class TestLiveRegisters:
-    def test_at_the_entry_of_the_loop_survive_an_iteration(self) -> None:
-        """0 and 1 are weights, 2 is the script pointer, 3 comes and goes."""
-        text = """
-        kernel: LDG R0 ; 0
-        LDG R1 ; 1
-        MOV R2 ; 2
-        .L_1: LDG R3 ; 3 < 2
-        IADD R2 ; 2 < 2
-        @P0 BRA `(.L_2) ;
-        FFMA ; 3 < 0 3
-        STG ; < 3
-        BRA `(.L_1) ;
-        .L_2: STG ; < 1
-        EXIT ;
-        """
-        assert live_registers(code(text), "kernel") == 3
-
-    def test_are_those_of_the_largest_loop(self) -> None:
-        text = """
-        kernel: MOV ; 0 1 2 3
-        .L_1: FADD ; < 0 1 2 3
-        @P0 BRA `(.L_1) ;
-        MOV ; 4
-        .L_2: FADD ; 5 < 4
-        NOP ;
-        @P0 BRA `(.L_2) ;
-        EXIT ;
-        """
-        assert live_registers(code(text), "kernel") == 1
+    @pytest.mark.parametrize(
+        "live, text",
+        [
+            (3, """
+            kernel: LDG R0 ; 0
+            LDG R1 ; 1
+            MOV R2 ; 2
+            .L_1: LDG R3 ; 3 < 2
+            IADD R2 ; 2 < 2
+            @P0 BRA `(.L_2) ;
+            FFMA ; 3 < 0 3
+            STG ; < 3
+            BRA `(.L_1) ;
+            .L_2: STG ; < 1
+            EXIT ;
+            """),  # 0 and 1 are weights, 2 is the script pointer, 3 comes and goes.
+            (1, """
+            kernel: MOV ; 0 1 2 3
+            .L_1: FADD ; < 0 1 2 3
+            @P0 BRA `(.L_1) ;
+            MOV ; 4
+            .L_2: FADD ; 5 < 4
+            NOP ;
+            @P0 BRA `(.L_2) ;
+            EXIT ;
+            """),
+            (3, """
+            kernel: MOV ; 0 1 2
+            .L_1: BRX `(.L_2) `(.L_3) `(.L_4) ;
+            .L_2: FADD ; < 0
+            BRA `(.L_1) ;
+            .L_3: FADD ; < 1
+            BRA `(.L_1) ;
+            .L_4: FADD ; < 2
+            EXIT ;
+            """),
+            (1, """
+            kernel: MOV ; 0
+            .L_1: CALL.REL.NOINC `(function) ;
+            @P0 BRA `(.L_1) ;
+            EXIT ;
+            function: FADD ; < 0
+            CALL.REL.NOINC `(function) ;
+            RET.REL.NODEC `(kernel) ;
+            """),
+        ],
+        ids=["survive an iteration", "of the largest loop", "jump table", "recursion"],
+    )  # fmt: skip
+    def test_at_the_entry_of_the_loop(self, live: int, text: str) -> None:
+        assert live_registers(code(text), "kernel") == live
 
     def test_include_what_a_guarded_write_may_leave(self) -> None:
         text = """
@@ -73,19 +94,6 @@ class TestLiveRegisters:
         """
         assert live_registers(code(text.format("@P0")), "kernel") == 1
         assert live_registers(code(text.format("")), "kernel") == 0
-
-    def test_follow_all_targets_of_a_jump_table(self) -> None:
-        text = """
-        kernel: MOV ; 0 1 2
-        .L_1: BRX `(.L_2) `(.L_3) `(.L_4) ;
-        .L_2: FADD ; < 0
-        BRA `(.L_1) ;
-        .L_3: FADD ; < 1
-        BRA `(.L_1) ;
-        .L_4: FADD ; < 2
-        EXIT ;
-        """
-        assert live_registers(code(text), "kernel") == 3
 
     def test_are_kept_apart_between_calls_of_a_function(self) -> None:
         """The first call is outside the loop; control does not return from the second call to there."""
@@ -129,18 +137,6 @@ class TestLiveRegisters:
             BRA `(.L_1) ;
         """
         assert live_registers(code(text), "kernel") == 2
-
-    def test_of_recursion_end(self) -> None:
-        text = """
-            kernel: MOV ; 0
-            .L_1: CALL.REL.NOINC `(function) ;
-            @P0 BRA `(.L_1) ;
-            EXIT ;
-            function: FADD ; < 0
-            CALL.REL.NOINC `(function) ;
-            RET.REL.NODEC `(kernel) ;
-        """
-        assert live_registers(code(text), "kernel") == 1
 
     @pytest.mark.parametrize(
         "text, complaint",

@@ -103,16 +103,16 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
     return Cubin(entry.binary, arch, name, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))
 
 
-def compile_ptx(source: str, arch: str, name: str = "vpps_kernel") -> str:
+def compile_ptx(source: str, arch: str) -> str:
     """The intermediate code of a kernel, to be read: what runs is the cubin. Compiled anew every time.
 
     Args:
-        source, arch, name: as of `compile_cubin`.
+        source, arch: as of `compile_cubin`.
 
     Raises:
         CompileError: as `compile_cubin`.
     """
-    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, name, "PTX")
+    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "vpps_kernel", "PTX")
     return text.rstrip(b"\0").decode()
 
 

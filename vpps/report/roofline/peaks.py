@@ -237,12 +237,10 @@ def barriers_script(n_vps: int, barriers: int) -> NDArray[np.uint32]:
     return script
 
 
-def launch_seconds(machine: CpuMachine, script: NDArray[np.uint32], times: int, pause: float = 0.0) -> float:
-    """Seconds that a launch and the wait for it take, pauses before it not included; the median."""
+def launch_seconds(machine: CpuMachine, script: NDArray[np.uint32], times: int) -> float:
+    """Seconds that a launch and the wait for it take; the median."""
     found = []
     for _ in range(times):
-        if pause:
-            time.sleep(pause)
         start = time.perf_counter()
         machine.launch(script)
         machine.wait()
