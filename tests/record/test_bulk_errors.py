@@ -152,6 +152,7 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
     "kinds that are no names": (
         lambda w: w.map({"leaf": w.leaf}, kinds="leaf"), D, "kinds='leaf': expected the name of each kind, by number"
     ),
+    "kinds that are a number": (lambda w: w.map({"leaf": w.leaf}, kinds=2), D, "kinds=2: expected the name of each k"),
     # children
     "children of floats": (lambda w: w.map(children=CHILDREN * 1.0), D, "children are ints, -1 for none, .*float64"),
     "children of objects": (

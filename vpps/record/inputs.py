@@ -3,7 +3,7 @@ and lists. Read, checked, nothing recorded yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ def cells_by_kind(cells: Mapping[Any, Any], names: Any) -> tuple[Any, ...]:
     Args:
         names: of all kinds by number; None where that is not known.
     """
-    known = None if names is None else list(names)
+    known = None if names is None else list(names) if isinstance(names, Iterable) else [names]
     if isinstance(names, str) or not all(isinstance(name, str) for name in known or ()):
         raise DtypeError(f"graph.map: kinds={names!r}: expected the name of each kind, by number")
     there = "numbered from 0" if known is None else f"the kinds are {', '.join(known)}"
