@@ -262,7 +262,7 @@ class TestNoSuchFile:
             ("order", 4, 9, "graph 1: vertex 1: order is not that of levels"),
             ("kind", 1, 2, "graph 0: vertex 1: there is no kind 2"),
             ("column/tag", 1, 2, "column 'tag' holds 2, but there are 2 names"),
-            ("edge_column/role", 9, 3, "column 'role' holds 3, but there are 3 names"),
+            ("edge_column/role", 5, 3, "column 'role' holds 3, but there are 3 names"),
         ],
     )
     def test_contents_that_are_no_graphs_are_damage_whatever_checksums_say(

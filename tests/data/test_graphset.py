@@ -265,6 +265,12 @@ class TestWrongGraphs:
                 r"of children, \(2, 1\), .*not shape \(2,\)",
             ),
             (lambda: GraphSet([2], ([0, 0, 1], [0]), edge_columns={"x": [1, 2]}), "'x' must .* each of the 1 edges"),
+            (lambda: GraphSet([2], ([0, 0, 1], [0]), edge_columns={"x": [[], [1]]}), "column 'x': expected an array"),
+            (lambda: GraphSet([2], [[], [0]]), "children: expected an array"),
+            (
+                lambda: GraphSet([2], [[-1], [0]], edge_columns={"x": [[0], [2]]}, classes={"x": ("a", "b")}),
+                "'x' holds 2, but there are 2 names",
+            ),
             (lambda: GraphSet([2], [[-1], [0]])[:].child_offsets, "children are a table for 1 each; give its columns"),
             (lambda: GraphSet([1], [[-1]], columns={"x": [2]}, classes={"x": ("a", "b")}), "'x' holds 2, but there a"),
             (lambda: GraphSet([1], [[-1]], classes={"x": ("a", "b")}), "names for 'x', but no integer column"),
@@ -294,6 +300,11 @@ class TestWrongGraphs:
     def test_wrong_type_is_named(self, make: Callable[[], GraphSet], message: str) -> None:
         with pytest.raises(DtypeError, match=message):
             make()
+
+    @pytest.mark.parametrize("children, x", [([[-1], [0]], [[99], [1]]), (([0, 1, 2], [-1, 0]), [99, 1])])
+    def test_beside_no_child_may_be_a_number_without_a_name(self, children: Any, x: Any) -> None:
+        made = GraphSet([2], children, edge_columns={"x": x}, classes={"x": ("a", "b")})
+        assert made[:]["x"].ravel().tolist() == [99, 1]
 
 
 class TestStatistics:

@@ -122,10 +122,12 @@ def check_names(
     for name, words in names.items():
         if name not in columns or columns[name].dtype != np.int32:
             raise DataError(f"there are names for {name!r}, but no integer column of that name")
-        if columns[name].size and columns[name].max() >= len(words):
-            raise DataError(
-                f"column {name!r} holds {int(columns[name].max())}, but there are {len(words)} names for it"
-            )
+        numbers = columns[name]
+        if name in arrays.edge_columns:
+            form = arrays.form
+            numbers = numbers[(form[1] if isinstance(form, tuple) else form) >= 0]  # beside no child may be anything
+        if numbers.size and numbers.max() >= len(words):
+            raise DataError(f"column {name!r} holds {int(numbers.max())}, but there are {len(words)} names for it")
 
 
 def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
@@ -302,9 +304,16 @@ def _check_offsets(begins: NDArray[np.int64], flat: NDArray[np.int32]) -> None:
         raise DataError(f"offsets of children must rise from 0 to {len(flat)}, the number of indices")
 
 
+def _array(array: ArrayLike, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(array)
+    except ValueError as error:  # lists of different lengths
+        raise DataError(f"{what}: expected an array; {error}") from None
+
+
 def _integers(array: ArrayLike, what: str, kind: type[Any]) -> NDArray[Any]:
     """A read-only array of the integer type `kind`."""
-    found = np.asarray(array)
+    found = _array(array, what)
     if found.size == 0 and found.dtype.kind == "f":
         found = found.astype(np.int64)  # an empty list
     if found.dtype.kind not in "iub":
@@ -321,7 +330,7 @@ def _narrowed(array: NDArray[Any], what: str, kind: type[Any]) -> NDArray[Any]:
 
 def _column(name: str, array: ArrayLike, n: int, what: str) -> NDArray[Any]:
     """A read-only column of int32 or float32."""
-    found = np.asarray(array)
+    found = _array(array, f"column {name!r}")
     if found.ndim not in (1, 2) or len(found) != n:
         raise DataError(f"column {name!r} must have a row for each of the {n} {what}, not shape {found.shape}")
     if found.dtype.kind in "iub":
@@ -339,7 +348,7 @@ def _edge_column(name: str, array: ArrayLike, form: Children) -> NDArray[Any]:
     """A read-only column of int32 or float32, in the form of the children."""
     if isinstance(form, tuple):
         return _column(name, array, len(form[1]), "edges")
-    found = np.asarray(array)
+    found = _array(array, f"column {name!r}")
     if found.ndim not in (2, 3) or found.shape[:2] != form.shape:
         raise DataError(
             f"column {name!r} must have a value for each place of the table of children, {form.shape}, or a row of "
