@@ -92,8 +92,8 @@ def record_packed(
     for name, value in inputs.items():
         if type(value) is not Rows:
             signature.append((name, int))
-            strided = type(value) is np.ndarray and not value.flags.contiguous  # a column of a table
-            columns.append(np.ascontiguousarray(value) if strided else value)
+            of_table = type(value) is np.ndarray and not value.flags.contiguous and value.ndim == 1  # a column of one
+            columns.append(np.ascontiguousarray(value) if of_table else value)
         elif value.owner is graph:
             signature.append((name, value.shape))
             columns.append(value.ids)
