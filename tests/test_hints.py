@@ -55,6 +55,16 @@ def test_what_is_no_habit_gets_words_of_python() -> None:
         vpps.Graph().zeros(2).colour  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_a_property_of_a_subclass_says_itself_why_it_fails() -> None:
+    class Counted(vpps.Model):
+        @property
+        def numel(self) -> int:
+            raise AttributeError("nothing was counted")
+
+    with pytest.raises(AttributeError, match=r"^nothing was counted$"):
+        Counted().numel  # noqa: B018
+
+
 def test_a_parameter_refuses_to_be_set_what_nobody_reads() -> None:
     model = vpps.Model()
     p = model.parameter("w", (2,))

@@ -112,5 +112,11 @@ def unsettable(name: str) -> property:
 
 
 def hint_of(kind: type, name: str) -> str | None:
-    """What does here what `name` does in another library; None where that is not known."""
-    return next((HINTS[base.__name__, name] for base in kind.__mro__ if (base.__name__, name) in HINTS), None)
+    """What does here what `name` does in another library; None where that is not known, or a class derived from ours
+    has a property of that name, which says itself why it fails."""
+    for base in kind.__mro__:
+        if (base.__name__, name) in HINTS:
+            return HINTS[base.__name__, name]
+        if name in vars(base):
+            break
+    return None
