@@ -69,7 +69,7 @@ class Parameter(Operand, Hinting):
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
 
-    __dir__ = dir_without("data host model requires_grad version")
+    __dir__ = dir_without("data host is_transposed model requires_grad version")
 
     @property
     def T(self) -> Transposed:  # type: ignore[override]
