@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.caches import cache_with_kernels
-from tests.docs.blocks import RUN, PageError, blocks_of, run_page
+from tests.docs.blocks import INCLUDE, RUN, PageError, blocks_of, run_page
 from tests.processes import ROOT, TIMEOUT
 
 DOCS = ROOT / "docs"
@@ -67,6 +67,19 @@ def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
 def test_few_blocks_are_not_run() -> None:
     reasons = Counter(b.marks["not run"] for page in PAGES for b in blocks_of(page) if "not run" in b.marks)
     assert {r: n for r, n in reasons.items() if n > NOT_RUN.get(r, 0)} == {}
+
+
+@pytest.mark.host
+def test_a_program_is_linked_in_the_section_that_shows_it() -> None:
+    """As text, on GitHub, an include is an empty box."""
+    unlinked = []
+    for page, blocks in BLOCKS.items():
+        lines = page.read_text(encoding="utf-8").splitlines()
+        for block in (b for b in blocks if b.language.startswith(INCLUDE)):
+            section = "\n".join(lines[: block.line]).rpartition("\n## ")[2]
+            if f"]({block.language.removeprefix(INCLUDE).strip()})" not in section:
+                unlinked.append(block.where)
+    assert unlinked == []
 
 
 @pytest.mark.host
