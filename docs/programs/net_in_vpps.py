@@ -1,7 +1,7 @@
 """The recursive network of net_in_torch.py in vpps."""
 
 import vpps
-from vpps.nn import Linear
+from vpps.nn import Embedding, Linear
 
 H, N_WORDS, N_CLASSES = 16, 50, 3
 TREES = [(((1, 2), 3), 0), ((4, (5, 6)), 2), ((1, (5, (2, 6))), 1)]
@@ -9,7 +9,7 @@ TREES = [(((1, 2), 3), 0), ((4, (5, 6)), 2), ((1, (5, (2, 6))), 1)]
 
 class Net:
     def __init__(self, model):
-        self.words = model.lookup("words", (N_WORDS, H))
+        self.words = Embedding(model, N_WORDS, H, name="words")
         self.inner = Linear(model, 2 * H, H, name="compose")
         self.output = Linear(model, H, N_CLASSES, name="output")
 
@@ -19,7 +19,7 @@ class Net:
 
     def state(self, graph, tree):
         if isinstance(tree, int):
-            return graph.lookup(self.words, tree)
+            return graph.lookup(self.words.table, tree)
         return self.compose(self.state(graph, tree[0]), self.state(graph, tree[1]))
 
     def __call__(self, graph, tree):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import Vocabulary, synthetic_treebank
-from vpps.nn import ChildSumTreeLSTM, Linear
+from vpps.nn import ChildSumTreeLSTM, Linear, State
 
 Ints = NDArray[np.int64]
 
@@ -57,11 +57,11 @@ class TreeLSTM:
         self.output = Linear(model, hidden, 5, name="output")
 
     @vpps.cell
-    def leaf(self, word: int) -> tuple[vpps.Expression, vpps.Expression]:
+    def leaf(self, word: int) -> State:
         return self.tree_lstm.leaf(vpps.lookup(self.words, word))
 
     @vpps.cell
-    def inner(self, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> tuple[vpps.Expression, vpps.Expression]:
+    def inner(self, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
         return self.tree_lstm.inner(hs, cs)
 
     def logits(self, graph: vpps.Graph, trees: Trees) -> vpps.Rows:

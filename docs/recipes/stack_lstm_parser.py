@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 import vpps
 from vpps.data import Tree, Vocabulary, synthetic_opinions
-from vpps.nn import LSTM, MLP, Linear
-from vpps.nn.lstm import State
+from vpps.nn import LSTM, MLP, Linear, State
 
 SHIFT, REDUCE = 0, 1
 

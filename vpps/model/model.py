@@ -192,6 +192,10 @@ class Model(Readable, Hinting):
     Args:
         seed: any int; a parameter's initial value depends on (seed, name, shape) only, not on the order of declaration.
 
+    Attributes:
+        step: updates made so far; a checkpoint keeps it.
+        metadata: strings of yours, which `save` has written and `load` and `restore` read.
+
     Example:
         >>> model = Model(seed=1)
         >>> W = model.parameter("W", (4, 3))
@@ -240,7 +244,7 @@ class Model(Readable, Hinting):
     # ---- declaration
 
     __dir__ = dir_without(
-        "accumulated averages bare_programs cell_history checked_averages is_averaged layout_version metadata "
+        "accumulated averages bare_programs cell_history checked_averages is_averaged layout_version "
         "optimizer_state places pull_weights refuse_if_averaged state_version trainer"
     )
 

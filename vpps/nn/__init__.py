@@ -5,7 +5,7 @@ from vpps.nn.bilstm import BiLSTM
 from vpps.nn.embedding import Embedding
 from vpps.nn.gru import GRU
 from vpps.nn.linear import MLP, Linear
-from vpps.nn.lstm import LSTM
+from vpps.nn.lstm import LSTM, State
 from vpps.nn.tree_gru import NaryTreeGRU
 from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
@@ -19,6 +19,7 @@ __all__ = [
     "Linear",
     "NaryTreeGRU",
     "NaryTreeLSTM",
+    "State",
     "attend",
 ]
 __dir__ = __all__.copy  # completion shows nothing else
