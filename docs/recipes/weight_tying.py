@@ -6,7 +6,7 @@ import numpy as np
 
 import vpps
 from vpps.data import GraphBatch, graphs_of_text, synthetic_text
-from vpps.nn import LSTM
+from vpps.nn import LSTM, State
 
 WIDTH = 32
 
@@ -25,11 +25,11 @@ class LanguageModel:
         self.lstm = LSTM(model, WIDTH, WIDTH)
 
     @vpps.cell
-    def begin(self, word: int) -> tuple[vpps.Expression, vpps.Expression]:
+    def begin(self, word: int) -> State:
         return self.lstm.begin(vpps.lookup(self.words, word))
 
     @vpps.cell
-    def step(self, word: int, h: vpps.Expression, c: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+    def step(self, word: int, h: vpps.Expression, c: vpps.Expression) -> State:
         return self.lstm.step(vpps.lookup(self.words, word), h, c)
 
     @vpps.cell
