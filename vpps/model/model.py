@@ -274,7 +274,7 @@ class Model(Readable, Hinting):
     ) -> Lookup: ...
     @overload
     def lookup(
-        self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True, *, dense: Literal[True]
+        self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True, *, dense: bool
     ) -> Parameter: ...
     def lookup(
         self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True, *, dense: bool = False
