@@ -15,12 +15,8 @@ class LanguageModel:
     """The next word, from an LSTM over those before it."""
 
     def __init__(self, model: vpps.Model, n_words: int, tied: bool) -> None:
-        self.words: vpps.Lookup | vpps.Parameter
-        if tied:
-            self.words = self.output = model.lookup("words", (n_words, WIDTH), dense=True)
-        else:
-            self.words = model.lookup("words", (n_words, WIDTH))
-            self.output = model.parameter("output", (n_words, WIDTH))
+        self.words = model.lookup("words", (n_words, WIDTH), dense=tied)
+        self.output = self.words if tied else model.parameter("output", (n_words, WIDTH))
         self.bias = model.parameter("bias", (n_words,))
         self.lstm = LSTM(model, WIDTH, WIDTH)
 
