@@ -81,6 +81,7 @@ OPERATIONS: dict[str, Case] = {
     "softmax of a scalar": (lambda w: vpps.softmax(w.s), vpps.ShapeError, ("softmax", "vector", "()")),
     "cross entropy of a scalar": (lambda w: vpps.cross_entropy(w.s, 0), vpps.ShapeError, ("cross_entropy", "vector")),
     "concat of matrices": (lambda w: vpps.concat([w.x, w.matrix]), vpps.ShapeError, ("concat", "(8, 8)")),
+    "concat of nothing": (lambda w: vpps.concat([]), vpps.ShapeError, ("concat([])", "empty list", "graph.zeros")),
     "concat of an expression": (lambda w: vpps.concat(w.x), vpps.TraceError, ("iterated", "split")),
     "sum of two lengths": (lambda w: vpps.sum([w.x, w.y]), vpps.ShapeError, ("'sum'", "(8,)", "(4,)", "call 6")),
     "sum of nothing": (lambda w: vpps.sum([]), vpps.ShapeError, ("sum", "empty list", "graph.zeros")),
@@ -463,7 +464,26 @@ GRAPHS: dict[str, Case] = {
         vpps.GraphError,
         ("'two'", "two graphs", "6 vertices"),
     ),
-    "no expression for an op": (lambda w: w.W @ w.b, vpps.GraphError, ("no operand", "graph.call")),
+    "no expression for an op": (lambda w: w.W @ w.b, vpps.GraphError, ("no operand", "graph.call(lambda: ...)")),
+    **{
+        f"no expression for {name} of a parameter": (
+            f,
+            vpps.GraphError,
+            (f"{name}: no", "inside a cell", "graph.lookup"),
+        )
+        for name, f in {
+            "@": lambda w: w.W.T @ w.S,
+            "x[...]": lambda w: w.W[0],
+            "add": lambda w: w.W + 1,
+            "mul": lambda w: 2 * w.E,
+        }.items()
+    },
+    "numbers for an op": (lambda w: vpps.sum([1.0, 2.0]), vpps.GraphError, ("sum", "in Python", "graph.input")),
+    "keywords for a cell": (
+        lambda w: vpps.cell(two)(x=w.x, y=w.x),
+        vpps.TraceError,
+        ("'two'", "x=<expression", "by position"),
+    ),
     "no expression for a cell": (lambda w: vpps.cell(_embed(w))(3), vpps.GraphError, ("'embed'", "graph.call")),
 }
 

@@ -260,7 +260,7 @@ def concat(parts: Sequence[One]) -> Expression: ...  # type: ignore[overload-ove
 def concat(parts: Sequence[Value]) -> Rows: ...
 def concat(parts: Sequence[Value]) -> Any:
     """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
-    return record("concat", as_items(parts, "concat"))
+    return record("concat", _items("concat", parts))
 
 
 @overload

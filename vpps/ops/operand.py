@@ -302,11 +302,23 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
     """
     owner = _owner(running.current, operands, what)
     if owner is None:
-        hint = "use graph.call(f, ...), or graph.lookup(table, i) for a row of a table"
-        if any(isinstance(x, list | tuple) or hasattr(x, "dtype") for x in operands):
-            hint = "bring data into a graph with graph.input(array)"
-        raise GraphError(f"{shown(what)}: no operand is an expression, so the graph is unknown; {hint}")
+        raise GraphError(
+            f"{written(what)}: no operand is an expression, so the graph is unknown; {_without_graph(what, operands)}"
+        )
     return owner
+
+
+def _without_graph(what: str, operands: Sequence[Any]) -> str:
+    """What to do where no operand tells the graph."""
+    items = [e for x in operands for e in (x if isinstance(x, list | tuple) else [x])]
+    if what in OPS and any(isinstance(x, Operand) for x in items):
+        return (
+            "parameters by themselves are operands inside a cell, and in graph.call(lambda: ...); a row of a table, or "
+            "of any matrix, is graph.lookup(table, i)"
+        )
+    if what in OPS or any(isinstance(x, list | tuple) or hasattr(x, "dtype") for x in operands):
+        return "compute with numbers in Python or NumPy, or bring data into a graph with graph.input(array)"
+    return "use graph.call(f, ...)"
 
 
 _SHOWN = {
@@ -325,6 +337,11 @@ _SHOWN = {
 def shown(op: str) -> str:
     """The name of an op as the user wrote it."""
     return _SHOWN.get(op, op)
+
+
+def written(op: str) -> str:
+    """As `shown`, where a number or a position beside it is not shown."""
+    return {"shift": "add", "scale": "mul", "slice": "x[...]"}.get(op) or shown(op)
 
 
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:

@@ -115,7 +115,7 @@ class Cell(Generic[R]):
                     result: Any = record(owner, args)
                     if result is not None:
                         return result
-        owner = common_owner(args, self.description)
+        owner = common_owner([*args, *statics.values()], self.description)
         if isinstance(owner, CellTrace):
             if self.elements:
                 self.check_lists(isinstance(x, LISTS) for x in args)

@@ -13,7 +13,17 @@ from typing import Any
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
 from vpps.model.model import Lookup, Parameter, Transposed
 from vpps.ops import OPS, Form, Op, Shape, size
-from vpps.ops.operand import Expression, Index, ListExpression, common_owner, interned, recorded, result_shape, shown
+from vpps.ops.operand import (
+    Expression,
+    Index,
+    ListExpression,
+    common_owner,
+    interned,
+    recorded,
+    result_shape,
+    shown,
+    written,
+)
 from vpps.values import as_index, as_number
 
 
@@ -443,7 +453,7 @@ APPLY: dict[Form, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expr
 
 def check_operand(x: Any, op: str, where: str) -> None:
     """Raise if `x` is nothing that a float operand can be."""
-    op = shown(op)
+    op = written(op)
     if isinstance(x, Lookup):
         remedy = "take a row of it with lookup(table, i)"
         if op == "@":
