@@ -846,6 +846,16 @@ def test_a_wrong_argument_of_a_handle_is_named(
     assert model.trainer is None
 
 
+_RATES: dict[str, Any] = {"string": "0.1", "list": [0.1, 0.2], "model": vpps.Model(), "nothing": None}
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("lr", _RATES.values(), ids=_RATES)
+def test_what_is_no_learning_rate_is_refused_by_the_optimizer(lr: Any) -> None:
+    with refused(vpps.ModelError, f"Adam(lr={lr!r})", "a function of the number", "vpps.Handle(model, vpps.Adam("):
+        vpps.Adam(lr)
+
+
 @pytest.mark.host
 def test_a_handle_needs_a_model() -> None:
     with refused(vpps.HandleError, "vpps.Model", "None"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
 import pytest
 
 import vpps
-from vpps.hints import HINTS
+from vpps.hints import ARGUMENTS, HINTS, hinted
 from vpps.nn import Linear
 
 pytestmark = pytest.mark.host
@@ -48,6 +49,25 @@ def test_what_hints_name_exists() -> None:
     for hint in set(HINTS.values()):
         for owner, name in re.findall(r"\b(vpps|graph|handle|model|p|x|layer)\.(\w+)", hint):
             assert hasattr(there[owner], name), hint
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in ARGUMENTS}))
+def test_arguments_of_other_libraries_get_a_hint(name: str) -> None:
+    called = getattr(vpps, name, None) or inspect.getattr_static(vpps.Handle, name).__wrapped__  # without the lock
+    for owner, keyword in ARGUMENTS:
+        if owner == name:
+            options = {} if keyword == "-" else {keyword: 1}
+            with pytest.raises(TypeError, match=re.escape(ARGUMENTS[name, keyword])) as caught:
+                called(*["x"] * 9 * (keyword == "-"), **options)
+            assert str(caught.value).startswith(f"{name}() ")
+
+
+def test_a_type_error_from_within_keeps_its_words() -> None:
+    def concat(x: int) -> int:
+        return len(x)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match=r"^object of type 'int' has no len\(\)$"):
+        hinted(concat)(1)
 
 
 def test_what_is_no_habit_gets_words_of_python() -> None:

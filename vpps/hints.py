@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _EVALUATES = "handle.forward(graph, [x]) evaluates it, and after fb handle.value(x) reads it"
 _TRAINS = "handle.fb(graph, loss) runs forward, backward and the update"
@@ -80,13 +85,64 @@ _TABLE = (
     ("vpps", "renew_cg ComputationGraph", "every mini-batch has a vpps.Graph() of its own"),
 )
 
-HINTS = {
-    (owner, name): hint.replace("{name}", name)
-    for owners, names, hint in _TABLE
-    for owner in owners.split()
-    for name in names.split()
-}
+_OPTIMIZERS = "SGD Momentum Nesterov Adam AdamW Adagrad RMSprop"
+
+# Classes, functions and methods, keyword arguments, hint; "-" is one that does not fit otherwise.
+_ARGUMENTS = (
+    (_OPTIMIZERS, "learning_rate", "it is called lr"),
+    (_OPTIMIZERS, "params parameters model", "the handle has the model: vpps.Handle(model, vpps.Adam(lr=0.01))"),
+    ("Adam AdamW", "betas", "they are called beta1 and beta2"),
+    ("RMSprop", "alpha", "it is called rho"),
+    ("SGD RMSprop", "momentum nesterov", "vpps.Momentum(lr=0.1, momentum=0.9) has it, and vpps.Nesterov"),
+    ("Handle", "lr learning_rate weight_decay", "the optimizer has it: vpps.Handle(model, vpps.Adam(lr=0.01))"),
+    ("Handle", "device", _ELSEWHERE),
+    ("dropout", "p", "it is called rate"),
+    ("dropout", "training train", "it is on in handle.fb, and off in handle.forward"),
+    ("softmax log_softmax logsumexp", "dim axis", "it goes over the elements of a vector, of rows over those of each"),
+    ("sum mean max min", "dim axis keepdim", "it goes over all elements of one expression, or over a list or rows"),
+    ("max min", "-", "vpps.{owner}imum(x, y) is that of two, and vpps.{owner}([x, y]) of a list"),
+    ("concat stack", "dim axis", "concat joins vectors end to end and matrices row after row, stack makes rows"),
+    ("concat stack sum mean logsumexp", "-", "expressions come in a list: vpps.{owner}([x, y])"),
+    ("forward gradients", "training", "it is called train"),
+    ("forward", "-", "the graph comes first: handle.forward(graph, [x])"),
+    ("fb gradients", "-", "the graph comes first: handle.{owner}(graph, loss)"),
+)
+
+
+def _by_name(table: tuple[tuple[str, str, str], ...]) -> dict[tuple[str, str], str]:
+    return {
+        (owner, name): hint.replace("{name}", name).replace("{owner}", owner)
+        for owners, names, hint in table
+        for owner in owners.split()
+        for name in names.split()
+    }
+
+
+HINTS = _by_name(_TABLE)
 """By class, or "vpps" for the package, and name."""
+
+ARGUMENTS = _by_name(_ARGUMENTS)
+"""By class, function or method, and keyword."""
+
+
+def hinted(function: F) -> F:
+    """The function, whose TypeError for a call that does not fit says what does."""
+    owner = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    hints = {name: hint for (of, name), hint in ARGUMENTS.items() if of == owner}
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except TypeError as error:
+            names = options if "unexpected keyword" in str(error) else "-"
+            hint = next((hints[name] for name in names if name in hints), None)
+            if hint is None or (error.__traceback__ and error.__traceback__.tb_next):  # raised further in
+                raise
+            raise TypeError(f"{owner}{str(error).removeprefix(function.__qualname__)}; {hint}") from None
+
+    # Sphinx reads the hints of overloads by the globals of what it documents: those of the function.
+    made = FunctionType(called.__code__, function.__globals__, closure=called.__closure__)
+    return wraps(function)(made)  # type: ignore[return-value]
 
 
 class Hinting:

@@ -8,6 +8,7 @@ from typing import Any, cast, overload
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.derive import Label, One, Value, as_constant
 from vpps.graph.primitives import dot, exp, log, maximum, minimum, stop_gradient
+from vpps.hints import hinted
 from vpps.model.model import Parameter
 from vpps.ops import size
 from vpps.ops.operand import Expression, ListExpression, Operand, common_owner, in_progress, record
@@ -94,6 +95,7 @@ def where(condition: Value, a: Value | float, b: Value | float) -> Any:
 def dropout(x: One, rate: float) -> Expression: ...
 @overload
 def dropout(x: Rows, rate: float) -> Rows: ...
+@hinted
 def dropout(x: Value, rate: float) -> Any:
     """In training, each element zero with probability `rate`, the others x / (1 - rate); in inference x itself.
 
@@ -116,6 +118,7 @@ def dropout(x: Value, rate: float) -> Any:
     return record("dropout", [x], rate=number) if number else record("copy", [x])
 
 
+@hinted
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Largest element of a vector, a scalar; of a list of expressions, the largest of each element.
 
@@ -124,6 +127,7 @@ def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
     return _extremum("max", maximum, x)
 
 
+@hinted
 def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Smallest element of a vector, a scalar; of a list of expressions, the smallest of each element.
 
@@ -171,6 +175,7 @@ def softmax(x: Rows) -> Rows: ...
 def softmax(x: ListExpression) -> ListExpression: ...
 @overload
 def softmax(x: Sequence[Expression]) -> list[Expression]: ...
+@hinted
 def softmax(x: Any) -> Any:
     """exp(x) over its sum; stable for large logits.
 
@@ -198,6 +203,7 @@ def log_softmax(x: Rows) -> Rows: ...
 def log_softmax(x: ListExpression) -> ListExpression: ...
 @overload
 def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
+@hinted
 def log_softmax(x: Any) -> Any:
     """Logarithm of the softmax of a vector, or over a list as in `softmax`; stable for large logits."""
 
@@ -230,6 +236,7 @@ def logsumexp(x: One | ListExpression) -> Expression: ...
 def logsumexp(x: Rows) -> Rows: ...
 @overload
 def logsumexp(x: Sequence[Value]) -> Any: ...
+@hinted
 def logsumexp(x: Any) -> Any:
     """Logarithm of the sum of exponentials, stable for large ones; of a vector a scalar, of a list element by element.
 
@@ -258,6 +265,7 @@ def lookup(table: Parameter, row: Label) -> Expression:
 def concat(parts: Sequence[One]) -> Expression: ...  # type: ignore[overload-overlap]
 @overload
 def concat(parts: Sequence[Value]) -> Rows: ...
+@hinted
 def concat(parts: Sequence[Value]) -> Any:
     """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
     return record("concat", _items("concat", parts))
@@ -267,6 +275,7 @@ def concat(parts: Sequence[Value]) -> Any:
 def stack(rows: Sequence[One]) -> Expression: ...  # type: ignore[overload-overlap]
 @overload
 def stack(rows: Sequence[Value]) -> Rows: ...
+@hinted
 def stack(rows: Sequence[Value]) -> Any:
     """Vectors of one length as the rows of a matrix; of scalars, a vector.
 
@@ -305,11 +314,13 @@ def split(x: Value, n: int) -> Any:
     return tuple(record("slice", [x], start=i * width, stop=(i + 1) * width, scalar=False) for i in range(parts))
 
 
+@hinted
 def sum(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Sum of a list of expressions, element by element; of a single expression, the scalar sum of all its elements."""
     return _reduce("sum", x)
 
 
+@hinted
 def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
     """Mean of a list of expressions, element by element; of a single expression, the scalar mean of all its elements.
 

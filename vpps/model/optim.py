@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ModelError
-from vpps.hints import Hinting
+from vpps.hints import Hinting, hinted
 from vpps.text import dir_without
 from vpps.values import MAX_FLOAT32, as_number, said_of
 
@@ -77,8 +77,21 @@ class Optimizer(Hinting):
 
     __dir__ = dir_without("at check check_groups device flops group_of hyper moments rate reference")
 
+    def __post_init__(self) -> None:
+        self._check_lr()  # what is no rate at all; of numbers that are out of range a handle tells
+
+    def _check_lr(self) -> None:
+        lr = self.lr
+        if isinstance(lr, Hinting) or (as_number(lr) is None and not callable(lr)):  # a Model is callable
+            name = type(self).__name__
+            raise ModelError(
+                f"{name}(lr={lr!r}): expected a number >= 0, or a function of the number of the update; the handle has "
+                f"the model: vpps.Handle(model, vpps.{name}(lr=0.01))"
+            )
+
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
+        self._check_lr()
         for name, value in vars(self).items():
             if name in RANGES and not (name == "lr" and callable(value)):
                 self._require(name)
@@ -277,3 +290,6 @@ class RMSprop(Optimizer):
 
 OPTIMIZERS: tuple[type[Optimizer], ...] = tuple(globals()[name] for name in __all__[1:])
 """The table of optimizers: the kernel's instructions, `--optimizer`, checkpoints and references follow from it."""
+
+for _optimizer in OPTIMIZERS:
+    _optimizer.__init__ = hinted(_optimizer.__init__)  # type: ignore[method-assign]

@@ -26,6 +26,7 @@ from vpps.engine.readback import places_of, read_value
 from vpps.engine.serialised import serialised
 from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
+from vpps.hints import hinted
 from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
@@ -92,6 +93,7 @@ class Halves(Session):
         return self._kept
 
     @serialised
+    @hinted
     def forward(
         self,
         graph: Graph,
@@ -349,6 +351,7 @@ class Halves(Session):
             self._store.park_gradients()
 
     @serialised
+    @hinted
     def gradients(
         self, graph: Graph, loss: Expression, train: bool = False, sparse: bool = False, draw: int = 0
     ) -> tuple[float, Gradients]:

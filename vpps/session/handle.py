@@ -19,6 +19,7 @@ from vpps.engine.serialised import serialised
 from vpps.engine.timeline import Timeline
 from vpps.errors import GraphError, HandleError
 from vpps.graph.graph import Graph
+from vpps.hints import hinted
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
@@ -54,6 +55,7 @@ class Handle(DataParallel):
     Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
     """
 
+    @hinted
     def __init__(
         self,
         model: Model,
@@ -88,6 +90,7 @@ class Handle(DataParallel):
     # ---- training
 
     @serialised
+    @hinted
     def fb(self, graph: Graph, loss: Expression, accumulate: bool = False) -> float:
         """Forward, backward and update for one mini-batch; returns while the kernel runs.
 
