@@ -122,12 +122,15 @@ def test_indexing_and_iteration() -> None:
     assert (rows[[1, 1]] + rows[2:4]).shape == (W,)
 
 
-def test_rows_of_a_table() -> None:
+@pytest.mark.parametrize("which", [np.array([8, 0, 8]), [8, 7, 6], (8, 7, 6), range(8, 5, -1), []], ids=repr)
+def test_rows_of_a_table(which: Any) -> None:
     w = World()
-    rows = w.graph.lookup(w.E, np.array([8, 0, 8]))
-    singly = w.graph.lookup(w.E, 8)
+    rows = w.graph.lookup(w.E, which)
+    labels = vpps.cross_entropy(rows, range(len(which)))
+    assert len(rows) == len(labels) == len(which)
     reference = Reference(w.graph, weights_of(w.model))
-    assert same(reference.value(rows)[2], reference.value(singly))
+    for row, k in zip(rows, which, strict=True):
+        assert same(reference.value(row), w.E.numpy()[k])
     with pytest.raises(vpps.IndexRangeError, match=r"row 1: index 9 is out of range; rows of 'E': 9, so 0 to 8"):
         w.graph.lookup(w.E, np.array([0, 9]))
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ Value = One | Rows
 """What functions take; of rows, they give rows."""
 
 Label = int | np.integer[Any] | Index
-Labels = Label | IntArray
+Labels = Label | IntArray | Sequence[int]
 
 DERIVED = {op.name: op for op in OPS.values() if op.signature}
 

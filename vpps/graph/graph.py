@@ -122,9 +122,9 @@ class Graph:
     @overload
     def lookup(self, table: Parameter, row: int | np.integer[Any]) -> Expression: ...
     @overload
-    def lookup(self, table: Parameter, row: IntArray) -> Rows: ...
+    def lookup(self, table: Parameter, row: IntArray | Sequence[int]) -> Rows: ...
     def lookup(self, table: Parameter, row: Any) -> Any:
-        """Row `row` of an embedding table; `Rows` for an array of ints. Raises IndexRangeError, DtypeError.
+        """Row `row` of an embedding table; `Rows` for an array or list of ints. Raises IndexRangeError, DtypeError.
 
         The table may be a parameter of rank 2, as where `E @ h` with the same weights gives the logits: then its
         gradient is dense, and updates touch all rows.
@@ -133,7 +133,7 @@ class Graph:
         result: Expression | None = None if record is None else record(self, (row,))
         if result is None:
             check_table(table, self._where("lookup"))
-            if getattr(row, "ndim", 0):
+            if getattr(row, "ndim", 0) or isinstance(row, list | tuple | range):
                 return lookup_rows(self, table, row)
             result = self.apply("lookup", [table, row], {})
             self.recorders[table] = self.last_block.record
@@ -353,7 +353,9 @@ class Graph:
             if i >= n_floats:
                 row = as_index(x)
                 if row is None:
-                    raise DtypeError(f"{self._where(op)}: expected an int, got {type(x).__name__} {x!r}")
+                    many = isinstance(x, list | tuple) or getattr(x, "ndim", 0)
+                    remedy = "; several go with rows: graph.rows(array) has one for each" if many else ""
+                    raise DtypeError(f"{self._where(op)}: expected an int, got {type(x).__name__} {x!r}{remedy}")
                 ints.append(row)
             elif type(x) is Expression:
                 refs.append(x.ref)

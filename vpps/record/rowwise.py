@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.model.model import Lookup, Parameter
@@ -176,7 +176,9 @@ def index_column(x: Any, n: int, where: str) -> Any:
         value = as_index(x)
         if value is not None:
             return value
-        if not isinstance(x, list | tuple) and not hasattr(x, "__array__"):
+        if isinstance(x, list | tuple | range):
+            x = list(x) or np.empty(0, np.int64)  # NumPy takes an empty list for floats
+        elif not hasattr(x, "__array__"):
             raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
         x = as_array(x, where)
     if x.dtype.kind not in "iu":
@@ -213,10 +215,10 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
     return record_rowwise(graph, program, n, vectors, ints, [], where, examples_of(floats))
 
 
-def lookup_rows(graph: Graph, table: Parameter, rows: NDArray[Any]) -> Any:
-    """Rows of a table, by an array of ints."""
+def lookup_rows(graph: Graph, table: Parameter, rows: Any) -> Any:
+    """Rows of a table, by an array or list of ints."""
     where = f"lookup in {table.name!r}"
-    if rows.ndim != 1:
+    if getattr(rows, "ndim", 1) != 1:
         raise ShapeError(f"{where}: expected an int or a one-dimensional array of ints, got shape {rows.shape}")
     program = graph.bare_program(("lookup", table), table.model, "lookup", [table], {})
     return record_rowwise(graph, program, len(rows), [], [index_column(rows, len(rows), where)], [], where, None)

@@ -475,7 +475,10 @@ def check_operand(x: Any, op: str, where: str) -> None:
     if isinstance(x, ListExpression):
         raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), or a reduction such as vpps.sum(xs)")
     if as_number(x) is not None:
-        raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}")
+        remedy = "graph.input(number) makes an expression of one"
+        if op in ("maximum", "minimum"):
+            remedy = f"vpps.clamp(x, {'low' if op == 'maximum' else 'high'}={x!r}) takes it"
+        raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}; {remedy}")
     kind = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"{type(x).__name__} {x!r}"
     raise DtypeError(
         f"{where}: {op} takes expressions and parameters, not {kind}; bring data into the graph with graph.input(array)"
