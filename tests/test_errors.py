@@ -109,6 +109,7 @@ OPERATIONS: dict[str, Case] = {
     "split in none": (lambda w: vpps.split(w.x, 0), vpps.ShapeError, ("split", "0")),
     "split of a scalar": (lambda w: vpps.split(w.s, 1), vpps.ShapeError, ("split", "vector")),
     "times an array": (lambda w: w.x * np.ones(8), vpps.DtypeError, ("mul", "(8,)", "graph.input")),
+    "ufunc of NumPy": (lambda w: np.tanh(w.x), vpps.DtypeError, ("(8,)", "functions of vpps", "handle.forward")),
     "array plus": (lambda w: np.ones(8) + w.x, vpps.DtypeError, ("add", "(8,)", "graph.input")),
     "times a list": (lambda w: w.x * [1.0] * 8, vpps.DtypeError, ("mul", "list", "graph.input")),
     "plus None": (lambda w: w.x + None, vpps.DtypeError, ("add", "None")),
@@ -443,6 +444,11 @@ CALLS: dict[str, Case] = {
         vpps.DtypeError,
         ("cell 'embed'", "call 6", "ndarray", "graph.map(cell, inputs="),
     ),
+    "tensor of ints as an argument": (
+        lambda w: w.call(_embed(w), pytest.importorskip("torch").tensor([1])),
+        vpps.DtypeError,
+        ("Tensor", "graph.map(cell, inputs="),
+    ),
     "None as an argument": (lambda w: w.call(two, w.x, None), vpps.DtypeError, ("cell 'two'", "NoneType")),
     "too few arguments": (lambda w: w.call(two, w.x), vpps.TraceError, ("cell 'two'", "'y'")),
     "too many arguments": (lambda w: w.call(two, w.x, w.x, w.x), vpps.TraceError, ("cell 'two'", "too many")),
@@ -492,6 +498,7 @@ GRAPHS: dict[str, Case] = {
             "mul": lambda w: 2 * w.E,
         }.items()
     },
+    "an array for an op": (lambda w: np.ones(4) @ w.W, vpps.GraphError, ("@", "graph.input(array)")),
     "numbers for an op": (lambda w: vpps.sum([1.0, 2.0]), vpps.GraphError, ("sum", "in Python", "graph.input")),
     "keywords for a cell": (
         lambda w: vpps.cell(two)(x=w.x, y=w.x),
@@ -746,6 +753,11 @@ USES: dict[str, tuple[Use, type[BaseException], tuple[str, ...]]] = {
         lambda h, w: h.input_gradient(w.matrix),
         vpps.GraphError,
         ("input_gradient", "grad=True"),
+    ),
+    "backward of a loss": (
+        lambda h, w: h.backward(w.s),
+        vpps.HandleError,
+        ("nothing was kept", "keep=True", "handle.fb(graph, loss)"),
     ),
     "second training handle": (
         lambda h, w: vpps.Handle(w.model),

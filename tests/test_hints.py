@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ def owners() -> dict[str, object]:
     graph = vpps.Graph()
     return {
         "vpps": vpps,
+        "vpps.nn": vpps.nn,
         "Model": model,
         "Parameter": layer.W,
         "Layer": layer,
@@ -94,6 +98,24 @@ def test_a_parameter_refuses_to_be_set_what_nobody_reads() -> None:
         p.data = np.ones(2)  # type: ignore[attr-defined]
     p.trainable = False
     assert not p.trainable
+
+
+def test_a_parameter_is_no_attribute_of_its_model() -> None:
+    model = vpps.Model()
+    model.parameter("W", (2,))
+    with pytest.raises(AttributeError, match=r"no attribute 'W'; that parameter is model\['W'\]"):
+        model.W  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_cell_of_a_layer_is_called_and_not_the_layer() -> None:
+    with pytest.raises(vpps.ModelError, match="LSTM is no function; it has the cells begin and step"):
+        vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_handle_is_not_copied(copied: Callable[[object], object]) -> None:
+    with pytest.raises(vpps.HandleError, match=r"handle cannot be pickled or copied.*model.save\(path\)"):
+        copied(owners()["Handle"])
 
 
 def test_a_model_is_no_function() -> None:

@@ -13,7 +13,7 @@ from vpps.graph import primitives as _primitives
 from vpps.graph.functions import *
 from vpps.graph.graph import Graph
 from vpps.graph.primitives import *
-from vpps.hints import HINTS as _HINTS
+from vpps.hints import missing_from as _missing_from
 from vpps.model import checkpoint
 from vpps.model import optim as _optim
 from vpps.model.model import Lookup, Model, Parameter
@@ -67,8 +67,7 @@ def _import_late(name: str) -> object:
     if name in _PLACES:
         found = globals()[name] = getattr(import_module(_PLACES[name]), name)
         return found
-    hint = f"; {_HINTS['vpps', name]}" if ("vpps", name) in _HINTS else ""
-    raise AttributeError(f"module 'vpps' has no attribute {name!r}{hint}")
+    raise _missing_from("vpps", name)
 
 
 if not TYPE_CHECKING:  # who would take any name for one that is there

@@ -15,7 +15,10 @@ _GRADIENTS = "handle.gradients(graph, loss) returns the gradients of the paramet
 _ELSEWHERE = "the handle says where all is computed: vpps.Handle(model, target='cuda')"
 _PARAMETERS = "parameters are the model's: for p in model, each with p.name, p.shape and p.numpy()"
 _VALUES = "value npvalue vec_value scalar_value item tolist cpu"
-_FUNCTIONS = "sum mean max min exp log sqrt square abs tanh sigmoid relu gelu softmax log_softmax dot reshape"
+_FUNCTIONS = (
+    "sum mean max min exp log sqrt square abs tanh sigmoid relu gelu softmax log_softmax dot reshape clamp split "
+    "argmax logsumexp maximum minimum outer"
+)
 
 # Classes, names, hint; {name} in it is the name that was tried.
 _TABLE = (
@@ -30,7 +33,14 @@ _TABLE = (
     ),
     ("Expression Rows Parameter", "size dim ndim numel", "x.shape is its shape"),
     ("Expression Rows Parameter", _FUNCTIONS, "that is a function: vpps.{name}"),
-    ("Expression Rows", "view", "vpps.reshape(x, shape) gives it another shape"),
+    ("Expression Rows Parameter", "view unsqueeze squeeze flatten", "vpps.reshape(x, shape) gives it another shape"),
+    ("Expression Rows Parameter", "chunk", "vpps.split(x, n) cuts it into n parts"),
+    ("Expression Rows Parameter", "pow", "there are x ** 2 and x ** 0.5"),
+    ("Expression Rows Parameter", "norm", "vpps.sqrt(vpps.sum(x ** 2)) is it"),
+    ("Expression Rows Parameter", "masked_fill", "vpps.where(condition, a, b) chooses"),
+    ("Expression Rows", "clone copy", "nothing writes to it, so there is no need for a copy"),
+    ("Expression Rows Parameter", "dtype", "all values are float32"),
+    ("Expression Rows Parameter Model Layer", "device", _ELSEWHERE),
     ("Expression Rows Parameter", "mm mv matmul", "the operator does it: A @ x"),
     ("Expression Rows Parameter", "t transpose", "x.T is the transpose"),
     ("Parameter", f"{_VALUES} data detach", "p.numpy() is a copy of its weights, and p.assign(array) replaces them"),
@@ -38,6 +48,17 @@ _TABLE = (
     ("Parameter", "requires_grad requires_grad_", "p.trainable = False freezes it"),
     ("Model Handle Layer", "parameters named_parameters", _PARAMETERS),
     ("Model", "modules children", _PARAMETERS),
+    ("Model Layer", "forward", "cells and functions of yours compute, and handle.forward(graph, [x]) evaluates"),
+    (
+        "Layer",
+        "weight bias",
+        "parameters are attributes such as layer.W, and layer.state_dict() copies them by PyTorch's names",
+    ),
+    ("Handle", "save load restore", "the model has the weights: model.save(path), model.restore(path)"),
+    ("Handle", "loss", "handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before"),
+    ("Handle", "device", "handle.target is it"),
+    ("Handle", "lr learning_rate", "handle.optimizer.lr is it"),
+    ("Optimizer", "learning_rate", "optimizer.lr is it"),
     ("Model", "numel", "model.n_weights counts them, and model.summary() says more"),
     (
         "Model Handle",
@@ -82,7 +103,26 @@ _TABLE = (
     ("vpps", "manual_seed", "vpps.Model(seed=1) decides initial values and dropout"),
     ("vpps", "device cuda", _ELSEWHERE),
     ("vpps", "ParameterCollection", "vpps.Model() is it"),
+    ("vpps", "zeros", "graph.zeros(n) is a vector of zeros"),
+    ("vpps", "pow", "there are x ** 2 and x ** 0.5"),
+    ("vpps", "optim", "optimizers are classes of vpps, such as vpps.Adam"),
     ("vpps", "renew_cg ComputationGraph", "every mini-batch has a vpps.Graph() of its own"),
+    (
+        "vpps.nn",
+        "Module ModuleList",
+        "a class of yours holds parameters of a model, and its methods may be cells: @vpps.cell",
+    ),
+    ("vpps.nn", "Parameter", "model.parameter(name, shape) declares one"),
+    ("vpps.nn", "Sequential", "vpps.nn.MLP has a hidden layer; a function of yours calls layers one after the other"),
+    ("vpps.nn", "Dropout", "that is a function: vpps.dropout(x, rate)"),
+    ("vpps.nn", "LayerNorm", "that is a function: vpps.layer_norm(x)"),
+    ("vpps.nn", "LSTMCell", "vpps.nn.LSTM(model, input_size, hidden_size).step is it"),
+    ("vpps.nn", "GRUCell", "vpps.nn.GRU(model, input_size, hidden_size).step is it"),
+    ("vpps.nn", "functional", "functions are those of vpps, such as vpps.relu"),
+    ("vpps.nn", "CrossEntropyLoss", "that is a function: vpps.cross_entropy(logits, label)"),
+    ("vpps.nn", "MSELoss", "that is a function: vpps.mse(x, y)"),
+    ("vpps.nn", "BCEWithLogitsLoss", "that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)"),
+    ("vpps.nn", "ReLU Tanh Sigmoid GELU", "that is a function, such as vpps.relu"),
 )
 
 _OPTIMIZERS = "SGD Momentum Nesterov Adam AdamW Adagrad RMSprop"
@@ -119,7 +159,7 @@ def _by_name(table: tuple[tuple[str, str, str], ...]) -> dict[tuple[str, str], s
 
 
 HINTS = _by_name(_TABLE)
-"""By class, or "vpps" for the package, and name."""
+"""By class or package, and name."""
 
 ARGUMENTS = _by_name(_ARGUMENTS)
 """By class, function or method, and keyword."""
@@ -153,9 +193,13 @@ class Hinting:
     if not TYPE_CHECKING:  # for editors and type checkers an unknown attribute is an error
 
         def __getattr__(self, name: str) -> Any:
-            if (hint := hint_of(type(self), name)) is None:
+            if (hint := hint_of(type(self), name) or self._hint_of(name)) is None:
                 return object.__getattribute__(self, name)  # raises again, in Python's words
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; {hint}")
+
+    def _hint_of(self, name: str) -> str | None:
+        """What this very object has under that name."""
+        return None
 
 
 def unsettable(name: str) -> property:
@@ -165,6 +209,12 @@ def unsettable(name: str) -> property:
         raise AttributeError(f"{self!r}.{name} cannot be set; {hint_of(type(self), name)}")
 
     return property(fset=refuse)  # asked for, it is looked for by __getattr__
+
+
+def missing_from(package: str, name: str) -> AttributeError:
+    """The error for what a package does not have."""
+    hint = f"; {HINTS[package, name]}" if (package, name) in HINTS else ""
+    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
 
 
 def hint_of(kind: type, name: str) -> str | None:

@@ -88,7 +88,7 @@ def as_number(value: Any) -> float | None:
 
 def as_index(value: Any) -> int | None:
     """`value` as an int if it is an integer scalar (Python's, NumPy's, a 0-d integer array; not a bool), else None."""
-    if isinstance(value, bool | np.bool_) or (type(value) is not int and getattr(value, "ndim", 0)):
+    if isinstance(value, bool | np.bool_) or (type(value) is not int and getattr(value, "ndim", 0) > 0):
         return None  # PyTorch takes a tensor of one element for an int, NumPy no such array
     try:
         return operator.index(value)

@@ -353,7 +353,7 @@ class Graph:
             if i >= n_floats:
                 row = as_index(x)
                 if row is None:
-                    many = isinstance(x, list | tuple) or getattr(x, "ndim", 0)
+                    many = isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
                     remedy = "; several go with rows: graph.rows(array) has one for each" if many else ""
                     raise DtypeError(f"{self._where(op)}: expected an int, got {type(x).__name__} {x!r}{remedy}")
                 ints.append(row)
@@ -481,7 +481,7 @@ class Graph:
         if isinstance(x, Parameter):
             raise DtypeError(f"{where}: {x!r} is passed as an argument; a cell closes over its parameters instead")
         remedy = "what is the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
-        if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+        if "int" in str(getattr(x, "dtype", "")):  # NumPy's and PyTorch's
             remedy = "a vertex for each int of an array is recorded by graph.map(cell, inputs={name: array})"
         raise DtypeError(
             f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; {remedy}"

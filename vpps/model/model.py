@@ -234,6 +234,10 @@ class Model(Readable, Hinting):
     def __str__(self) -> str:
         return self.summary().text()
 
+    def _hint_of(self, name: str) -> str | None:
+        known = not name.startswith("_") and name in self._parameters
+        return f"that parameter is model[{name!r}]" if known else None
+
     def __call__(self, *inputs: Any) -> NoReturn:
         """Models of PyTorch are called; this one is not. Raises ModelError."""
         raise ModelError(

@@ -1,5 +1,8 @@
 """Ready-made cells: each declares its parameters in a scope of the model and has functions to call per vertex."""
 
+from typing import TYPE_CHECKING, Any
+
+from vpps.hints import missing_from as _missing_from
 from vpps.nn.attention import attend
 from vpps.nn.bilstm import BiLSTM
 from vpps.nn.embedding import Embedding
@@ -22,4 +25,12 @@ __all__ = [
     "State",
     "attend",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise _missing_from(__name__, name)
+
+
 __dir__ = __all__.copy  # completion shows nothing else

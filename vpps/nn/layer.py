@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vpps.errors import ModelError, ShapeError
 from vpps.hints import Hinting
 from vpps.model.model import Parameter, refuse_nonfinite
+from vpps.record.cell import Cell
 from vpps.values import Float32, as_float32, as_mapping, said_of
 
 Assignments = list[tuple[Parameter, Float32]]
@@ -31,6 +32,15 @@ class Layer(ABC, Hinting):
     @abstractmethod
     def _taken(self, given: Mapping[str, Float32]) -> Assignments:
         """What parameters become by such weights, whose names and shapes are right."""
+
+    if not TYPE_CHECKING:  # for editors and type checkers such a layer is no function
+
+        def __call__(self, *inputs: Any) -> Any:
+            """Layers of PyTorch are called; of these, some are. Raises ModelError."""
+            cells = (name for name in dir(type(self)) if isinstance(getattr(type(self), name), Cell))
+            raise ModelError(
+                f"{type(self).__name__} is no function; it has the cells {' and '.join(cells)}, for every vertex"
+            )
 
     def state_dict(self, prefix: str = "") -> dict[str, Float32]:
         """The weights as PyTorch's layer has them: copies, by its names with `prefix` before them.

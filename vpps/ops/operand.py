@@ -96,8 +96,9 @@ class Operand:
     __slots__ = ()
     shape: Shape
 
-    # NumPy arrays must not take over `array * expression` element by element.
-    __array_ufunc__ = None
+    # NumPy arrays must not take over `array * expression` element by element. Without __array_ufunc__, which might say
+    # so, too, np.tanh(expression) asks __array__, which says what to do.
+    __array_priority__ = 1000.0
 
     __add__ = __radd__ = _with_number("add", "shift")
     __sub__ = _with_number("sub", "shift", sign=-1)
@@ -311,7 +312,7 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 def _without_graph(what: str, operands: Sequence[Any]) -> str:
     """What to do where no operand tells the graph."""
     items = [e for x in operands for e in (x if isinstance(x, list | tuple) else [x])]
-    if what in OPS and any(isinstance(x, Operand) for x in items):
+    if what in OPS and any(isinstance(x, Operand) for x in items) and not any(hasattr(x, "dtype") for x in items):
         return (
             "parameters by themselves are operands inside a cell, and in graph.call(lambda: ...); a row of a table, or "
             "of any matrix, is graph.lookup(table, i)"

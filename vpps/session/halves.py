@@ -225,7 +225,10 @@ class Halves(Session):
         self._check_usable()
         kept = self._kept if kept is None else kept
         if kept is None:
-            raise HandleError("backward: nothing was kept; call forward(graph, wanted, keep=True) before")
+            raise HandleError(
+                "backward: nothing was kept; call forward(graph, wanted, keep=True) before, or handle.fb(graph, loss), "
+                "which runs forward, backward and the update"
+            )
         flat = _flat_seeds(kept.wanted, seeds)
         engine = self._engine
         engine.wait()

@@ -7,7 +7,7 @@ import threading
 import warnings
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from vpps.engine.ahead import example_plan
 from vpps.engine.engine import Engine
@@ -97,6 +97,14 @@ class Session(Hinting):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.target}, {self.vps} virtual processors"
         return f"<vpps.Handle: {state}>"
+
+    def __deepcopy__(self, memo: object = None) -> NoReturn:
+        raise HandleError(
+            "a handle cannot be pickled or copied: it has threads and memory of this process; model.save(path) writes "
+            "weights and training state, and a new handle goes on with what model.restore(path) reads"
+        )
+
+    __copy__ = __reduce__ = __deepcopy__
 
     def __del__(self) -> None:
         # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
