@@ -42,7 +42,9 @@ def test_functions_say_what_they_take_and_do(name: str) -> None:
     assert function.__name__ == function.__qualname__ == name
     assert function.__module__ == "vpps.graph.primitives"
     assert get_type_hints(function)["return"] is vpps.Expression
-    assert inspect.getdoc(function).endswith(".")
+    text = inspect.getdoc(function) or ""
+    assert text.endswith(".")
+    assert "row by row" in text
     assert f'return record("{name}", [' in inspect.getsource(function)
 
 

@@ -50,7 +50,8 @@ def functions(module: str) -> dict[str, Callable[..., Expression]]:
 
 def head(op: Op) -> str:
     """`def` and docstring."""
-    return f'def {op.name}({_parameters(op, "Value", "int | Index")}) -> Expression:\n    """{_docstring(op)}"""\n'
+    text = _docstring(op, "\n\n    On `Rows` it acts row by row, and gives `Rows`.\n    ")
+    return f'def {op.name}({_parameters(op, "Value", "int | Index")}) -> Expression:\n    """{text}"""\n'
 
 
 def stub(op: Op) -> str:
@@ -68,18 +69,19 @@ def _parameters(op: Op, operand: str, index: str) -> str:
     return ", ".join(f"{name}: {kind}{default and ' = '}{default}" for (name, _, default), kind in parameters)
 
 
-def _docstring(op: Op) -> str:
-    """What the row says, as a sentence, and what its form adds."""
+def _docstring(op: Op, of_rows: str = "") -> str:
+    """What the row says, as a sentence, and what its form adds; a stub says of rows what it gives."""
     what, semicolon, rest = op.doc.partition(";")
     if op.form is Form.MAP and op.differentiable:
         what += ", element by element"
     first = what.split()[0]
     if len(first) > 1 and first.isalpha():  # otherwise it begins with a formula
         what = what[0].upper() + what[1:]
-    text = f"{what}{semicolon}{rest}."
+    text = f"{what}{semicolon}{rest}.{of_rows}"
     if op.indices:
         name = op.signature.split(", ")[op.arity or 0]
-        text += f"\n\n    Args:\n        {name}: an int in [0, length of the vector), or an int argument of the cell."
+        text = f"{text.rstrip()}\n\n    Args:"
+        text += f"\n        {name}: an int in [0, length of the vector), or an int argument of the cell."
         text += f"\n\n    Raises:\n        IndexRangeError: `{name}` is outside of that.\n    "
     return text
 

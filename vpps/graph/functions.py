@@ -120,7 +120,7 @@ def dropout(x: Value, rate: float) -> Any:
 
 @hinted
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Largest element of a vector, a scalar; of a list of expressions, the largest of each element.
+    """Largest element of a vector, a scalar; of a list of expressions, or of rows, the largest of each element.
 
     The first of equal ones gets the gradient. The maximum of an empty list argument is zero, without a gradient.
     """
@@ -129,7 +129,7 @@ def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
 
 @hinted
 def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Smallest element of a vector, a scalar; of a list of expressions, the smallest of each element.
+    """Smallest element of a vector, a scalar; of a list of expressions, or of rows, the smallest of each element.
 
     The first of equal ones gets the gradient. The minimum of an empty list argument is zero, without a gradient.
     """
@@ -179,9 +179,10 @@ def softmax(x: Sequence[Expression]) -> list[Expression]: ...
 def softmax(x: Any) -> Any:
     """exp(x) over its sum; stable for large logits.
 
-    Of a vector, over its elements. Of a list argument, or of what `each` made of one, over the list: element by element
-    where these are vectors or matrices, so that scalars become the weights of an attention. The result is such a list
-    again, empty for an empty list. A Python list of expressions is treated likewise.
+    Of a vector, over its elements; of rows, over those of each. Of a list argument, or of what `each` made of one, over
+    the list: element by element where these are vectors or matrices, so that scalars become the weights of an
+    attention. The result is such a list again, empty for an empty list. A Python list of expressions is treated
+    likewise.
 
     Raises:
         ShapeError: a scalar, a matrix, or a list of expressions of several shapes.
@@ -205,7 +206,7 @@ def log_softmax(x: ListExpression) -> ListExpression: ...
 def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
 @hinted
 def log_softmax(x: Any) -> Any:
-    """Logarithm of the softmax of a vector, or over a list as in `softmax`; stable for large logits."""
+    """Logarithm of the softmax of a vector, of each row, or over a list as in `softmax`; stable for large logits."""
 
     def of_items(centred: list[Expression]) -> list[Expression]:
         total = log(sum([exp(c) for c in centred]))
@@ -316,15 +317,15 @@ def split(x: Value, n: int) -> Any:
 
 @hinted
 def sum(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Sum of a list of expressions, element by element; of a single expression, the scalar sum of all its elements."""
+    """Sum of a list of expressions, or of rows, element by element; of a single expression that of all its elements."""
     return _reduce("sum", x)
 
 
 @hinted
 def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Mean of a list of expressions, element by element; of a single expression, the scalar mean of all its elements.
+    """Mean of a list of expressions, or of rows, element by element; of a single expression that of all its elements.
 
-    The mean of an empty list argument is zero.
+    The mean of an empty list argument, and of no rows, is zero.
     """
     return _reduce("mean", x)
 
