@@ -154,7 +154,7 @@ def counts_elements(xs: Any) -> Any:
 
 
 def tells_nothing(m: Any, xs: Any) -> Any:
-    return vpps.sum(vpps.each(lambda x: m @ x, xs))
+    return vpps.sum(m) * vpps.sum(vpps.sum(vpps.each(vpps.tanh, xs)))
 
 
 LISTS: dict[str, Case] = {

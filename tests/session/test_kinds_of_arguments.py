@@ -88,13 +88,16 @@ def derived(w: World, op: Op) -> Call:
 
 for op in DERIVED.values():
     case(op.name, lambda w, op=op: derived(w, op))
-for name in ("max", "min", "softmax", "log_softmax", "sum", "mean"):
+for name in ("max", "min", "softmax", "log_softmax", "logsumexp", "sum", "mean"):
     case(name, lambda w, n=name: (getattr(vpps, n), {"x": w.x}))
     case(f"{name} of a list", lambda w, n=name: (lambda a, b: getattr(vpps, n)([a, b]), {"a": w.x, "b": w.x}))
 case("clamp", lambda w: (vpps.clamp, {"x": w.x, "low": 0.0, "high": 1.0}))
 case("dropout", lambda w: (vpps.dropout, {"x": w.x, "rate": 0.5}))
 case("lookup", lambda w: (lambda table, row: w.graph.call(vpps.lookup, table, row), {"table": w.E, "row": 1}))
 case("concat", lambda w: (vpps.concat, {"parts": [w.x, w.y]}))
+case("stack", lambda w: (vpps.stack, {"rows": [w.x, w.x]}))
+case("eq", lambda w: (vpps.eq, {"a": w.x, "b": w.x}))
+case("where", lambda w: (vpps.where, {"condition": w.x > 0.0, "a": w.x, "b": 0.0}))
 case("split", lambda w: (vpps.split, {"x": w.x, "n": 2}))
 case("reshape", lambda w: (vpps.reshape, {"x": w.x, "shape": (2, 4)}))
 case("bilinear", lambda w: (vpps.bilinear, {"x": w.x, "W": w.S, "y": w.x, "outputs": None}))
