@@ -38,8 +38,7 @@ def tree(hidden: int) -> tuple[vpps.Model, vpps.Graph, E]:
         if level == 0:
             h, c = graph.call(network.leaf, len(losses))
         else:
-            (h1, c1), (h2, c2) = node(level - 1), node(0)
-            h, c = network.tree_lstm.inner(h1, h2, c1, c2)
+            h, c = network.tree_lstm.inner(*node(level - 1), *node(0))
         losses.append(graph.call(network.node_loss, h, len(losses) % 5))
         return h, c
 

@@ -130,7 +130,7 @@ def pyramid(n_words: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
     graph = vpps.Graph()
     states = [composition.leaf(graph.lookup(table, k % 5)) for k in range(n_words)]
     while len(states) > 1:
-        states = [composition.inner(l, r, c_l, c_r) for (l, c_l), (r, c_r) in pairwise(states)]
+        states = [composition.inner(*left, *right) for left, right in pairwise(states)]
     return model, graph, vpps.sum(states[0][0])
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import vpps
-from vpps.nn import ChildSumTreeLSTM, NaryTreeLSTM
+from vpps.nn import ChildSumTreeLSTM, NaryTreeGRU, NaryTreeLSTM
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.host
@@ -49,7 +53,7 @@ def test_nary_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
     xs = inputs(arity)
     graph = vpps.Graph()
     leaves = [cell.leaf(graph.input(x)) for x in xs]
-    root = cell.inner(*(h for h, _ in leaves), *(c for _, c in leaves))
+    root = cell.inner(*chain(*leaves))
 
     w = weights_of(model)
     expected = [finish(*np.split(w["tree_lstm/W"] @ x + w["tree_lstm/b_leaf"], 3)) for x in xs]
@@ -57,6 +61,11 @@ def test_nary_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
     i, o, u, *f = np.split(gates, 3 + arity)
     kept = sum(sigmoid(fk) * c for fk, (_, c) in zip(f, expected, strict=True))
     assert_states_equal(graph, model, [*leaves, root], [*expected, finish(i, o, u, kept)])
+
+    # A map hands on what children give in the same order, so that the cells are right as they stand.
+    children = np.array([[-1] * arity] * arity + [range(arity)])
+    h, c = graph.map([cell.leaf, cell.inner], [0] * arity + [1], children, {"x": xs[[*range(arity), 0]]})
+    assert_states_equal(graph, model, [(h[arity], c[arity])], [finish(i, o, u, kept)])
 
 
 def test_nary_node_with_an_input_adds_it_to_every_gate() -> None:
@@ -67,11 +76,16 @@ def test_nary_node_with_an_input_adds_it_to_every_gate() -> None:
     root = cell.node(graph.input(x), *(graph.input(state) for state in states))
 
     w = weights_of(model)
-    h1, h2, c1, c2 = states.astype(np.float64)
+    h1, c1, h2, c2 = states.astype(np.float64)
     i, o, u, f1, f2 = np.split(w["tree_lstm/U"] @ np.concatenate([h1, h2]) + w["tree_lstm/b"], 5)
     xi, xo, xu, xf = np.split(w["tree_lstm/V"] @ x, 4)
-    kept = sigmoid(f1 + xf) * c1 + sigmoid(f2 + xf) * c2
-    assert_states_equal(graph, model, [root], [finish(i + xi, o + xo, u + xu, kept)])
+    expected = finish(i + xi, o + xo, u + xu, sigmoid(f1 + xf) * c1 + sigmoid(f2 + xf) * c2)
+    assert_states_equal(graph, model, [root], [expected])
+
+    given = {"x": np.tile(x, (3, 1)), "h0": np.stack([h1, h2, h1]), "c0": np.stack([c1, c2, c1])}
+    cells = [lambda h0, c0: (h0, c0), cell.node]
+    h, c = graph.map(cells, [0, 0, 1], [[-1, -1], [-1, -1], [0, 1]], given)
+    assert_states_equal(graph, model, [(h[2], c[2])], [expected])
 
 
 def test_nary_without_inner_inputs_declares_no_weights_for_them() -> None:
@@ -126,3 +140,41 @@ def test_nary_without_leaves_declares_no_weights_for_them() -> None:
     model = vpps.Model()
     NaryTreeLSTM(model, 0, H, name="second")
     assert {p.name for p in model} == {"second/U", "second/b"}
+
+
+@pytest.mark.parametrize("inner_inputs", [False, True])
+def test_child_sum_leaf_is_a_node_without_children(inner_inputs: bool) -> None:
+    model = vpps.Model(seed=4)
+    cell = ChildSumTreeLSTM(model, X, H, inner_inputs=inner_inputs)
+    (x,) = inputs(1)
+    weights = weights_of(model)
+    weights["child_sum/W"] = np.resize(weights["child_sum/W"], (4 * H, X))  # no child, so that W_f says nothing
+    graph = vpps.Graph()
+    assert_states_equal(graph, model, [cell.leaf(graph.input(x))], [child_sum(weights, x.astype(np.float64), [])])
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda m, h: NaryTreeLSTM(m, H, H).inner(h), r"expected tree_lstm.inner\(h_1, c_1, h_2, c_2\).*got 1 values"),
+        (
+            lambda m, h: NaryTreeLSTM(m, H, H, inner_input_size=H).node(h, h, h),
+            r"expected tree_lstm.node\(x, h_1, c_1, h_2, c_2\).*pass graph.zeros\(4\); got 2 values.*arity=2",
+        ),
+        (lambda m, h: NaryTreeLSTM(m, H, H, 1).inner(h, h[:2]), r"tree_lstm.inner\(h_1, c_1\).*got <.*shape \(2,\)"),
+        (lambda m, h: NaryTreeLSTM(m, H, H).node(*[h] * 5), r"tree_lstm.node: there are no .*inner_input_size=.*inner"),
+        (lambda m, h: NaryTreeLSTM(m, 0, H).leaf(h), "tree_lstm.leaf: declared with input_size=0"),
+        (lambda m, h: NaryTreeGRU(m, H, H).inner(h), r"expected tree_gru.inner\(h_1, h_2\).*got 1 values"),
+        (
+            lambda m, h: ChildSumTreeLSTM(m, H, H, inner_inputs=False).node(h, [h], [h]),
+            r"child_sum.node: declared with inner_inputs=False.*leaf\(x\) and inner\(hs, cs\)",
+        ),
+        (lambda m, h: ChildSumTreeLSTM(m, H, H).node(h, h, h), r"child_sum.node\(x, hs, cs\): expected .* in a list"),
+        (lambda m, h: ChildSumTreeLSTM(m, H, H).inner(h, [h]), r"child_sum.inner\(hs, cs\): expected .* in a list"),
+    ],
+)
+def test_what_a_tree_cell_cannot_do_says_what_it_expects(
+    call: Callable[[vpps.Model, vpps.Expression], Any], message: str
+) -> None:
+    with pytest.raises((vpps.TraceError, vpps.ShapeError), match=message):
+        call(vpps.Model(), vpps.Graph().zeros(H))

@@ -35,7 +35,7 @@ class Net:
 
         @vpps.cell
         def inner(h: Any, c: Any, g: Any, d: Any) -> Any:
-            return binary.inner(h, g, c, d)
+            return binary.inner(h, c, g, d)
 
         @vpps.cell
         def node(word: Any, hs: Any, cs: Any) -> Any:

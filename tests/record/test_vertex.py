@@ -91,11 +91,11 @@ def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Mode
 
     class Network:
         def inner(self, h1: Any, c1: Any, h2: Any, c2: Any) -> Any:
-            return lstm.inner(h1, h2, c1, c2)
+            return lstm.inner(h1, c1, h2, c2)
 
         def rest(self, *states: Any) -> Any:
             h1, c1, h2, c2 = states
-            return lstm.inner(h1, h2, c1, c2)
+            return lstm.inner(h1, c1, h2, c2)
 
     network = Network()
     found = []

@@ -52,8 +52,8 @@ def tree_lstm(
             nodes = [graph.call(network.leaf, int(rng.integers(12))) for _ in range(n)] + [from_outside(inputs[0])]
             while len(nodes) > 1:
                 k = int(rng.integers(len(nodes) - 1))
-                (h1, c1), (h2, c2) = nodes[k : k + 2]
-                nodes[k : k + 2] = [network.tree_lstm.inner(h1, h2, c1, c2)]
+                left, right = nodes[k : k + 2]
+                nodes[k : k + 2] = [network.tree_lstm.inner(*left, *right)]
                 losses.append(graph.call(network.node_loss, nodes[k][0], int(rng.integers(5))))
         return graph, vpps.sum(losses) * 0.1
 

@@ -138,8 +138,7 @@ class TreeClassifier(MixedNetwork):
         graph = vpps.Graph()
         states = [self.cells.leaf(x) for x in graph.rows(outer[0](words), grad=True)]
         for left, right in merges:
-            (h, c), (k, d) = states[left], states[right]
-            states.append(self.cells.inner(h, k, c, d))
+            states.append(self.cells.inner(*states[left], *states[right]))
         hidden = torch.stack(net(graph, [h for h, _ in states]))
         return F.cross_entropy(outer[1](hidden), labels)
 

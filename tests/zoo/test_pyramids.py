@@ -56,10 +56,7 @@ def test_a_td_lstm_composes_states_as_a_tree_lstm_does(tmp_path: Path) -> None:
     tops = network.states(graph, batch)
     level = [graph.call(network.leaf, word) for word in batch["word"][:3].tolist()]
     while len(level) > 1:
-        level = [
-            network.composition.inner(h_left, h_right, c_left, c_right)
-            for (h_left, c_left), (h_right, c_right) in pairwise(level)
-        ]
+        level = [network.composition.inner(*left, *right) for left, right in pairwise(level)]
     reference = Reference(graph, weights_of(task.model))
     np.testing.assert_array_equal(reference.value(tops[0]), reference.value(level[0][0]))
 

@@ -53,7 +53,7 @@ def test_missing_children_are_zeros() -> None:
     states = network.states(graph, batch)
     zeros = graph.zeros(6)
     h, c = graph.call(network.leaf, int(batch["word"][0]))
-    expected, _ = network.tree_lstm.inner(h, zeros, c, zeros)
+    expected, _ = network.tree_lstm.inner(h, c, zeros, zeros)
     reference = Reference(graph, weights_of(model))
     np.testing.assert_array_equal(reference.value(states[1]), reference.value(expected))
 

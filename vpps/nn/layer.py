@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from vpps.errors import ModelError, ShapeError
+from vpps.errors import ModelError, ShapeError, TraceError
 from vpps.hints import Hinting
 from vpps.model.model import Parameter, refuse_nonfinite
 from vpps.record.cell import Cell
@@ -154,3 +154,20 @@ def reordered(stacked: Float32, order: Sequence[int]) -> Float32:
     """Matrices or biases of gates that are stacked, in another order."""
     gates = np.split(stacked, len(order))
     return np.concatenate([gates[k] for k in order])
+
+
+def check_children(what: str, states: Sequence[Any], arity: int, size: int, parts: Sequence[str]) -> None:
+    """Raise unless these are the states of `arity` children in turn, such as h_1, c_1, h_2, c_2.
+
+    Args:
+        what: the call up to them, such as "tree_lstm.node(x, ".
+        size: of each part of a state, a vector.
+        parts: names of them.
+    """
+    expected = ", ".join(f"{part}_{k + 1}" for k in range(arity) for part in parts)
+    expected = f"{what}{expected}), each of shape ({size},); for a missing child pass graph.zeros({size})"
+    if len(states) != arity * len(parts):
+        raise TraceError(f"expected {expected}; got {len(states)} values of children, for arity={arity}")
+    wrong = next((x for x in states if getattr(x, "shape", None) != (size,)), None)
+    if wrong is not None:
+        raise ShapeError(f"expected {expected}; got {wrong!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import vpps
 from vpps.nn.gates import glorot_per_gate
+from vpps.nn.layer import check_children
 
 
 class NaryTreeGRU:
@@ -45,6 +46,7 @@ class NaryTreeGRU:
     @vpps.cell
     def inner(self, *hs: vpps.Expression) -> vpps.Expression:
         """h of a node without input, from h_1 ... h_N."""
+        check_children(f"{self.name}.inner(", hs, self.arity, self.hidden_size, ("h",))
         r, z = vpps.split(vpps.sigmoid(self.U_gates @ vpps.concat(hs) + self.b_gates), 2)
         candidate = vpps.tanh(self.U @ vpps.concat([r * h for h in hs]) + self.b)
         mean = vpps.sum(hs) * (1 / self.arity)

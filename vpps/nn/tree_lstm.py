@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import vpps
+from vpps.errors import TraceError
 from vpps.nn.gates import gate_biases, glorot_per_gate
+from vpps.nn.layer import check_children
 from vpps.nn.lstm import State
+from vpps.record.cell import LISTS
 
 
 class NaryTreeLSTM:
@@ -43,6 +46,7 @@ class NaryTreeLSTM:
         self.name = name
         self.hidden_size = H = hidden_size
         self.arity = arity
+        self.W = self.V = None
         with model.scope(name):
             if input_size:
                 self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))
@@ -55,24 +59,32 @@ class NaryTreeLSTM:
     @vpps.cell
     def leaf(self, x: vpps.Expression) -> State:
         """(h, c) of a node without children, from an input of shape (input_size,)."""
+        if self.W is None:
+            raise TraceError(f"{self.name}.leaf: declared with input_size=0, there are no weights for x")
         i, o, u = vpps.split(self.W @ x + self.b_leaf, 3)
         return _memorise(i, o, u)
 
     @vpps.cell
     def inner(self, *states: vpps.Expression) -> State:
-        """(h, c) of a node without input, from h_1 ... h_N, c_1 ... c_N."""
-        i, o, u, *f = self._gates(states)
-        return _memorise(i, o, u, f, states[self.arity :])
+        """(h, c) of a node without input, from its children's: `inner(*left, *right)`, which is h_1, c_1, h_2, c_2."""
+        i, o, u, *f = self._gates("inner(", states)
+        return _memorise(i, o, u, f, states[1::2])
 
     @vpps.cell
     def node(self, x: vpps.Expression, *states: vpps.Expression) -> State:
-        """(h, c) of a node with an input of shape (inner_input_size,), from x, h_1 ... h_N, c_1 ... c_N."""
-        i, o, u, *f = self._gates(states)
+        """(h, c) of a node with an input of shape (inner_input_size,), from x and then as `inner`."""
+        if self.V is None:
+            raise TraceError(
+                f"{self.name}.node: there are no weights for x; declare it with inner_input_size=..., or use inner, "
+                "which takes the states alone"
+            )
+        i, o, u, *f = self._gates("node(x, ", states)
         xi, xo, xu, xf = vpps.split(self.V @ x, 4)
-        return _memorise(i + xi, o + xo, u + xu, [fk + xf for fk in f], states[self.arity :])
+        return _memorise(i + xi, o + xo, u + xu, [fk + xf for fk in f], states[1::2])
 
-    def _gates(self, states: Sequence[vpps.Expression]) -> Sequence[vpps.Expression]:
-        return vpps.split(self.U @ vpps.concat(states[: self.arity]) + self.b, 3 + self.arity)
+    def _gates(self, what: str, states: Sequence[vpps.Expression]) -> Sequence[vpps.Expression]:
+        check_children(f"{self.name}.{what}", states, self.arity, self.hidden_size, ("h", "c"))
+        return vpps.split(self.U @ vpps.concat(states[0::2]) + self.b, 3 + self.arity)
 
 
 class ChildSumTreeLSTM:
@@ -89,7 +101,7 @@ class ChildSumTreeLSTM:
     vanish at the leaves, and no forget gate looks at an input. `leaf` and `inner` are what remains then.
 
     Args:
-        inner_inputs: False for such trees: W_f is not declared, and there is no `node`.
+        inner_inputs: False for such trees: W_f is not declared, and `node` is refused.
         forget_bias: initial bias of the forget gates.
     """
 
@@ -105,7 +117,7 @@ class ChildSumTreeLSTM:
     ) -> None:
         self.name = name
         self.hidden_size = H = hidden_size
-        gates = 4 if inner_inputs else 3
+        self.gates = gates = 4 if inner_inputs else 3
         with model.scope(name):
             self.W = model.parameter("W", (gates * H, input_size), init=glorot_per_gate(gates))
             self.b = model.parameter("b", (4 * H,), init=gate_biases(H, 0, 0, 0, forget_bias))
@@ -115,6 +127,12 @@ class ChildSumTreeLSTM:
     @vpps.cell
     def node(self, x: vpps.Expression, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
         """(h, c) of a node from its input of shape (input_size,) and its children's states; the lists may be empty."""
+        if self.gates == 3:
+            raise TraceError(
+                f"{self.name}.node: declared with inner_inputs=False, there are no weights of x for the forget gates; "
+                "leaf(x) and inner(hs, cs) need none"
+            )
+        self._check_lists("node(x, ", hs, cs)
         wi, wo, wu, wf = vpps.split(self.W @ x + self.b, 4)
         ui, uo, uu = vpps.split(self.U @ vpps.sum(hs), 3)
         kept = vpps.each(lambda h, c: vpps.sigmoid(wf + self.Uf @ h) * c, hs, cs)
@@ -123,18 +141,26 @@ class ChildSumTreeLSTM:
 
     @vpps.cell
     def leaf(self, x: vpps.Expression) -> State:
-        """(h, c) of a node without children, from an input of shape (input_size,); with inner_inputs=False."""
-        i, o, u = vpps.split(self.W @ x + self.b[: 3 * self.hidden_size], 3)
+        """(h, c) of a node without children, from an input of shape (input_size,)."""
+        i, o, u, *_ = vpps.split(self.W @ x + self.b[: self.gates * self.hidden_size], self.gates)
         return _memorise(i, o, u)
 
     @vpps.cell
     def inner(self, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
         """(h, c) of a node without input, from its children's states."""
+        self._check_lists("inner(", hs, cs)
         H = self.hidden_size
         i, o, u = vpps.split(self.U @ vpps.sum(hs) + self.b[: 3 * H], 3)
         kept = vpps.each(lambda h, c: vpps.sigmoid(self.Uf @ h + self.b[3 * H :]) * c, hs, cs)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sum(kept)
         return vpps.sigmoid(o) * vpps.tanh(c), c
+
+    def _check_lists(self, what: str, hs: object, cs: object) -> None:
+        if not (isinstance(hs, LISTS) and isinstance(cs, LISTS)):
+            raise TraceError(
+                f"{self.name}.{what}hs, cs): expected the h of all children in a list, and their c in another, "
+                f"{what}[h_1, h_2], [c_1, c_2]); of graph.map give children as lists, (offsets, indices)"
+            )
 
 
 def _memorise(

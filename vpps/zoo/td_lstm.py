@@ -52,8 +52,7 @@ class TDLSTMSentiment(Classifier):
     @vpps.cell
     def inner(self) -> State:
         """(h, c) of two neighbours together."""
-        (h_left, c_left), (h_right, c_right) = vpps.gather(0), vpps.gather(1)
-        return self.composition.inner(h_left, h_right, c_left, c_right)
+        return self.composition.inner(*vpps.gather(0), *vpps.gather(1))
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The hidden state at the top of every pyramid.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import vpps
@@ -47,8 +48,7 @@ class TreeLSTMSentiment(TreeClassifier):
     @vpps.cell
     def inner(self) -> State:
         """(h, c) of a phrase, from those of its parts; a missing part reads zeros."""
-        hs, cs = zip(*vpps.gather(), strict=True)
-        return self.tree_lstm.inner(*hs, *cs)
+        return self.tree_lstm.inner(*chain(*vpps.gather()))
 
 
 class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
@@ -86,8 +86,7 @@ class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
     @vpps.cell
     def inner_2(self) -> State:
         """(h, c) of a phrase of the second type."""
-        hs, cs = zip(*vpps.gather(), strict=True)
-        return self.second.inner(*hs, *cs)
+        return self.second.inner(*chain(*vpps.gather()))
 
 
 class ChildSumTreeLSTMSentiment(TreeClassifier):

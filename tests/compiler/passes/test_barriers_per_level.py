@@ -38,8 +38,8 @@ def tree_lstm(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
     graph = vpps.Graph()
     leaves = [layer.leaf(x) for x in inputs(graph, levels + 1)]
     h, c = leaves[0]
-    for h_right, c_right in leaves[1:]:
-        h, c = layer.inner(h, h_right, c, c_right)
+    for right in leaves[1:]:
+        h, c = layer.inner(h, c, *right)
     return model, graph, vpps.sum(vpps.square(h))
 
 
