@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.data import GraphSet
-from vpps.nn import GRU, LSTM, BiLSTM, Embedding, Linear
+from vpps.nn import GRU, LSTM, MLP, BiLSTM, ChildSumTreeLSTM, Embedding, Linear, NaryTreeGRU, NaryTreeLSTM
 from vpps.nn.layer import Layer
 from vpps.reference import Reference, weights_of
 
@@ -267,3 +267,40 @@ def test_an_embedding_is_made_of_vectors_that_stay_as_they_are() -> None:
     vector = graph.call(doubled, 3)
     got = Reference(graph, weights_of(model)).value(vector)
     np.testing.assert_allclose(got, 2 * vectors[3], rtol=1e-6)
+
+
+def test_layers_say_what_they_are_and_their_errors_name_them() -> None:
+    model = vpps.Model()
+    output, words = Linear(model, 64, 5, name="output"), Embedding(model, N, X)
+    layers = [output, words, LSTM(model, X, H), GRU(model, X, H), BiLSTM(model, X, H), MLP(model, X, H, 2)]
+    trees = [NaryTreeLSTM(model, 0, H), NaryTreeGRU(model, X, H), ChildSumTreeLSTM(model, X, H)]
+    assert list(map(repr, [*layers, *trees])) == [
+        "<vpps.nn.Linear 'output': 64 -> 5>",
+        "<vpps.nn.Embedding 'embedding': 5 -> 3>",
+        "<vpps.nn.LSTM 'lstm': 3 -> 4>",
+        "<vpps.nn.GRU 'gru': 3 -> 4>",
+        "<vpps.nn.BiLSTM 'bilstm': 3 -> 4>",
+        "<vpps.nn.MLP 'mlp': 3 -> 2>",
+        "<vpps.nn.NaryTreeLSTM 'tree_lstm': 0 -> 4>",
+        "<vpps.nn.NaryTreeGRU 'tree_gru': 3 -> 4>",
+        "<vpps.nn.ChildSumTreeLSTM 'child_sum': 3 -> 4>",
+    ]
+    graph = vpps.Graph()
+    with pytest.raises(vpps.ShapeError, match=r"^cell 'output'"):
+        output(graph.zeros(X))
+    output(graph.zeros(64))
+    assert {program.name for program in graph.blocks} == {"zeros", "output"}
+    assert graph.map(output, inputs={"x": graph.rows(np.ones((2, 64)))}).shape == (5,)
+
+
+def test_an_embedding_is_called_in_a_graph_and_in_a_cell() -> None:
+    model = vpps.Model()
+    words = Embedding(model, N, X)
+    graph = vpps.Graph()
+    in_a_cell = vpps.cell(lambda word, x: words(word) + x)(2, graph.zeros(X))
+    for found, rows in ((words(graph, 3), 3), (words(graph, np.array([1, 4])), [1, 4]), (in_a_cell, 2)):
+        assert np.array_equal(Reference(graph, weights_of(model)).value(found), words.table.numpy()[rows])
+    with pytest.raises(vpps.GraphError, match=r"Embedding 'embedding'.*in a graph embedding\(graph, i\)"):
+        words(3)
+    with pytest.raises(vpps.DtypeError, match=r"got <vpps\.nn\.Embedding 'embedding'.*; its table is its attribute"):
+        graph.lookup(words, 3)  # type: ignore[call-overload]

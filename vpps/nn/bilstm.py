@@ -36,10 +36,14 @@ class BiLSTM(Recurrent):
         table: vpps.Lookup | None = None,
         name: str = "bilstm",
     ) -> None:
+        self.name = name
         self.table = table
         with model.scope(name):
             self.forward = LSTM(model, input_size, hidden_size, name="forward")
             self.backward = LSTM(model, input_size, hidden_size, name="backward")
+
+    def _sizes(self) -> tuple[int, int]:
+        return self.forward._sizes()
 
     def _given(self) -> dict[str, Float32]:
         return self.forward._given() | {name + REVERSE: weights for name, weights in self.backward._given().items()}

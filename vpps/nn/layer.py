@@ -12,6 +12,7 @@ from vpps.errors import ModelError, ShapeError, TraceError
 from vpps.hints import Hinting
 from vpps.model.model import Parameter, refuse_nonfinite
 from vpps.record.cell import Cell
+from vpps.text import dir_without
 from vpps.values import Float32, as_float32, as_mapping, said_of
 
 Assignments = list[tuple[Parameter, Float32]]
@@ -20,10 +21,28 @@ REVERSE = "_reverse"
 """How PyTorch's names of the second direction end."""
 
 
-class Layer(ABC, Hinting):
+class Named:
+    """Has a name of its own, which its cells bear, too."""
+
+    name: str
+    hidden_size: int
+
+    def __repr__(self) -> str:
+        taken, made = self._sizes()
+        return f"<vpps.nn.{type(self).__name__} {self.name!r}: {taken} -> {made}>"
+
+    def _sizes(self) -> tuple[int, int]:
+        """Of what it takes and of what it makes."""
+        W: Parameter | None = self.W  # type: ignore[attr-defined]
+        return 0 if W is None else W.shape[1], self.hidden_size
+
+
+class Layer(ABC, Named, Hinting):
     """Has weights that PyTorch's layer of this kind has, too. None of it imports PyTorch."""
 
     _directions: ClassVar[tuple[str, ...]] = ("",)  # ends of PyTorch's names
+
+    __dir__ = dir_without("")
 
     @abstractmethod
     def _given(self) -> dict[str, Float32]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
 
 import vpps
 from vpps.init import Initialiser
-from vpps.nn.layer import Assignments, Layer
+from vpps.nn.layer import Assignments, Layer, Named
 from vpps.values import Float32
-
-Vector = TypeVar("Vector", vpps.Expression, vpps.Rows)
 
 
 class Linear(Layer):
@@ -31,6 +28,7 @@ class Linear(Layer):
         init: str | Initialiser = "glorot_uniform",
         name: str = "linear",
     ) -> None:
+        self.name = name
         with model.scope(name):
             self.W = model.parameter("W", (output_size, input_size), init=init)
             self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
@@ -41,32 +39,31 @@ class Linear(Layer):
     def _taken(self, given: Mapping[str, Float32]) -> Assignments:
         return [(self.W, given["weight"])] + ([] if self.b is None else [(self.b, given["bias"])])
 
-    def __call__(self, x: Vector) -> Vector:
-        """(output_size,) of (input_size,); of `Rows` row by row."""
-        return self._linear(x)  # type: ignore[no-any-return]
+    def _sizes(self) -> tuple[int, int]:
+        return self.W.shape[1], self.W.shape[0]
 
     @vpps.cell
-    def _linear(self, x: Any) -> Any:
-        """One vertex per row: product and bias are one instruction."""
+    def __call__(self, x: vpps.Expression) -> vpps.Expression:
+        """(output_size,) of (input_size,); of `Rows` row by row. Product and bias are one instruction."""
         y = self.W @ x
         return y if self.b is None else y + self.b
 
 
-class MLP:
+class MLP(Named):
     """Multi-layer perceptron with one hidden layer: y = V tanh(W x + b) + a."""
 
     def __init__(
         self, model: vpps.Model, input_size: int, hidden_size: int, output_size: int, *, name: str = "mlp"
     ) -> None:
+        self.name = name
         with model.scope(name):
             self.hidden = Linear(model, input_size, hidden_size, name="hidden")
             self.output = Linear(model, hidden_size, output_size, name="output")
 
-    def __call__(self, x: Vector) -> Vector:
-        """(output_size,) of (input_size,); of `Rows` row by row."""
-        return self._mlp(x)  # type: ignore[no-any-return]
+    def _sizes(self) -> tuple[int, int]:
+        return self.hidden._sizes()[0], self.output._sizes()[1]
 
     @vpps.cell
-    def _mlp(self, x: Any) -> Any:
-        """One vertex per row."""
+    def __call__(self, x: vpps.Expression) -> vpps.Expression:
+        """(output_size,) of (input_size,); of `Rows` row by row, one vertex for each."""
         return self.output(vpps.tanh(self.hidden(x)))

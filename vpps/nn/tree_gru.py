@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import vpps
 from vpps.nn.gates import glorot_per_gate
-from vpps.nn.layer import check_children
+from vpps.nn.layer import Named, check_children
 
 
-class NaryTreeGRU:
+class NaryTreeGRU(Named):
     """A GRU (Chung et al. 2014) whose previous state is that of up to N ordered children:
 
         r  = σ(Σ_l U_rl h_l + b_r)                             reset

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import vpps
 from vpps.errors import TraceError
 from vpps.nn.gates import gate_biases, glorot_per_gate
-from vpps.nn.layer import check_children
+from vpps.nn.layer import Named, check_children
 from vpps.nn.lstm import State
 from vpps.record.cell import LISTS
 
 
-class NaryTreeLSTM:
+class NaryTreeLSTM(Named):
     """N-ary Tree-LSTM (section 3.2), for trees whose nodes have up to N ordered children. A node with children 1..N:
 
         i   = σ(W_i x + Σ_l U_il h_l + b_i)                    likewise o
@@ -46,7 +46,8 @@ class NaryTreeLSTM:
         self.name = name
         self.hidden_size = H = hidden_size
         self.arity = arity
-        self.W = self.V = None
+        self.W: vpps.Parameter | None = None
+        self.V: vpps.Parameter | None = None
         with model.scope(name):
             if input_size:
                 self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))
@@ -87,7 +88,7 @@ class NaryTreeLSTM:
         return vpps.split(self.U @ vpps.concat(states[0::2]) + self.b, 3 + self.arity)
 
 
-class ChildSumTreeLSTM:
+class ChildSumTreeLSTM(Named):
     """Child-sum Tree-LSTM (section 3.1), for trees whose nodes have any number of unordered children:
 
         h~  = Σ_k h_k

@@ -53,7 +53,8 @@ class Cell(Generic[R]):
         self.name = getattr(function, "__name__", "cell")
         if instance is not None:  # modules of one class are told apart by their names
             own = getattr(instance, "name", None)
-            self.name = f"{own if isinstance(own, str) else type(instance).__name__}.{self.name}"
+            own = own if isinstance(own, str) else type(instance).__name__
+            self.name = own if self.name == "__call__" else f"{own}.{self.name}"
         self.description = f"cell {self.name!r}"
         self._key = f"_cell_{self.name}_{id(self):x}"  # of its bound cells in their instances
         functools.update_wrapper(self, function)

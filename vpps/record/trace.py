@@ -494,8 +494,9 @@ def check_index(value: int, limit: int, where: str, what: str) -> None:
 def check_table(table: Any, where: str) -> None:
     """Raise unless rows of `table` can be looked up."""
     if not isinstance(table, Lookup) and not (isinstance(table, Parameter) and len(table.shape) == 2):
+        meant = "; its table is its attribute table" if isinstance(getattr(table, "table", None), Parameter) else ""
         raise DtypeError(
-            f"{where}: lookup expects a table made by model.lookup(...), or a parameter of rank 2, got {table!r}"
+            f"{where}: lookup expects a table made by model.lookup(...), or a parameter of rank 2, got {table!r}{meant}"
         )
 
 
