@@ -7,11 +7,13 @@ import inspect
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import vpps
+import vpps.data
 from vpps.hints import ARGUMENTS, HINTS, hinted
 from vpps.nn import Linear
 
@@ -32,6 +34,7 @@ def owners() -> dict[str, object]:
         "Expression": graph.zeros(2),
         "Rows": graph.rows(np.ones((3, 2))),
         "Optimizer": vpps.Adam(0.1),
+        "Adam": vpps.AdamW(0.1),
         "Handle": object.__new__(vpps.Handle),  # without threads; there is nothing to close
     }
 
@@ -44,6 +47,7 @@ def test_habits_of_other_libraries_get_a_hint_and_raise_nothing_else(owner: str)
             with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}; {HINTS[kind, name]}")):
                 getattr(there[owner], name)
             assert not hasattr(there[owner], name)
+            assert name not in dir(there[owner])
 
 
 def test_what_hints_name_exists() -> None:
@@ -89,15 +93,69 @@ def test_a_property_of_a_subclass_says_itself_why_it_fails() -> None:
         Counted().numel  # noqa: B018
 
 
-def test_a_parameter_refuses_to_be_set_what_nobody_reads() -> None:
+@pytest.mark.parametrize(
+    "owner, name, message",
+    [
+        ("Parameter", "requires_grad", r"cannot be set; p\.trainable = False freezes it"),
+        ("Parameter", "data", r"cannot be set; .* p\.assign\(array\) replaces them"),
+        ("Parameter", "grad", r"cannot be set; handle\.gradients"),
+        ("Parameter", "trainble", "no attribute 'trainble'"),
+        ("Parameter", "shape", "'shape' of 'Parameter' object has no setter"),
+        ("Parameter", "name", "'name' of 'Parameter' object has no setter"),
+        ("Expression", "shape", "'shape' of 'Expression' object has no setter"),
+        ("Rows", "shape", "'shape' of 'Rows' object has no setter"),
+        ("Model", "seed", "'seed' of 'Model' object has no setter"),
+        ("Model", "sed", "no attribute 'sed'"),
+        ("Handle", "lr", r"<vpps.Handle.*>\.lr cannot be set; handle\.optimizer\.lr = "),
+        ("Handle", "learning_rate", r"handle\.optimizer\.lr = "),
+        ("Handle", "clip", r"cannot be set; handle\.clip_norm = "),
+        ("Handle", "model", "'model' of 'Handle' object has no setter"),
+        ("Handle", "ema_", "no attribute 'ema_'"),
+        ("Optimizer", "learning_rate", r"cannot be set; optimizer\.lr = "),
+        ("Adam", "betas", r"cannot be set; they are optimizer\.beta1"),
+        ("Optimizer", "beta_1", "no attribute 'beta_1'"),
+        ("Layer", "weight", r"cannot be set; parameters are attributes such as layer\.W.*layer\.load replaces them"),
+        ("Graph", "loss", "no attribute 'loss'"),
+        ("GraphSet", "arrays", "'arrays' of 'GraphSet' object has no setter"),
+    ],
+)
+def test_what_nobody_reads_or_may_change_is_not_set(owner: str, name: str, message: str) -> None:
+    with vpps.Handle(vpps.Model(), target="cpu") as handle:
+        there = {**owners(), "Handle": handle, "Graph": vpps.Graph(), "GraphSet": vpps.data.GraphSet([1], [[-1]])}
+        before = getattr(there[owner], name, None)
+        with pytest.raises(AttributeError, match=message):
+            setattr(there[owner], name, 0.0)
+        assert getattr(there[owner], name, None) is before
+
+
+def test_classes_of_users_have_attributes_of_their_own() -> None:
+    class Trainer(vpps.Handle):
+        lr = 0.5
+
+    class Head(Linear):
+        pass
+
+    @dataclass
+    class Mine(vpps.Adam):
+        warmup: int = 3
+
     model = vpps.Model()
-    p = model.parameter("w", (2,))
-    with pytest.raises(AttributeError, match=r"requires_grad cannot be set; p\.trainable = False freezes it"):
-        p.requires_grad = False  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"data cannot be set; .* p\.assign\(array\) replaces them"):
-        p.data = np.ones(2)  # type: ignore[attr-defined]
-    p.trainable = False
-    assert not p.trainable
+    head, optimizer = Head(model, 2, 3), Mine(0.1)
+    head.weight, head.note = 2.0, "mine"  # type: ignore[attr-defined]
+    optimizer.betas, optimizer.warmup = 0.2, 4  # type: ignore[attr-defined]
+    assert (head.weight, head.note, optimizer.betas, optimizer.warmup) == (2.0, "mine", 0.2, 4)  # type: ignore[attr-defined]
+    with Trainer(model, optimizer, target="cpu") as handle:
+        handle.lr, handle.best = 0.1, 3.0  # type: ignore[attr-defined]
+        assert (handle.lr, handle.best) == (0.1, 3.0)  # type: ignore[attr-defined]
+
+
+def test_the_number_of_steps_may_be_set_to_what_it_can_be() -> None:
+    model = vpps.Model()
+    model.step = 7
+    for wrong in (-5, 2.5, "8", 2**63):
+        with pytest.raises(vpps.ModelError, match=r"model\.step=.*: expected an int, 0 to"):
+            model.step = wrong  # type: ignore[assignment]
+    assert repr(model) == "<vpps.Model: 0 parameters, 0 weights, 7 steps>"
 
 
 def test_a_parameter_is_no_attribute_of_its_model() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,7 +53,8 @@ _TABLE = (
     (
         "Layer",
         "weight bias",
-        "parameters are attributes such as layer.W, and layer.state_dict() copies them by PyTorch's names",
+        "parameters are attributes such as layer.W; layer.state_dict() copies them by PyTorch's names, and "
+        "layer.load replaces them",
     ),
     ("Handle", "save load restore", "the model has the weights: model.save(path), model.restore(path)"),
     ("Handle", "loss", "handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before"),
@@ -95,6 +97,14 @@ _TABLE = (
         "state_dict load_state_dict",
         "its moments are the model's: model.save(path) writes and model.restore(path) reads them",
     ),
+    ("Handle", "lr learning_rate", "handle.optimizer.lr = 0.01 sets the rate; lr may be a schedule, too"),
+    ("Handle", "clip", "handle.clip_norm = 5.0 bounds the global norm of all gradients"),
+    (
+        "Optimizer",
+        "learning_rate",
+        "optimizer.lr = 0.01 sets the rate, or a schedule: a function of the update's number",
+    ),
+    ("Adam", "betas", "they are optimizer.beta1 and optimizer.beta2"),
     ("vpps", "no_grad inference_mode", "handle.forward(graph, [x]) computes no gradients"),
     ("vpps", "tensor Tensor as_tensor from_numpy inputTensor", "graph.input(array) brings data into a graph"),
     ("vpps", "cat concatenate", "vpps.concat joins vectors"),
@@ -185,10 +195,20 @@ def hinted(function: F) -> F:
     return wraps(function)(made)  # type: ignore[return-value]
 
 
+_SET = frozenset("bias betas clip data grad learning_rate lr requires_grad weight".split())
+"""Names that are not only asked for but set, which where an object has a `__dict__` would go without a word."""
+
+
 class Hinting:
-    """Base of what says, asked for an attribute of another library, what does the same here."""
+    """Base of what says, asked for an attribute of another library or to set it, what does the same here."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in _SET:
+            if (cls.__name__, name) in HINTS and cls.__module__.startswith("vpps."):
+                setattr(cls, name, _Unsettable(name))
 
     if not TYPE_CHECKING:  # for editors and type checkers an unknown attribute is an error
 
@@ -202,13 +222,27 @@ class Hinting:
         return None
 
 
-def unsettable(name: str) -> property:
-    """An attribute that a class has only to refuse that it is set, which would go without a word."""
+def read_only(slot: str) -> Any:
+    """An attribute that is read from a slot and cannot be set: what was checked when it was made remains true."""
+    return property(attrgetter(slot))
 
-    def refuse(self: Any, value: object) -> None:
-        raise AttributeError(f"{self!r}.{name} cannot be set; {hint_of(type(self), name)}")
 
-    return property(fset=refuse)  # asked for, it is looked for by __getattr__
+class _Unsettable:
+    """An attribute that a class has only to refuse that it is set. A subclass of a user's may have one of that name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, x: Any, kind: type) -> Any:
+        try:
+            return vars(x)[self._name]
+        except (KeyError, TypeError):
+            raise AttributeError(self._name) from None  # then __getattr__ is asked
+
+    def __set__(self, x: Any, value: object) -> None:
+        if type(x).__module__.startswith("vpps."):
+            raise AttributeError(f"{x!r}.{self._name} cannot be set; {hint_of(type(x), self._name)}")
+        vars(x)[self._name] = value
 
 
 def missing_from(package: str, name: str) -> AttributeError:

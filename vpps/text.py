@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from vpps.hints import hint_of
+
 KIB = 1024
 WIDTH = 110
 """Characters of a line of what explains."""
@@ -51,9 +53,10 @@ class Report(Readable, ABC):
 
 
 def dir_without(names: str) -> Callable[[object], list[str]]:
-    """A `__dir__` for completion: without the names, separated by blanks, that other rooms use and nobody else."""
+    """A `__dir__` for completion: without the names, separated by blanks, that other rooms use and nobody else, and
+    without those that only say what does it here."""
     internal = frozenset(names.split())
-    return lambda x: [name for name in object.__dir__(x) if name not in internal]
+    return lambda x: [n for n in object.__dir__(x) if n not in internal and hint_of(type(x), n) is None]
 
 
 def plain(value: Any, top: bool = False) -> Any:

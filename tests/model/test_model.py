@@ -142,7 +142,7 @@ class TestNames:
         model.lookup("words", (4, 5), trainable=False)
         model.parameter("scale", ())
         assert (
-            str(model)
+            f"{model}\n"
             == repr(model.summary())
             == (
                 "parameter  shape       weights  trainable  where\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -353,12 +353,12 @@ OTHER_LEVELS = {"own child", "cycle", "CSR cycle", "long cycle", "leaf with a ch
 
 
 @pytest.mark.parametrize("name", [name for name in MISTAKES if name not in OTHER_LEVELS])
-def test_a_mistake_is_refused_where_levels_are_given(name: str) -> None:
+def test_a_mistake_is_refused_where_levels_are_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     w = World()
     mistake, error, words = MISTAKES[name]
     w.map(levels=LEVELS)  # traced, so that compiled code takes over where it can
     before = len(w.graph)
-    setattr(w.graph, "map", partial(w.graph.map, levels=LEVELS))  # noqa: B010, as mypy knows methods
+    monkeypatch.setattr(vpps.Graph, "map", partialmethod(vpps.Graph.map, levels=LEVELS))
     with pytest.raises(error, match=words) as caught:
         mistake(w)
     assert caught.type is error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from vpps.data.shards import shards_of
 from vpps.data.statistics import GraphStatistics
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
+from vpps.hints import read_only
 from vpps.record.ranges import ragged, running_sum
 from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
 
@@ -50,11 +50,26 @@ class GraphSet:
         path: the file that it is mapped from, or None.
     """
 
-    arrays: GraphArrays
-    kinds: tuple[str, ...]
-    vocabularies: Mapping[str, Vocabulary]
-    classes: Mapping[str, tuple[str, ...]]
-    path: Path | None
+    __slots__ = (
+        "__weakref__",
+        "_arrays",
+        "_classes",
+        "_ends",
+        "_kinds",
+        "_path",
+        "_starts",
+        "_turned",
+        "_vocabularies",
+    )
+    arrays: GraphArrays = read_only("_arrays")
+    kinds: tuple[str, ...] = read_only("_kinds")
+    vocabularies: Mapping[str, Vocabulary] = read_only("_vocabularies")
+    classes: Mapping[str, tuple[str, ...]] = read_only("_classes")
+    path: Path | None = read_only("_path")
+    _vocabularies: Mapping[str, Vocabulary]
+    _classes: Mapping[str, tuple[str, ...]]
+    _path: Path | None
+    _turned: GraphSet | None
 
     def __init__(
         self,
@@ -91,19 +106,19 @@ class GraphSet:
                 names graph and vertex.
             DtypeError: an array is not of numbers, or its values do not fit int32 or float32.
         """
-        self.kinds = _names(kinds, "kinds")
-        self.vocabularies = as_mapping({} if vocabularies is None else vocabularies, "vocabularies", DataError)
+        self._kinds = _names(kinds, "kinds")
+        self._vocabularies = as_mapping({} if vocabularies is None else vocabularies, "vocabularies", DataError)
         for name, words in self.vocabularies.items():
             if not isinstance(words, Vocabulary):
                 raise DataError(f"vocabularies={{{name!r}: {words!r}}}: expected a Vocabulary")
         labels = as_mapping({} if classes is None else classes, "classes", DataError)
-        self.classes = {name: _names(words, f"classes of {name!r}") for name, words in labels.items()}
-        self.path = None
+        self._classes = {name: _names(words, f"classes of {name!r}") for name, words in labels.items()}
+        self._path = None
         of_vertices = as_mapping({} if columns is None else columns, "columns", DataError)
         of_graphs = as_mapping({} if graph_columns is None else graph_columns, "graph_columns", DataError)
         of_edges = as_mapping({} if edge_columns is None else edge_columns, "edge_columns", DataError)
         origins = None if sources is None else _names(sources, "sources")
-        self.arrays = make_arrays(sizes, children, kind, self.kinds, of_vertices, of_graphs, of_edges, origins)
+        self._arrays = make_arrays(sizes, children, kind, self.kinds, of_vertices, of_graphs, of_edges, origins)
         check_names(self.arrays, self.vocabularies, self.classes)
         self._index()
 
@@ -118,8 +133,8 @@ class GraphSet:
     ) -> GraphSet:
         """A set of arrays that were those of one before, unchecked."""
         self = cls.__new__(cls)
-        self.arrays, self.kinds, self.vocabularies, self.classes = arrays, tuple(kinds), vocabularies, classes
-        self.path = path
+        self._arrays, self._kinds, self._vocabularies, self._classes = arrays, tuple(kinds), vocabularies, classes
+        self._path = path
         self._index()
         return self
 
@@ -371,10 +386,12 @@ class GraphSet:
             vocabularies=self.vocabularies, classes=self.classes,
         )  # fmt: skip
 
-    @cached_property
+    @property
     def turned(self) -> GraphSet:
         """What `reversed` returned the first time."""
-        return self.reversed()
+        if self._turned is None:
+            self._turned = self.reversed()
+        return self._turned
 
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(offsets of graphs, parents, children): every edge, vertices numbered through from 0, parents in order."""
@@ -390,6 +407,7 @@ class GraphSet:
         return GraphSet.from_arrays(arrays, self.kinds, self.vocabularies, self.classes, path)
 
     def _index(self) -> None:
+        self._turned = None
         self._starts, self._ends = self.arrays.vertex_offsets[:-1], self.arrays.vertex_offsets[1:]
 
     def _indices(self, graphs: ArrayLike) -> NDArray[np.int64]:

@@ -430,7 +430,7 @@ class Engine:
             step = self.model.step
             flight.undo()
             if goes_on:
-                self.model.step = step
+                self.model._step = step
         if goes_on and self.model.step >= flight.step:  # no call that only accumulates
             self.store.pass_over_step()
         if not self.store.accumulated or not (flight.plan.continuation is not None or math.isinf(why)):

@@ -283,7 +283,7 @@ class ParameterStore:
         if updates:
             self.changes += 1
             self._calls, self.model.accumulated = 0, None
-            self.model.step += 1
+            self.model._step += 1
             self._weights_changed = True
             self._begin_averages(plan)
         else:
@@ -305,7 +305,7 @@ class ParameterStore:
         rows = {t: row_averaged[t][plan.tables[t].rows] for t in row_averaged if t in plan.tables}
 
         def restore() -> None:
-            self.model.step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
+            self.model._step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
             self.model.averages, self._averaged = averages, averaged
             self._weights_changed, self._held_changed, self.changes = changed
             for table, before in rows.items():

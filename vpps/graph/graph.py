@@ -51,6 +51,11 @@ class Graph:
     Leaves are made by `lookup`, `input`, `zeros`; everything else by operators, functions and cells on expressions.
     """
 
+    __slots__ = (
+        "__weakref__", "_constants", "_inputs", "_tape", "_zeros", "blocks", "examples", "last_block", "number",
+        "recorders", "tensors",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.blocks: dict[TracedCell, Block] = {}

@@ -293,8 +293,8 @@ def _history(contents: _Contents, model: Model, path: Path) -> CellHistory | Non
 
 
 def _adopt(model: Model, contents: _Contents, history: CellHistory | None) -> None:
-    model.seed = contents.description["seed"]
-    model.step = contents.description["step"]
+    model._seed = contents.description["seed"]
+    model._step = contents.description["step"]
     model.metadata = contents.metadata
     model.optimizer_state = contents.state
     model.accumulated = contents.accumulated

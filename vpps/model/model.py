@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import CheckpointError, ModelError, ShapeError
-from vpps.hints import Hinting, unsettable
+from vpps.hints import Hinting, read_only
 from vpps.init import INITIALISERS, Initialiser
 from vpps.model import checkpoint
 from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
 from vpps.ops.operand import Expression, Operand, record
-from vpps.text import Readable, dir_without
-from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path, as_shape
+from vpps.text import Readable, counted, dir_without
+from vpps.values import Float32, as_count, as_flag, as_float32, as_index, as_number, as_path, as_shape
 
 if TYPE_CHECKING:
     from vpps.compiler.passes.cell_history import CellHistory
@@ -52,10 +52,14 @@ class Parameter(Operand, Hinting):
         version: counts assignments; packed copies with another version are out of date.
     """
 
+    __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
+    name: str = read_only("_name")
+    shape: Shape = read_only("_shape")
+
     def __init__(self, model: Model, name: str, value: Float32, trainable: bool) -> None:
         self._model = weakref.ref(model)
-        self.name = name
-        self.shape: Shape = value.shape
+        self._name = name
+        self._shape = value.shape
         self._trainable = trainable
         self.version = 0
         self.is_transposed = False  # some cell multiplies by its transpose
@@ -63,13 +67,10 @@ class Parameter(Operand, Hinting):
         # PyTorch may share its memory (vpps.torch).
         self.host = value
 
-    if not TYPE_CHECKING:  # set, they would change nothing
-        requires_grad, data = map(unsettable, ("requires_grad", "data"))
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
 
-    __dir__ = dir_without("data host is_transposed model requires_grad version")
+    __dir__ = dir_without("host is_transposed model version")
 
     @property
     def T(self) -> Transposed:  # type: ignore[override]
@@ -153,9 +154,12 @@ class Transposed(Operand):
         shape: of the transpose.
     """
 
+    __slots__ = ("_shape", "parameter")
+    shape: Shape = read_only("_shape")
+
     def __init__(self, parameter: Parameter) -> None:
         self.parameter = parameter
-        self.shape = parameter.shape[::-1]
+        self._shape = parameter.shape[::-1]
 
     def __repr__(self) -> str:
         return f"<transpose of {self.parameter!r}>"
@@ -185,6 +189,8 @@ class Lookup(Parameter):
     whether a gradient reaches the row.
     """
 
+    __slots__ = ()
+
 
 class Model(Readable, Hinting):
     """A set of named parameters, with a seed from which their initial values follow.
@@ -203,12 +209,19 @@ class Model(Readable, Hinting):
         (4, 3)
     """
 
+    __slots__ = (
+        "__weakref__", "_parameters", "_scope", "_seed", "_step", "_trainer", "accumulated", "averages",
+        "bare_programs", "cell_history", "is_averaged", "layout_version", "metadata", "optimizer_state", "places",
+        "state_version",
+    )  # fmt: skip
+    seed: int = read_only("_seed")
+
     def __init__(self, seed: int = 0) -> None:
         index = as_index(seed)
         if index is None:
             raise ModelError(f"Model(seed={seed!r}): expected an int")
-        self.seed = index
-        self.step = 0  # updates made so far
+        self._seed = index
+        self._step = 0  # set by whoever trains, so that Ctrl-C has no function to come in
         self.metadata: dict[str, str] = {}
         self.optimizer_state: OptimizerState | None = None
         self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
@@ -224,7 +237,8 @@ class Model(Readable, Hinting):
         self._trainer: weakref.ref[WeightSource] | None = None
 
     def __repr__(self) -> str:
-        return f"<vpps.Model: {len(self)} parameters, {self.n_weights} weights, {self.step} steps>"
+        of_each = (len(self), "parameter"), (self.n_weights, "weight"), (self.step, "step")
+        return f"<vpps.Model: {', '.join(counted(*each) for each in of_each)}>"
 
     def summary(self) -> ModelSummary:
         """Its parameters as a table, which `print(model)` shows: name, shape, weights, trainable, where they live."""
@@ -232,7 +246,7 @@ class Model(Readable, Hinting):
         return ModelSummary(tuple(lines), self.step)
 
     def __str__(self) -> str:
-        return self.summary().text()
+        return self.summary().text().rstrip("\n")
 
     def _hint_of(self, name: str) -> str | None:
         known = not name.startswith("_") and name in self._parameters
@@ -349,6 +363,15 @@ class Model(Readable, Hinting):
     __copy__ = __reduce__ = __deepcopy__  # type: ignore[assignment]
 
     # ---- access
+
+    @property
+    def step(self) -> int:
+        """Updates made so far. Set, it is where bias correction, schedules and dropout go on."""
+        return self._step
+
+    @step.setter
+    def step(self, number: int) -> None:
+        self._step = as_count(number, "model.step", ModelError, least=0, most=2**63 - 1)
 
     def __getitem__(self, name: str) -> Parameter:
         """The parameter of that name, scopes before it. Raises ModelError where there is none."""

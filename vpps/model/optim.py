@@ -53,7 +53,7 @@ class OptimizerState:
     since: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class Optimizer(Hinting):
     """Base: `lr` and `weight_decay` (added to the gradient, L2). All fields may change between calls of `fb`.
 
@@ -92,8 +92,8 @@ class Optimizer(Hinting):
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
         self._check_lr()
-        for name, value in vars(self).items():
-            if name in RANGES and not (name == "lr" and callable(value)):
+        for name in self.__dataclass_fields__:
+            if name in RANGES and not (name == "lr" and callable(self.lr)):
                 self._require(name)
         if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # in this order: every step asks
             raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
@@ -166,7 +166,7 @@ class Optimizer(Hinting):
         raise NotImplementedError
 
 
-@dataclass
+@dataclass(slots=True)
 class SGD(Optimizer):
     """w -= lr * (g + weight_decay * w)."""
 
@@ -176,7 +176,7 @@ class SGD(Optimizer):
         return w - self.rate * (g + self.weight_decay * w), []
 
 
-@dataclass
+@dataclass(slots=True)
 class Momentum(Optimizer):
     """m = momentum * m + g + weight_decay * w;  w -= lr * m (Polyak's heavy ball)."""
 
@@ -193,7 +193,7 @@ class Momentum(Optimizer):
         return w - self.rate * m, [m]
 
 
-@dataclass
+@dataclass(slots=True)
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015) with bias correction; decay is added to the gradient."""
 
@@ -224,7 +224,7 @@ class Adam(Optimizer):
         return w - self.rate * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
 
 
-@dataclass
+@dataclass(slots=True)
 class Nesterov(Momentum):
     """g += weight_decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m) (Sutskever et al. 2013)."""
 
@@ -236,7 +236,7 @@ class Nesterov(Momentum):
         return w - self.rate * (g + self.momentum * m), [m]
 
 
-@dataclass
+@dataclass(slots=True)
 class AdamW(Adam):
     """Adam whose decay acts on the weights directly: w -= lr * weight_decay * w (Loshchilov & Hutter 2019)."""
 
@@ -249,7 +249,7 @@ class AdamW(Adam):
         return without - self.rate * self.weight_decay * w, moments
 
 
-@dataclass
+@dataclass(slots=True)
 class Adagrad(Optimizer):
     """v += g^2;  w -= lr * g / (sqrt(v) + eps) (Duchi et al. 2011); decay is added to the gradient."""
 
@@ -268,7 +268,7 @@ class Adagrad(Optimizer):
         return w - self.rate * g / (np.sqrt(v) + self.eps), [v]
 
 
-@dataclass
+@dataclass(slots=True)
 class RMSprop(Optimizer):
     """v = rho * v + (1 - rho) * g^2;  w -= lr * g / (sqrt(v) + eps) (Hinton 2012); decay is added to the gradient."""
 

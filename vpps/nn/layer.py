@@ -56,7 +56,7 @@ class Layer(ABC, Named, Hinting):
 
         def __call__(self, *inputs: Any) -> Any:
             """Layers of PyTorch are called; of these, some are. Raises ModelError."""
-            cells = (name for name in dir(type(self)) if isinstance(getattr(type(self), name), Cell))
+            cells = (name for name in dir(type(self)) if isinstance(getattr(type(self), name, None), Cell))
             raise ModelError(
                 f"{type(self).__name__} is no function; it has the cells {' and '.join(cells)}, for every vertex"
             )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
-from vpps.hints import Hinting
+from vpps.hints import Hinting, read_only
 from vpps.ops import OPS, Shape, size
 from vpps.text import dir_without
 from vpps.values import as_index, as_number
@@ -198,12 +198,13 @@ class Expression(Operand, Hinting):
         shape: the shape of one vertex's value.
     """
 
-    __slots__ = ("owner", "ref", "shape")
+    __slots__ = ("_shape", "owner", "ref")
+    shape: Shape = read_only("_shape")
 
     def __init__(self, owner: Recorder, ref: int, shape: Shape) -> None:
         self.owner = owner
         self.ref = ref
-        self.shape = shape
+        self._shape = shape
 
     @_operator
     def __matmul__(self, other: Any) -> Expression:
@@ -246,12 +247,13 @@ class Index(Operand):
 class ListExpression:
     """A list argument inside a cell, or what `each` made of it: a variable number of elements of one shape."""
 
-    __slots__ = ("owner", "ref", "shape")
+    __slots__ = ("_shape", "owner", "ref")
+    shape: Shape = read_only("_shape")
 
     def __init__(self, owner: Recorder, ref: int, shape: Shape) -> None:
         self.owner = owner
         self.ref = ref
-        self.shape = shape
+        self._shape = shape
 
     def __repr__(self) -> str:
         return f"<list argument with elements of shape {self.shape} in {self.owner.describe()}>"

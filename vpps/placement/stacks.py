@@ -21,12 +21,14 @@ class Stack(Parameter):
         members: at least two, of equal shapes, all trainable or none.
     """
 
+    __slots__ = ("members",)
+
     def __init__(self, members: Sequence[Parameter]) -> None:
         self.members = tuple(members)
         first = self.members[0]
         self._model = weakref.ref(first.model)
-        self.name = "+".join(p.name for p in members)
-        self.shape = (len(members) * first.shape[0], *first.shape[1:])
+        self._name = "+".join(p.name for p in members)
+        self._shape = (len(members) * first.shape[0], *first.shape[1:])
         self._trainable = first.trainable
         self.is_transposed = False  # then it would not be stacked
 

@@ -109,7 +109,7 @@ def _names(prefix: str, numbers: Sequence[int]) -> str:
 
 def _read_vector(k: int) -> list[str]:
     return [
-        f"if a{k}.owner is not graph or (a{k}.shape is not want{k} and a{k}.shape != want{k}): return None",
+        f"if a{k}.owner is not graph or (a{k}._shape is not want{k} and a{k}._shape != want{k}): return None",
         f"r{k} = a{k}.ref",
     ]
 
@@ -117,7 +117,7 @@ def _read_vector(k: int) -> list[str]:
 def _read_list(k: int) -> list[str]:
     return [
         f"if type(a{k}) is not list and type(a{k}) is not tuple: return None",
-        f"l{k} = [e.ref for e in a{k} if e.owner is graph and (e.shape is want{k} or e.shape == want{k})]",
+        f"l{k} = [e.ref for e in a{k} if e.owner is graph and (e._shape is want{k} or e._shape == want{k})]",
         f"if len(l{k}) != len(a{k}): return None",
     ]
 
@@ -152,5 +152,5 @@ def _expression(k: int) -> list[str]:
         f"e{k} = new(Expression)",
         f"e{k}.owner = graph",
         f"e{k}.ref = first + {k}" if k else "e0.ref = first",
-        f"e{k}.shape = shape{k}",
+        f"e{k}._shape = shape{k}",
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
-from vpps.hints import Hinting
+from vpps.hints import Hinting, read_only
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
 from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.ranges import Ints
@@ -35,7 +35,8 @@ class Rows(Operand, Hinting):
         examples: which examples they belong to; None where that is not known.
     """
 
-    __slots__ = ("_highest", "_levels", "examples", "ids", "owner", "shape")
+    __slots__ = ("_highest", "_levels", "_shape", "examples", "ids", "owner")
+    shape: tuple[int, ...] = read_only("_shape")
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Rows(Operand, Hinting):
     ) -> None:
         self.owner = owner
         self.ids = ids
-        self.shape = shape
+        self._shape = shape
         self._levels = levels
         self._highest = highest
         self.examples = examples

@@ -88,6 +88,8 @@ class DataParallel(Halves):
     program records the next graph and `fb` plans it. Whatever else the handle is asked waits for that.
     """
 
+    __slots__ = ("_ahead", "_begun", "_common", "_compared", "_history", "_shards", "_step", "_sum", "_world")
+
     def __init__(self, model: Model, options: Options) -> None:
         self._world: World | None = None
         self._shards: list[Shard] = []  # of the step that is being made
@@ -303,7 +305,7 @@ class DataParallel(Halves):
         rule = copy.copy(self.optimizer)
         rule.groups = {pattern: dict(values) for pattern, values in rule.groups.items()}
         self._step = BegunStep(shards, accumulate, number, (rule, self.clip_norm), self._world.aside(add_up))
-        self.model.step += not accumulate
+        self.model._step += not accumulate
 
     def _add_up(
         self, shards: Sequence[Shard], found: Callable[[], list[Sums]], step: int, kind: int, digest: int, pieces: bool
@@ -339,13 +341,13 @@ class DataParallel(Halves):
         if not step.accumulate:
             if self.model.step != step.number:  # by the program, for what comes after this step
                 assigned = self.model.step
-            self.model.step = step.number - 1
+            self.model._step = step.number - 1
         try:
             with self._telling():
                 self._end(step, step.total.result())
         finally:
             if assigned is not None:
-                self.model.step = assigned
+                self.model._step = assigned
         self._know_history()
 
     def _end(self, step: BegunStep, total: Sums) -> None:

@@ -20,13 +20,14 @@ from vpps.engine.gradients import (
     found_gradients,
     given_gradients,
 )
-from vpps.engine.options import check_loss
+from vpps.engine.options import Options, check_loss
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import places_of, read_value
 from vpps.engine.serialised import serialised
 from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
 from vpps.hints import hinted
+from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
 from vpps.ops.operand import Expression
@@ -83,9 +84,13 @@ class Halves(Session):
     `fb(graph, loss)` is `forward(graph, [loss], train=True, keep=True)`, then `apply(backward([1]))`, to the bit.
     """
 
-    _kept: Kept | None = None
-    _updated_by: Planner | None = None  # the kernel has been made for its updates
-    _is_shared = False  # whether other processes train the same model
+    __slots__ = ("_is_shared", "_kept", "_updated_by")
+
+    def __init__(self, model: Model, options: Options) -> None:
+        self._kept: Kept | None = None
+        self._updated_by: Planner | None = None  # the kernel has been made for its updates
+        self._is_shared = False  # whether other processes train the same model
+        super().__init__(model, options)
 
     @property
     def kept(self) -> Kept | None:
@@ -319,7 +324,7 @@ class Halves(Session):
         step = self.model.step + 1
         if not is_finite:
             if not accumulate and self._losses.on_nonfinite != "raise":
-                self.model.step = step
+                self.model._step = step
                 self._store.pass_over_step()
             self._losses.note(step, loss, True, False, str)
             return

@@ -55,6 +55,8 @@ class Handle(DataParallel):
     Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
     """
 
+    __slots__ = ()
+
     @hinted
     def __init__(
         self,

@@ -18,7 +18,7 @@ from vpps.engine.serialised import serialised
 from vpps.errors import GraphError, HandleError, NonFiniteError
 from vpps.graph import recorder
 from vpps.graph.graph import Graph
-from vpps.hints import Hinting
+from vpps.hints import Hinting, read_only
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.operand import Expression
@@ -47,11 +47,14 @@ class Session(Hinting):
         As `vpps.Handle`.
     """
 
-    _closed = True  # until construction has succeeded
+    __slots__ = (
+        "__weakref__", "_closed", "_configurator", "_lock", "_losses", "_model", "_tracing", "_train", "pid",
+    )  # fmt: skip
+    model: Model = read_only("_model")
 
     def __init__(self, model: Model, options: Options) -> None:
         options.check_model(model)
-        self.model = model
+        self._model = model
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._train = options.train
@@ -108,7 +111,7 @@ class Session(Hinting):
 
     def __del__(self) -> None:
         # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
-        if not self._closed and self._engine.machine.is_open:
+        if not getattr(self, "_closed", True) and self._engine.machine.is_open:  # it has one if it was constructed
             try:
                 self.close()
             except NonFiniteError as error:

@@ -38,7 +38,9 @@ class ModelCopy:
     def of(self, graph: Graph, loss: Expression) -> tuple[Graph, Expression]:
         """The graph as one of the copy, and its loss. Neither graph may grow afterwards."""
         copied = Graph()
-        vars(copied).update(vars(graph))
+        for name in Graph.__slots__:
+            if name != "__weakref__" and hasattr(graph, name):  # a graph without bare ops has no last block yet
+                setattr(copied, name, getattr(graph, name))
         copied.blocks = {}
         copied.recorders = {}
         for cell, block in graph.blocks.items():

@@ -99,7 +99,7 @@ PyObject* bind(PyObject*, PyObject* args)
 {
     PyObject *expression, *list;
     if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &expression, &PyList_Type, &list)) return nullptr;
-    const std::array<const char*, 3> names = {"owner", "ref", "shape"};
+    const std::array<const char*, 3> names = {"owner", "ref", "_shape"};
     const std::array<Py_ssize_t*, 3> offsets = {&owner_at, &ref_at, &shape_at};
     for (std::size_t k = 0; k < names.size(); k++) {
         PyObject* member = PyObject_GetAttrString(expression, names[k]);
