@@ -187,7 +187,7 @@ assert {"auto", "cpu", "cuda", "hip", "simt"} == set(TargetName)
 assert "slots" in axes_named([], "hip")
 
 assert {"softsign", "softsign.grad0", "update_rows.dampened"} <= set(BY_NAME)
-assert vpps.softsign.__doc__ == "x / (1 + |x|), element by element."
+assert vpps.softsign.__doc__.startswith("x / (1 + |x|), element by element.")
 assert {"softsign", "Dampened"} <= set(vpps.__all__)
 assert ".. autofunction:: softsign" in functions.markdown()
 assert ".. autoclass:: Dampened" in functions.optimizers()
