@@ -30,7 +30,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import harness
 from datasets import trees_file
@@ -52,6 +54,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._inner: list[float] = []  # of every part that is running: seconds spent in parts inside it
+        self.ended = ExitStack()
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its time counted for a part."""
@@ -70,8 +73,9 @@ class Stopwatch:
         return run
 
     def watch(self, owner: object, method: str, part: str) -> None:
-        """Count calls of a method of this one object."""
-        setattr(owner, method, self.timed(part, getattr(owner, method)))
+        """Count calls of a method, of all objects of the owner's class, until `ended`."""
+        kind = type(owner)
+        self.ended.enter_context(mock.patch.object(kind, method, self.timed(part, getattr(kind, method))))
 
 
 def watched(net: VppsTreeLstm) -> Stopwatch:
@@ -107,6 +111,7 @@ def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.
         train(net, batches)
         passes.append({part: 1e6 * seconds / len(batches) for part, seconds in watch.seconds.items()})
     vps = net.handle.vps
+    watch.ended.close()
     net.close()
     busy = [sum(parts.values()) - parts["waiting"] for parts in passes]
     typical = passes[busy.index(statistics.median_low(busy))]  # one pass, so that its parts add up
