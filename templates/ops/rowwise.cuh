@@ -166,16 +166,18 @@ struct Cosine {
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
 };
 struct LogSumExp {
+    VP_DEVICE static bool is_infinite(float top) { return magnitude(top) == 0x7f800000u; }
     VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        r.give(e.top + log_(e.sum));
+        r.give(is_infinite(e.top) ? e.top : e.top + log_(e.sum));
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float scale = r.x[2][0] / e.sum;
-        r.fill([=](int u) VP_INLINE { return exp_(r.x[0][u] - e.top) * scale; });
+        const bool nothing = is_infinite(e.top);  // all are minus infinity, or the loss is infinite
+        r.fill([=](int u) VP_INLINE { return nothing ? 0.f : exp_(r.x[0][u] - e.top) * scale; });
     }
 };
 struct Max {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -298,3 +299,24 @@ def test_logsumexp_element_by_element(shape: tuple[int, ...]) -> None:
     check(model, graph, [total([graph.lookup(xs, i % 40) for i in range(n)]) for n in LENGTHS[1:]])
     with vpps.Handle(model, train=False) as handle:
         assert np.all(np.array(handle.forward(graph, [graph.call(total, [])])) == -np.inf)
+
+
+def test_logsumexp_of_infinities_is_what_its_limit_is_and_nothing_flows_where_there_is_no_sum() -> None:
+    inf = np.inf
+    xs = np.array([[-inf, -inf, inf, np.nan, 1.0], [-inf, 2.0, inf, -inf, -inf]])
+    model = vpps.Model()
+    p = model.parameter("p", (5,), init=1.0)
+    of_list = vpps.cell(lambda xs: vpps.logsumexp(xs), elements={"xs": (5,)})
+    graph = vpps.Graph()
+    rows, columns = [graph.input(x) for x in xs], [graph.input(x) for x in xs.T]
+    with vpps.Handle(model) as handle:
+        found = handle.forward(graph, [of_list(rows), vpps.logsumexp(rows)])
+        found.append(np.array(handle.forward(graph, [vpps.logsumexp(x) for x in columns])))
+        np.testing.assert_allclose(found, [[-inf, 2.0, inf, np.nan, 1.0]] * 3)
+
+        masked = [graph.call(lambda x: vpps.where(x > 0, p * 2, -inf), graph.input(x)) for x in (np.zeros(5), xs[1])]
+        whole = [vpps.logsumexp(x) for x in masked]  # of five, of which none counts, or two
+        flows: tuple[Any, ...] = ([0, 2, 2, 0, 0],) * 2 + (0, [0, 1, 1, 0, 0])
+        for y, expected in zip([of_list(masked), vpps.logsumexp(masked), *whole], flows, strict=True):
+            _, gradients = handle.gradients(graph, vpps.sum(vpps.where(y > 0, y, 0)))
+            np.testing.assert_array_equal(gradients["p"], np.broadcast_to(expected, 5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast, overload
 
@@ -16,7 +17,7 @@ from vpps.record.cell import Cell, R
 from vpps.record.rows import Rows
 from vpps.record.rowwise import reduce_rows
 from vpps.record.trace import CellTrace
-from vpps.values import as_index, as_items, as_number, check_callable
+from vpps.values import MAX_FLOAT32, as_index, as_items, as_number, check_callable
 
 __all__ = [
     "bilinear",
@@ -72,11 +73,12 @@ def where(condition: One, a: One | float, b: One | float) -> Expression: ...  # 
 @overload
 def where(condition: Value, a: Value | float, b: Value | float) -> Rows: ...
 def where(condition: Value, a: Value | float, b: Value | float) -> Any:
-    """a where a condition is true, else b, element by element. What is not chosen does not matter, not even a NaN.
+    """a where a condition is true, else b, element by element. What is not chosen does not matter, be it NaN.
 
     Args:
         condition: such as `x > 0`; true unless it is 0. No gradient flows through it.
-        a, b: of the condition's shape, scalars, or Python numbers. Where one is not chosen, its gradient is 0.
+        a, b: of the condition's shape, scalars, or Python numbers. Where one is not chosen, its gradient is 0. Of
+            that 0 the root of a negative number makes NaN: `sqrt(where(x > 0, x, 1))` chooses before.
     """
     condition = stop_gradient(condition)
     parts: list[Any] = []
@@ -241,16 +243,27 @@ def logsumexp(x: Sequence[Value]) -> Any: ...
 def logsumexp(x: Any) -> Any:
     """Logarithm of the sum of exponentials, stable for large ones; of a vector a scalar, of a list element by element.
 
-    Of an empty list argument it is minus infinity, as the logarithm of no sum; of rows it is that of each row.
+    Of an empty list argument it is minus infinity, as the logarithm of no sum, and where all elements are, without a
+    gradient; of rows it is that of each row.
     """
     if isinstance(x, Operand):
         return record("logsumexp", [x])
     if isinstance(x, ListExpression):
-        top = stop_gradient(max(x))
-        return top + log(sum(each(lambda e: exp(e - top), x)))
+        top = _finite(max(x))
+        return _log_of_sum(top, sum(each(lambda e: exp(e - top), x)))
     items = _items("logsumexp", x)
-    top = stop_gradient(max(items))
-    return top + log(sum([exp(item - top) for item in items]))
+    top = _finite(max(items))
+    return _log_of_sum(top, sum([exp(item - top) for item in items]))
+
+
+def _finite(top: Value) -> Any:
+    """The largest of numbers, to be subtracted from them: of what is infinite as well."""
+    return clamp(stop_gradient(top), -MAX_FLOAT32, MAX_FLOAT32)
+
+
+def _log_of_sum(top: Value, total: Value) -> Any:
+    """top + log(total); no gradient flows to terms that all vanish. Else one of them is 1."""
+    return where(eq(total, 0), -math.inf, top + log(clamp(total, low=0.5)))
 
 
 def lookup(table: Parameter, row: Label) -> Expression:

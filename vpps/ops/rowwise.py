@@ -185,10 +185,14 @@ def cosine(a: Array, b: Array) -> Any:
     return _total(a * b) / np.maximum(_norm(a) * _norm(b), COSINE_EPS)
 
 
-@rowwise(_vector_to_scalar, 12, lambda x, y, dy: softmax(x) * dy, device="LogSumExp")
+def _logsumexp_back(x: Array, y: Array, dy: Array) -> Array:
+    return np.where(np.isinf(y), 0, softmax(x) * dy)
+
+
+@rowwise(_vector_to_scalar, 12, _logsumexp_back, device="LogSumExp")
 def logsumexp(x: Array) -> Any:
     """logarithm of the sum of exponentials of a vector; a scalar, stable for large elements"""
-    return _logsumexp(x)[:, 0]
+    return np.logaddexp.reduce(x, axis=1)
 
 
 @rowwise(_vector_to_scalar, 1, lambda x, y, dy: _at(x, x.argmax(axis=1), dy))
