@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -139,6 +140,12 @@ def test_classes_of_users_have_attributes_of_their_own() -> None:
     class Mine(vpps.Adam):
         warmup: int = 3
 
+    class Slotted(vpps.Adam):
+        __slots__ = ()
+
+    with pytest.raises(AttributeError, match=r"they are optimizer\.beta1"):
+        Slotted(0.1).betas = 0.2  # type: ignore[attr-defined]
+    assert weakref.ref(rate := vpps.SGD(0.1))() is rate
     model = vpps.Model()
     head, optimizer = Head(model, 2, 3), Mine(0.1)
     head.weight, head.note = 2.0, "mine"  # type: ignore[attr-defined]

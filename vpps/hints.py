@@ -240,7 +240,7 @@ class _Unsettable:
             raise AttributeError(self._name) from None  # then __getattr__ is asked
 
     def __set__(self, x: Any, value: object) -> None:
-        if type(x).__module__.startswith("vpps."):
+        if type(x).__module__.startswith("vpps.") or not hasattr(x, "__dict__"):
             raise AttributeError(f"{x!r}.{self._name} cannot be set; {hint_of(type(x), self._name)}")
         vars(x)[self._name] = value
 

@@ -383,12 +383,15 @@ def _wanted(net: Classifier) -> tuple[vpps.Graph, list[vpps.Expression]]:
     return graph, [net.logits(graph, [1, 2])]
 
 
-def test_a_model_is_not_copied_by_accident() -> None:
-    """A copy's parameters would still belong to the original; save and load make a real one."""
+def test_a_model_is_not_copied_by_accident_nor_is_a_parameter() -> None:
+    """A copy's parameters would still belong to the original, and a parameter's copy to none; save and load make a
+    real one."""
     import copy
     import pickle
 
     model = vpps.Model(seed=1)
+    W = model.parameter("W", (2, 3))
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(vpps.ModelError, match=r"model\.save and Model\.load"):
-            duplicate(model)
+        for x in (model, W):
+            with pytest.raises(vpps.ModelError, match=r"model\.save and Model\.load"):
+                duplicate(x)

@@ -139,6 +139,14 @@ class Parameter(Operand, Hinting):
         self.host[...] = array
         self.version += 1
 
+    def __deepcopy__(self, memo: object = None) -> Parameter:
+        raise ModelError(
+            f"{self!r} cannot be pickled or copied: it belongs to its model, and a copy to none; x.numpy() copies "
+            "its weights, and model.save and Model.load bring models into other processes"
+        )
+
+    __copy__ = __reduce__ = __deepcopy__  # type: ignore[assignment]
+
     def _pull(self) -> None:
         """Make `host` current. Where the Model is gone it is: nothing can be training it."""
         model = self._model()

@@ -53,7 +53,7 @@ class OptimizerState:
     since: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Optimizer(Hinting):
     """Base: `lr` and `weight_decay` (added to the gradient, L2). All fields may change between calls of `fb`.
 
