@@ -33,10 +33,11 @@ VP_DEVICE void make_sums(Unit& at)
 #if VP_MOST_SUMS
     const Word* script = at.vp.script;
     Word begin[VP_MOST_SUMS], end[VP_MOST_SUMS], row[VP_MOST_SUMS];
+    bool is_sum = true;
     // Nearly all lists have one row. What is read on the way there is read for all sums before any of them is used.
     VP_UNROLL for (int k = 0; k < VP_MOST_SUMS; k++) {
         const Word use = at.views[3 * k + 2];
-        const bool is_sum = use == USE_SUM || use == USE_MEAN;  // sums come first
+        is_sum = is_sum && (use == USE_SUM || use == USE_MEAN);  // sums come first; behind the views are other words
         const Word* offsets = script + at.views[3 * k];
         begin[k] = is_sum ? offsets[at.r] : 0, end[k] = is_sum ? offsets[at.r + 1] : 0;
     }

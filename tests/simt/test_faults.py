@@ -342,3 +342,27 @@ def test_a_virtual_processor_that_does_not_wait_for_the_others_is_found() -> Non
         assert len(waits) == 6  # before clipping and before the update, of three virtual processors
         for wait in waits:
             assert "race: VP" in found_by(handle, plan, without_wait(plan.script, wait), range(8))
+
+
+def test_a_short_tail_reads_no_sums_in_the_instruction_behind_it() -> None:
+    """Which is one for three rows, and three is a mean as the use of a view; another tail has five sums."""
+    model = vpps.Model()
+    v = model.parameter("v", (4,), init=1.0)
+
+    @vpps.cell
+    def short() -> E:
+        return vpps.sum(v) * 0.1 + vpps.sum(v * v)
+
+    @vpps.cell
+    def long(*xs: E) -> tuple[E, ...]:
+        a, b, c, d, e = xs
+        h = vpps.tanh(a * b * c * d * e * v)
+        return h, h * a, h * b, h * c, h * d
+
+    graph = vpps.Graph()
+    terms = [graph.call(short)]
+    for _ in range(3):  # their instruction follows
+        terms += [vpps.sum(long(*long(*long(*[graph.input([0.5] * 4)] * 5)))[0])]
+    loss = vpps.sum(terms)
+    with vpps.Handle(model, vps=1, passes=vpps.Passes()) as handle:
+        assert handle.gradients(graph, loss)[0] == pytest.approx(4.4)
