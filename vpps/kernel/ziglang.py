@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 
 # Zig's clang compiles for the processor that it runs on; the others' default is what every processor has.
-BASELINE = "-mcpu=baseline"
+# Where nothing is optimised (-O0) zig adds checks whose library nobody links.
+DEFAULTS = ("-mcpu=baseline", "-fno-sanitize=undefined")
 COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")
 LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # unless it optimises zig links its checks, compiled first
 RUNTIME = Path(__file__).with_name("runtime.h")
@@ -51,7 +52,7 @@ def c_library() -> Path | None:
 
 def compile_flags(flags: Sequence[str]) -> list[str]:
     """The flags, as they are for g++, of a compilation to an object file, but for `-c`."""
-    return [BASELINE, *(f for f in flags if f != "-shared"), *COMPILE_FLAGS]
+    return [*DEFAULTS, *(f for f in flags if f != "-shared"), *COMPILE_FLAGS]
 
 
 def link_flags(target: str = "") -> list[str]:
@@ -84,4 +85,4 @@ def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path
 
 def identity() -> str:
     """What a library depends on besides source, flags and compiler."""
-    return "\n".join([RUNTIME.read_text(encoding="utf-8"), BASELINE, *COMPILE_FLAGS, *LINK_FLAGS])
+    return "\n".join([RUNTIME.read_text(encoding="utf-8"), *DEFAULTS, *COMPILE_FLAGS, *LINK_FLAGS])
