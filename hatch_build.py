@@ -39,7 +39,7 @@ class Compiling(BuildHookInterface[Any]):
         from vpps import installation
 
         if version == "editable":
-            installation.build()
+            installation.build_for_checkout()
             return
         self.folder = Path(tempfile.mkdtemp())
         try:

@@ -18,7 +18,7 @@ from vpps import locks
 from vpps.errors import CompileError
 from vpps.graph import recorder
 from vpps.kernel import prebuilt
-from vpps.kernel.host_compiler import build_library, cpu_kernel, isas_of
+from vpps.kernel.host_compiler import build_cpu, build_library, cpu_kernel, isas_of
 from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.render import TILES
 from vpps.planner.native import library as planner
@@ -44,6 +44,16 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
             return list(pool.map(lambda library: _put(library, folder), _libraries(folder, kernels, target)))
     except OSError as error:
         raise CompileError(f"{folder} cannot be written ({error}): install from a copy that is yours") from error
+
+
+def build_for_checkout() -> list[Path]:
+    """As `build`, for the package's own folder; beside them this machine's cpu kernel is compiled into the cache, where
+    the first program finds it: on two cores that takes no longer. Raises as `build` does."""
+    with ThreadPoolExecutor() as pool:
+        kernel = pool.submit(build_cpu)
+        made = build()
+        kernel.result()
+    return made
 
 
 def _libraries(folder: Path, kernels: bool, target: str) -> Iterator[HostLibrary]:
@@ -99,7 +109,7 @@ def _loads(path: Path) -> bool:
 
 def main() -> None:
     """Compile for this checkout what is not there, and say which files that are."""
-    for path in build():
+    for path in build_for_checkout():
         print(path)
 
 
