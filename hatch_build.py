@@ -1,4 +1,4 @@
-"""What hatchling does beside packing: compiles planner and recorder, and for a wheel the cpu target's kernels.
+"""What hatchling does beside packing: compiles planner, recorder and the cpu target's kernel, for a wheel its kernels.
 
 VPPS_WHEEL_TARGET: a wheel for another platform, by zig's name of it, such as aarch64-linux-gnu.2.17.
 """

@@ -1,4 +1,4 @@
-"""Compiles what is not compiled later: planner and recorder, and for a wheel the kernels of the cpu target.
+"""Compiles what is not compiled later, planner and recorder, and kernels of the cpu target: a wheel has them all.
 
 `hatch_build.py` calls it when vpps is installed or a wheel is made. In a checkout whose sources have changed:
 `python -m vpps.installation`.
