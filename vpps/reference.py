@@ -16,19 +16,22 @@ from numpy.typing import NDArray
 
 from vpps.graph.graph import Graph
 from vpps.model.model import Model, Parameter
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops import Form, Shape
 from vpps.ops.dropout import factors
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, first_draw, launch_key
+from vpps.ops.precision import EXACT, Precision
 from vpps.ops.structure import list_sum
 from vpps.record.arrays import BlockArrays, Lists
 from vpps.record.rows import Rows, value_ids
-from vpps.record.trace import Int, Vector
+from vpps.record.trace import Int, Node, Vector
 
 __all__ = ["Reference", "ReferenceBatch", "key_of", "weights_of"]
 __dir__ = __all__.copy  # completion shows nothing else
 
 Array = NDArray[Any]
+_PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL)  # with parameters
 
 
 @dataclass
@@ -62,16 +65,26 @@ class Reference:
         weights: float64 (or float32) arrays by parameter name.
         key: of the random numbers of dropout, such as `key_of(model)`; None, as in inference, turns dropout off.
         shard: of a mini-batch, which masks of what belongs to no example follow.
+        precisions: of products with parameters: what they multiply is rounded, all else is not.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
+        nearest_tie: how near a vector that a product rounded came to where it would have been rounded the other way, in
+            steps of float32: what is computed in float32 may be rounded so if it is off by as many.
         batches: vertices in the order in which they were computed.
     """
 
     def __init__(
-        self, graph: Graph, weights: Mapping[str, Array], key: LaunchKey | None = None, shard: int = 0
+        self,
+        graph: Graph,
+        weights: Mapping[str, Array],
+        key: LaunchKey | None = None,
+        shard: int = 0,
+        precisions: Precisions = ALL_EXACT,
     ) -> None:
         self.graph = graph
+        self.precisions = precisions
+        self.nearest_tie = np.inf
         self.key = key
         self._draws = _draws(graph, shard)
         self.weights = {k: np.asarray(v, np.float64) for k, v in weights.items()}
@@ -140,6 +153,11 @@ class Reference:
             if node.domain and not nodes[j].domain:  # a value of the vertex, used by each of its elements
                 x = np.repeat(x, np.diff(batch.offsets(node.domain)), axis=0)
             xs.append(x)
+        if node.op.form in _PRODUCTS:
+            assert node.parameter is not None
+            precision = self.precisions.of(node.parameter)
+            xs[0] = precision.round(xs[0]).astype(np.float64) if precision.is_reduced else xs[0]
+            xs[1] = self._rounded(precision, xs[1])
         if node.op.form in (Form.LIST_REDUCE, Form.LIST_MAP):
             xs.append(batch.offsets(nodes[node.inputs[0]].domain))
         elif node.op.form is Form.DROPOUT:
@@ -150,6 +168,24 @@ class Reference:
                 positions = np.arange(len(draws)) - np.repeat(batch.offsets(node.domain)[:-1], lengths)
             xs.append(factors(self.key, node.attrs, node.shape, draws, positions))
         return xs
+
+    def _rounded(self, precision: Precision, x: Array) -> Array:
+        """Vectors as products read them."""
+        if not precision.is_reduced:
+            return x
+        self.nearest_tie = min(self.nearest_tie, precision.nearest_tie(x))
+        return precision.round(x).astype(np.float64)
+
+    def _gradients(self, node: Node, xs: list[Array], y: Array, dy: Array) -> list[Array | None]:
+        """With respect to the operands of a node."""
+        precision = EXACT
+        if node.op.form in _PRODUCTS:
+            assert node.parameter is not None
+            precision = self.precisions.of(node.parameter)
+        grads = list(node.op.backward(node.attrs, xs, y, self._rounded(precision, dy)))
+        if precision.is_reduced and len(grads) > 2:  # of a bias: no product
+            grads[2:] = list(node.op.backward(node.attrs, xs, y, dy))[2:]
+        return grads
 
     def value(self, expression: Expression | Rows) -> Array:
         """What the expression evaluates to; (n, ...) of rows."""
@@ -218,7 +254,7 @@ class Reference:
                 continue
             if node.op.form is Form.LOOKUP and node.parameter is not None:
                 self._touched.setdefault(node.parameter, []).extend(batch.nodes[node.inputs[0]].tolist())
-            grads = list(node.op.backward(node.attrs, self._operands(batch, i), batch.nodes[i], dy))
+            grads = self._gradients(node, self._operands(batch, i), batch.nodes[i], dy)
             if node.parameter is not None:
                 d_weights = grads.pop(0)
                 assert d_weights is not None

@@ -12,6 +12,7 @@ from vpps.compiler.prepare import live_nodes, parts_of_units, prepare
 from vpps.errors import SpillError
 from vpps.kernel.chip import MEMORY_ONLY, Chip
 from vpps.model.model import Parameter
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops import Form
 from vpps.placement.distribution import InSlots, Partition
 from vpps.placement.onchip import (
@@ -25,7 +26,7 @@ from vpps.placement.onchip import (
     step_down,
 )
 from vpps.placement.onchip.holding import PERSISTENT
-from vpps.placement.stacks import NO_STACKS, Stacks
+from vpps.placement.stacks import NO_STACKS, Stacks, members
 from vpps.record.trace import TracedCell
 from vpps.script.slices import TURN_BITS
 
@@ -49,12 +50,16 @@ NO_CHIP = Arrangement()
 
 
 def matrices_of(
-    cells: Iterable[TracedCell], passes: Passes | None = None, stacks: Stacks = NO_STACKS
+    cells: Iterable[TracedCell],
+    passes: Passes | None = None,
+    stacks: Stacks = NO_STACKS,
+    precisions: Precisions = ALL_EXACT,
 ) -> dict[Parameter, MatrixSpec]:
     """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
 
     Those that are used otherwise as well, as of computed matrices or transposed, are left out: they stay in memory.
     `passes` are those of the cell compiler; default as VPPS_PASSES says. `stacks` take the place of their members.
+    `precisions` say what products with them round.
     """
     passes = Passes.from_environment() if passes is None else passes
     found: dict[Parameter, MatrixSpec] = {}
@@ -71,7 +76,8 @@ def matrices_of(
                 excluded.add(p)
             elif node.op.form is Form.MATVEC and p not in found:
                 rows, columns = p.shape
-                found[p] = MatrixSpec(p.name, rows, columns, parts[i], parts[node.inputs[0]], p.trainable)
+                dealt, element = (parts[i], parts[node.inputs[0]]), precisions.of(members(p)[0]).element
+                found[p] = MatrixSpec(p.name, rows, columns, *dealt, p.trainable, element=element)
     return {p: spec for p, spec in found.items() if p not in excluded}
 
 
@@ -85,10 +91,7 @@ def arrangements(
         HandleError, CapacityError: something that `options` force is malformed or does not fit.
         SpillError: when more are asked for than there are; names what `options` force.
     """
-    specs = [
-        spec if train else MatrixSpec(spec.name, spec.rows, spec.columns, spec.parts, 0, trained=False)
-        for spec in matrices.values()
-    ]
+    specs = [spec if train else replace(spec, role_t_parts=0, trained=False) for spec in matrices.values()]
     best = plan_onchip(specs, device, vps, options)
     least = best
     try:

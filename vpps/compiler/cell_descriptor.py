@@ -63,7 +63,7 @@ from vpps.compiler.slabs import STAGGER, Life, SlabGroups
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.placement.distribution import Distribution
-from vpps.placement.update import Averaging, step_fields
+from vpps.placement.update import Averaging
 from vpps.record.trace import Int, List, TracedCell, Vector
 from vpps.script.encode import Template
 
@@ -152,7 +152,7 @@ class CellDescriptor:
             slots = self._physical[p].slots
             stepped = NOTHING
             if rule is not None and gradient.instr.name == "outer" and (slots is None or not slots.keeps_gradient):
-                fused = cell.fused(gradient, rule, step_fields(self._physical[p], averaging))
+                fused = cell.fused(gradient, rule, self._physical[p], averaging)
                 stepped = self._instruction(fused)
             gradients.append(GradientRecord(parameters[p], self._instruction(group), stepped))
         wanted = lowered.input_gradient if training else None

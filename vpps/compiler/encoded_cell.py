@@ -29,7 +29,8 @@ from vpps.compiler.lower import LoweredCell
 from vpps.compiler.passes import Passes
 from vpps.compiler.slabs import REUSED, SlabGroups
 from vpps.ops import size
-from vpps.placement.distribution import Distribution
+from vpps.placement.distribution import Distribution, ParameterPlace
+from vpps.placement.update import Averaging, step_fields
 from vpps.record.trace import Int, List, TracedCell, Vector
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
@@ -251,15 +252,20 @@ class EncodedCell:
             found.setdefault(operand.key, []).append(operand)
         return list(found.items())
 
-    def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
+    def fused(
+        self, gradient: ParameterGradient, rule: str, place: ParameterPlace, averaging: Averaging | None
+    ) -> Group:
         """The group of an outer product that goes straight into its matrix's step.
 
         Args:
             rule: name of the optimizer.
-            fields: of the step, without the hyper-parameters: their position is the first field, filled in by the plan.
+            place: of the matrix.
+            averaging: of its weights, or None.
         """
         i = gradient.instr
-        step = replace(i, name=f"outer_update.{rule}", values={**i.values, **fields, "hyper": 0})
+        # Where the hyper-parameters are the plan fills in: their position is the first field.
+        values = {**i.values, **step_fields(place, averaging), "hyper": 0}
+        step = replace(i, name=f"outer_update.{rule}", values=values, rounds=place.rounds)
         return Group(self, [step], whole=True)
 
     def _copies(self, outer: Instr) -> list[Gathered]:

@@ -232,6 +232,7 @@ class Instr:
         merged: name and node of each instruction that became part of it.
         reads_parts: of what other vertices have written it reads a part of the units.
         chained: a product that leaves its result on the chip, for the tail that follows (flag CHAINED).
+        rounds: how it rounds what it multiplies, and how its weights lie (flags BF16, TF32, PAIRS).
     """
 
     name: str
@@ -255,6 +256,7 @@ class Instr:
     merged: tuple[tuple[str, int], ...] = ()
     reads_parts: bool = False
     chained: bool = False
+    rounds: Flag = NO_FLAGS
 
     @property
     def instruction(self) -> Instruction:
@@ -264,7 +266,7 @@ class Instr:
     @property
     def flags(self) -> Flag:
         """Flags of its first word."""
-        found = Flag.ALL if self.for_all else NO_FLAGS
+        found = self.rounds | (Flag.ALL if self.for_all else NO_FLAGS)
         for name in ("accumulate", "rows", "alone", "mean", "owned", "turns", "chained"):
             found |= Flag[name.upper()] if getattr(self, name) else NO_FLAGS
         return found

@@ -35,6 +35,7 @@ from vpps.compiler.prepare import VIEWS, offset_in_root, root
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import Form
 from vpps.record.trace import Node
+from vpps.script.instructions import Flag
 
 
 class Backward(Forward):
@@ -167,6 +168,7 @@ class Backward(Forward):
                 },
                 owned=dealt is not None,
                 turns=dealt is not None and dealt.turn > 0,
+                rounds=place.rounds & ~Flag.PAIRS,
             )
             self.add_parameter_gradient(matrix, instr)
 
@@ -181,12 +183,15 @@ class Backward(Forward):
             values = {"weights": place.weights, "columns": matrix.shape[1], "matrix": rows.number}
             n, operands = matrix.shape[0], {"dst": dst, "x": dy}
             added = Instr("matvec_transposed", i, dst.domain, n, operands=operands, values=values)
-            self.emit_to.append(replace(added, parts=rows.word, turns=rows.turn > 0))
+            self.emit_to.append(replace(added, parts=rows.word, turns=rows.turn > 0, rounds=place.rounds))
             return
         dealt = place.slots.transposed if place.slots is not None else None
         values = {"weights": place.transposed, "columns": matrix.shape[0], "matrix": dealt.number if dealt else 0}
         factors = {"bias": NO_BIAS, "x": [dy]}
-        self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, operands=factors, dealt=dealt)
+        self.emit(
+            "matvec", i, dst, values, parts_of=x, accumulate=accumulate, operands=factors, dealt=dealt,
+            rounds=place.rounds,
+        )  # fmt: skip
 
     def _backward_list(self, i: int, node: Node, dy: View) -> None:
         j = node.inputs[0]

@@ -32,6 +32,7 @@ from vpps.ops import Form, size
 from vpps.ops.dropout import threshold
 from vpps.placement.distribution import Distribution, Partition
 from vpps.record.trace import Node
+from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import sliced_by_rows
 
 if TYPE_CHECKING:
@@ -130,11 +131,12 @@ class Forward:
         operands: dict[str, Any] | None = None,
         lists_of: int = 0,
         dealt: Partition | None = None,
+        rounds: Flag = NO_FLAGS,
     ) -> None:
         """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
 
         One that works on the lists of domain `lists_of` counts vertices, whatever rows it writes. `dealt` says who owns
-        the rows of a matrix on the chip, and so the units of its products.
+        the rows of a matrix on the chip, and so the units of its products; `rounds`, what a product rounds.
         """
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
@@ -157,6 +159,7 @@ class Forward:
                 lists_of,
                 alone=self.exclusive and name != "matvec",
                 turns=dealt is not None and dealt.turn > 0,
+                rounds=rounds,
             )
         )
 
@@ -234,10 +237,10 @@ class Forward:
             place = self.places[node.parameter]
             dealt = place.slots.rows if place.slots is not None else None
             number = dealt.number if dealt is not None else 0
-            values = {"weights": place.weights, "columns": node.parameter.shape[1], "matrix": number}
+            values = {"weights": place.factor, "columns": node.parameter.shape[1], "matrix": number}
             bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
             operands = {"bias": bias, "x": self.segments(node.inputs[0])}
-            self.emit("matvec", i, dst, values, operands=operands, dealt=dealt)
+            self.emit("matvec", i, dst, values, operands=operands, dealt=dealt, rounds=place.rounds)
         elif form is Form.CONCAT:
             offset = 0
             for j in node.inputs:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vpps.compiler.instr import NO_BIAS, Instr, Ints, View
 from vpps.record.trace import Node
+from vpps.script.instructions import Flag
 
 if TYPE_CHECKING:
     from vpps.compiler.lower_backward import Backward
@@ -104,11 +105,11 @@ def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
     """Y = W M, W a parameter or the transpose of one; M may be a vector then."""
     assert node.parameter is not None
     place, (rows, columns) = low.places[node.parameter], node.parameter.shape
-    weights, shape = place.weights, (rows, columns)
+    weights, shape = place.factor, (rows, columns)
     if _is_transposed(node):
         weights, shape = place.transposed, (columns, rows)
-    operands = low.segments(node.inputs[0])
-    _multiply_packed(low, i, i, weights, shape, operands, dst=dst, accumulate=False, is_vector=len(node.shape) == 1)
+    operands, is_vector = low.segments(node.inputs[0]), len(node.shape) == 1
+    _multiply_packed(low, i, i, weights, shape, place.rounds, operands, dst=dst, accumulate=False, is_vector=is_vector)
 
 
 def _is_transposed(node: Node) -> bool:
@@ -126,8 +127,8 @@ def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None
     place, (rows, inner), is_vector = low.places[matrix], matrix.shape, len(node.shape) == 1
     transposed = _is_transposed(node)
     if low.needs[j]:
-        weights, shape = (place.weights, (rows, inner)) if transposed else (place.transposed, (inner, rows))
-        write = partial(_multiply_packed, low, i, j, weights, shape, [dy], is_vector=is_vector)
+        weights, shape = (place.factor, (rows, inner)) if transposed else (place.transposed, (inner, rows))
+        write = partial(_multiply_packed, low, i, j, weights, shape, place.rounds, [dy], is_vector=is_vector)
         low.contribute(i, j, low.width(j), write)
     if matrix.trainable:
         operands = {"dy": low.view_of(j), "x": [dy]} if transposed else {"dy": dy, "x": low.segments(j)}
@@ -135,7 +136,8 @@ def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None
         if not is_vector:
             values = {"gradient": place.gradient, "inner": inner, "columns": node.shape[1]}
         name = "outer" if is_vector else "packed_matmul_gradient"
-        low.add_parameter_gradient(matrix, Instr(name, i, node.domain, rows, 1, operands, values))
+        rounds = place.rounds & ~Flag.PAIRS
+        low.add_parameter_gradient(matrix, Instr(name, i, node.domain, rows, 1, operands, values, rounds=rounds))
 
 
 def _multiply_packed(
@@ -144,6 +146,7 @@ def _multiply_packed(
     parts_of: int,
     weights: int,
     shape: tuple[int, int],
+    rounds: Flag,
     x: list[View],
     dst: View,
     accumulate: bool,
@@ -159,7 +162,7 @@ def _multiply_packed(
             {"bias": NO_BIAS, "x": x},
             {"weights": weights, "columns": inner, "matrix": 0},
         )
-    low.emit(name, i, dst, values, parts_of=parts_of, accumulate=accumulate, operands=operands)
+    low.emit(name, i, dst, values, parts_of=parts_of, accumulate=accumulate, operands=operands, rounds=rounds)
 
 
 def rows_of_packed(low: Forward, i: int, node: Node, dst: View) -> None:

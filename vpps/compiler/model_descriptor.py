@@ -165,7 +165,10 @@ class ModelDescriptor:
         )
 
     def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> InstructionRecord:
-        flags, parts, number = matrix_division(self._distribution.physical[p])
+        place = self._distribution.physical[p]
+        flags, parts, number = matrix_division(place)
+        if name.startswith("update_matrix"):
+            flags |= place.rounds & Flag.PAIRS
         return self._instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from vpps.compiler.passes.stacking import Stacking
 from vpps.compiler.schedule import SCHEDULES
 from vpps.engine.configuration import Configuration
 from vpps.engine.explanation import explain
-from vpps.engine.options import Example, check_example, check_option
+from vpps.engine.options import Example, check_example, check_option, check_precision
 from vpps.errors import HandleError, SpillError
 from vpps.graph import functions
 from vpps.graph.graph import Graph
@@ -25,7 +25,9 @@ from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Model
 from vpps.model.optim import SGD, Optimizer
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.operand import Expression
+from vpps.ops.precision import EXACT
 from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import DEVICES, ChipOptions, Device, known_device
 from vpps.placement.stacks import Stacks
@@ -90,6 +92,7 @@ def specialize(
     train: bool = True,
     schedule: str = "vector",
     passes: Passes | None = None,
+    precision: str | Mapping[str, str] = EXACT.name,
     **options: Any,
 ) -> Specialized:
     """The kernel that a handle would compile for a model, on any machine: neither a driver nor a GPU is needed.
@@ -111,7 +114,7 @@ def specialize(
         optimizer: default `SGD`; only its kind matters.
         clip_norm: None if gradients are not to be clipped; else any bound.
         train: False for a kernel that evaluates only.
-        schedule, passes: as of `vpps.Handle`.
+        schedule, passes, precision: as of `vpps.Handle`.
         **options: the fields of `vpps.ChipOptions`, to force something of how weights are distributed over the chip.
 
     Raises:
@@ -126,7 +129,12 @@ def specialize(
         raise HandleError("specialize: the model has no parameters yet; declare them first")
     row = target_named(target)
     graph, loss = check_example(example) if example is not None else _products_of(model)
-    for name, value in {"optimizer": optimizer, "clip_norm": clip_norm, "passes": passes}.items():
+    for name, value in {
+        "optimizer": optimizer,
+        "clip_norm": clip_norm,
+        "passes": passes,
+        "precision": precision,
+    }.items():
         check_option(name, value)
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
@@ -147,7 +155,11 @@ def specialize(
     else:
         chip_options = ChipOptions()
         vps, panel = _threads(vps, train)
-    found = specs(model, (graph, loss), gpu, vps, update, moments, chip_options, schedule, passes, panel)
+    precisions = Precisions.given(precision)
+    check_precision(precisions, target, gpu)
+    found = specs(
+        model, (graph, loss), gpu, vps, update, moments, chip_options, schedule, passes, panel, precisions=precisions
+    )
     for stepped_down, planned in enumerate(found):
         try:
             made = compile_planned(target, made_for, *planned)
@@ -169,6 +181,7 @@ def specs(
     passes: Passes | None = None,
     panel: int = 1,
     evaluates: bool = True,
+    precisions: Precisions = ALL_EXACT,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
 
@@ -176,19 +189,23 @@ def specs(
 
     Args:
         evaluates: as of `example_plan`.
+        precisions: of products with parameters.
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
     groups, trains = options.groups, update is not None
-    stacks = stacks_of(model, graph, update, passes, panel, options.tiers)
+    stacks = stacks_of(model, graph, update, passes, panel, [*options.tiers, *dict(precisions.named)])
     found = iter([NO_CHIP])
     if gpu is not None:
-        found = arrangements(matrices_of(graph.blocks, passes, stacks), gpu, vps, options, trains)
+        found = arrangements(matrices_of(graph.blocks, passes, stacks, precisions), gpu, vps, options, trains)
     for arrangement in found:
         slots = arrangement.slots
-        parameters = Distribution(model, vps, panel, moments, trains, slots=slots, groups=groups, stacks=stacks)
+        parameters = Distribution(
+            model, vps, panel, moments, trains, slots=slots, groups=groups, stacks=stacks, precisions=precisions
+        )
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update, evaluates)
-        yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
+        spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails, precisions.is_reduced)
+        yield spec, arrangement, parameters
 
 
 def example_plan(

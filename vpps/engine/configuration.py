@@ -1,4 +1,4 @@
-"""Configuration: all that may be chosen for a handle without changing what it computes."""
+"""Configuration: all that may be chosen for a handle without changing what it computes, and its precision."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from vpps.compiler.passes import Passes
 from vpps.config import notice
+from vpps.model.precisions import ALL_EXACT, Precisions
+from vpps.ops.precision import EXACT
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.row_order import RECORDED
 from vpps.targets import TARGETS
@@ -30,6 +32,7 @@ class Configuration:
         layout: in which order vertices of a step get their rows.
         onchip: how weights are distributed over the chip (cuda, simt).
         passes: of the cell compiler.
+        precision: of products with parameters: the user's alone to choose.
     """
 
     vps: int | None = None
@@ -39,6 +42,12 @@ class Configuration:
     layout: str = RECORDED
     onchip: ChipOptions = field(default_factory=ChipOptions)
     passes: Passes = field(default_factory=Passes.from_environment)
+    precision: Precisions = ALL_EXACT
+
+    @property
+    def apart(self) -> list[str]:
+        """Names of matrices that the user wants to find by themselves: they are not stacked with others."""
+        return [*self.onchip.tiers, *dict(self.precision.named)]
 
     def as_json(self) -> dict[str, Any]:
         """What differs from the default, whatever the environment says, as JSON types."""
@@ -48,7 +57,8 @@ class Configuration:
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
         """From what `as_json` gave. Raises TypeError, AttributeError: it is of another version."""
         onchip, passes = ChipOptions(**kept.get("onchip", {})), Passes(**kept.get("passes", {}))
-        return cls(**{**kept, "onchip": onchip, "passes": passes})
+        precision = Precisions.given(kept.get("precision", EXACT.name))
+        return cls(**{**kept, "onchip": onchip, "passes": passes, "precision": precision})
 
     def on(self, target: str) -> Configuration:
         """As it runs on this machine: where a target cannot generate code for cells, without that, which it says."""
@@ -78,4 +88,6 @@ def _differences(value: Any, default: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Precisions):
+        return value.written
     return dict(value) if isinstance(value, Mapping) else value

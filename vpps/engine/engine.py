@@ -20,7 +20,7 @@ from vpps.engine.configuration import Configuration
 from vpps.engine.losses import Losses
 from vpps.engine.memory import MemoryUse, memory_use
 from vpps.engine.nonfinite import where_it_began
-from vpps.engine.options import Options
+from vpps.engine.options import Options, check_precision
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.timeline import HostSpan, Timeline
 from vpps.errors import KernelError, SpillError
@@ -135,9 +135,11 @@ class Engine:
         onchip = configuration.onchip
         local_rank = 0 if options.world is None else options.world.local_rank
         wanted = Wanted(
-            configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile, local_rank
-        )
+            configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile, local_rank,
+            configuration.precision,
+        )  # fmt: skip
         self.machine = make_machine(target, wanted)
+        check_precision(configuration.precision, self.machine.target, self.machine.device)
         self._passes = configuration.on(self.machine.target).passes
         costs = costs_on(self.machine.target, self.machine.vps)
         self.batching = policy_named(configuration.policy, replace(knowledge, costs=costs))
@@ -146,9 +148,10 @@ class Engine:
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] | None = None
         self._bound = NO_STACKS, NO_CHIP
-        self._stacking = Stacking(model, self._passes, self.machine.panel, onchip.tiers, self._history())
+        self._stacking = Stacking(model, self._passes, self.machine.panel, configuration.apart, self._history())
         kind = type(options.rule) if options.train else None
-        self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups)
+        precisions = configuration.precision
+        self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups, precisions)
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
         self.has_gradients = False
@@ -229,7 +232,7 @@ class Engine:
         arranged_cells, arranged_stacks = self._arranged_for or (None, None)
         if device is None or (cells is arranged_cells and stacks is arranged_stacks):
             return
-        matrices = matrices_of(cells, self._passes, stacks)
+        matrices = matrices_of(cells, self._passes, stacks, self.configuration.precision)
         names = {p.name for p in matrices}
         known = self.arrangement.onchip
         if known is None or stacks is not arranged_stacks or {m.name for m in known.matrices} != names:
@@ -255,7 +258,8 @@ class Engine:
             plan = make(self.planner)
             if plan.used is self._can_run:
                 return plan
-            spec = KernelSpec(plan.instructions, self.arrangement.chip, plan.tails)
+            rounds = self.configuration.precision.is_reduced
+            spec = KernelSpec(plan.instructions, self.arrangement.chip, plan.tails, rounds)
             if self.machine.can_run(spec):
                 self._can_run = plan.used
                 return plan

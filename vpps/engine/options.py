@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,15 +18,18 @@ from vpps.distributed.world import World
 from vpps.engine.losses import ON_NONFINITE, OnNonfinite
 from vpps.errors import GraphError, HandleError
 from vpps.graph.graph import Graph
-from vpps.model.model import Model
+from vpps.model.model import Lookup, Model
 from vpps.model.optim import SGD, Optimizer
+from vpps.model.precisions import Precisions
 from vpps.ops.operand import Expression
-from vpps.placement.onchip import ChipOptions
+from vpps.ops.precision import EXACT, PRECISIONS
+from vpps.placement.onchip import ChipOptions, Device
+from vpps.placement.onchip.device import TENSOR_CORES
 from vpps.planner.policies import POLICIES
 from vpps.planner.row_order import LAYOUTS
 from vpps.record.rows import Rows
 from vpps.targets import AUTO, GPUS, TARGETS, listed
-from vpps.values import as_index, as_number
+from vpps.values import as_index, as_number, said_of
 
 Example = tuple[Graph, Expression]
 
@@ -179,6 +182,15 @@ class Options:
         mini-batch; losses and gradients are summed over all.""",
         _a(World, "vpps.distributed.init()"),
     )
+    precision: str | Mapping[str, str] = option(
+        EXACT.name,
+        """what products with parameters multiply by: "float32"; "bf16", rounded, which takes half the memory and is
+        faster (a GPU from sm_80 on, or a processor with AVX512_BF16; elsewhere as exact but slower); or, on cuda and
+        simt, "tf32", or "3xtf32", which is about as exact as float32. Or by names of matrices, "*" for all others:
+        `{"*": "bf16", "output/W": "float32"}`. Sums of products, weights that are trained, moments, gradients of
+        weights, states, gates, softmax and losses stay float32.""",
+        (lambda value: _precisions(value) is not None, "one of " + ", ".join(PRECISIONS) + ", or such by names"),
+    )
     by_environment: bool = field(default=False, init=False)  # whether the target is the environment's
 
     def __post_init__(self) -> None:
@@ -195,6 +207,8 @@ class Options:
                 f"onchip=...: target {self.target!r} keeps weights and their gradients in memory; leave it out, or use "
                 f"target={listed(GPUS)}"
             )
+        if self.target != AUTO:
+            check_precision(self.precisions, self.target)
         if self.autotune and not self.train:
             raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
         if self.autotune and self.world is not None and self.world.shards > 1:
@@ -223,7 +237,13 @@ class Options:
     def chosen(self) -> dict[str, Any]:
         """Fields of the configuration that the user decided."""
         names = ("vps", "policy", "schedule", "layout", "onchip", "passes")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return found | {"precision": self.precisions}
+
+    @property
+    def precisions(self) -> Precisions:
+        """Of all matrices."""
+        return Precisions.given(self.precision)
 
     def check_model(self, model: Model) -> None:
         """Raise HandleError unless a handle with these options can be made for the model now."""
@@ -237,12 +257,34 @@ class Options:
                 "the model already has an open training handle; close it first, or make this one forward-only "
                 "with Handle(model, train=False)"
             )
+        for name, _ in self.precisions.named:
+            p = next((p for p in model if p.name == name), None)
+            if p is None:
+                names = [p.name for p in model if len(p.shape) == 2]
+                raise HandleError(
+                    f"precision={self.precision!r}: there is no parameter {name!r}; {said_of(name, names)}"
+                )
+            if isinstance(p, Lookup) or len(p.shape) != 2:
+                raise HandleError(
+                    f"precision={self.precision!r}: {name!r} is no matrix that vectors are multiplied by, and all "
+                    "else is float32; leave it out"
+                )
         if self.ema is not None and model.is_averaged:
             raise HandleError("Handle(ema=...) inside `with model.averaged()`: leave the block first")
 
 
 OPTIONS = tuple(one for one in fields(Options) if one.init)
 """In the order of `Handle`'s arguments."""
+
+
+def _precisions(value: Any) -> Precisions | None:
+    """What is meant, if it is a precision, or some by names of parameters."""
+    if not isinstance(value, str | Mapping):
+        return None
+    if isinstance(value, Mapping) and not all(isinstance(each, str) for pair in value.items() for each in pair):
+        return None
+    found = Precisions.given(value)
+    return found if found.used <= PRECISIONS.keys() else None
 
 
 def check_option(name: str, value: object, given: str = "") -> None:
@@ -257,6 +299,23 @@ def check_option(name: str, value: object, given: str = "") -> None:
     for accepts, expected in one.metadata["rules"]:
         if not accepts(value):
             raise HandleError(f"{given or f'{name}={value!r}'}: expected {expected}")
+
+
+def check_precision(precisions: Precisions, target: str, device: Device | None = None) -> None:
+    """Raise HandleError unless a target, and its GPU, can multiply so."""
+    if TARGETS[target].is_gpu:
+        if device is not None and device.sm < TENSOR_CORES and precisions.used != {EXACT.name}:
+            raise HandleError(
+                f"precision={precisions.written!r}: {device.name} is sm_{device.sm}, and takes tensor cores that came "
+                f"with sm_{TENSOR_CORES}; use {EXACT.name!r}"
+            )
+        return
+    for name in sorted(precisions.used):
+        if not PRECISIONS[name].on_host:
+            raise HandleError(
+                f"precision={precisions.written!r}: target {target!r} has no tensor cores and multiplies in float32 or "
+                f"bf16; use one of them, or target={listed(GPUS)}"
+            )
 
 
 def check_example(example: object) -> Example:

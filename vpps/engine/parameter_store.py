@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vpps.compiler.arrangement import Arrangement
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer, OptimizerState
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.model.state import AccumulatedGradients, Averages, factors
 from vpps.ops.philox import StepKey
 from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients, Pool
@@ -32,12 +33,20 @@ class ParameterStore:
         kind: of the optimizer whose moments live there; None for inference, which needs neither moments nor gradients.
         ema: decay of the weights' moving averages, or None.
         groups: of the machine's virtual processors.
+        precisions: of products with its parameters.
     """
 
     def __init__(
-        self, model: Model, machine: Machine, kind: type[Optimizer] | None, ema: float | None, groups: int
+        self,
+        model: Model,
+        machine: Machine,
+        kind: type[Optimizer] | None,
+        ema: float | None,
+        groups: int,
+        precisions: Precisions = ALL_EXACT,
     ) -> None:
         self.model = model
+        self.precisions = precisions
         self.groups = groups
         self.machine = machine
         self.kind = kind
@@ -99,7 +108,7 @@ class ParameterStore:
         machine, trains, averages = self.machine, self.kind is not None, self.ema is not None
         distribution = Distribution(
             self.model, machine.vps // self.groups, machine.panel, n_moments, trains, accumulates, averages,
-            arrangement.slots, self.groups, stacks,
+            arrangement.slots, self.groups, stacks, self.precisions,
         )  # fmt: skip
         machine.grow(distribution.end, 0, pool_limit)
         machine.pool[: distribution.end] = 0

@@ -220,24 +220,27 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         raise CompileError(f"{shlex.join(compiler)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
 
-def build_cpu(tile_name: str | None = None) -> tuple[Path, str, Tile]:
+def build_cpu(tile_name: str | None = None, rounds: bool = False) -> tuple[Path, str, Tile]:
     """Compiled kernel of the cpu target (that of the package or the cache, if it is there): path, source, tile.
 
     Args:
         tile_name: of the tile; None for the processor's usual one.
+        rounds: as of `render_cpu`.
 
     Raises:
         CompileError: no compiler, or it rejects the source (the message shows its first diagnostics); no such tile.
     """
     tile = tile_of_machine(tile_name)
-    kernel = cpu_kernel(tile)
+    kernel = cpu_kernel(tile, rounds=rounds)
     return build_library(kernel), kernel.source, tile
 
 
-def cpu_kernel(tile: Tile, target: str = "") -> HostLibrary:
+def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrary:
     """The kernel of the cpu target for a tile, as `HostLibrary` has it."""
-    flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", tile.name)
-    return HostLibrary(f"kernel-{tile.name}", "the kernel source", render_cpu(tile), flags, label, target=target)
+    name = f"{tile.name}-rounding" if rounds else tile.name
+    flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", name)
+    source = render_cpu(tile, rounds=rounds)
+    return HostLibrary(f"kernel-{name}", "the kernel source", source, flags, label, target=target)
 
 
 def common_kernels() -> list[tuple[str, Callable[[], object]]]:

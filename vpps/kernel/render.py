@@ -154,7 +154,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
 
 
 @lru_cache(maxsize=8)
-def render_cpu(tile: Tile, named: bool = False) -> str:
+def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
     """Source of the cpu target's kernel.
 
     The kernel depends on the instruction set only: on a CPU the weights live in memory, so shapes come with the script
@@ -162,11 +162,12 @@ def render_cpu(tile: Tile, named: bool = False) -> str:
 
     Args:
         named: name the headers instead of putting their text in.
+        rounds: products may round what they multiply: a kernel of its own, as few need it.
     """
     return _render(
         True,
         target=f"cpu: {tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
-        configuration=_configuration(tile),
+        configuration=_configuration(tile) | (_ROUNDS if rounds else {}),
         chip=None,
         headers=_joined(HOST_HEADERS, named),
         routines=_joined(HOST_ROUTINES, named),
@@ -197,6 +198,9 @@ def render_tails(tails: Sequence[Tail], tile: Tile) -> str:
         tails=sorted(tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=False),
     )
+
+
+_ROUNDS = {"VP_ROUNDS": (1, "products round what they multiply, where an instruction says so; undefined: never")}
 
 
 def _configuration(tile: Tile) -> dict[str, tuple[int, str]]:
@@ -240,6 +244,8 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_TURNS": (int(chip.turns), "rows of some matrices are dealt in turns, not by parts"),
         "VP_PASSES": (int(chip.makes_passes), "gradients are made slot after slot, of some matrices"),
     }
+    if spec.rounds:
+        configuration |= _ROUNDS
     if spec.tails:
         configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
     configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "tails take the results of products"

@@ -30,12 +30,14 @@ class KernelSpec:
         instructions: names in the instruction table that it must know; it refuses others.
         chip: which weights the virtual processors hold, and where.
         tails: programs that it must have code for.
+        rounds: whether products may round what they read from memory.
         timeline: whether it records what every virtual processor does when (runtime/stamps.py); machines see to that.
     """
 
     instructions: frozenset[str]
     chip: Chip = MEMORY_ONLY
     tails: frozenset[Tail] = frozenset()
+    rounds: bool = False
     timeline: bool = False
 
     def __post_init__(self) -> None:
@@ -61,4 +63,5 @@ class KernelSpec:
 
     def covers(self, other: KernelSpec) -> bool:
         """Whether a kernel made for this one can run what was made for the other."""
-        return self.chip == other.chip and self.instructions >= other.instructions and self.tails >= other.tails
+        alike = self.chip == other.chip and self.rounds == other.rounds
+        return alike and self.instructions >= other.instructions and self.tails >= other.tails

@@ -16,7 +16,7 @@ class ElementType:
     """How a number of an array is kept.
 
     Attributes:
-        name: as NumPy has it.
+        name: as NumPy has it, where it has it.
         bytes: of a number.
     """
 
@@ -34,3 +34,6 @@ class ElementType:
 
 
 FLOAT32 = ElementType("float32", WORD_BYTES)
+BFLOAT16 = ElementType("bfloat16", 2)
+TF32 = ElementType("tf32", WORD_BYTES)
+TF32_PAIR = ElementType("pair of tf32", 2 * WORD_BYTES)  # a float32 as the sum of two

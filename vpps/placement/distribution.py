@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.model.model import Lookup, Parameter
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops import size
-from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
+from vpps.ops.element import BFLOAT16, FLOAT32, WORD_BYTES, ElementType
+from vpps.ops.precision import EXACT, Precision
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import TURN_BITS
@@ -66,6 +68,8 @@ class ParameterPlace:
     Attributes:
         weights: its values; packed panels for a matrix, rows for a table.
         transposed: packed transpose of a matrix, else 0; of a member of a stack, where the stack's begins.
+        rounded: of a matrix that products read in bf16 from memory, its packed pairs, else 0; its transpose lies right
+            behind them, and in pairs, too.
         gradient: laid out like the weights; of a table only where gradients accumulate, else 0: a batch's gradient of
             it is sparse and lives with the batch.
         moments: laid out like the weights, one per moment of the optimizer.
@@ -73,6 +77,7 @@ class ParameterPlace:
         floats: number of floats of each of them.
         slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
         element: of the weights and of what is laid out like them.
+        precision: of products with it.
     """
 
     weights: int
@@ -83,11 +88,27 @@ class ParameterPlace:
     floats: int
     slots: InSlots | None = None
     element: ElementType = FLOAT32
+    rounded: int = 0
+    precision: Precision = EXACT
 
     @property
     def bytes(self) -> int:
         """Of each of them."""
         return self.floats * self.element.bytes
+
+    @property
+    def rounds(self) -> Flag:
+        """Flags of the instructions that multiply by it, or make its gradient."""
+        flag = _ROUNDS.get(self.precision.name, NO_FLAGS)
+        return flag | Flag.PAIRS if self.rounded else flag
+
+    @property
+    def factor(self) -> int:
+        """Where products find the weights."""
+        return self.rounded or self.weights
+
+
+_ROUNDS = {"bf16": Flag.BF16, "tf32": Flag.TF32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +190,7 @@ class Distribution:
         slots: matrices that are held on the chip.
         groups: of virtual processors; all use the same places.
         stacks: of parameters that are one to the kernel.
+        precisions: of products with them.
 
     Attributes:
         places: of the user's parameters; of a member of a stack, where it lies in there.
@@ -189,6 +211,7 @@ class Distribution:
         slots: Mapping[Parameter, InSlots] | None = None,
         groups: int = 1,
         stacks: Stacks = NO_STACKS,
+        precisions: Precisions = ALL_EXACT,
     ) -> None:
         self.n_vps = n_vps
         self.groups = groups
@@ -216,14 +239,24 @@ class Distribution:
             p = stacks.of.get(own, own)
             if p not in self.physical:
                 matrix, floats = self.is_packed(p), self._floats(p)
-                transposed = take(self.packed_size(p.shape[::-1])) if matrix and (train or p.is_transposed) else 0
+                precision = precisions.of(own)
+                is_transposed = matrix and (train or p.is_transposed)
+                rounded = transposed = 0
+                if matrix and precision.element is BFLOAT16 and panel > 1:
+                    before = self.packed_pairs(p.shape)
+                    rounded = take(before + (self.packed_pairs(p.shape[::-1]) if is_transposed else 0))
+                    transposed = rounded + before if is_transposed else 0
+                elif is_transposed:
+                    transposed = take(self.packed_size(p.shape[::-1]))
                 weights = take(floats)
                 updated = train and p.trainable
                 gradient = gradients.get(p) or (take(floats) if updated and accumulates else 0)
                 moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
                 average = take(floats) if updated and averages else 0
                 on_chip = None if slots is None else slots.get(p)
-                self.physical[p] = ParameterPlace(weights, transposed, gradient, moments, average, floats, on_chip)
+                self.physical[p] = ParameterPlace(
+                    weights, transposed, gradient, moments, average, floats, on_chip, FLOAT32, rounded, precision
+                )
             self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
         self.end = cursor
 
@@ -241,6 +274,8 @@ class Distribution:
             tuple(map(moved, place.moments)),
             moved(place.average),
             size(p.shape),
+            rounded=place.rounded,
+            precision=place.precision,
         )
 
     def first_row(self, p: Parameter) -> int:
@@ -263,8 +298,11 @@ class Distribution:
                     empty.extend(self._rows_between(p, held.rows[p]))
                 elif p not in held.dense:
                     empty.append(placed[-1])
+            if place.rounded:
+                placed.append((place.rounded, place.rounded + self.packed_pairs(p.shape)))
             if place.transposed:
-                placed.append((place.transposed, place.transposed + self.packed_size(p.shape[::-1])))
+                words = self.packed_pairs if place.rounded else self.packed_size
+                placed.append((place.transposed, place.transposed + words(p.shape[::-1])))
             starts = (place.weights, *place.moments, *([place.average] if place.average else []))
             placed.extend((start, start + place.floats) for start in starts)
         return placed, empty
@@ -283,6 +321,10 @@ class Distribution:
     def packed_size(self, shape: tuple[int, ...]) -> int:
         """Floats of a packed matrix."""
         return -(-shape[0] // self.panel) * self.panel * shape[1]
+
+    def packed_pairs(self, shape: tuple[int, ...]) -> int:
+        """Words of a packed matrix of pairs of bf16; a last column without another one beside it has zeros there."""
+        return self.packed_size((shape[0], -(-shape[1] // 2)))
 
     def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
         """The matrix (R, C) of some panels; a copy."""
@@ -321,16 +363,51 @@ class Distribution:
         return self.unpack(flat, p.shape) if self.is_packed(p) else flat.reshape(p.shape).copy()
 
     def store_weights(self, pool: Pool, p: Parameter, value: NDArray[np.float32]) -> None:
-        """Write a parameter's weights, and its packed transpose where there is one."""
+        """Write a parameter's weights, and its packed transpose and pairs where there are any."""
         place = self.places[p]
         self.store(pool, p, place.weights, value)
-        if place.transposed:
-            stack = self.stacks.of.get(p)
-            height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], self.first_row(p))
+        stack = self.stacks.of.get(p)
+        height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], self.first_row(p))
+        if place.rounded:
+            self._store_pairs(pool, place, value, height, first)
+        elif place.transposed:
             n_floats = self.packed_size((p.shape[1], height))
             with _written(pool, place.transposed, n_floats, whole=stack is None) as floats:
                 panels = floats.reshape(-1, height, self.panel)
                 self._pack(panels[:, first : first + p.shape[0]], value.T)
+
+    def _store_pairs(
+        self, pool: Pool, place: ParameterPlace, value: NDArray[np.float32], height: int, first: int
+    ) -> None:
+        """Write rows of weights, those from `first` on of `height`, as pairs, and into the transpose, likewise."""
+        n_columns = -(-value.shape[1] // 2)
+        with _written(pool, place.rounded, self.packed_size((height, n_columns)), whole=len(value) == height) as words:
+            panels = words.reshape(-1, n_columns, self.panel)
+            own = panels[first // self.panel :][: -(-len(value) // self.panel)]
+            self._pack(own, pairs(value, place.precision))
+        if place.transposed:
+            n_rows = -(-height // 2)
+            n_words = self.packed_size((value.shape[1], n_rows))
+            with _written(pool, place.transposed, n_words, whole=len(value) == height) as words:
+                panels = words.reshape(-1, n_rows, self.panel)
+                own = panels[:, first // 2 :][:, : -(-len(value) // 2)]
+                self._pack(own, pairs(value.T, place.precision))
+
+
+def pairs(matrix: NDArray[np.float32], precision: Precision) -> NDArray[np.float32]:
+    """Columns side by side, rounded to bf16, as words that are no floats: the first one has the lower half.
+
+    Args:
+        matrix: (rows, columns).
+        precision: bf16.
+
+    Returns:
+        (rows, half of the columns, rounded up); beside a last column there are zeros.
+    """
+    rounded = precision.round(matrix).view(np.uint32) >> np.uint32(16)
+    if matrix.shape[1] % 2:
+        rounded = np.pad(rounded, ((0, 0), (0, 1)))
+    return np.ascontiguousarray(rounded[:, 0::2] | rounded[:, 1::2] << np.uint32(16)).view(np.float32)
 
 
 @contextmanager

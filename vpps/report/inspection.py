@@ -238,7 +238,7 @@ def inspect(
         vps = None if chosen.vps is None else chosen.vps // chosen.onchip.groups
         kernel = specialize(
             model, example, target, arch, sms, device=device, vps=vps, optimizer=rule, clip_norm=clip_norm,
-            train=train, schedule=chosen.schedule, passes=chosen.passes, **onchip,
+            train=train, schedule=chosen.schedule, passes=chosen.passes, precision=chosen.precision.written, **onchip,
         )  # fmt: skip
         arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
     elif not row.is_gpu:
@@ -249,7 +249,18 @@ def inspect(
         vps = gpu.sms * (chosen.onchip.blocks_per_sm or 1) if chosen.vps is None else chosen.vps
         moments = len(rule.moments) if train else 0
         spec, arrangement, parameters = next(
-            specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
+            specs(
+                model,
+                example,
+                gpu,
+                vps // groups,
+                update,
+                moments,
+                chosen.onchip,
+                chosen.schedule,
+                chosen.passes,
+                precisions=chosen.precision,
+            )
         )
         arch = arch if row.has_archs else ""
     knowledge = Knowledge(costs_on(target, parameters.all_vps), AutomatonFiles())
@@ -259,7 +270,7 @@ def inspect(
     else:
         plan = planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
     if spec is None:
-        spec = KernelSpec(plan.instructions, tails=plan.tails)
+        spec = KernelSpec(plan.instructions, tails=plan.tails, rounds=chosen.precision.is_reduced)
     if compiled and kernel is None:
         kernel = compile_planned(target, arch, spec, arrangement, parameters, chosen.tile)
     return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel, chosen.tile)
@@ -269,7 +280,9 @@ def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update |
     """Instruction set, and places of the parameters."""
     tile = tile_of_machine(chosen.tile)
     vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
-    stacks = stacks_of(model, graph, update, chosen.passes, tile.panel)
+    stacks = stacks_of(model, graph, update, chosen.passes, tile.panel, chosen.apart)
     moments = len(update.optimizer.moments) if update is not None else 0
-    parameters = Distribution(model, vps, tile.panel, moments, update is not None, stacks=stacks)
+    parameters = Distribution(
+        model, vps, tile.panel, moments, update is not None, stacks=stacks, precisions=chosen.precision
+    )
     return tile.isa, parameters

@@ -96,16 +96,19 @@ class CpuMachine(Machine):
         vps: number of virtual processors; None for what suits the cores that this process may use.
         overlapped: whether the host thread will work during launches.
         tile: name of the tile of products (`vpps.kernel.render.Tile`); None for the processor's usual one.
+        rounds: whether products may round what they multiply.
     """
 
     target = CPU.name
 
-    def __init__(self, vps: int | None = None, overlapped: bool = False, tile: str | None = None) -> None:
+    def __init__(
+        self, vps: int | None = None, overlapped: bool = False, tile: str | None = None, rounds: bool = False
+    ) -> None:
         cores = usable_cores()
         count = as_index(default_vps(cores, overlapped) if vps is None else vps)
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
-        path, self.source, built = build_cpu(tile)
+        path, self.source, built = build_cpu(tile, rounds)
         self._tile = tile
         self._tails: frozenset[Tail] = frozenset()  # that there is code for
         self._entries: list[tuple[int, int]] = []
@@ -127,7 +130,7 @@ class CpuMachine(Machine):
     @classmethod
     def for_handle(cls, w: Wanted) -> CpuMachine:
         """Threads of this machine."""
-        return cls(w.vps, w.train, w.tile)
+        return cls(w.vps, w.train, w.tile, w.precision.is_reduced)
 
     def record(self, capacity: int) -> HostRecording:
         self._recording = HostRecording(self.vps, capacity)

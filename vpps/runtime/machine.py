@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vpps.errors import CapacityError
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import Pool
 from vpps.placement.onchip import ChipOptions, Device
@@ -48,6 +49,7 @@ class Wanted(NamedTuple):
         schedule: name of the schedule.
         tile: name of the tile of products, on a target that has them; None for the processor's usual one.
         local_rank: number of this process among those of this computer that train together, which divide its GPUs.
+        precision: of products with parameters.
     """
 
     vps: int | None
@@ -57,6 +59,7 @@ class Wanted(NamedTuple):
     schedule: str = "vector"
     tile: str | None = None
     local_rank: int = 0
+    precision: Precisions = ALL_EXACT
 
 
 class Failure(NamedTuple):

@@ -28,8 +28,8 @@ from vpps.script.wellformed import MOMENTS, single
 MARK = 8
 
 # As plain ints: they are asked for at every instruction.
-_ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _OWNED, _ROWS, _TURNS = (
-    Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "OWNED", "ROWS", "TURNS")
+_ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _OWNED, _PAIRS, _ROWS, _TURNS = (
+    Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "OWNED", "PAIRS", "ROWS", "TURNS")
 )
 _READ, _WRITE, _SUM, _MEAN = (ViewUse[name].value for name in ("READ", "WRITE", "SUM", "MEAN"))
 
@@ -74,6 +74,8 @@ class Reach(Enum):
     PANELS = "of a packed matrix, the panels that the slice's units lie in"
     TILES = "of a packed matrix, the tiles of the slice"
     TRANSPOSED = "the same elements in the packed transpose"
+    PAIRS = "the words with these elements in the packed pairs, which lie before those of the transpose, at the address"
+    TRANSPOSED_PAIRS = "the words with these elements in the packed pairs of the transpose"
     SUMS = "a float for each row of a tile"
 
 
@@ -189,10 +191,10 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             offsets = DecodedOperand(word(d, "offsets"), word(d, "shift"))
             name = ViewUse.MEAN.name if d.bits & Flag.MEAN else ViewUse.SUM.name
             yield Touch(name, Access.SAME, Content.ROWS, Reach.LISTED, offsets)
-        case "Matvec":
-            yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=word(d, "columns"))
-        case "PackedMatmul":
-            yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=word(d, "inner"))
+        case "Matvec" | "PackedMatmul":
+            columns = word(d, "columns" if form == "Matvec" else "inner")
+            width = -(-columns // 2) if d.bits & _PAIRS else columns
+            yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=width)
         case "PackedRows":  # any rows
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.ONCE, width=word(d, "rows") * word(d, "columns"))
         case "Load" | "MatvecTransposed":
@@ -231,7 +233,11 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
         for name in ("weights", *moments, *(["average"] if word(d, "average") else [])):
             yield touch(name, Access.CHANGE, Content.STATE, reach, d.width)
         if reach is Reach.TILES:
-            yield touch("transposed", Access.WRITE, Content.TRANSPOSED, Reach.TRANSPOSED)
+            if d.bits & _PAIRS:
+                yield touch("transposed", Access.WRITE, Content.WEIGHTS, Reach.PAIRS)
+                yield touch("transposed", Access.WRITE, Content.TRANSPOSED, Reach.TRANSPOSED_PAIRS)
+            else:
+                yield touch("transposed", Access.WRITE, Content.TRANSPOSED, Reach.TRANSPOSED)
 
 
 class Length(Enum):

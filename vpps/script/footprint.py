@@ -196,9 +196,16 @@ class Footprint:
                 return start + units
         columns = columns_of_tiles(d)
         row, column = row_and_column(units, columns, self.panel)
+        if touch.reach is Reach.PAIRS:  # the last panel's padding included
+            n_pairs = -(-columns // 2)
+            start -= -(-d.width // self.panel) * self.panel * n_pairs
+            return start + np.unique((row // self.panel * n_pairs + column // 2) * self.panel + row % self.panel)
         row, column = row[row < d.width], column[row < d.width]
         if touch.reach is Reach.SUMS:
             return start + np.unique(row * -(-columns // TILE_COLUMNS) + column // TILE_COLUMNS)
+        if touch.reach is Reach.TRANSPOSED_PAIRS:
+            height = -(-d.width // 2)
+            return start + np.unique((column // self.panel * height + row // 2) * self.panel + column % self.panel)
         return start + (column // self.panel * d.width + row) * self.panel + column % self.panel
 
     def elements(self, d: Decoded, rows: Ints) -> Ints:

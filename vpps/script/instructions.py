@@ -63,6 +63,11 @@ class Flag(IntFlag):
     TURNS = 64  # the rows of a matrix are dealt in turns (the published VPPS scheme); slices.unit_owners says how
     ALL = 128  # divided among the virtual processors of all groups, not of each
     CHAINED = 256  # a product that leaves its result on the chip: the tail that follows is executed with it
+    BF16 = 512  # what it multiplies is rounded to bf16 (`Field.rounded`)
+    TF32 = 1024  # likewise to tf32
+    PAIRS = (
+        2048  # weights for products lie as pairs of bf16, of columns side by side, in a word; a step writes them, too
+    )
 
 
 NO_FLAGS = Flag(0)
@@ -119,6 +124,7 @@ class Field:
         elements: the operand's rows are those of list elements, where the instruction counts vertices.
         broadcast: whether mode bit SCALAR means anything: device code takes a row's one float for every unit.
         element: of an operand's rows.
+        rounded: whether it is a factor of products that flags BF16 and TF32 round; all else is float32.
     """
 
     name: str
@@ -128,6 +134,7 @@ class Field:
     elements: bool = False
     broadcast: bool = False
     element: ElementType = FLOAT32
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +191,9 @@ _ELEMENTS = Field("elements", Kind.LIST)
 # Number of the matrix among those that the chip holds, or 0: it is in memory; where in memory its master copy is.
 _NUMBER = Field("matrix", Kind.WORD)
 _MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD), _NUMBER)
+_FACTOR = (Field("weights", Kind.WORD, rounded=True), *_MATRIX[1:])  # of a product
+_DY = Field("dy", Kind.OPERAND, Role.READ_ROWS, rounded=True)
+_X = Field("x", Kind.SEGMENTS, Role.READ_ROWS, rounded=True)
 _HYPER = Field("hyper", Kind.WORD)  # position in the script of the optimizer's hyper-parameters
 _STATE = (
     Field("moment0", Kind.WORD),
@@ -223,14 +233,11 @@ FORMS: dict[str, tuple[Field, ...]] = {
     ),
     "PackedMatmul": (
         DST,
-        *(Field(name, Kind.WORD) for name in ("weights", "inner", "columns")),
-        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+        Field("weights", Kind.WORD, rounded=True),
+        *(Field(name, Kind.WORD) for name in ("inner", "columns")),
+        _X,
     ),
-    "PackedMatmulGradient": (
-        *(Field(name, Kind.WORD) for name in ("gradient", "inner", "columns")),
-        _operand("dy", Role.READ_ROWS),
-        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
-    ),
+    "PackedMatmulGradient": (*(Field(name, Kind.WORD) for name in ("gradient", "inner", "columns")), _DY, _X),
     "PackedRows": (
         DST,
         *(Field(name, Kind.WORD) for name in ("weights", "rows", "columns")),  # rows of whole panels
@@ -243,25 +250,23 @@ FORMS: dict[str, tuple[Field, ...]] = {
     ),
     "Tail": (Field("number", Kind.WORD), Field("views", Kind.VIEWS)),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
-    "Matvec": (DST, _operand("bias", Role.READ, broadcast=True), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
+    "Matvec": (DST, _operand("bias", Role.READ, broadcast=True), *_FACTOR, _X),
     "Load": _MATRIX,
-    "MatvecTransposed": (_operand("dst", Role.ADD, "columns"), *_MATRIX, _operand("x", Role.READ)),
-    "KeptGradient": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER),
-    "Outer": (
-        Field("gradient", Kind.WORD),
-        Field("columns", Kind.WORD),
-        _NUMBER,
-        _operand("dy", Role.READ_ROWS),
-        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+    "MatvecTransposed": (
+        _operand("dst", Role.ADD, "columns"),
+        *_FACTOR,
+        Field("x", Kind.OPERAND, Role.READ, rounded=True),
     ),
+    "KeptGradient": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER),
+    "Outer": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER, _DY, _X),
     "OuterUpdate": (
         _HYPER,  # first, so that a plan finds it: it differs from launch to launch
         *_STATE,
         *_MATRIX,
         Field("transposed", Kind.WORD),
         Field("gradient", Kind.WORD),
-        _operand("dy", Role.READ_ROWS),
-        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+        _DY,
+        _X,
     ),
     "SquaresMatrix": (
         Field("gradient", Kind.WORD),

@@ -98,6 +98,10 @@ def _allowed(instruction: Instruction) -> int:
         found |= Flag.OWNED
     if instruction.name == "held_matvec":
         found |= Flag.CHAINED
+    if any(f.rounded for f in instruction.fields):
+        found |= Flag.BF16 | Flag.TF32
+    if not instruction.on_chip and instruction.form in ("Matvec", "PackedMatmul", "OuterUpdate", "UpdateMatrix"):
+        found |= Flag.PAIRS
     return found.value
 
 

@@ -26,7 +26,9 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
     """
     machine, store, planner, plan = engine.machine, engine.store, engine.planner, engine.plan
     averages = store.ema is not None
-    parameters = Distribution(engine.model, machine.vps, machine.panel, moments, trains, averages=averages)
+    parameters = Distribution(
+        engine.model, machine.vps, machine.panel, moments, trains, averages=averages, precisions=store.precisions
+    )
     cells = planner.cells.explain() if planner is not None else ()
     batching, peak, order = engine.batching.describe(), "", ""
     if plan is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.operand import Expression
+from vpps.ops.precision import EXACT
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -80,10 +82,11 @@ class Handle(DataParallel):
         autotune: bool = False,
         example: Example | None = None,
         world: World | None = None,
+        precision: str | Mapping[str, str] = EXACT.name,
     ) -> None:
         options = Options(
             optimizer, target, vps, policy, schedule, layout, train, clip_norm, ema, on_nonfinite, pool_limit, verify,
-            timeline, onchip, passes, autotune, example, world,
+            timeline, onchip, passes, autotune, example, world, precision,
         )  # fmt: skip
         super().__init__(model, options)
 
@@ -310,7 +313,8 @@ class Handle(DataParallel):
         planner = self._configurator.prepare(graph)
         plan = self._plan_step(planner, graph, loss, False) if self._train else planner.plan_forward(graph, [loss])
         machine, arrangement = self._engine.machine, self._engine.arrangement
-        spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails)
+        rounds = self._engine.configuration.precision.is_reduced
+        spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails, rounds)
         tile = self._engine.configuration.tile
         return Inspection(machine.target, machine.arch, planner, graph, plan, spec, arrangement, tile_name=tile)
 

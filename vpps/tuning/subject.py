@@ -66,13 +66,14 @@ class Subject:
 
     def stacks(self, configuration: Configuration, panel: int) -> Stacks:
         """The parameters that are stacked."""
-        stacking = Stacking(self.model, configuration.passes, panel, configuration.onchip.tiers)
+        stacking = Stacking(self.model, configuration.passes, panel, configuration.apart)
         stacking.see(self.example[0].blocks, self._rule)
         return stacking.stacks
 
     def chip(self, device: Device) -> TunedChip:
         """What candidates for a GPU depend on."""
-        matrices = matrices_of(self.example[0].blocks, self.base.passes, self.stacks(self.base, 1))
+        stacks = self.stacks(self.base, 1)
+        matrices = matrices_of(self.example[0].blocks, self.base.passes, stacks, self.base.precision)
         specs = [m if self.train else replace(m, role_t_parts=0, trained=False) for m in matrices.values()]
         return TunedChip(tuple(specs), device, self.base.vps, self.train)
 
@@ -112,6 +113,7 @@ class Recipe:
         return specs(
             subject.model, subject.example, self.device, self.blocks(configuration), subject.update, subject.moments,
             configuration.onchip, configuration.schedule, configuration.passes, evaluates=False,
+            precisions=configuration.precision,
         )  # fmt: skip
 
     def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
@@ -136,8 +138,9 @@ def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | No
         )
     try:
         parameters = Distribution(
-            subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks
-        )
+            subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks,
+            precisions=configuration.precision,
+        )  # fmt: skip
         plan = example_plan(subject.planner(configuration, parameters), *subject.example, subject.update, False)
     except VppsError as error:
         return None, str(error)

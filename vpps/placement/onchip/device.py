@@ -8,6 +8,9 @@ from vpps.errors import HandleError
 from vpps.kernel.chip import KERNEL_SHARED, THREADS
 from vpps.text import KIB
 
+TENSOR_CORES = 80
+"""From which compute capability on they multiply bf16 and tf32 (`mma.sync`, PTX ISA)."""
+
 # Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
 # III-A, footnote 6). Two blocks: compiled without spilling.
 OTHER_REGISTERS = {1: 64, 2: 48}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.distribution import Distribution
-from vpps.placement.update import Averaging, step_fields
+from vpps.placement.update import Averaging
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
 from vpps.planner.native.memory import numbers_at
@@ -125,7 +125,7 @@ class Account:
         if made is Made.STEPPED:
             distribution, rule, averaging = self._ending
             assert rule is not None
-            group = cell.fused(gradient, rule, step_fields(distribution.physical[gradient.parameter], averaging))
+            group = cell.fused(gradient, rule, distribution.physical[gradient.parameter], averaging)
         return group, f"gradient of {gradient.parameter.name!r}"
 
     def _instruction(self, made: Made, p: Parameter) -> str:
