@@ -309,7 +309,7 @@ def compile_planned(
         return Specialized(target, arch, vps, source, binary, resources, spec, arrangement, parameters)
     from vpps.kernel.host_compiler import build_cpu, build_tails
 
-    binary, source, tile = build_cpu(tile_name=tile_name)
+    binary, source, tile = build_cpu(tile_name, spec.rounds)
     if spec.tails:
         build_tails(tuple(spec.tails), tile_name=tile_name)  # into the cache, where handles find them
     return Specialized(target, tile.isa, vps, source, binary, None, spec, arrangement, parameters)

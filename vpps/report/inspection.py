@@ -92,7 +92,7 @@ class Inspection:
             named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
         """
         if not self._row.is_gpu:
-            return cpu_source(self.tile_name, named)
+            return cpu_source(self.tile_name, named, self.spec.rounds)
         if self.kernel is not None and not named:
             text = self.kernel.source
         else:
@@ -122,7 +122,7 @@ class Inspection:
         if "asm" not in self._row.listings:
             raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
         if not tails:
-            return cpu_asm(self.tile_name)
+            return cpu_asm(self.tile_name, self.spec.rounds)
         self.tails()
         return listing.asm(build_tails(tuple(self.spec.tails), tile_name=self.tile_name), self.arch, "asm of tails")
 
@@ -169,20 +169,21 @@ class Inspection:
         return script_report(self.plan_made)
 
 
-def cpu_source(tile_name: str | None = None, named: bool = False) -> Listing:
+def cpu_source(tile_name: str | None = None, named: bool = False, rounds: bool = False) -> Listing:
     """Source of the kernel of the cpu target, the same for all models.
 
     Args:
         tile_name: of the tile of products; None for the processor's usual one.
         named: name the headers instead of putting their text in.
+        rounds: products may round what they multiply.
     """
     tile = tile_of_machine(tile_name)
-    return Listing("source", CPU.name, tile.isa, "cpp", render_cpu(tile, named=named))
+    return Listing("source", CPU.name, tile.isa, "cpp", render_cpu(tile, named, rounds))
 
 
-def cpu_asm(tile_name: str | None = None) -> Listing:
+def cpu_asm(tile_name: str | None = None, rounds: bool = False) -> Listing:
     """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
-    binary, _, tile = build_cpu(tile_name=tile_name)
+    binary, _, tile = build_cpu(tile_name, rounds)
     return listing.asm(binary, tile.isa)
 
 

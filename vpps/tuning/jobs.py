@@ -33,16 +33,17 @@ class KernelJob:
 
 @dataclass(frozen=True, slots=True)
 class CpuJob:
-    """The kernel of a tile, and a library of tails."""
+    """The kernel of a tile, one that rounds where it must, and a library of tails."""
 
     tile: str | None
     tails: tuple[Tail, ...] = ()
+    rounds: bool = False
 
     def run(self) -> None:
         """Compile what is not in the cache. Raises CompileError."""
         from vpps.kernel.host_compiler import build_cpu, build_tails
 
-        build_cpu(tile_name=self.tile)
+        build_cpu(self.tile, self.rounds)
         if self.tails:
             build_tails(self.tails, tile_name=self.tile)
 

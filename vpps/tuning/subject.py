@@ -144,4 +144,5 @@ def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | No
         plan = example_plan(subject.planner(configuration, parameters), *subject.example, subject.update, False)
     except VppsError as error:
         return None, str(error)
-    return CpuJob(configuration.tile, tuple(sorted(plan.tails, key=lambda tail: tail.number))), ""
+    tails = tuple(sorted(plan.tails, key=lambda tail: tail.number))
+    return CpuJob(configuration.tile, tails, configuration.precision.is_reduced), ""
