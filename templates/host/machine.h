@@ -18,6 +18,9 @@ struct Machine {
     unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
     const TailEntry* tails; // the caller's
     Timeline* timelines;    // one per virtual processor, the caller's; null: none is recorded
+#if VP_ROUNDS
+    Scratch* scratch;       // one per virtual processor
+#endif
 };
 enum { SPINS = 100 };  // about two microseconds: what a wait takes when all virtual processors run at once
 
@@ -30,6 +33,9 @@ static void execute(Machine& m, Vp vp, int id)
     fesetenv(FE_DFL_ENV);
     vp.id = id;
     if (m.timelines) vp.timeline = m.timelines + id;
+#if VP_ROUNDS
+    vp.scratch = m.scratch + id;
+#endif
     vpps_kernel(vp);
     fesetenv(&before);
     pthread_mutex_lock(&m.lock);
@@ -100,6 +106,10 @@ void vpps_close(Machine* m)
     pthread_mutex_unlock(&m->lock);
     for (int i = 0; i < m->count; i++) pthread_join(m->threads[i], nullptr);
     for (unsigned* c : m->counters) free(c);
+#if VP_ROUNDS
+    for (int i = 0; i < m->count; i++) free(m->scratch[i].words);
+    free(m->scratch);
+#endif
     free(m->places);
     free(m->threads);
     free(m);
@@ -125,6 +135,9 @@ Machine* vpps_open(int count, int cores)
     pthread_cond_init(&m->done, &monotonic);
     m->threads = (pthread_t*)calloc(count, sizeof(pthread_t));
     m->places = (Machine::Place*)calloc(count, sizeof(Machine::Place));
+#if VP_ROUNDS
+    m->scratch = (Scratch*)calloc(count, sizeof(Scratch));
+#endif
     for (unsigned*& c : m->counters) {
         c = (unsigned*)aligned_alloc(128, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
         memset(c, 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));

@@ -22,9 +22,9 @@ enum { NO_PANELS = 1 << 30 };
 
 // MR rows by NL registers of y: y = (or +=) the sum over `count` matrices A, whose rows are at a[v] + from, of A B: over
 // `depth` terms each, for which b goes on.
-template <int NL, int MR>
-static void product_block(float* y, size_t y_row, const float* const* a, int count, size_t from, const Factors& f,
-                          const float* b, size_t b_row, int depth, bool add)
+template <int NL, int MR, class E>
+static void product_block(float* y, size_t y_row, const E* const* a, int count, size_t from, const Factors& f,
+                          const E* b, size_t b_row, int depth, bool add)
 {
     Lanes sum[MR][NL] = {};
     VP_UNROLL for (int r = 0; r < MR; r++)
@@ -34,13 +34,13 @@ static void product_block(float* y, size_t y_row, const float* const* a, int cou
             VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = lanes_at(y + r * y_row + l * VP_LANES);
     }
     for (int v = 0; v < count; v++) {
-        const float* row[MR];
+        const E* row[MR];
         VP_UNROLL for (int r = 0; r < MR; r++) row[r] = a[v] + from + r * f.a_row;
         for (size_t k = 0, end = depth * f.a_step; k < end; k += f.a_step, b += b_row) {
-            Lanes column[NL];
+            decltype(kept_lanes_at(b)) column[NL];
             VP_UNROLL for (int l = 0; l < NL; l++) column[l] = kept_lanes_at(b + l * VP_LANES);
             VP_UNROLL for (int r = 0; r < MR; r++) {
-                const Lanes e = all_lanes(row[r][k]);
+                const auto e = all_lanes(row[r][k]);
                 VP_UNROLL for (int l = 0; l < NL; l++) sum[r][l] = fma_lanes(column[l], e, sum[r][l]);
             }
         }
@@ -102,7 +102,8 @@ struct Ahead {
 };
 
 // Any number of rows of op(A), of one panel, of `count` of them, by up to a panel of columns, of which B has whole registers.
-static void product_rows(float* y, size_t y_row, const float* const* a, int count, int rows, const Factors& f, const float* b,
+template <class E>
+static void product_rows(float* y, size_t y_row, const E* const* a, int count, int rows, const Factors& f, const E* b,
                          size_t b_row, int depth, bool add, int valid, const Ahead& ahead)
 {
     const int passes = (rows + VP_VECTORS - 1) / VP_VECTORS;
@@ -215,6 +216,42 @@ VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
     });
 }
 
+#if VP_ROUNDS
+// The same of what is rounded: of rows of M one below the other, pairs, a block of which is made at a time.
+VP_ROUTINE void rounded_packed_matmul(const Vp& vp, const PackedMatmul& i, int r, int i0, int i1, int j0, int j1)
+{
+    const int inner = (int)i.inner, columns = (int)i.columns, pairs = (inner + 1) / 2;
+    const Factors f = {nullptr, nullptr, VP_PANEL, 0, 1, VP_PANEL, 0, columns, false};
+    const float* row[2 * MATMUL_DEPTH];
+    Pair packed[MATMUL_DEPTH][VP_PANEL];
+    for (int k = 0; k < pairs; k += MATMUL_DEPTH) {
+        const int depth = least(MATMUL_DEPTH, pairs - k);
+        for (int s = 0, first = 0, width; s < i.x.count; s++, first += width / columns) {
+            const float* m = segment(vp, i.x, s, &width).row(r);
+            for (int q = most(first, 2 * k); q < least(first + width / columns, 2 * (k + depth)); q++)
+                row[q - 2 * k] = m + (size_t)(q - first) * columns;
+        }
+        if (2 * (k + depth) > inner) row[2 * depth - 1] = nullptr;
+        for (int j = j0; j < j1; j += VP_PANEL) {
+            const int valid = least(VP_PANEL, j1 - j);
+            if (valid < VP_PANEL) memset(packed, 0, sizeof packed);
+            for (int q = 0; q < depth; q++) {
+                const float* second = row[2 * q + 1];
+                pair_rows(packed[q], row[2 * q] + j, second ? second + j : nullptr, valid);
+            }
+            const Flushing flushing;
+            for (int p = i0, rows; p < i1; p += rows) {
+                rows = least(i1 - p, VP_PANEL - p % VP_PANEL);
+                const Pair* a = (Pair*)(vp.pool + i.weights) + ((size_t)(p / VP_PANEL) * pairs + k) * VP_PANEL + p % VP_PANEL;
+                const bool add = k > 0 || i.head.flags & ACCUMULATE;
+                product_rows(i.dst.row(r) + (size_t)p * columns + j, columns, &a, 1, rows, f, packed[0], VP_PANEL, depth, add,
+                             valid, {});
+            }
+        }
+    }
+}
+#endif
+
 // dst[r] = W M[r], W in packed panels; M may lie in several segments, one below the other.
 VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
 {
@@ -222,6 +259,16 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
     Factors f = {nullptr, nullptr, VP_PANEL, (size_t)i.inner * VP_PANEL, 1, VP_PANEL, 0, columns, false};
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         const int panels = (u1 - 1) / columns / VP_PANEL - u0 / columns / VP_PANEL + 1;
+#if VP_ROUNDS
+        if (i.head.flags & BF16) {
+            if (r0 < r1) count_floats(vp, (size_t)panels * ((i.inner + 1) / 2) * VP_PANEL);
+            for (int r = r0; r < r1; r++)
+                for_rectangles(u0, u1, columns, [&](int i0, int i1, int j0, int j1) {
+                    rounded_packed_matmul(vp, i, r, i0, i1, j0, j1);
+                });
+            return;
+        }
+#endif
         if (r0 < r1) count_floats(vp, (size_t)panels * i.inner * VP_PANEL);
         for (int r = r0; r < r1; r++)
             for_rectangles(u0, u1, columns, [&](int i0, int i1, int j0, int j1) {
@@ -237,10 +284,63 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
     });
 }
 
+#if VP_ROUNDS
+// The gradient below of what is rounded: pairs of columns of a matrix, the last one beside zeros.
+VP_ROUTINE void rounded_packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient& i)
+{
+    enum { MOST_PAIRS = MATMUL_DEPTH / 2 };
+    const int rows = i.head.width, inner = (int)i.inner, columns = (int)i.columns, pass = most(1, MATMUL_DEPTH / columns);
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    Pair packed[MATMUL_DEPTH][VP_PANEL], factors[VP_TILE_COLUMNS][MATMUL_DEPTH], of_panel[VP_PANEL][MOST_PAIRS];
+    float sum[VP_TILE_COLUMNS][VP_PANEL];
+    for (int r = 0; r < most(1, i.head.n); r += pass) {
+        const int count = least(pass, i.head.n - r);
+        for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
+            count_floats(vp, (size_t)(to - from) * VP_PANEL * (r == 0 && !accumulate ? 1 : 2));
+            const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+            memset(sum, 0, sizeof sum);
+            for (int k = 0; k < columns; k += MATMUL_DEPTH) {
+                const int depth = least(MATMUL_DEPTH, columns - k), pairs = (depth + 1) / 2;
+                const auto round_rows = [&](Pair* words, const float* x) {
+                    words[pairs - 1] = 0;
+                    round_row((uint16_t*)words, x + k, depth);
+                };
+                for (int v = 0; v < count; v++) {
+                    const float* dy = i.dy.row(r + v) + (size_t)panel * VP_PANEL * columns;
+                    for (int p = 0; p < VP_PANEL; p++) {
+                        if (p < valid) round_rows(of_panel[p], dy + (size_t)p * columns);
+                        else memset(of_panel[p], 0, sizeof of_panel[p]);
+                    }
+                    transpose_block((float*)packed[v * pairs], VP_PANEL, (float*)of_panel[0], MOST_PAIRS, VP_PANEL, pairs);
+                    for (int s = 0, first = 0, width; s < i.x.count; s++, first += width / columns) {
+                        const float* x = segment(vp, i.x, s, &width).row(r + v);
+                        for (int c = most(from, first); c < least(to, first + width / columns); c++)
+                            round_rows(factors[c - from] + v * pairs, x + (size_t)(c - first) * columns);
+                    }
+                }
+                const Factors f = {nullptr, nullptr, NO_PANELS, 0, MATMUL_DEPTH, 1, 0, rows, true};
+                const Pair* a = factors[0];
+                const Flushing flushing;
+                product_rows(sum[0], VP_PANEL, &a, 1, to - from, f, packed[0], VP_PANEL, count * pairs, k > 0, VP_PANEL, {});
+            }
+            float* g = vp.pool + i.gradient + ((size_t)panel * inner + from) * VP_PANEL;
+            const float* of = sum[0];
+            const int floats = (to - from) * VP_PANEL;
+            const Flushing flushing;
+            if (r == 0 && !accumulate) memcpy(g, of, floats * sizeof(float));
+            else VP_SIMD for (int p = 0; p < floats; p++) g[p] += of[p];
+        });
+    }
+}
+#endif
+
 // G = (or +=) sum over r of dY[r] M[r]^T, packed like W. As in `outer`, an element sums the columns of some matrices in
 // order, then these sums.
 VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient& i)
 {
+#if VP_ROUNDS
+    if (i.head.flags & BF16) return rounded_packed_matmul_gradient(vp, i);
+#endif
     const int rows = i.head.width, inner = (int)i.inner, columns = (int)i.columns;
     const int pass = most(1, MATMUL_DEPTH / columns);
     const bool accumulate = i.head.flags & ACCUMULATE;

@@ -3,55 +3,43 @@
 // vector registers; every row's sum runs over the columns in order, whatever the tile: results do not depend on slicing.
 // The transpose is packed the same way, so that both products stream panels and no VP adds into another's rows.
 
-typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
-enum { REGISTERS = VP_PANEL / VP_LANES };  // that a panel's rows fill
-enum { LINE = 16 };                         // floats of a line of the cache
+// What a product reads: floats in segments, or pairs that were made of them.
+struct Floats : Segments {
+    static int columns(const Matvec& i) { return (int)i.columns; }
+    static const float* weights(const Vp& vp, const Matvec& i) { return vp.pool + i.weights; }
+    VP_DEVICE Operand segment_rows(const Vp& vp, int s, int* width) const { return segment(vp, *this, s, width); }
+};
+#if VP_ROUNDS
+struct Rounded {
+    const Pair* words;
+    int first, pairs, count = 1;  // first: the vector that lies first; pairs: of each
+    static int columns(const Matvec& i) { return ((int)i.columns + 1) / 2; }
+    static const Pair* weights(const Vp& vp, const Matvec& i) { return (const Pair*)(vp.pool + i.weights); }
+    VP_DEVICE const Rounded& segment_rows(const Vp&, int, int* width) const { return *width = pairs, *this; }
+    VP_DEVICE const Pair* row(int r) const { return words + (size_t)(r - first) * pairs; }
+};
 
-// a * b + c, fused as fma_ is, for a vector register. Loops over lanes the compiler vectorises, but it may keep their sums
-// in memory; values of this type it does not.
-VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
+// Vectors [r0, r1), their segments one after the other.
+VP_ROUTINE Rounded rounded(const Vp& vp, const Matvec& i, int r0, int r1)
 {
-#if defined(__AVX512F__) && VP_LANES == 16 && !defined(__clang__)
-    return (Lanes)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
-#elif defined(__FMA__) && VP_LANES == 8 && !defined(__clang__)
-    return (Lanes)__builtin_ia32_vfmaddps256(a, b, c);
-#elif defined(__clang__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
-    return __builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-    for (int l = 0; l < VP_LANES; l++) c[l] = fma_(a[l], b[l], c[l]);
-    return c;
-#else
-    return a * b + c;
+    const int columns = (int)i.columns, pairs = (columns + 1) / 2;
+    Pair* words = vp.scratch->take((size_t)(r1 - r0) * pairs);
+    for (int s = 0, first = 0, width; s < i.x.count; s++, first += width) {
+        const Operand x = segment(vp, i.x, s, &width);
+        for (int r = r0; r < r1; r++) round_row((uint16_t*)(words + (size_t)(r - r0) * pairs) + first, x.row(r), width);
+    }
+    for (int r = r0; r < r1 && columns % 2; r++) words[(size_t)(r - r0 + 1) * pairs - 1] &= 0xffff;
+    return {words, r0, pairs};
+}
 #endif
-}
-
-VP_DEVICE Lanes all_lanes(float x) { return x - Lanes{}; }  // nothing is subtracted: of all values that leaves the bits
-
-VP_DEVICE Lanes lanes_at(const float* p)
-{
-    Lanes x;
-    memcpy(&x, p, sizeof x);
-    return x;
-}
-VP_DEVICE void put_lanes(float* p, Lanes x) { memcpy(p, &x, sizeof x); }
-
-// For several products: else the compiler may load them again for each, and loads would be the bound.
-VP_DEVICE Lanes kept_lanes_at(const float* p)
-{
-    Lanes x = lanes_at(p);
-#if defined(__x86_64__)
-    asm("" : "+v"(x));
-#endif
-    return x;
-}
 
 // NV vectors times NP panels, or times the first NR registers of a panel's rows, one pass over the columns.
-template <int NP, int NV, int NR = REGISTERS>
-static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
+template <int NP, int NV, int NR = REGISTERS, class X>
+static void panel_product(const Vp& vp, const Matvec& i, const X& x, int panel, int row)
 {
     Lanes sum[NP][NV][NR] = {};
-    const int columns = (int)i.columns, first = panel * VP_PANEL, valid = least(NP * VP_PANEL, i.head.width - first);
-    const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
+    const int columns = x.columns(i), first = panel * VP_PANEL, valid = least(NP * VP_PANEL, i.head.width - first);
+    const auto* w = x.weights(vp, i) + (size_t)panel * columns * VP_PANEL;
     float* y[NV];
     VP_UNROLL for (int k = 0; k < NV; k++) {  // stores would wait for what they overwrite to come from memory
         y[k] = i.dst.row(row + k) + first;
@@ -59,17 +47,17 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     }
     for (int s = 0; s < x.count; s++) {
         int width;
-        const Operand segment_rows = segment(vp, x, s, &width);
-        const float* v[NV];
+        const auto segment_rows = x.segment_rows(vp, s, &width);
+        decltype(w) v[NV];
         for (int k = 0; k < NV; k++) v[k] = segment_rows.row(row + k);
         for (int c = 0; c < width; c++) {
-            Lanes column[NP][NR];
+            decltype(kept_lanes_at(w)) column[NP][NR];
             VP_UNROLL for (int q = 0; q < NP; q++) {
                 VP_UNROLL for (int l = 0; l < NR; l++)
                     column[q][l] = kept_lanes_at(w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES);
             }
             VP_UNROLL for (int k = 0; k < NV; k++) {
-                const Lanes e = all_lanes(v[k][c]);
+                const auto e = all_lanes(v[k][c]);
                 VP_UNROLL for (int q = 0; q < NP; q++) {
                     VP_UNROLL for (int l = 0; l < NR; l++) sum[q][k][l] = fma_lanes(column[q][l], e, sum[q][k][l]);
                 }
@@ -117,19 +105,19 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
 }
 
 // One panel; of one with few rows only the registers that they fill.
-template <int NV> VP_DEVICE void one_panel(const Vp& vp, const Matvec& i, int panel, int row)
+template <int NV, class X> VP_DEVICE void one_panel(const Vp& vp, const Matvec& i, const X& x, int panel, int row)
 {
-    if (i.head.width - panel * VP_PANEL > VP_LANES) return panel_product<1, NV>(vp, i, i.x, panel, row);
-    panel_product<1, NV, 1>(vp, i, i.x, panel, row);
+    if (i.head.width - panel * VP_PANEL > VP_LANES) return panel_product<1, NV>(vp, i, x, panel, row);
+    panel_product<1, NV, 1>(vp, i, x, panel, row);
 }
 
 // Vectors [r0, r1) times panels [p0, p1), NP panels at a time; fewer vectors than a pass takes.
-template <int NP, int NV>
-VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1)
+template <int NP, int NV, class X>
+VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, const X& x, int r0, int p0, int p1)
 {
     int p = p0;
-    for (; p + NP <= p1; p += NP) panel_product<NP, NV>(vp, i, i.x, p, r0);
-    for (; p < p1; p++) one_panel<NV>(vp, i, p, r0);
+    for (; p + NP <= p1; p += NP) panel_product<NP, NV>(vp, i, x, p, r0);
+    for (; p < p1; p++) one_panel<NV>(vp, i, x, p, r0);
 }
 
 // Panels that go together with NV vectors: so many that their sums take 16 registers at most, and with a column of each
@@ -147,47 +135,54 @@ template <int NV> VP_DEVICE constexpr int panels_at_once()
 }
 
 // n vectors, at least two and at most NV, times one panel.
-template <int NV> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, int panel, int row, int n)
+template <int NV, class X> VP_DEVICE void one_pass(const Vp& vp, const Matvec& i, const X& x, int panel, int row, int n)
 {
-    if (n == NV) return one_panel<NV>(vp, i, panel, row);
-    if constexpr (NV > 2) one_pass<NV - 1>(vp, i, panel, row, n);
+    if (n == NV) return one_panel<NV>(vp, i, x, panel, row);
+    if constexpr (NV > 2) one_pass<NV - 1>(vp, i, x, panel, row, n);
 }
 
 enum { BLOCK_FLOATS = 1 << 16 };  // of vectors that one block has at most: 256 KiB
 
 // Panel by panel, all vectors: a panel is read once and stays in the cache while the vectors pass. With few vectors
 // several panels go together, to keep as many sums in flight.
-VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, int p0, int p1)
+template <class X>
+VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0, int r1, int p0, int p1)
 {
-    // Of many vectors, blocks that stay in the second-level cache while all panels pass, of nearly equal size.
-    const int most_at_once = most(BLOCK_FLOATS / (int)i.columns, 4 * VP_VECTORS);
-    if (r1 - r0 > most_at_once) {
-        const int blocks = (r1 - r0 + most_at_once - 1) / most_at_once;
-        for (int k = 0; k < blocks; k++)
-            panels_product(vp, i, r0 + share(r1 - r0, k, blocks), r0 + share(r1 - r0, k + 1, blocks), p0, p1);
-        return;
-    }
-    if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * i.columns * VP_PANEL);
+    if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * x.columns(i) * VP_PANEL);
     switch (r1 - r0) {
-    case 1: return few_vectors<panels_at_once<1>(), 1>(vp, i, r0, p0, p1);
-    case 2: return few_vectors<panels_at_once<2>(), 2>(vp, i, r0, p0, p1);
-    case 3: return few_vectors<panels_at_once<3>(), 3>(vp, i, r0, p0, p1);
-    case 4: return few_vectors<panels_at_once<4>(), 4>(vp, i, r0, p0, p1);
+    case 1: return few_vectors<panels_at_once<1>(), 1>(vp, i, x, r0, p0, p1);
+    case 2: return few_vectors<panels_at_once<2>(), 2>(vp, i, x, r0, p0, p1);
+    case 3: return few_vectors<panels_at_once<3>(), 3>(vp, i, x, r0, p0, p1);
+    case 4: return few_vectors<panels_at_once<4>(), 4>(vp, i, x, r0, p0, p1);
     }
     const int passes = (r1 - r0 + VP_VECTORS - 1) / VP_VECTORS;  // of nearly equal size: a short one would waste lanes
     for (int p = p0; p < p1; p++) {
         for (int k = 0; k < passes; k++) {
             const int r = r0 + share(r1 - r0, k, passes), n = r0 + share(r1 - r0, k + 1, passes) - r;
-            one_pass<VP_VECTORS>(vp, i, p, r, n);
+            one_pass<VP_VECTORS>(vp, i, x, p, r, n);
         }
     }
 }
 
-// dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised).
+// dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised). Of many
+// vectors, blocks that stay in the second-level cache while all panels pass, of nearly equal size.
 VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        panels_product(vp, i, r0, r1, u0 / VP_PANEL, (u1 + VP_PANEL - 1) / VP_PANEL);
+        const int p0 = u0 / VP_PANEL, p1 = (u1 + VP_PANEL - 1) / VP_PANEL;
+        const int most_at_once = most(BLOCK_FLOATS / (int)i.columns, 4 * VP_VECTORS);
+        const int blocks = most(1, (r1 - r0 + most_at_once - 1) / most_at_once);
+        for (int k = 0; k < blocks; k++) {
+            const int from = r0 + share(r1 - r0, k, blocks), to = r0 + share(r1 - r0, k + 1, blocks);
+#if VP_ROUNDS
+            if (i.head.flags & BF16) {
+                const Flushing flushing;
+                panels_product(vp, i, rounded(vp, i, from, to), from, to, p0, p1);
+                continue;
+            }
+#endif
+            panels_product(vp, i, Floats{i.x}, from, to, p0, p1);
+        }
     });
 }
 
@@ -204,9 +199,9 @@ struct Soon {
 
 // NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero). Meanwhile a line of each
 // later[k] + offset is asked for.
-template <int NC>
-static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
-                          int n, const float* const* later, size_t offset, const Soon& soon)
+template <int NC, class E, class L>
+static void outer_columns(float* to, const float* from, const E* const* x, size_t column, const E (*dy)[VP_PANEL],
+                          int n, const L* const* later, size_t offset, const Soon& soon)
 {
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
@@ -219,12 +214,12 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
         for (; k < end; k++, line += step) {
             __builtin_prefetch(line);
             __builtin_prefetch(later[k] + offset, 0, 2);
-            const float* v = x[k] + column;
-            Lanes d[REGISTERS];
+            const E* v = x[k] + column;
+            decltype(kept_lanes_at(v)) d[REGISTERS];
             VP_UNROLL for (int q = 0; q < REGISTERS; q++) d[q] = kept_lanes_at(dy[k] + q * VP_LANES);
             VP_UNROLL for (int c = 0; c < NC; c++) {
                 asm("" : "+r"(v));  // else these loads become one, and shuffles that take longer than broadcasts from memory
-                const Lanes e = all_lanes(v[c]);
+                const auto e = all_lanes(v[c]);
                 VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
             }
         }
@@ -239,8 +234,8 @@ static void outer_columns(float* to, const float* from, const float* const* x, s
 
 // Up to R rows from `row` on of a panel that few rows fill, by FEW_COLUMNS columns: lanes hold columns, so that none is idle.
 enum { FEW_COLUMNS = 4 * VP_LANES, FEW_ROWS = most(1, VP_VECTORS * REGISTERS / 5) };
-template <int R>
-static void outer_rows(float* to, const float* from, const float* const* x, size_t column, const float (*dy)[VP_PANEL],
+template <int R, class E>
+static void outer_rows(float* to, const float* from, const E* const* x, size_t column, const E (*dy)[VP_PANEL],
                        int row, int rows, int n)
 {
     if constexpr (R > 1) {
@@ -248,10 +243,10 @@ static void outer_rows(float* to, const float* from, const float* const* x, size
     }
     Lanes sum[R][4] = {};
     for (int k = 0; k < n; k++) {
-        Lanes e[4];
+        decltype(kept_lanes_at(x[k])) e[4];
         VP_UNROLL for (int l = 0; l < 4; l++) e[l] = kept_lanes_at(x[k] + column + l * VP_LANES);
         VP_UNROLL for (int r = 0; r < R; r++) {
-            const Lanes d = all_lanes(dy[k][row + r]);
+            const auto d = all_lanes(dy[k][row + r]);
             VP_UNROLL for (int l = 0; l < 4; l++) sum[r][l] = fma_lanes(d, e[l], sum[r][l]);
         }
     }
@@ -262,6 +257,21 @@ static void outer_rows(float* to, const float* from, const float* const* x, size
             to[at] = from ? from[at] + found : found;
         }
 }
+
+#if VP_ROUNDS
+// Columns [from, to) of rows [r, r + n) of x, as pairs of rows, which lie VP_TILE_COLUMNS words apart.
+VP_ROUTINE void pair_columns(const Vp& vp, const Segments& x, Pair* to, int r, int n, int from, int end)
+{
+    for (int s = 0, first = 0, width; s < x.count && first < end; s++, first += width) {
+        const Operand found = segment(vp, x, s, &width);
+        const int c = most(from, first), count = least(end, first + width) - c;
+        for (int k = 0; k < n && count > 0; k += 2) {
+            const float* second = k + 1 < n ? found.row(r + k + 1) + c - first : nullptr;
+            pair_rows(to + k / 2 * VP_TILE_COLUMNS + c - from, found.row(r + k) + c - first, second, count);
+        }
+    }
+}
+#endif
 
 // G = (or +=) sum over n rows of dy x^T, packed like W, tile by tile of this VP. Every element sums the rows of a pass in
 // order, then the passes: one long chain of single-precision sums would lose digits. Where `finish` is given, the
@@ -327,8 +337,65 @@ VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish, S soon_wanted)
     }
 }
 
+#if VP_ROUNDS
+// The same of what is rounded: pairs of rows, the last one beside zeros.
+template <bool FINISH, class Args, class F> VP_DEVICE void rounded_outer_tiles(const Vp& vp, const Args& i, F finish)
+{
+    enum { PAIRS_OF_ROWS = OUTER_ROWS / 2 };
+    const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    const int across = OwnTiles(vp, rows, columns).across;
+    Pair dy[PAIRS_OF_ROWS][VP_PANEL], *const all_x = vp.scratch->take((size_t)across * PAIRS_OF_ROWS * VP_TILE_COLUMNS);
+    float finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
+    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);
+    for (int pass = 0; pass < passes; pass++) {
+        const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r), pairs = (n + 1) / 2;
+        const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
+        int loaded_panel = -1, visited = 0;
+        for_tiles(vp, rows, columns, [&](int panel, int from, int to, int tile) {
+            count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));
+            const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+            if (panel != loaded_panel) {
+                if (valid < VP_PANEL) memset(dy, 0, pairs * sizeof dy[0]);
+                for (int k = 0; k < n; k += 2) {
+                    const float* second = k + 1 < n ? i.dy.row(r + k + 1) + panel * VP_PANEL : nullptr;
+                    pair_rows(dy[k / 2], i.dy.row(r + k) + panel * VP_PANEL, second, valid);
+                }
+                loaded_panel = panel;
+            }
+            Pair* const x = all_x + (size_t)tile * PAIRS_OF_ROWS * VP_TILE_COLUMNS;
+            if (visited++ < across) pair_columns(vp, i.x, x, r, n, from, to);
+            const Pair* row[PAIRS_OF_ROWS];
+            for (int k = 0; k < pairs; k++) row[k] = x + k * VP_TILE_COLUMNS;
+            float* const gradient = vp.pool + i.gradient + ((size_t)panel * columns + from) * VP_PANEL;
+            {
+                const Flushing flushing;
+                for (int c = from, step; c < to; c += step) {
+                    float* g = (last ? finished : gradient) + (c - from) * VP_PANEL;
+                    const float* before = fresh ? nullptr : gradient + (c - from) * VP_PANEL;
+                    const bool few = valid <= VP_PANEL / 2 && pairs >= 3 * valid && c + FEW_COLUMNS <= to;
+                    step = few ? FEW_COLUMNS : c + VP_VECTORS <= to ? VP_VECTORS : c + 4 <= to ? 4 : 1;
+                    const Soon soon = {};
+                    if (few) {
+                        if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));
+                        for (int k = 0; k < valid; k += FEW_ROWS)
+                            outer_rows<FEW_ROWS>(g, before, row, c - from, dy, k, least(FEW_ROWS, valid - k), pairs);
+                    } else if (step == VP_VECTORS) outer_columns<VP_VECTORS>(g, before, row, c - from, dy, pairs, row, 0, soon);
+                    else if (step == 4) outer_columns<4>(g, before, row, c - from, dy, pairs, row, 0, soon);
+                    else outer_columns<1>(g, before, row, c - from, dy, pairs, row, 0, soon);
+                }
+            }
+            if (last) finish(panel, from, to, finished);
+        });
+    }
+}
+#endif
+
 VP_ROUTINE void outer(const Vp& vp, const Outer& i)
 {
+#if VP_ROUNDS
+    if (i.head.flags & BF16) return rounded_outer_tiles<false>(vp, i, [](int, int, int, const float*) {});
+#endif
     outer_tiles<false>(vp, i, [](int, int, int, const float*) {}, [](int, int, Soon&) {});
 }
 
@@ -348,50 +415,37 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
     });
 }
 
-// ---- transposing squares of VP_LANES x VP_LANES floats
-#if defined(__clang__)
-#define VP_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-typedef int LaneNumbers __attribute__((vector_size(VP_LANES * 4)));
-#define VP_PICK(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
-#endif
-
-// Within every SPAN lanes of a and then b, the units of UNIT lanes whose number is even, or odd.
-template <int UNIT, int SPAN, int ODD, size_t... LANE> VP_DEVICE Lanes every_other(Lanes a, Lanes b, std::index_sequence<LANE...>)
+#if VP_ROUNDS
+// Weights of a tile as products read them: pairs of columns, and those of rows in the transpose, behind the former.
+VP_ROUTINE void store_pairs(const Vp& vp, const float* w, float* transposed, int rows, int columns, int panel, int from, int to)
 {
-    constexpr auto from = [](int lane) {
-        const int at = (lane % SPAN / UNIT * 2 + ODD) * UNIT;
-        return lane / SPAN * SPAN + at % SPAN + at / SPAN * VP_LANES + lane % UNIT;
-    };
-    return VP_PICK(a, b, from(LANE)...);
-}
-
-// Parts rows that are UNIT apart: even units of lanes go to the first half of them. Two rounds transpose squares of 4 units.
-template <int UNIT, int SPAN> VP_DEVICE void part_units(Lanes (&a)[VP_LANES])
-{
-    const std::make_index_sequence<VP_LANES> lanes;
-    Lanes b[VP_LANES];
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) {
-        const int t = r % SPAN / UNIT, to = r - t * UNIT + t / 2 * UNIT;
-        if (t % 2) continue;
-        b[to] = every_other<UNIT, SPAN, 0>(a[r], a[r + UNIT], lanes);
-        b[to + SPAN / 2] = every_other<UNIT, SPAN, 1>(a[r], a[r + UNIT], lanes);
+    const int height = (rows + 1) / 2, pairs = (columns + 1) / 2, panels = (rows + VP_PANEL - 1) / VP_PANEL;
+    const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+    count_floats(vp, (size_t)((to - from + 1) / 2) * VP_PANEL + (size_t)(to - from) * ((valid + 1) / 2));
+    Pair* own = (Pair*)transposed + (int64_t)(panel - panels) * pairs * VP_PANEL + from / 2 * VP_PANEL;
+    for (int c = from; c < to; c += 2, own += VP_PANEL) {
+        const float* column = w + (c - from) * VP_PANEL;
+        pair_rows(own, column, c + 1 < to ? column + VP_PANEL : nullptr, VP_PANEL);
     }
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
+    enum { HIGH = VP_PANEL / 2 };
+    Pair tile[VP_TILE_COLUMNS][HIGH];
+    round_row((uint16_t*)tile, w, (to - from) * VP_PANEL);
+    if (valid % 2)
+        for (int c = 0; c < to - from; c++) tile[c][valid / 2] &= 0xffff;
+    for (int c = from; c < to;) {
+        Pair* column = (Pair*)transposed + ((size_t)(c / VP_PANEL) * height + panel * HIGH) * VP_PANEL + c % VP_PANEL;
+        const Pair* source = tile[c - from];
+        if (c + VP_LANES <= to && valid == VP_PANEL && HIGH % VP_LANES == 0) {
+            for (int p = 0; p < HIGH; p += VP_LANES)
+                transpose_square((float*)column + (size_t)p * VP_PANEL, VP_PANEL, (const float*)source + p, HIGH);
+            c += VP_LANES;
+        } else {
+            for (int p = 0; p < (valid + 1) / 2; p++) column[(size_t)p * VP_PANEL] = source[p];
+            c++;
+        }
+    }
 }
-
-// to[c][r] = from[r][c]; floats from one row to the next are given. All shuffles stay within 4 lanes or move 4: others are
-// slower.
-VP_DEVICE void transpose_square(float* to, size_t to_row, const float* from, size_t from_row)
-{
-    Lanes a[VP_LANES];
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = lanes_at(from + r * from_row);
-    part_units<1, 4>(a);
-    part_units<1, 4>(a);
-    if constexpr (VP_LANES >= 8) part_units<4, VP_LANES>(a);
-    if constexpr (VP_LANES == 16) part_units<4, VP_LANES>(a);
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) put_lanes(to + r * to_row, a[r]);
-}
+#endif
 
 // A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.
 // FUSED: g comes from the cache. Where a whole square of VP_LANES fits it is transposed in registers: storing float by float takes as long as the rest.
@@ -406,6 +460,9 @@ VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const fl
     run.g = g;
     step_run<Rule>(vp, i, run, (to - from) * VP_PANEL, h);
     const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+#if VP_ROUNDS
+    if (i.head.flags & PAIRS) return store_pairs(vp, w, vp.pool + i.transposed, rows, columns, panel, from, to);
+#endif
     count_floats(vp, (size_t)(to - from) * valid);
     for (int c = from; c < to;) {
         float* column = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL + c % VP_PANEL;
@@ -436,6 +493,9 @@ template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpda
 {
     const Hyper h = hyper_of(vp, i.hyper);
     const auto update = [&](int panel, int from, int to, const float* g) { update_tile<Rule, true>(vp, i, h, g, panel, from, to); };
+#if VP_ROUNDS
+    if (i.head.flags & BF16) return rounded_outer_tiles<true>(vp, i, update);
+#endif
     outer_tiles<true>(vp, i, update, [&](int panel, int column, Soon& soon) {
         const Weights at = weights_of(vp, i).from(((size_t)panel * i.columns + column) * VP_PANEL);
         soon.add(at.w);

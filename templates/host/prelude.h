@@ -76,6 +76,7 @@ struct Vp {
     Slices slices;         // what is this one's of it
     int why = 0;           // the launch is to be stopped; 0: it is not
     struct Timeline* timeline = nullptr;  // its own, if it records one
+    struct Scratch* scratch = nullptr;    // its own, where products may round (host/pairs.h)
 };
 
 // ---- how a virtual processor runs over its slice: a thread of a host does one thing after the other, in vector registers

@@ -239,6 +239,8 @@ def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrar
     """The kernel of the cpu target for a tile, as `HostLibrary` has it."""
     name = f"{tile.name}-rounding" if rounds else tile.name
     flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", name)
+    if rounds and tile.isa == "avx512" and "avx512_bf16" in cpu_features():
+        flags = (*flags, "-mavx512bf16")
     source = render_cpu(tile, rounds=rounds)
     return HostLibrary(f"kernel-{name}", "the kernel source", source, flags, label, target=target)
 

@@ -94,7 +94,9 @@ ROUTINES = (  # of both
     "elementwise.cuh", "ops/elementwise.cuh", "ops/rowwise.cuh", "ops/lists.cuh", "random.cuh", "guard.cuh",
     "optimizers.cuh",
 )  # fmt: skip
-HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/matrix.cuh", "host/matmul.cuh")
+HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/lanes.h")
+HOST_PAIRS = ("host/pairs.h",)  # where products round
+HOST_MATRICES = ("host/matrix.cuh", "host/matmul.cuh")
 CUDA_ROUTINES = (
     *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", "cuda/loads.cuh", "cuda/staging.cuh", "cuda/products.cuh",
     "cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh",
@@ -170,7 +172,7 @@ def render_cpu(tile: Tile, named: bool = False, rounds: bool = False) -> str:
         configuration=_configuration(tile) | (_ROUNDS if rounds else {}),
         chip=None,
         headers=_joined(HOST_HEADERS, named),
-        routines=_joined(HOST_ROUTINES, named),
+        routines=_joined(HOST_ROUTINES + HOST_PAIRS * rounds + HOST_MATRICES, named),
         bounds="",
         parameter="Vp vp",
         enter="vp.position = entry_point(vp);",

@@ -404,7 +404,9 @@ def pairs(matrix: NDArray[np.float32], precision: Precision) -> NDArray[np.float
     Returns:
         (rows, half of the columns, rounded up); beside a last column there are zeros.
     """
-    rounded = precision.round(matrix).view(np.uint32) >> np.uint32(16)
+    tiny = np.finfo(np.float32).tiny  # below it products take all for zero, and so do kernels that write pairs
+    normal = np.where(np.abs(matrix) < tiny, np.copysign(np.float32(0), matrix), matrix)
+    rounded = precision.round(normal).view(np.uint32) >> np.uint32(16)
     if matrix.shape[1] % 2:
         rounded = np.pad(rounded, ((0, 0), (0, 1)))
     return np.ascontiguousarray(rounded[:, 0::2] | rounded[:, 1::2] << np.uint32(16)).view(np.float32)
