@@ -4,7 +4,7 @@
 // (on aarch64 not of sums that only rounding makes normal; where no mode of the processor makes them zero, they stay).
 typedef Word __attribute__((may_alias)) Pair;
 typedef Word Pairs __attribute__((vector_size(VP_LANES * 4)));
-enum { UPPER = 0xffff0000u };
+const Word UPPER = 0xffff0000u;
 
 #if defined(__AVX512BF16__) && VP_LANES == 16
 #define VP_DOTS 1
