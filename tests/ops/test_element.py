@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
+from vpps.ops.element import BFLOAT16, FLOAT32, WORD_BYTES, ElementType
 from vpps.placement.onchip import ChipOptions, MatrixSpec, known_device, plan_onchip
 from vpps.script.instructions import TABLE
 
 pytestmark = pytest.mark.host
 
-HALF = ElementType("float16", 2)
-
 
 def test_words_are_rounded_up() -> None:
     assert (FLOAT32.bytes, FLOAT32.dtype.itemsize) == (WORD_BYTES, WORD_BYTES)
     assert [FLOAT32.words(n) for n in range(4)] == [0, 1, 2, 3]
-    assert [HALF.words(n) for n in range(4)] == [0, 1, 1, 2]
+    assert [BFLOAT16.words(n) for n in range(4)] == [0, 1, 1, 2]
 
 
 def test_a_narrower_type_takes_fewer_registers() -> None:
@@ -30,11 +28,11 @@ def test_a_narrower_type_takes_fewer_registers() -> None:
 
     registers, weights = planned(FLOAT32)
     assert registers == weights
-    registers, weights = planned(HALF)
+    registers, weights = planned(BFLOAT16)
     assert weights / 2 <= registers < 0.6 * weights
 
 
 def test_operands_are_float32() -> None:
     fields = [field for instruction in TABLE for field in instruction.fields]
     assert {field.element for field in fields} == {FLOAT32}
-    assert replace(fields[0], element=HALF) != fields[0]
+    assert replace(fields[0], element=BFLOAT16) != fields[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
+from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 
 THREADS = 256  # of a thread block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
@@ -14,11 +14,23 @@ SCRATCH_FLOATS = SUM_FLOATS + 4  # and for the verdict of a wait
 KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel takes
 AMPLE_REGISTERS = 128  # that weights take of a thread, at most, where some are left: with more, kernels spilled
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
+KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
+FRAGMENT_ROWS = 16  # of an mma.sync m16n8: slots of fragments have a multiple
+
+
+def stage_of(width: int, fragments: bool) -> int:
+    """Floats from a vector in shared memory to the next, `width` of them taken. With fragments four vectors begin in
+    different quarters of the banks, so that as many lanes of an mma's B operand find theirs at once."""
+    return width + (8 - width) % 32 if fragments else width
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSlot:
     """A slot: `rows` rows for each of the groups of `warps` warps that lie along a row, `columns` columns a lane.
+
+    Of fragments every warp has 32 * `columns` columns, too, dealt to its lanes as the A operand of mma.sync wants it:
+    packed pairs of bf16, tf32, or two tf32 for each. Vectors are its B operand, 8 at a time, whatever the tile.
+    Weights are rounded when a slot is filled, from float32 in the staging buffer. Their gradients are float32.
 
     Attributes:
         at: its first register, or its first unit of shared memory (a float of every thread, 1 KiB of a block).
@@ -26,6 +38,9 @@ class KernelSlot:
         gradient: first register (or unit) of its gradient, where the chip keeps that; else -1.
         trained: whether its matrix has a gradient at all (a transpose has none).
         element: of the weights in it.
+        room: of trained fragments whose gradient the chip does not keep, else -1: first register (or unit) of where it
+            is made, `floats` of them, before it goes to memory. They are free then: nothing is multiplied by any
+            weights any more, and no other gradient is there. (Those of a float32 slot take the place of its weights.)
     """
 
     rows: int
@@ -36,11 +51,23 @@ class KernelSlot:
     gradient: int = -1
     trained: bool = True
     element: ElementType = FLOAT32
+    room: int = -1
 
     @property
     def size(self) -> int:
         """Registers of every thread, or units of shared memory."""
-        return self.element.words(self.rows * self.columns)
+        return self.element.words(self.floats)
+
+    @property
+    def floats(self) -> int:
+        """Likewise, of its gradient."""
+        return self.rows * self.columns
+
+    @property
+    def end(self) -> int:
+        """First register (or unit) behind all that it ever takes."""
+        gradient = max(self.gradient, self.room)
+        return max(self.at + self.size, gradient + self.floats if gradient >= 0 else 0)
 
     @property
     def width(self) -> int:
@@ -51,7 +78,8 @@ class KernelSlot:
         """As members of an enum of the kernel."""
         return (
             f"R = {self.rows}, C = {self.columns}, W = {self.warps}, AT = {self.at}, "
-            f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, TRAINED = {int(self.trained)}"
+            f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, TRAINED = {int(self.trained)}, "
+            f"KIND = {KINDS.index(self.element)}, ROOM = {self.room}"
         )
 
 
@@ -81,7 +109,7 @@ class Chip:
         shared_units: the same in shared memory.
         tile: vectors whose products with the slots are summed up at a time.
         tiles: of a pass: vectors that are brought, multiplied and finished together.
-        stage: floats of a vector in shared memory: the columns of the widest slot.
+        stage: floats of a vector in shared memory: the columns of the widest slot (`stage_of`).
         buffers: for the vectors of a pass, in shared memory; 2 where those of the next one come meanwhile.
         sums: floats of partial sums of a pass.
         results: floats of products that wait for the tail behind them; 0: in the block's scratch memory.
@@ -125,8 +153,13 @@ class Chip:
 
     @property
     def most(self) -> int:
-        """Words that a slot takes of each thread, at most."""
-        return max((s.size for s in self.slots), default=1)
+        """Floats of each thread that a slot's weights or gradients take in the staging buffer, at most."""
+        return max((s.floats for s in self.slots), default=1)
+
+    @property
+    def has_fragments(self) -> bool:
+        """Whether some slots are for tensor cores."""
+        return any(s.element != FLOAT32 for s in self.slots)
 
     @property
     def staged(self) -> int:

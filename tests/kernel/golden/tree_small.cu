@@ -32,16 +32,16 @@
 #define VP_SCALAR       0x40000000u  // a float per row serves every unit,
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
 #define VP_COUNTERS     8           // of signals
-enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128, CHAINED = 256 };  // flags
+enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128, CHAINED = 256, BF16 = 512, TF32 = 1024, PAIRS = 2048 };  // flags
 enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
 // register, or unit of shared memory, of the weights and of their gradient (-1: nowhere)
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1 }; };
-template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 0 }; };
-template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0 }; };
+template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1, KIND = 0, ROOM = -1 }; };
+template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
+template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
 
 // The same for code that is not to be there once for each slot; it ends with one that is none.
 struct SlotShape { int rows, columns, warps; };

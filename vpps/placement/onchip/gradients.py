@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vpps.errors import CapacityError
+from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, MatrixUse
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Place
@@ -62,7 +63,8 @@ def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -
     read once more by a second launch for little beside the weights."""
     roles = [places[name] for name in (matrix.name, f"{matrix.name}^T") if name in places]
     off_chip = all(place.tier == "L2" and place.reason not in (ROW_SLICED, NARROW_ROWS) for place in roles)
-    return off_chip and matrix.element.bytes * matrix.rows * matrix.columns > device.l2_bytes
+    exact = matrix.element == FLOAT32  # what others round is not that of vectors side by side
+    return off_chip and exact and FLOAT32.bytes * matrix.rows * matrix.columns > device.l2_bytes
 
 
 def _check_forced(strategy: Gradients, uses: Mapping[str, MatrixUse]) -> None:
@@ -76,11 +78,13 @@ def _check_forced(strategy: Gradients, uses: Mapping[str, MatrixUse]) -> None:
             continue
         unit = "registers of each thread" if tier == "registers" else "KiB of shared memory"
         total = use.total(strategy)
-        others = [s for s in ("overlay", "passes") if s != strategy and all(u.fits(s) for u in uses.values())]
+        others: list[Gradients] = ["overlay", "passes"]
+        others = [s for s in others if s != strategy and all(u.fits(s) for u in uses.values())]
         advice = f"gradients={others[0]!r} fits"
         if strategy == "registers" and use.weights + use.gradients <= use.budget:
             advice += ", and so does this one without copies of transposes (transposed='atomic')"
         raise CapacityError(
             f"gradients={strategy!r} does not fit: weights take {use.weights}, transposes {use.transposes} and "
-            f"gradients {use.gradients} {unit}, {total} together, and there are {use.budget}; {advice}"
+            f"gradients {use.gradients} {unit}, {total} {'together' if strategy == 'registers' else 'in turn'}, and "
+            f"there are {use.budget}; {advice}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpps.errors import HandleError
 from vpps.kernel.chip import WARPS, Chip
 from vpps.ops.element import FLOAT32, ElementType
+from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.slots import (
     ACCUMULATORS,
@@ -19,6 +20,9 @@ from vpps.placement.onchip.slots import (
     Ownership,
     SlotShape,
     in_slot_order,
+    row_step,
+    sums_of,
+    valid_rpw,
 )
 from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
 from vpps.values import as_count, as_mapping, said_of
@@ -29,6 +33,7 @@ Gradients = Literal["none", "overlay", "registers", "passes", "gemm"]
 
 TIERS = ("registers", "shared", "atomic", "L2")
 TILES = (8, 4, 2, 1)
+MOST_FRAGMENT_ROWS = 64  # of a slot: more only spare few loads of vectors
 PERSISTENT: tuple[Gradients, ...] = ("registers", "overlay")  # strategies that keep gradients on the chip
 
 
@@ -44,7 +49,7 @@ class MatrixSpec:
             transposed product is needed: inference, or operands without gradients.
         trained: whether it has a gradient and is updated.
         uses: how often a launch reads it for each vertex, relative to the other matrices.
-        element: of its weights on the chip and in L2.
+        element: of its weights on the chip; in L2 they are float32.
     """
 
     name: str
@@ -55,6 +60,11 @@ class MatrixSpec:
     trained: bool = True
     uses: float = 1.0
     element: ElementType = FLOAT32
+
+    @property
+    def precision(self) -> str:
+        """Name of that of products with it."""
+        return next((p.name for p in PRECISIONS.values() if p.element == self.element), self.element.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +133,8 @@ class MatrixUse:
 
     def total(self, strategy: Gradients) -> int:
         """What is taken once gradients have their place too."""
-        if strategy == "registers":
-            return self.weights + self.transposes + self.gradients
-        return self.weights + self.transposes
+        weights = self.weights + self.transposes
+        return {"registers": weights + self.gradients, "overlay": max(weights, self.gradients)}.get(strategy, weights)
 
     def fits(self, strategy: Gradients) -> bool:
         return not self.gradients or self.total(strategy) <= self.budget
@@ -155,7 +164,13 @@ class MatrixRole:
 
     @property
     def bytes(self) -> int:
-        return self.floats * self.matrix.element.bytes
+        """In memory."""
+        return self.floats * FLOAT32.bytes
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has a gradient: a transpose has none."""
+        return not self.transposed and self.matrix.trained
 
     def sliced_by_rows(self, n_vps: int) -> bool:
         """Whether its product divides vertices, not units: with fewer units than half the VPs most would idle."""
@@ -297,20 +312,51 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         if not isinstance(tier, str) or tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
             expected = "'registers', 'shared', 'L2' or, of a transpose, 'atomic'"
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected {expected}")
-    _check_rpw(options)
+    _check_reduced(matrices, options)
+    _check_rpw(matrices, options)
     _check_blocks(device, vps, options)
 
 
-def _check_rpw(options: ChipOptions) -> None:
+def _check_reduced(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
+    """What is of float32 alone: products of vectors that nobody rounded, and additions to a transposed product."""
+    for m in matrices:
+        if m.element == FLOAT32:
+            continue
+        exact = f"or have it multiplied in float32: precision={{{m.name!r}: 'float32'}}"
+        if options.gradients == "gemm" and m.trained:
+            raise HandleError(
+                f"gradients='gemm': cuBLAS multiplies vectors as they are, and matrix {m.name!r} has the precision "
+                f"{m.precision}; leave gradients to 'auto', {exact}"
+            )
+        forced = options.tiers.get(f"{m.name}^T")
+        if m.role_t_parts and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
+            by = f"tiers={{{f'{m.name}^T'!r}: 'atomic'}}" if forced else "transposed='atomic'"
+            raise HandleError(
+                f"{by}: partial sums are made of float32 weights, and matrix {m.name!r} has the precision "
+                f"{m.precision}; leave its transpose to the planner, {exact}"
+            )
+
+
+def _check_rpw(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
     if options.rpw is None:
         return
     if options.ownership != "round-robin" or options.rpw < 1:
         raise HandleError(f"rpw={options.rpw}: expected a positive int, and ownership='round-robin' with it")
+    for m in matrices:
+        step = row_step(m.element)
+        if options.rpw % step:
+            raise HandleError(
+                f"rpw={options.rpw}: matrix {m.name!r} has the precision {m.precision}, and tensor cores take {step} rows "
+                f"at a time; try rpw={-(-options.rpw // step) * step}"
+            )
     tile = options.tile or 1
-    if tile > 1 and options.rpw * tile > ACCUMULATORS:
+    sums = sums_carried(matrices, options.rpw, tile)
+    if tile > 1 and sums > ACCUMULATORS:
+        fewer = options.rpw * ACCUMULATORS // sums
+        fits = all(fewer % row_step(m.element) == 0 for m in matrices)
         raise HandleError(
-            f"rpw={options.rpw} with tile={tile} needs {options.rpw * tile} sums in each thread, more than "
-            f"{ACCUMULATORS}; try rpw={ACCUMULATORS // tile}, or leave tile to the planner"
+            f"rpw={options.rpw} with tile={tile} needs {sums} sums in each thread, more than {ACCUMULATORS}; "
+            f"{f'try rpw={fewer}, or ' if fits else ''}leave tile to the planner"
         )
 
 
@@ -333,11 +379,27 @@ def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
         )
 
 
-def tile_for(rpw: int) -> int:
+def sums_carried(matrices: Iterable[MatrixSpec], rpw: int, tile: int) -> int:
+    """Sums in a thread with so many rows per warp, at most."""
+    return max((sums_of(rpw, tile, m.element) for m in matrices), default=0)
+
+
+def tile_for(matrices: Sequence[MatrixSpec], rpw: int) -> int:
     """The largest tile of vertices whose sums fit in a thread's registers, given rows per warp."""
-    return next((tile for tile in TILES if tile * rpw <= ACCUMULATORS), 1)
+    return next((tile for tile in TILES if sums_carried(matrices, rpw, tile) <= ACCUMULATORS), 1)
 
 
-def rows_cap(limits: Limits) -> int:
-    """Most rows R of a slot."""
-    return min(ACCUMULATORS // SHAPED_FOR, limits.max_rows or ACCUMULATORS)
+def rows_cap(limits: Limits, element: ElementType) -> int:
+    """Most rows R of a slot. Of fragments a thread carries a sum for two rows of the 8 vectors: as many as fill the
+    registers that vectors, addresses and sums of float32 slots take."""
+    if element == FLOAT32:
+        return min(ACCUMULATORS // SHAPED_FOR, limits.max_rows or ACCUMULATORS)
+    step = row_step(element)
+    return max(step, min(MOST_FRAGMENT_ROWS, limits.max_rows or MOST_FRAGMENT_ROWS) // step * step)
+
+
+def valid_rpws(roles: Iterable[MatrixRole], budget: int) -> range:
+    """Rows per warp that all roles may have (`valid_rpw`)."""
+    found = [valid_rpw(role.columns, budget, role.matrix.element) for role in roles] or [valid_rpw(1, budget)]
+    step = max(of.step for of in found)
+    return range(step, min(of[-1] + 1 if of else 0 for of in found), step)

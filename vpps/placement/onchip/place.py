@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
-from vpps.kernel.chip import THREADS, WARPS
+from vpps.kernel.chip import THREADS, WARPS, stage_of
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
@@ -20,9 +20,11 @@ from vpps.placement.onchip.holding import (
     Tier,
     roles_of,
     rows_cap,
+    sums_carried,
     tile_for,
+    valid_rpws,
 )
-from vpps.placement.onchip.slots import ACCUMULATORS, SlotShape, pieces, shapes, valid_rpw, whole_rows
+from vpps.placement.onchip.slots import ACCUMULATORS, SlotShape, pieces, shapes, whole_rows
 from vpps.script.slices import most_units
 from vpps.text import KIB
 
@@ -60,9 +62,12 @@ class Room:
         registers: of each thread, for slots.
         shared: bytes for the staging buffer, partial sums and slots.
         tile: vertices in the staging buffer.
-        widest: floats of a vertex in it.
-        largest: floats that a slot takes of each thread, at most.
+        widest: columns of a vertex in it.
+        fragments: whether some slots are for tensor cores.
+        largest: floats of each thread that a slot takes in it, at most.
         tallest: rows R of all slots of a role, at most.
+        gradient: floats of the gradient of a slot of fragments, at most, by tier: room that there must be for it once
+            weights are not needed any more.
         taken: registers, and KiB of shared memory, of the slots so far.
     """
 
@@ -70,9 +75,16 @@ class Room:
     shared: int
     tile: int
     widest: int = 0
+    fragments: bool = False
     largest: int = 0
     tallest: int = 0
+    gradient: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, int] = field(default_factory=lambda: {"registers": 0, "shared": 0})
+
+    @property
+    def stage(self) -> int:
+        """Floats of a vertex in the staging buffer."""
+        return stage_of(self.widest, self.fragments)
 
     @property
     def sums(self) -> int:
@@ -82,32 +94,44 @@ class Room:
     @property
     def staged(self) -> int:
         """Floats of the staging buffer. An update brings the weights or gradients of a whole slot there, too."""
-        return max(self.tile * self.widest, THREADS * self.largest)
+        return max(self.tile * self.stage, THREADS * self.largest)
 
     def beside(self, shape: SlotShape) -> Room:
         """The room that there is once vectors can be multiplied by slots of that shape, wherever those are."""
         return replace(
             self,
             widest=max(self.widest, shape.width),
-            largest=max(self.largest, shape.registers // shape.slots),
+            fragments=self.fragments or shape.element != FLOAT32,
+            largest=max(self.largest, shape.rows * shape.columns),
             tallest=max(self.tallest, shape.slots * shape.rows),
         )
 
-    def takes(self, shape: SlotShape, tier: str) -> bool:
+    def takes(self, shape: SlotShape, tier: str, trained: bool) -> bool:
         """Whether slots of that shape still fit."""
-        beside = self.beside(shape)
-        return beside.left(tier) >= shape.registers and beside.left("shared") >= 0
+        with_it = self.take(shape, tier, trained)
+        return (
+            with_it.left(tier) >= 0
+            and with_it.left("shared") >= 0
+            and all(with_it.budget(where) >= floats for where, floats in with_it.gradient.items())
+        )
 
-    def take(self, shape: SlotShape, tier: str) -> Room:
+    def take(self, shape: SlotShape, tier: str, trained: bool) -> Room:
         """What is left with slots of that shape."""
-        beside = self.beside(shape)
-        return replace(beside, taken={**self.taken, tier: self.taken[tier] + shape.registers})
+        gradient = dict(self.gradient)
+        if trained and shape.element != FLOAT32:
+            gradient[tier] = max(gradient.get(tier, 0), shape.rows * shape.columns)
+        taken = {**self.taken, tier: self.taken[tier] + shape.registers}
+        return replace(self.beside(shape), gradient=gradient, taken=taken)
+
+    def budget(self, tier: str) -> int:
+        """Registers, or whole KiB of shared memory, for slots."""
+        if tier == "registers":
+            return self.registers
+        return (self.shared - FLOAT32.bytes * (self.staged + self.sums)) // KIB
 
     def left(self, tier: str) -> int:
-        """Registers, or whole KiB of shared memory, that are left."""
-        if tier == "registers":
-            return self.registers - self.taken["registers"]
-        return (self.shared - FLOAT32.bytes * (self.staged + self.sums)) // KIB - self.taken["shared"]
+        """Those that are left."""
+        return self.budget(tier) - self.taken[tier]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +188,7 @@ class Attempt:
     def score(self) -> tuple[bool, float, float, bool, int]:
         """More is better: whether gradients fit as forced, weights that L2 need not deliver, those of them in
         registers, whether gradients can stay beside them, less time."""
-        on_chip = in_registers = 0.0
-        cost = 0
+        cost = on_chip = in_registers = 0.0
         for role in self.request.roles:
             where = self.places[role.name]
             if where.shape is not None:
@@ -178,20 +201,19 @@ class Attempt:
 
     def uses(self) -> dict[str, MatrixUse]:
         """What registers and shared memory hold."""
-        budgets = {"registers": self.room.registers, "shared": self.room.left("shared") + self.room.taken["shared"]}
         found = {}
-        for tier, budget in budgets.items():
+        for tier in ("registers", "shared"):
             held = [
-                (role, place.shape.registers)
+                (role, place.shape)
                 for role in self.request.roles
                 for place in [self.places[role.name]]
                 if place.shape and place.tier == tier
             ]
             found[tier] = MatrixUse(
-                weights=sum(size for role, size in held if not role.transposed),
-                transposes=sum(size for role, size in held if role.transposed),
-                gradients=sum(size for role, size in held if not role.transposed and role.matrix.trained),
-                budget=budget,
+                weights=sum(shape.registers for role, shape in held if not role.transposed),
+                transposes=sum(shape.registers for role, shape in held if role.transposed),
+                gradients=sum(shape.slots * shape.rows * shape.columns for role, shape in held if role.trained),
+                budget=self.room.budget(tier),
             )
         return found
 
@@ -202,10 +224,12 @@ class Attempt:
             return [kept]
         if self.rpw is not None:
             return [whole_rows(role.rows, role.columns, self.rpw, self.request.vps, role.matrix.element)]
-        found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits), role.matrix.element)
+        element = role.matrix.element
+        found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits, element), element)
         thrifty = self.thrifty == "all" or (self.thrifty == "W" and not role.transposed)
         if self.flat:
-            found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > self.tile * s.width))
+            beside = self.tile * (1 if element == FLOAT32 else 2)  # no slot of fragments is smaller
+            found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > beside * s.width))
         return sorted(found, key=lambda s: s.registers) if thrifty else found
 
     def rows_owned(self, role: MatrixRole) -> int:
@@ -230,12 +254,12 @@ class Attempt:
         for tier in wanted:
             if tier == "registers" and role.name in self.request.limits.evicted:
                 continue
-            shape = next((s for s in shapes if self.room.takes(s, tier)), None)
+            shape = next((s for s in shapes if self.room.takes(s, tier, role.trained)), None)
             if shape is not None:
                 reason = f"forced to {tier}" if forced else self._why(role, tier, shapes)
-                self.room = self.room.take(shape, tier)
+                self.room = self.room.take(shape, tier, role.trained)
                 return Place(tier, shape, reason)
-            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier) for s in shapes)
+            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier, role.trained) for s in shapes)
         if forced:
             self.misfit = self.misfit or f"{_written(role, forced)} does not fit: {self._short(role, shapes)}"
         return self._off_chip(role, shapes)
@@ -276,7 +300,8 @@ class Attempt:
         """L2, or atomics: whichever moves fewer bytes through L2 for a vertex."""
         short = self._short(role, shapes)
         whole = self.places.get(role.matrix.name) if role.transposed else None
-        if whole is None or whole.shape is None or self.request.options.transposed == "copy":
+        exact = role.matrix.element == FLOAT32
+        if whole is None or whole.shape is None or self.request.options.transposed == "copy" or not exact:
             return Place("L2", None, short)
         copy = role.bytes // self.tile
         atomic = ATOMIC_BYTES * self._owners(role.matrix.rows, role.matrix.parts) * role.rows
@@ -332,11 +357,12 @@ def _tiles(request: SlotRequest) -> Iterator[tuple[int, list[int | None]]]:
         for tile in tiles:
             yield tile, [None]
         return
-    rpws = _rpws(request)
+    rpws, matrices = _rpws(request), request.matrices
     if options.rpw is not None and not options.tile:
-        tiles = [t for t in tiles if t * rpws[-1] <= ACCUMULATORS] or [tile_for(rpws[-1])]
+        fitting = [t for t in tiles if sums_carried(matrices, options.rpw, t) <= ACCUMULATORS]
+        tiles = fitting or [tile_for(matrices, options.rpw)]
     for tile in tiles:
-        yield tile, [rpw for rpw in rpws if options.rpw or rpw * tile <= ACCUMULATORS]
+        yield tile, [rpw for rpw in rpws if options.rpw or sums_carried(matrices, rpw, tile) <= ACCUMULATORS]
 
 
 def _rpws(request: SlotRequest) -> list[int]:
@@ -353,16 +379,20 @@ def _rpws(request: SlotRequest) -> list[int]:
     ]
     if options.transposed == "atomic":
         held = [r for r in held if not r.transposed]
-    widest = max((r.columns for r in held), default=1)
-    valid = valid_rpw(widest, budget)
+    valid = valid_rpws(held, budget)
+    elements = [m.element for m in request.matrices]
     if options.rpw is None:
-        return [rpw for rpw in valid if rpw <= rows_cap(request.limits)] or [1]
+        most = max((rows_cap(request.limits, e) for e in elements), default=1)
+        return [rpw for rpw in valid if rpw <= most] or [valid.step]
     if options.rpw not in valid:
-        expected = f"1 to {valid[-1]}" if valid else "none: let 'aligned' ownership spread rows over warps"
-        alone = valid_rpw(max(r.columns for r in request.roles if not r.transposed), budget)
-        remedy = f", or transposed='atomic' with 1 to {alone[-1]}" if len(alone) > len(valid) else ""
+        rows = [(r.matrix.element.words(-(-r.columns // 32)), r.columns) for r in held]
+        each, widest = max(rows, default=(1, 1))
+        expected = f"{valid[0]} to {valid[-1]}" if valid else "none: let 'aligned' ownership spread rows over warps"
+        alone = valid_rpws([r for r in request.roles if not r.transposed], budget)
+        exact = all(element == FLOAT32 for element in elements)
+        remedy = f", or transposed='atomic' with 1 to {alone[-1]}" if exact and len(alone) > len(valid) else ""
         raise CapacityError(
-            f"rpw={options.rpw}: rows of up to {widest} columns take {-(-widest // 32)} registers each of the {budget} "
+            f"rpw={options.rpw}: rows of up to {widest} columns take {each} registers each of the {budget} "
             f"for slots; valid: {expected}{remedy}"
         )
     return [options.rpw]

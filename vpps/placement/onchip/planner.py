@@ -10,6 +10,7 @@ from typing import Any
 
 from vpps.errors import CapacityError, SpillError
 from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, SUM_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot
+from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.gradients import choose_gradients
 from vpps.placement.onchip.holding import (
@@ -59,8 +60,7 @@ def _plan(request: SlotRequest) -> OnChip:
     slots, ranges = _number_slots(attempt, uses, of_matrix)
     held = _holders(attempt, ranges, of_matrix)
     top = {  # gradients lie where the weights do, or behind all slots
-        tier: max((max(s.at, s.gradient) + s.size for s in slots if s.in_registers == (tier == "registers")), default=0)
-        for tier in ON_CHIP
+        tier: max((s.end for s in slots if s.in_registers == (tier == "registers")), default=0) for tier in ON_CHIP
     }
     chip = Chip(
         slots,
@@ -68,7 +68,7 @@ def _plan(request: SlotRequest) -> OnChip:
         registers=top["registers"],
         shared_units=top["shared"],
         tile=attempt.tile,
-        stage=room.widest,
+        stage=room.stage,
         sums=room.sums,
         blocks_per_sm=request.blocks_per_sm,
         groups=options.groups,
@@ -93,26 +93,34 @@ def _number_slots(
     attempt: Attempt, uses: Mapping[str, MatrixUse], of_matrix: Mapping[str, Gradients]
 ) -> tuple[tuple[KernelSlot, ...], dict[str, range]]:
     """Slots in order, and those of each role. In each tier W come first, then transposes, then gradients that have a
-    place of their own, then what is free."""
+    place of their own, then what is free.
+
+    Gradients are made when nothing is multiplied by any weights any more. Those of float32 take the place of their own;
+    where there are fragments, whose gradients take more, one comes after the other from the first register on, over all
+    weights of the tier. Those that do not stay are made there, too, each when the one before is in memory.
+    """
     slots: list[KernelSlot] = []
     ranges: dict[str, range] = {}
     for tier in ON_CHIP:
-        at, free = 0, uses[tier].weights + uses[tier].transposes
-        for role in sorted(attempt.request.roles, key=lambda r: r.transposed):
-            where = attempt.places[role.name]
-            if where.tier != tier or where.shape is None:
-                continue
-            shape, way = where.shape, of_matrix.get(role.name)
+        at, over, free = 0, 0, uses[tier].weights + uses[tier].transposes
+        roles = [r for r in attempt.request.roles if attempt.places[r.name].tier == tier]
+        exact = all(r.matrix.element == FLOAT32 for r in roles)
+        for role in sorted(roles, key=lambda r: r.transposed):
+            shape, way = attempt.places[role.name].shape, of_matrix.get(role.name)
+            assert shape is not None
             for _ in range(shape.slots):
-                gradient = {"overlay": at, "registers": free}.get(way or "", -1)
+                gradient = {"overlay": at if exact else over, "registers": free}.get(way or "", -1)
+                is_made_there = way is not None and gradient < 0 and shape.element != FLOAT32
                 slots.append(
                     KernelSlot(
                         shape.rows, shape.columns, shape.warps, at, tier == "registers", gradient,
-                        way is not None, shape.element,
+                        way is not None, shape.element, 0 if is_made_there else -1,
                     )
                 )  # fmt: skip
                 at += slots[-1].size
-                free += slots[-1].size if way == "registers" else 0
+                if gradient >= 0:
+                    over += slots[-1].floats
+                    free += slots[-1].floats
             ranges[role.name] = range(len(slots) - shape.slots, len(slots))
     return tuple(slots), ranges
 

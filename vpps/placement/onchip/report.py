@@ -12,7 +12,7 @@ from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.holding import HeldMatrix, OnChip, Tier, rows_cap
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
-from vpps.placement.onchip.slots import SlotShape, shapes, whole_rows
+from vpps.placement.onchip.slots import SlotShape, row_step, shapes, whole_rows
 from vpps.text import KIB, WIDTH, columns, in_bytes, note
 
 WHERE = {
@@ -223,9 +223,10 @@ def _wanted_on_chip(onchip: OnChip, held: HeldMatrix) -> bool:
 def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
     """The smallest slots that would hold a role."""
     if held.ownership == "round-robin":
-        rpw = max((slot.rows for slot in onchip.chip.slots), default=1)
+        rpw = max((slot.rows for slot in onchip.chip.slots), default=row_step(held.matrix.element))
         return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.matrix.element)
-    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits), held.matrix.element)
+    element = held.matrix.element
+    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits, element), element)
     return min(found, key=lambda s: (s.registers, s.width))
 
 
@@ -236,10 +237,11 @@ def _room(onchip: OnChip) -> Room:
         onchip.device.registers(chip.blocks_per_sm),
         onchip.device.shared(chip.blocks_per_sm),
         chip.tile,
-        chip.stage,
-        max((slot.size for slot in chip.slots), default=0),
+        max((slot.width for slot in chip.slots), default=0),
+        chip.has_fragments,
+        max((slot.floats for slot in chip.slots), default=0),
         max((h.shape.slots * h.shape.rows for h in onchip.held if h.shape is not None), default=0),
-        {tier: onchip.weights_in(tier) for tier in ON_CHIP},
+        taken={tier: onchip.weights_in(tier) for tier in ON_CHIP},
     )
 
 

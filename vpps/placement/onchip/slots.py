@@ -2,7 +2,8 @@
 
 A block's 8 warps form 8 / wk groups of wk warps. In a slot of shape (R, C, wk) every group holds R rows; the lanes of
 its wk warps hold C columns each of every one. So a slot has room for R * 8 / wk rows of 32 * wk * C columns and takes
-R * C registers of every thread, or R * C KiB of shared memory.
+R * C registers of every thread, or R * C KiB of shared memory. In bf16 it takes half as many, as pairs of tf32 twice as
+many: those are fragments for tensor cores, and R is a multiple of FRAGMENT_ROWS.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.kernel.chip import WARPS
-from vpps.ops.element import FLOAT32, ElementType
+from vpps.kernel.chip import FRAGMENT_ROWS, WARPS
+from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 
 Ownership = Literal["aligned", "round-robin"]
 
@@ -25,6 +26,13 @@ SHAPED_FOR = 8  # vertices of a tile that shapes are chosen for
 
 # Fused multiply-adds to a shuffle or a load from shared memory: the units that do those run at a quarter of the rate.
 SLOW = 4
+
+# The same for an mma.sync of 8 vectors by 16 rows, of 16 columns in bf16, of 8 in tf32: in a clock a multiprocessor of an
+# A100 multiplies and adds 1024 times in bf16, half as often in tf32 (NVIDIA A100 white paper).
+MMA = 8
+MMA_ROWS, MMA_VECTORS = 16, 8
+# By element: (such products of 16 columns, conversions of what a lane has of 8 vectors there). One of pairs is three.
+FRAGMENTS = {BFLOAT16: (1, 2), TF32: (2, 4), TF32_PAIR: (6, 8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +64,21 @@ class SlotShape:
         return 32 * self.warps * self.columns
 
     @property
-    def cost(self) -> int:
+    def cost(self) -> float:
         """Time of one vertex in fused multiply-adds of a thread: the products, summing R rows over the lanes, and
-        loading C values of the vector."""
-        return self.slots * (self.rows * self.columns + SLOW * self.rows + SLOW * self.columns)
+        loading C values of the vector. With tensor cores an eighth of 8 vertices: products, loading and converting what
+        a lane has of 16 columns of 8 vectors, and storing its four sums of 16 rows."""
+        if self.element == FLOAT32:
+            return self.slots * (self.rows * self.columns + SLOW * self.rows + SLOW * self.columns)
+        products, conversions = FRAGMENTS[self.element]
+        high = -(-self.rows // MMA_ROWS)
+        of_columns = 2 * self.columns * (high * products * MMA + SLOW * (4 + conversions))
+        return self.slots * (of_columns + SLOW * 4 * high) / MMA_VECTORS
+
+    def __str__(self) -> str:
+        """For tables: "2 x (4,8,1)", and what is in them unless that is float32."""
+        element = "" if self.element == FLOAT32 else f" {self.element.name}"
+        return f"{self.slots} x ({self.rows},{self.columns},{self.warps}){element}"
 
 
 @lru_cache(maxsize=4096)
@@ -67,15 +86,28 @@ def shapes(rows_owned: int, columns: int, max_rows: int, element: ElementType = 
     """Shapes for `rows_owned` rows of `columns` columns, cheapest first; of equal ones the one with fewer registers,
     then the one with more columns per lane."""
     found: list[SlotShape] = []
+    step = row_step(element)
     for warps in WARPS_PER_ROW:
         groups = WARPS // warps
         per_lane = -(-columns // (32 * warps))
-        tallest = min(max_rows, -(-rows_owned // groups))
+        tallest = min(max_rows, -(-rows_owned // (step * groups)) * step)
         found += [
             SlotShape(rows, per_lane, warps, -(-rows_owned // (rows * groups)), element)
-            for rows in range(1, tallest + 1)
+            for rows in range(step, tallest + 1, step)
         ]
     return tuple(sorted(found, key=lambda s: (s.cost, s.registers, -s.columns)))
+
+
+def row_step(element: ElementType) -> int:
+    """What the rows R of a slot are a multiple of."""
+    return 1 if element == FLOAT32 else FRAGMENT_ROWS
+
+
+def sums_of(rows: int, tile: int, element: ElementType) -> int:
+    """Sums that a thread carries."""
+    if element == FLOAT32:
+        return rows * tile
+    return 4 * -(-rows // MMA_ROWS) * -(-tile // MMA_VECTORS)
 
 
 def whole_rows(rows: int, columns: int, rpw: int, n_vps: int, element: ElementType = FLOAT32) -> SlotShape:
@@ -83,14 +115,16 @@ def whole_rows(rows: int, columns: int, rpw: int, n_vps: int, element: ElementTy
     return SlotShape(rpw, -(-columns // 32), 1, -(-pieces(rows, rpw) // n_vps), element)
 
 
-def valid_rpw(rowmax: int, budget: int) -> range:
+def valid_rpw(rowmax: int, budget: int, element: ElementType = FLOAT32) -> range:
     """Rows per warp that the paper's scheme can choose from (VPPS, section III-A).
 
     Args:
         rowmax: columns of the widest matrix that is held, transposes counted.
         budget: registers of a thread for slots.
+        element: of its weights.
     """
-    return range(1, budget // -(-rowmax // 32) + 1)
+    step = row_step(element)
+    return range(step, WORD_BYTES * budget // (element.bytes * -(-rowmax // 32)) + 1, step)
 
 
 def pieces(rows: int, rpw: int) -> int:
