@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import capacity
 import commands
 import environment
 import functions
@@ -21,6 +22,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "operators": operators.markdown,
     "environment": environment.markdown,
     "commands": commands.markdown,
+    "capacity": capacity.markdown,
 }
 
 

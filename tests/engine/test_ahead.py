@@ -176,9 +176,10 @@ def test_a_handle_on_cpu_takes_an_example_too() -> None:
 
 
 @pytest.mark.cpu
-def test_explain_on_cpu_lists_every_parameter_and_what_it_takes() -> None:
+@pytest.mark.parametrize("precision", ["float32", {"*": "bf16", "output/W": "float32"}])
+def test_explain_on_cpu_lists_every_parameter_and_what_it_takes(precision: str | dict[str, str]) -> None:
     model, example = small()
-    with vpps.Handle(model, vpps.Adam(), target="cpu", vps=2, ema=0.9) as handle:
+    with vpps.Handle(model, vpps.Adam(), target="cpu", vps=2, ema=0.9, precision=precision) as handle:
         text = handle.explain()
         handle.fb(*example)
         again = handle.explain()
@@ -194,6 +195,8 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes() -> None:
     stated = float(text.split("1 table: ")[1].split(" KiB")[0]) * 1024
     assert stated == pytest.approx(total, rel=0.05, abs=2048)  # places begin at cache lines
     assert max(map(len, text.splitlines())) <= 110
+    rounded = "precision      bf16, of products with tree_lstm/W, tree_lstm/U\n"
+    assert (rounded in text) == (precision != "float32")
 
 
 @pytest.mark.simt

@@ -9,6 +9,7 @@ from vpps.kernel.chip import THREADS
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Parameter
 from vpps.ops.element import WORD_BYTES
+from vpps.ops.precision import EXACT
 from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import OnChip
 from vpps.placement.onchip.report import explain as explain_onchip
@@ -54,6 +55,7 @@ def explain(
         moments = max((len(place.moments) for place in parameters.places.values()), default=0)
         compiled = _compiled(kernel, stepped_down, driver)
         text = explain_onchip(onchip, moments, [*compiled, *_launches(onchip, kernel.spec), *_memory(parameters)])
+    said = [*_precisions(parameters), *said]
     text += "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in said if sentence)
     for name, lines in cells:
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
@@ -107,6 +109,15 @@ def _memory(parameters: Distribution) -> list[tuple[str, str]]:
     return [("in memory", f"{', '.join(counted)}: {taken} with transposes, gradients and moments")]
 
 
+def _precisions(parameters: Distribution) -> list[tuple[str, str]]:
+    """Which matrices are not multiplied in float32."""
+    found: dict[str, list[str]] = {}
+    for p, place in parameters.places.items():
+        if place.precision is not EXACT:
+            found.setdefault(place.precision.name, []).append(p.name)
+    return [("precision", f"{name}, of products with {', '.join(names)}") for name, names in found.items()]
+
+
 def _kind(p: Parameter) -> str:
     if isinstance(p, Lookup):
         return "table"
@@ -142,16 +153,15 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
 
 def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:
     place = parameters.places[p]
-    nbytes = place.bytes
+    nbytes, (pairs, transposed) = place.bytes, parameters.copies(p)
     packed = parameters.is_packed(p)
-    transposed = shown(place.element.bytes * parameters.packed_size(p.shape[::-1])) if place.transposed else "-"
     return (
         p.name,
         _kind(p),
         "x".join(map(str, p.shape)) or "scalar",
         str(-(-p.shape[0] // parameters.panel)) if packed else "-",
-        shown(nbytes),
-        transposed,
+        shown(nbytes + pairs),
+        shown(transposed) if transposed else "-",
         shown(nbytes) if place.gradient else "-",
         shown(nbytes * len(place.moments)) if place.moments else "-",
         shown(nbytes) if place.average else "-",

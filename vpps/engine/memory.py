@@ -38,11 +38,8 @@ class MemoryUse:
 def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, peak_floats: int) -> MemoryUse:
     """Count what the parameters' places and the latest plan take."""
     places = distribution.places.items()
-    transposes = sum(
-        place.element.bytes * distribution.packed_size(p.shape[::-1]) for p, place in places if place.transposed
-    )
     return MemoryUse(
-        weights=transposes + sum(place.bytes for _, place in places),
+        weights=sum(place.bytes + sum(distribution.copies(p)) for p, place in places),
         gradients=sum(place.bytes for _, place in places if place.gradient),
         moments=sum(place.bytes * len(place.moments) for _, place in places),
         averages=sum(place.bytes for _, place in places if place.average),

@@ -15,13 +15,19 @@ KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared 
 AMPLE_REGISTERS = 128  # that weights take of a thread, at most, where some are left: with more, kernels spilled
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
 KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
-FRAGMENT_ROWS = 16  # of an mma.sync m16n8: slots of fragments have a multiple
+MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
+FRAGMENT_ROWS = 16  # slots of fragments have a multiple
 
 
 def stage_of(width: int, fragments: bool) -> int:
     """Floats from a vector in shared memory to the next, `width` of them taken. With fragments four vectors begin in
     different quarters of the banks, so that as many lanes of an mma's B operand find theirs at once."""
     return width + (8 - width) % 32 if fragments else width
+
+
+def sums_of(rows: int, tile: int, element: ElementType) -> int:
+    """Sums that a thread carries of a slot of so many rows and a tile of vectors: with tensor cores four of an mma."""
+    return rows * tile if element == FLOAT32 else 4 * -(-rows // MMA_ROWS) * -(-tile // MMA_VECTORS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vpps.kernel.chip import sums_of
 from vpps.kernel.spec import KernelSpec
 
 REGISTERS = 255  # of a thread, where a multiprocessor has one block
@@ -54,6 +55,7 @@ def expects_spills(spec: KernelSpec, version: str) -> bool:
     chip, need = spec.chip, need_of(version)
     if chip.last or chip.blocks_per_sm > 1 or not spec.tails:
         return False
-    sums = chip.tile * max((slot.rows for slot in chip.slots if slot.in_registers), default=0)
+    in_registers = (slot for slot in chip.slots if slot.in_registers)
+    sums = max((sums_of(slot.rows, chip.tile, slot.element) for slot in in_registers), default=0)
     least = need.shared if chip.shared_units else need.least
     return chip.registers > 0 and chip.registers + max(need.product + sums, least) > REGISTERS

@@ -326,6 +326,15 @@ class Distribution:
         """Words of a packed matrix of pairs of bf16; a last column without another one beside it has zeros there."""
         return self.packed_size((shape[0], -(-shape[1] // 2)))
 
+    def copies(self, p: Parameter) -> tuple[int, int]:
+        """Bytes of what products read beside a parameter's weights, or in their place: pairs of it, and a transpose."""
+        place = self.places[p]
+        words = self.packed_pairs if place.rounded else self.packed_size
+        return (
+            WORD_BYTES * words(p.shape) if place.rounded else 0,
+            WORD_BYTES * words(p.shape[::-1]) if place.transposed else 0,
+        )
+
     def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
         """The matrix (R, C) of some panels; a copy."""
         rows, columns = shape

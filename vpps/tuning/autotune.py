@@ -11,8 +11,7 @@ from vpps.engine.options import Example
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.placement.onchip import Device
-from vpps.placement.onchip.holding import TILES
-from vpps.placement.onchip.slots import valid_rpw
+from vpps.placement.onchip.holding import TILES, valid_rpws
 from vpps.tuning.candidates import POLICIES, Change
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.model_copy import ModelCopy
@@ -74,10 +73,9 @@ def gpu_axes(subject: Subject, device: Device, base: Configuration, chosen: Mapp
     policies = Axis("policy", tuple(POLICIES), ordered=False)
     if "onchip" in chosen:
         return [policies]
-    widest = max((held.columns for held in subject.chip(device).planned(base.onchip).held), default=1)
     turns: list[Change] = [
         {"onchip": {"ownership": "round-robin", "rpw": rpw, "tile": None}}
-        for rpw in valid_rpw(widest, device.registers(1))
+        for rpw in valid_rpws(subject.chip(device).planned(base.onchip).held, device.registers(1))
     ]
     return [
         Axis("groups", tuple({"onchip": {"groups": n}} for n in (2, 4) if not (base.vps or 0) % n), ordered=True),

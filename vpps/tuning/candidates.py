@@ -16,8 +16,7 @@ from vpps.engine.configuration import Configuration
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.chip import WARPS
 from vpps.placement.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchip
-from vpps.placement.onchip.holding import TIERS, TILES
-from vpps.placement.onchip.slots import valid_rpw
+from vpps.placement.onchip.holding import TIERS, TILES, valid_rpws
 from vpps.planner.policies import WORTH_TRYING
 
 Change = Mapping[str, Any]
@@ -180,10 +179,10 @@ def _kernel(configuration: Configuration, onchip: OnChip) -> Any:
 def _slots(chip: TunedChip, base: ChipOptions) -> Iterator[Change]:
     """Rows per warp dealt in turns, as in VPPS; our slot shapes with other tiles, and with a role in another tier."""
     planned = chip.planned(base)
-    widest = max((held.columns for held in planned.held), default=1)
     tallest = max((held.rows for held in planned.held), default=1)
-    for rpw in valid_rpw(widest, chip.device.registers(base.blocks_per_sm or 1)):
-        if rpw > 1 and WARPS * (rpw - 1) >= tallest:
+    valid = valid_rpws(planned.held, chip.device.registers(base.blocks_per_sm or 1))
+    for rpw in valid:
+        if rpw > valid.start and WARPS * (rpw - valid.step) >= tallest:
             break  # a block has all rows of any matrix already; more would be padding
         yield {"onchip": {"ownership": "round-robin", "rpw": rpw}}
     for tile in TILES:

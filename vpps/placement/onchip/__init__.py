@@ -31,7 +31,7 @@ A kernel that spills is compiled again with the next smaller arrangement; where 
 from vpps.placement.onchip.device import DEVICES, Device, known_device
 from vpps.placement.onchip.holding import ChipOptions, Gradients, HeldMatrix, MatrixSpec, OnChip, Tier, owned_rows
 from vpps.placement.onchip.planner import nothing_left, plan_onchip, step_down
-from vpps.placement.onchip.report import explain
+from vpps.placement.onchip.report import capacity, explain
 from vpps.placement.onchip.slots import SlotShape, valid_rpw
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "OnChip",
     "SlotShape",
     "Tier",
+    "capacity",
     "explain",
     "known_device",
     "nothing_left",

@@ -25,8 +25,12 @@ def choose_gradients(
     device: Device,
     forced: str,
     groups: int,
+    spilled: bool = False,
 ) -> tuple[Gradients, dict[str, Gradients]]:
     """(strategy of the kernel, strategy of each trained matrix).
+
+    Args:
+        spilled: whether a kernel that kept gradients, more than its weights, did.
 
     Raises:
         CapacityError: the forced strategy does not fit; says by how much, and what does.
@@ -40,7 +44,7 @@ def choose_gradients(
         _check_forced(strategy, uses)
     elif forced == "gemm":
         return "gemm", {m.name: "gemm" for m in trained}
-    elif forced == "passes" or groups > 1 or not any(use.gradients for use in uses.values()):
+    elif forced == "passes" or spilled or groups > 1 or not any(use.gradients for use in uses.values()):
         strategy = "passes"
     else:
         strategy = "overlay"

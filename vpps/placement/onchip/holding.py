@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
-from vpps.kernel.chip import WARPS, Chip
+from vpps.kernel.chip import WARPS, Chip, sums_of
 from vpps.ops.element import FLOAT32, ElementType
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip.device import Device
@@ -21,7 +21,6 @@ from vpps.placement.onchip.slots import (
     SlotShape,
     in_slot_order,
     row_step,
-    sums_of,
     valid_rpw,
 )
 from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
@@ -107,12 +106,14 @@ class Limits:
         evicted: names of roles that may not be in registers.
         shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
         max_rows: most rows R of a slot; None for what the accumulators allow.
+        passes: whether gradients do not stay on the chip, as they take more than the weights.
     """
 
     tile: int = TILES[0]
     evicted: frozenset[str] = frozenset()
     shapes: Mapping[str, SlotShape] = field(default_factory=dict)
     max_rows: int | None = None
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,22 +319,13 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
 
 
 def _check_reduced(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
-    """What is of float32 alone: products of vectors that nobody rounded, and additions to a transposed product."""
+    """Products by cuBLAS are of vectors that nobody has rounded."""
     for m in matrices:
-        if m.element == FLOAT32:
-            continue
-        exact = f"or have it multiplied in float32: precision={{{m.name!r}: 'float32'}}"
-        if options.gradients == "gemm" and m.trained:
+        if options.gradients == "gemm" and m.trained and m.element != FLOAT32:
             raise HandleError(
                 f"gradients='gemm': cuBLAS multiplies vectors as they are, and matrix {m.name!r} has the precision "
-                f"{m.precision}; leave gradients to 'auto', {exact}"
-            )
-        forced = options.tiers.get(f"{m.name}^T")
-        if m.role_t_parts and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
-            by = f"tiers={{{f'{m.name}^T'!r}: 'atomic'}}" if forced else "transposed='atomic'"
-            raise HandleError(
-                f"{by}: partial sums are made of float32 weights, and matrix {m.name!r} has the precision "
-                f"{m.precision}; leave its transpose to the planner, {exact}"
+                f"{m.precision}; leave gradients to 'auto', or have it multiplied in float32: "
+                f"precision={{{m.name!r}: 'float32'}}"
             )
 
 
@@ -346,8 +338,8 @@ def _check_rpw(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
         step = row_step(m.element)
         if options.rpw % step:
             raise HandleError(
-                f"rpw={options.rpw}: matrix {m.name!r} has the precision {m.precision}, and tensor cores take {step} rows "
-                f"at a time; try rpw={-(-options.rpw // step) * step}"
+                f"rpw={options.rpw}: matrix {m.name!r} has the precision {m.precision}, and tensor cores take {step} "
+                f"rows at a time; try rpw={-(-options.rpw // step) * step}"
             )
     tile = options.tile or 1
     sums = sums_carried(matrices, options.rpw, tile)

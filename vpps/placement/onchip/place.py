@@ -185,7 +185,7 @@ class Attempt:
         return (not forced, -role.matrix.uses, role.transposed, -role.floats)
 
     @property
-    def score(self) -> tuple[bool, float, float, bool, int]:
+    def score(self) -> tuple[bool, float, float, bool, float]:
         """More is better: whether gradients fit as forced, weights that L2 need not deliver, those of them in
         registers, whether gradients can stay beside them, less time."""
         cost = on_chip = in_registers = 0.0
@@ -300,8 +300,7 @@ class Attempt:
         """L2, or atomics: whichever moves fewer bytes through L2 for a vertex."""
         short = self._short(role, shapes)
         whole = self.places.get(role.matrix.name) if role.transposed else None
-        exact = role.matrix.element == FLOAT32
-        if whole is None or whole.shape is None or self.request.options.transposed == "copy" or not exact:
+        if whole is None or whole.shape is None or self.request.options.transposed == "copy":
             return Place("L2", None, short)
         copy = role.bytes // self.tile
         atomic = ATOMIC_BYTES * self._owners(role.matrix.rows, role.matrix.parts) * role.rows
@@ -361,8 +360,20 @@ def _tiles(request: SlotRequest) -> Iterator[tuple[int, list[int | None]]]:
     if options.rpw is not None and not options.tile:
         fitting = [t for t in tiles if sums_carried(matrices, options.rpw, t) <= ACCUMULATORS]
         tiles = fitting or [tile_for(matrices, options.rpw)]
+    none = True
     for tile in tiles:
-        yield tile, [rpw for rpw in rpws if options.rpw or sums_carried(matrices, rpw, tile) <= ACCUMULATORS]
+        found: list[int | None] = [
+            rpw for rpw in rpws if options.rpw or sums_carried(matrices, rpw, tile) <= ACCUMULATORS
+        ]
+        if found:
+            yield tile, found
+            none = False
+    if none:
+        raise CapacityError(
+            f"tile={options.tile} with ownership='round-robin': the {rpws[0]} rows that tensor cores take at a time "
+            f"need more than {ACCUMULATORS} sums in each thread where they are of a matrix in float32; leave tile to "
+            "the planner"
+        )
 
 
 def _rpws(request: SlotRequest) -> list[int]:
@@ -380,17 +391,15 @@ def _rpws(request: SlotRequest) -> list[int]:
     if options.transposed == "atomic":
         held = [r for r in held if not r.transposed]
     valid = valid_rpws(held, budget)
-    elements = [m.element for m in request.matrices]
     if options.rpw is None:
-        most = max((rows_cap(request.limits, e) for e in elements), default=1)
+        most = max((rows_cap(request.limits, m.element) for m in request.matrices), default=1)
         return [rpw for rpw in valid if rpw <= most] or [valid.step]
     if options.rpw not in valid:
         rows = [(r.matrix.element.words(-(-r.columns // 32)), r.columns) for r in held]
         each, widest = max(rows, default=(1, 1))
         expected = f"{valid[0]} to {valid[-1]}" if valid else "none: let 'aligned' ownership spread rows over warps"
         alone = valid_rpws([r for r in request.roles if not r.transposed], budget)
-        exact = all(element == FLOAT32 for element in elements)
-        remedy = f", or transposed='atomic' with 1 to {alone[-1]}" if exact and len(alone) > len(valid) else ""
+        remedy = f", or transposed='atomic' with {alone[0]} to {alone[-1]}" if len(alone) > len(valid) else ""
         raise CapacityError(
             f"rpw={options.rpw}: rows of up to {widest} columns take {each} registers each of the {budget} "
             f"for slots; valid: {expected}{remedy}"

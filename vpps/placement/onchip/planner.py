@@ -26,7 +26,7 @@ from vpps.placement.onchip.holding import (
     check,
 )
 from vpps.placement.onchip.place import Attempt, SlotRequest, place
-from vpps.placement.onchip.slots import pieces
+from vpps.placement.onchip.slots import pieces, row_step
 from vpps.script.slices import most_units
 
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
@@ -55,7 +55,7 @@ def _plan(request: SlotRequest) -> OnChip:
     device, options, room = request.device, request.options, attempt.room
     uses = attempt.uses()
     strategy, of_matrix = choose_gradients(
-        request.matrices, uses, attempt.places, device, options.gradients, options.groups
+        request.matrices, uses, attempt.places, device, options.gradients, options.groups, request.limits.passes
     )
     slots, ranges = _number_slots(attempt, uses, of_matrix)
     held = _holders(attempt, ranges, of_matrix)
@@ -173,16 +173,16 @@ def _described(held: HeldMatrix) -> str:
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with less and less in registers, for when the compiler spills.
 
-    Fewer vertices per tile, then fewer slots in registers (the least useful role, one at a time, to shared
-    memory or L2) as long as there are some, then fewer rows per slot, then no slot in registers: those elsewhere have
-    all their rows again, then fewer. Otherwise every plan keeps what the one before it gave up. What the user forced
-    (tile, gradients, tiers, rpw) stays.
+    Fewer vertices per tile (tensor cores take 8 all the same), then no gradients that take more than the weights, then
+    fewer slots in registers (the least useful role, one at a time, to shared memory or L2) as long as there are some,
+    then fewer rows per slot, then no slot in registers: those elsewhere have all their rows again, then fewer.
+    Otherwise every plan keeps what the one before it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
 
     Raises:
         SpillError: at the first plan, where forced options leave nothing to give up.
     """
     last = onchip
-    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
+    for smaller in (_fewer_vertices, _no_gradients, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
         for plan in smaller(last):
             if plan.to_key() != last.to_key():
                 yield plan
@@ -203,11 +203,19 @@ def _again(last: OnChip, **changes: Any) -> OnChip:
 
 
 def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
-    if last.options.tile is None:
+    only_fragments = last.chip.has_fragments and all(slot.element != FLOAT32 for slot in last.chip.slots)
+    if last.options.tile is None and not only_fragments:
         for tile in TILES:
             if 2 <= tile < last.chip.tile:
                 last = _again(last, tile=tile)
                 yield last
+
+
+def _no_gradients(last: OnChip) -> Iterator[OnChip]:
+    if last.gradients == "overlay" and last.options.gradients == "auto":
+        plan = _again(last, passes=True)
+        if plan.chip.registers < last.chip.registers:
+            yield plan
 
 
 def _without(last: OnChip, held: HeldMatrix) -> OnChip | None:
@@ -238,7 +246,8 @@ def _no_slots(last: OnChip) -> Iterator[OnChip]:
 
 def _fewer_rows(last: OnChip) -> Iterator[OnChip]:
     rows = max((slot.rows for slot in last.chip.slots), default=1)
-    while rows > 1 and last.options.rpw is None:
+    least = min((row_step(slot.element) for slot in last.chip.slots), default=1)
+    while rows > least and last.options.rpw is None:
         rows //= 2
         try:
             plan = _again(last, max_rows=rows, shapes={})

@@ -9,7 +9,8 @@ from functools import cache
 from vpps.errors import VppsError
 from vpps.kernel.chip import KERNEL_SHARED, WARPS
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.holding import HeldMatrix, OnChip, Tier, rows_cap
+from vpps.placement.onchip.device import Device
+from vpps.placement.onchip.holding import HeldMatrix, MatrixSpec, OnChip, Tier, rows_cap
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
 from vpps.placement.onchip.slots import SlotShape, row_step, shapes, whole_rows
@@ -65,7 +66,7 @@ def _table(onchip: OnChip, moments: int) -> str:
                 held.tier,
                 str(held.copies),
                 f"{onchip.options.groups} x {_blocks(onchip, held)}",
-                f"{shape.slots} x ({shape.rows},{shape.columns},{shape.warps})" if shape else "-",
+                str(shape or "-"),
                 str(shape.registers) if shape and held.tier == "registers" else "-",
                 f"{held.warps_busy}/{WARPS}" if shape else "-",
                 f"{shape.registers} KiB" if shape else "-",
@@ -161,11 +162,11 @@ class Sizes:
                 fails = middle
         return fits
 
-    def fewer(self, unit: int, name: str) -> int:
-        """The most units, fewer than there are, with which a role is on the chip; 0 for none."""
+    def fewer(self, unit: int, names: Sequence[str], tiers: Sequence[Tier] = ON_CHIP) -> int:
+        """The most units, fewer than there are, with which the named roles are in the given tiers; 0 for none."""
         step = _step(unit)
         candidates = range((unit - 1) // step * step, 0, -step)
-        return next((units for units in candidates if self.keeps(unit, units, [name], ON_CHIP)), 0)
+        return next((units for units in candidates if self.keeps(unit, units, names, tiers)), 0)
 
     def _scaled(self, unit: int, units: int) -> OnChip | None:
         """The plan with every size that is a multiple of `unit` made the same multiple of `units`."""
@@ -179,6 +180,27 @@ class Sizes:
             return plan_onchip(matrices, now.device, now.vps, now.options)
         except VppsError:  # parts that no longer divide the rows, or something forced that no longer fits
             return None
+
+
+def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> tuple[int, int]:
+    """How large a model may be whose weights, with transposes, all stay in registers, or on the chip at least.
+
+    Args:
+        matrices: of the model with `unit` units. Those with fewer rows than half of the blocks are not counted.
+        device: on which a block runs on every multiprocessor.
+        step: of the sizes.
+
+    Returns:
+        The most units with which all are in registers, and on the chip; 0 where there are none.
+    """
+    sizes = Sizes(plan_onchip(matrices, device, device.sms))
+    names = [held.name for held in sizes.onchip.held if held.reason not in (ROW_SLICED, NARROW_ROWS)]
+
+    def most(tiers: Sequence[Tier]) -> int:
+        as_it_is = sizes.keeps(unit, unit, names, tiers)
+        return (sizes.most(unit, names, tiers) if as_it_is else sizes.fewer(unit, names, tiers)) // step * step
+
+    return most(("registers",)), most(ON_CHIP)
 
 
 def _step(unit: int) -> int:
@@ -256,7 +278,7 @@ def _shortage(onchip: OnChip, held: HeldMatrix, sizes: Sizes) -> str:
         short = f"{shared - least.registers} KiB short in the staging buffer for its rows"
     matrix = held.matrix
     unit = matrix.rows // matrix.parts
-    fits = sizes.fewer(unit, held.name)
+    fits = sizes.fewer(unit, [held.name])
     if fits:
         return f"{held.name}: {short}; would fit with {fits} units of {matrix.name} (now {unit})"
     return f"{held.name}: {short}; fewer units of {matrix.name} alone do not make it fit"

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.kernel.chip import FRAGMENT_ROWS, WARPS
+from vpps.kernel.chip import FRAGMENT_ROWS, MMA_ROWS, MMA_VECTORS, WARPS
 from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 
 Ownership = Literal["aligned", "round-robin"]
@@ -27,10 +27,9 @@ SHAPED_FOR = 8  # vertices of a tile that shapes are chosen for
 # Fused multiply-adds to a shuffle or a load from shared memory: the units that do those run at a quarter of the rate.
 SLOW = 4
 
-# The same for an mma.sync of 8 vectors by 16 rows, of 16 columns in bf16, of 8 in tf32: in a clock a multiprocessor of an
-# A100 multiplies and adds 1024 times in bf16, half as often in tf32 (NVIDIA A100 white paper).
+# The same for an mma.sync of 8 vectors by 16 rows, of 16 columns in bf16, of 8 in tf32: a multiprocessor of an A100
+# multiplies and adds 1024 times a clock in bf16, half as often in tf32 (NVIDIA A100 white paper).
 MMA = 8
-MMA_ROWS, MMA_VECTORS = 16, 8
 # By element: (such products of 16 columns, conversions of what a lane has of 8 vectors there). One of pairs is three.
 FRAGMENTS = {BFLOAT16: (1, 2), TF32: (2, 4), TF32_PAIR: (6, 8)}
 
@@ -101,13 +100,6 @@ def shapes(rows_owned: int, columns: int, max_rows: int, element: ElementType = 
 def row_step(element: ElementType) -> int:
     """What the rows R of a slot are a multiple of."""
     return 1 if element == FLOAT32 else FRAGMENT_ROWS
-
-
-def sums_of(rows: int, tile: int, element: ElementType) -> int:
-    """Sums that a thread carries."""
-    if element == FLOAT32:
-        return rows * tile
-    return 4 * -(-rows // MMA_ROWS) * -(-tile // MMA_VECTORS)
 
 
 def whole_rows(rows: int, columns: int, rpw: int, n_vps: int, element: ElementType = FLOAT32) -> SlotShape:

@@ -1,0 +1,232 @@
+"""Slots of fragments for tensor cores: what the planner does with matrices whose products round what they multiply."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.placement.test_onchip import H200, square, tiers, tree_lstm
+from vpps.errors import CapacityError, HandleError
+from vpps.kernel.chip import FRAGMENT_ROWS, KINDS, KernelSlot
+from vpps.ops.precision import PRECISIONS
+from vpps.placement.onchip import (
+    DEVICES,
+    MatrixSpec,
+    OnChip,
+    capacity,
+    explain,
+    known_device,
+    plan_onchip,
+    step_down,
+    valid_rpw,
+)
+from vpps.placement.onchip import ChipOptions as Options
+from vpps.placement.onchip.device import TENSOR_CORES
+from vpps.placement.onchip.slots import shapes
+from vpps.tuning.candidates import TunedChip, gpu_axes
+
+pytestmark = pytest.mark.host
+
+REDUCED = tuple(name for name in PRECISIONS if name != "float32")
+BF16 = PRECISIONS["bf16"].element
+
+
+def reduced(matrices: list[MatrixSpec], precision: str = "bf16") -> list[MatrixSpec]:
+    return [dataclasses.replace(m, element=PRECISIONS[precision].element) for m in matrices]
+
+
+def check_room(plan: OnChip) -> None:
+    """No two things that are alive at a time share a register or unit of shared memory, and all are there."""
+    chip = plan.chip
+    for in_registers, end in ((True, chip.registers), (False, chip.shared_units)):
+        slots = [slot for slot in chip.slots if slot.in_registers == in_registers]
+        kept = [slot for slot in slots if slot.gradient >= 0]
+        weights = [(slot.at, slot.at + slot.size) for slot in slots]
+        gradients = [(slot.gradient, slot.gradient + slot.floats) for slot in kept]
+        lives = [weights, gradients] if plan.gradients == "overlay" else [weights + gradients]
+        for spans in lives:
+            assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
+        made = [(slot.room, slot.room + slot.floats) for slot in slots if slot.room >= 0]
+        assert not (made and kept)
+        assert max((stop for _, stop in weights + gradients + made), default=0) == end
+    for slot in chip.slots:
+        assert (slot.room >= 0) == (slot.trained and slot.gradient < 0 and slot.element != KINDS[0])
+    assert chip.registers <= plan.device.registers(chip.blocks_per_sm)
+    assert chip.shared_bytes - 4 * (2048 + 516) <= plan.device.shared(chip.blocks_per_sm)
+    assert chip.staged >= 256 * max((slot.floats for slot in chip.slots), default=0)
+
+
+@pytest.mark.parametrize("precision", REDUCED)
+def test_slots_hold_whole_fragments_in_the_registers_of_their_type(precision: str) -> None:
+    element = PRECISIONS[precision].element
+    for rows_owned, columns in ((10, 512), (4, 1280), (33, 100), (200, 64)):
+        for shape in shapes(rows_owned, columns, 64, element):
+            assert shape.rows % FRAGMENT_ROWS == 0
+            assert shape.slots * shape.rows * 8 // shape.warps >= rows_owned
+            assert shape.width >= columns
+            assert shape.registers * 4 == shape.slots * shape.rows * shape.columns * element.bytes
+    plan = plan_onchip(reduced(tree_lstm(256)[:2], precision), H200, 132, Options(tiers={"U^T": "L2"}))
+    assert {slot.element for slot in plan.chip.slots} == {element}
+    assert f"KIND = {KINDS.index(element)}" in str(plan.chip.slots[0])
+
+
+def test_vectors_begin_where_four_loads_meet_no_bank_twice() -> None:
+    assert plan_onchip(reduced(tree_lstm(256)), H200, 132).chip.stage == 1280 + 8
+    assert plan_onchip(tree_lstm(256), H200, 132).chip.stage == 1280
+
+
+def test_tensor_cores_are_faster_by_what_they_multiply() -> None:
+    """The least time of a vertex, in multiply-adds of a thread: U of 256 units on an H200."""
+    cost = {name: shapes(10, 512, 64 if name in REDUCED else 8, p.element)[0].cost for name, p in PRECISIONS.items()}
+    assert cost["bf16"] < cost["tf32"] < cost["3xtf32"] <= cost["float32"]
+    assert 3 * cost["bf16"] <= cost["float32"]
+
+
+def test_matrices_of_two_kinds_share_a_kernel() -> None:
+    u, w, _ = tree_lstm(256)
+    plan = plan_onchip([*reduced([u]), w], H200, 132)
+    kinds = {held.name: {plan.chip.slots[s].element for s in held.slots} for held in plan.held}
+    assert kinds == {"U": {BF16}, "U^T": {BF16}, "W": {KINDS[0]}, "W^T": {KINDS[0]}}
+    assert plan.of("W").shape == plan_onchip([u, w], H200, 132).of("W").shape
+    check_room(plan)
+
+
+sizes = st.integers(1, 900)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    matrices=st.lists(
+        st.tuples(sizes, sizes, st.sampled_from(list(PRECISIONS)), st.booleans(), st.booleans()), min_size=1, max_size=4
+    ),
+    device=st.sampled_from([d.name for d in DEVICES.values() if d.sm >= TENSOR_CORES]),
+    gradients=st.sampled_from(["auto", "overlay", "passes", "registers"]),
+    ownership=st.sampled_from(["aligned", "round-robin"]),
+    blocks=st.sampled_from([1, 2]),
+)
+def test_no_two_live_things_share_a_register(
+    matrices: list[tuple[int, int, str, bool, bool]], device: str, gradients: str, ownership: str, blocks: int
+) -> None:
+    specs = [
+        MatrixSpec(f"M{k}", rows, columns, 1, int(transposed), trained, element=PRECISIONS[precision].element)
+        for k, (rows, columns, precision, transposed, trained) in enumerate(matrices)
+    ]
+    options = Options(gradients=gradients, ownership=ownership, blocks_per_sm=blocks)  # type: ignore[arg-type]
+    try:
+        plan = plan_onchip(specs, known_device(device), 40, options)
+    except CapacityError as error:
+        if gradients not in ("overlay", "registers") or "gradients=" not in str(error):
+            raise
+        return
+    check_room(plan)
+    again = plan_onchip(specs, known_device(device), 40, options)
+    assert (again.chip, again.held) == (plan.chip, plan.held)
+
+
+def test_gradients_lie_over_all_weights() -> None:
+    """In bf16 they take twice the registers of W: those of W^T serve as well, and what is left."""
+    plan = plan_onchip(reduced([square("A", 1056), square("B", 1056)]), H200, 132)
+    w = [s for name in "AB" for s in plan.of(name).slots]
+    assert plan.gradients == "overlay"
+    assert [plan.chip.slots[s].gradient for s in w] == [k * plan.chip.slots[w[0]].floats for k in range(len(w))]
+    assert plan.chip.registers == max(plan.weights_in("registers"), sum(plan.chip.slots[s].floats for s in w))
+    check_room(plan)
+
+
+def test_gradients_without_room_are_made_where_weights_were() -> None:
+    alone = reduced([square("A", 2112, role_t_parts=0)])
+    plan = plan_onchip(alone, H200, 132, Options(tiers={"A": "registers"}))
+    assert (plan.gradients, plan.of("A").gradient) == ("overlay", "overlay")
+    forced = plan_onchip(alone, H200, 132, Options(tiers={"A": "registers"}, gradients="passes"))
+    assert {(s.gradient, s.room) for s in forced.chip.slots} == {(-1, 0)}
+    assert forced.chip.registers == forced.chip.most
+    many = reduced([square(name, 1056, role_t_parts=0) for name in "ABCD"])
+    options = Options(gradients="overlay", tiers=dict.fromkeys("ABCD", "registers"))
+    with pytest.raises(CapacityError, match=r"'overlay' does not fit: .* in turn, .* 192; gradients='passes' fits"):
+        plan_onchip(many, H200, 132, options)
+
+
+@pytest.mark.parametrize("precision", REDUCED)
+def test_what_tensor_cores_cannot_do_is_refused(precision: str) -> None:
+    matrices = reduced(tree_lstm(256), precision)
+    with pytest.raises(
+        HandleError, match=rf"gradients='gemm': .* 'U' has the precision {precision}; .*precision={{'U': 'float32'}}"
+    ):
+        plan_onchip(matrices, H200, 132, Options(gradients="gemm"))
+    mixed = [*matrices, square("A", 256)]
+    with pytest.raises(CapacityError, match=r"tile=8 with ownership='round-robin': .* leave tile to the planner"):
+        plan_onchip(mixed, H200, 132, Options(ownership="round-robin", tile=8))
+    with pytest.raises(HandleError, match=rf"rpw=9: matrix 'U' has the precision {precision}, .* try rpw=16"):
+        plan_onchip(matrices, H200, 132, Options(ownership="round-robin", rpw=9))
+    large = plan_onchip(reduced([square("A", 8192)], precision), H200, 132)
+    assert large.of("A").gradient == "passes"  # in float32 a product by cuBLAS
+
+
+def test_rows_are_dealt_in_turns_by_whole_fragments() -> None:
+    matrices = reduced([square("A", 256), square("B", 128)])
+    plan = plan_onchip(matrices, H200, 132, Options(ownership="round-robin"))
+    assert {slot.rows % FRAGMENT_ROWS for slot in plan.chip.slots} == {0}
+    assert valid_rpw(256, 192, BF16) == range(FRAGMENT_ROWS, 49, FRAGMENT_ROWS)
+    axes = gpu_axes(["slots"], TunedChip(tuple(matrices), H200), Options())
+    tried = [change["onchip"]["rpw"] for change in axes["slots"] if "rpw" in change.get("onchip", ())]
+    assert tried
+    assert {rpw % FRAGMENT_ROWS for rpw in tried} == {0}
+
+
+@pytest.mark.parametrize("precision", REDUCED)
+@pytest.mark.parametrize("hidden", [256, 512, 640])
+def test_every_step_down_is_smaller(precision: str, hidden: int) -> None:
+    """Vertices stay: tensor cores take 8 all the same."""
+    plan = plan_onchip(reduced(tree_lstm(hidden), precision), H200, 132)
+    plans = [plan, *step_down(plan)]
+    assert {p.chip.tile for p in plans} == {plan.chip.tile}
+    found = [(p.chip.registers > 0, p.chip.registers, max((s.rows for s in p.chip.slots), default=0)) for p in plans]
+    assert all(before > after for before, after in pairwise(found))
+    assert found[-1][0] is False
+    for each in plans:
+        check_room(each)
+
+
+def test_a_kernel_that_spills_gives_up_gradients_before_weights() -> None:
+    plan = plan_onchip(reduced([square(name, 1056, role_t_parts=0) for name in "AB"]), H200, 132)
+    assert plan.gradients == "overlay"
+    assert plan.chip.registers > plan.weights_in("registers")
+    smaller = next(step_down(plan))
+    assert (smaller.gradients, tiers(smaller)) == ("passes", tiers(plan))
+    assert smaller.chip.registers < plan.chip.registers
+
+
+def test_bf16_holds_about_twice_the_weights() -> None:
+    """Of matrices whose rows are no padding: 16 to a block."""
+
+    def held(precision: str) -> int:
+        names = "ABCDEFGHIJKLMNOP"
+        specs = reduced([MatrixSpec(n, 16 * 132, 256, 1, 0, trained=False) for n in names], precision)
+        return sum(tier == "registers" for tier in tiers(plan_onchip(specs, H200, 132)).values())
+
+    assert (held("float32"), held("bf16")) == (12, 16)
+
+
+def test_a_table_says_what_is_in_slots() -> None:
+    text = explain(plan_onchip(reduced(tree_lstm(256)), H200, 132))
+    assert f"x ({FRAGMENT_ROWS}," in text
+    assert ") bfloat16" in text
+
+
+def test_slots_end_behind_all_that_they_take() -> None:
+    slot = KernelSlot(16, 2, 8, 10, element=BF16, room=3)
+    assert (slot.size, slot.floats, slot.end) == (16, 32, 35)
+    assert dataclasses.replace(slot, room=-1).end == 26
+
+
+def test_capacity_is_the_most_that_stays() -> None:
+    matrices = tree_lstm(256)[:2]
+    in_registers, on_chip = capacity(matrices, H200, 256)
+    assert in_registers <= on_chip
+    for most, names in ((in_registers, {"registers"}), (on_chip, {"registers", "shared"})):
+        assert set(tiers(plan_onchip(tree_lstm(most, most)[:2], H200, 132)).values()) <= names
+        assert not set(tiers(plan_onchip(tree_lstm(most + 16, most + 16)[:2], H200, 132)).values()) <= names
