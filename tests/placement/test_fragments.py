@@ -214,7 +214,11 @@ def test_bf16_holds_about_twice_the_weights() -> None:
 def test_a_table_says_what_is_in_slots() -> None:
     text = explain(plan_onchip(reduced(tree_lstm(256)), H200, 132))
     assert f"x ({FRAGMENT_ROWS}," in text
-    assert ") bfloat16" in text
+    assert ") bf16 " in text
+    wide = explain(plan_onchip(reduced([square("A", 256 * (192 // FRAGMENT_ROWS + 1))]), H200, 132))
+    assert f"the gradient of a slot takes {192 + FRAGMENT_ROWS} registers, and 192 are for slots" in " ".join(
+        wide.split()
+    )
 
 
 def test_slots_end_behind_all_that_they_take() -> None:

@@ -21,8 +21,8 @@ class MatrixReport:
     Attributes:
         name: of the parameter, with ^T for the transpose.
         tier: "registers", "shared", "atomic" or "L2".
-        slots: shape of its slots, "2 x (4,8,1)": how many, rows, columns per lane, warps, and the type of weights in
-            them unless it is float32; "" without any.
+        slots: shape of its slots, "2 x (4,8,1)": how many, rows, columns per lane, warps, and its precision unless that
+            is float32; "" without any.
         gradient: where its gradient is gathered, "" for a transpose.
         reason: why.
     """
@@ -182,4 +182,4 @@ def _live(kernel: Specialized) -> int | None:
 def _matrices(kernel: Specialized) -> Iterator[MatrixReport]:
     onchip = kernel.arrangement.onchip
     for held in () if onchip is None else onchip.held:
-        yield MatrixReport(held.name, held.tier, str(held.shape or ""), held.gradient, held.reason)
+        yield MatrixReport(held.name, held.tier, held.in_slots, held.gradient, held.reason)

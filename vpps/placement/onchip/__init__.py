@@ -18,6 +18,9 @@ that, and `compiler/barriers.py` and the verifier know. What is done to such a m
 (`held_matvec`, `held_outer` ...; `instruction_of` in `script/instructions.py`), so that a kernel has code for where its
 matrices are and no other: a launch notes what it uses exactly (`Plan.instructions`).
 
+A matrix whose products round what they multiply (`Precision`) has slots of fragments for tensor cores, in the type of
+its precision. Beside float32 ones they have taller shapes and other costs, and are placed with them by one score.
+
 Gradients take the place of the weights by default: no register more, however large the model, and one pass over the
 vectors. The paper's fallback (`gemm`) large matrices that neither the chip nor L2 holds get by themselves: the first
 launch copies all vectors that met the matrix side by side, cuBLAS (on `simt` NumPy) multiplies them in stream order,

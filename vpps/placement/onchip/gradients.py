@@ -2,6 +2,7 @@
 
 overlay: weight gradients run last, when nothing is multiplied by W any more, and the update finds W in memory: G takes
     the place of W. Costs nothing, so it is the choice. (VPPS, section III-C2, keeps W for the update and needs more.)
+    Of fragments, which may take less than G, they take that of all W and W^T.
 registers: G has a place of its own beside W and W^T; to compare with.
 passes: slot after slot, straight into memory or the update; nothing persists.
 gemm: operands are concatenated and multiplied by cuBLAS, one product per matrix, and a second launch updates.

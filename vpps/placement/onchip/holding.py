@@ -206,6 +206,14 @@ class HeldMatrix(MatrixRole):
     first_vp: int
 
     @property
+    def in_slots(self) -> str:
+        """For tables: "2 x (4,8,1)", and its precision unless that is float32; "" without slots."""
+        if self.shape is None:
+            return ""
+        precision = "" if self.shape.element == FLOAT32 else f" {self.matrix.precision}"
+        return f"{self.shape.slots} x ({self.shape.rows},{self.shape.columns},{self.shape.warps}){precision}"
+
+    @property
     def warps_busy(self) -> int:
         """Warps of a block that hold some of it, in the block that owns most."""
         if self.shape is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
@@ -66,8 +66,8 @@ class Room:
         fragments: whether some slots are for tensor cores.
         largest: floats of each thread that a slot takes in it, at most.
         tallest: rows R of all slots of a role, at most.
-        gradient: floats of the gradient of a slot of fragments, at most, by tier: room that there must be for it once
-            weights are not needed any more.
+        gradients: of the largest gradient of a slot of fragments, by tier: room that there must be for it once weights
+            are not needed any more.
         taken: registers, and KiB of shared memory, of the slots so far.
     """
 
@@ -78,7 +78,7 @@ class Room:
     fragments: bool = False
     largest: int = 0
     tallest: int = 0
-    gradient: Mapping[str, int] = field(default_factory=dict)
+    gradients: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, int] = field(default_factory=lambda: {"registers": 0, "shared": 0})
 
     @property
@@ -112,16 +112,14 @@ class Room:
         return (
             with_it.left(tier) >= 0
             and with_it.left("shared") >= 0
-            and all(with_it.budget(where) >= floats for where, floats in with_it.gradient.items())
+            and all(with_it.budget(where) >= floats for where, floats in with_it.gradients.items())
         )
 
     def take(self, shape: SlotShape, tier: str, trained: bool) -> Room:
         """What is left with slots of that shape."""
-        gradient = dict(self.gradient)
-        if trained and shape.element != FLOAT32:
-            gradient[tier] = max(gradient.get(tier, 0), shape.rows * shape.columns)
+        gradient = max(self.gradients.get(tier, 0), shape.gradient if trained else 0)
         taken = {**self.taken, tier: self.taken[tier] + shape.registers}
-        return replace(self.beside(shape), gradient=gradient, taken=taken)
+        return replace(self.beside(shape), gradients={**self.gradients, tier: gradient}, taken=taken)
 
     def budget(self, tier: str) -> int:
         """Registers, or whole KiB of shared memory, for slots."""
@@ -273,9 +271,11 @@ class Attempt:
         return f"needs {least} registers, {self.room.left('registers')} were left"
 
     def _short(self, role: MatrixRole, shapes: Sequence[SlotShape]) -> str:
-        least = min(shapes, key=lambda s: (s.registers, s.width))
+        least = least_of(shapes)
         room = self.room.beside(least)
         left = room.left("shared")
+        if role.trained and least.gradient > room.registers:
+            return gradient_short(least, room)
         if left < 0:
             staging, slots = FLOAT32.bytes * (room.staged + room.sums) // KIB, self.room.taken["shared"]
             beside = f", slots {slots} KiB," if slots else ""
@@ -317,6 +317,16 @@ class Attempt:
 def _written(role: MatrixRole, tier: Tier) -> str:
     """What the user wrote to force a tier."""
     return f"tiers={{{role.name!r}: {tier!r}}}"
+
+
+def least_of(shapes: Iterable[SlotShape]) -> SlotShape:
+    """That which asks for the least room."""
+    return min(shapes, key=lambda s: (s.registers, s.width, s.gradient))
+
+
+def gradient_short(shape: SlotShape, room: Room) -> str:
+    """That the gradient of a slot of fragments is too large."""
+    return f"the gradient of a slot takes {shape.gradient} registers, and {room.registers} are for slots"
 
 
 def _kib(count: float) -> str:

@@ -11,7 +11,7 @@ from vpps.kernel.chip import KERNEL_SHARED, WARPS
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import HeldMatrix, MatrixSpec, OnChip, Tier, rows_cap
-from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room
+from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room, gradient_short, least_of
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
 from vpps.placement.onchip.slots import SlotShape, row_step, shapes, whole_rows
 from vpps.text import KIB, WIDTH, columns, in_bytes, note
@@ -66,7 +66,7 @@ def _table(onchip: OnChip, moments: int) -> str:
                 held.tier,
                 str(held.copies),
                 f"{onchip.options.groups} x {_blocks(onchip, held)}",
-                str(shape or "-"),
+                held.in_slots or "-",
                 str(shape.registers) if shape and held.tier == "registers" else "-",
                 f"{held.warps_busy}/{WARPS}" if shape else "-",
                 f"{shape.registers} KiB" if shape else "-",
@@ -248,8 +248,7 @@ def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
         rpw = max((slot.rows for slot in onchip.chip.slots), default=row_step(held.matrix.element))
         return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.matrix.element)
     element = held.matrix.element
-    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits, element), element)
-    return min(found, key=lambda s: (s.registers, s.width))
+    return least_of(shapes(held.rows_owned, held.columns, rows_cap(onchip.limits, element), element))
 
 
 def _room(onchip: OnChip) -> Room:
@@ -272,7 +271,9 @@ def _shortage(onchip: OnChip, held: HeldMatrix, sizes: Sizes) -> str:
     least = _least(onchip, held)
     room = _room(onchip).beside(least)
     registers, shared = least.registers - room.left("registers"), least.registers - room.left("shared")
-    if registers > 0:
+    if held.trained and least.gradient > room.registers:
+        short = gradient_short(least, room)
+    elif registers > 0:
         short = f"{registers} registers or {shared} KiB of shared memory short"
     else:
         short = f"{shared - least.registers} KiB short in the staging buffer for its rows"

@@ -74,10 +74,10 @@ class SlotShape:
         of_columns = 2 * self.columns * (high * products * MMA + SLOW * (4 + conversions))
         return self.slots * (of_columns + SLOW * 4 * high) / MMA_VECTORS
 
-    def __str__(self) -> str:
-        """For tables: "2 x (4,8,1)", and what is in them unless that is float32."""
-        element = "" if self.element == FLOAT32 else f" {self.element.name}"
-        return f"{self.slots} x ({self.rows},{self.columns},{self.warps}){element}"
+    @property
+    def gradient(self) -> int:
+        """Registers, or KiB, that the gradient of one of the slots takes beyond the place of its weights."""
+        return 0 if self.element == FLOAT32 else self.rows * self.columns
 
 
 @lru_cache(maxsize=4096)
