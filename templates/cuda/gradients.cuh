@@ -59,6 +59,7 @@ VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, RowGrad
     enum { APART = rows_apart(S::R, S::W) };
     const float* rows = dy.of + (number * Shape<S>::GROUPS + warp() / S::W) * APART;
     const float* vector = x + warp() % S::W * (S::C * WARP);
+    if constexpr (S::KIND) return Fragments<S>::add_outer(vector, rows, dy.apart, n, g);
     VP_TWICE for (int v = 0; v < n; v++, rows += dy.apart, vector += STAGE) {
         float d[S::R];
         if constexpr (APART % 4 == 0) {
@@ -108,7 +109,7 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
 #if VP_PASSES
 // Where the chip does not keep gradients: finish(s) is called for slot after slot, its gradients in slot_memory(), with as
 // many passes over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's
-// weights: nothing is multiplied by them any more, and the update has them in memory.
+// weights (ROOM, of fragments): nothing is multiplied by them any more, and the update has them in memory.
 template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
 {
     const Owned owned(vp, i.head);
@@ -120,7 +121,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
             if constexpr (S::TRAINED) {
                 Values<S> g;
                 g.clear();
-                g.write_weights(vp.store);
+                g.write_sums(vp.store);
             }
         });
         for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
@@ -128,15 +129,15 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
                 using S = decltype(slot);
                 if constexpr (S::TRAINED) {
                     Values<S> g;
-                    g.read_weights(vp.store);
+                    g.read_sums(vp.store);
                     add_outer<S>(owned, s - slots.first, x, dy, n, g.of);
-                    g.write_weights(vp.store);
+                    g.write_sums(vp.store);
                 }
             });
         });
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
-            if constexpr (S::TRAINED) Values<S>::Weights::drain(vp.store, slot_memory());
+            if constexpr (S::TRAINED) Values<S>::Sums::drain(vp.store, slot_memory());
         });
         if (accumulate)
             for_elements(owned, slots, s, (int)i.columns, [&](float& sum, int row, int column) {

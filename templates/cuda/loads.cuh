@@ -1,10 +1,11 @@
 // ---- the beginning of a launch: weights on their way to the slots
 
-// Those of slots in registers come through slot_memory(), as many slots at once (a wave) as there is room for: UNIT is the
-// first float of each thread there. The others come to where they stay.
+// Those of slots in registers, and those that are rounded, come through slot_memory(), as many slots at once (a wave) as there
+// is room for: UNIT is the first float of each thread there. The others come to where they stay.
 template <int S> struct Arrival {
     enum {
-        SIZE = Slot<S>::IN_REGISTERS ? Slot<S>::R * Slot<S>::C : 0,
+        THROUGH = Slot<S>::IN_REGISTERS || Slot<S>::KIND,
+        SIZE = THROUGH ? Slot<S>::R * Slot<S>::C : 0,
         NEXT = S % 32 == 0 || Arrival<S - 1>::END + SIZE > VP_STAGED / THREADS,
         WAVE = Arrival<S - 1>::WAVE + NEXT,
         UNIT = NEXT ? 0 : Arrival<S - 1>::END,
@@ -25,7 +26,7 @@ VP_DEVICE void find_arrival(int s, int* wave, int* floats)
         enum { S = number.VALUE };
         if (s == S) {
             *wave = Arrival<S>::WAVE;
-            *floats = Slot<S>::IN_REGISTERS ? Arrival<S>::UNIT * THREADS
+            *floats = Arrival<S>::THROUGH ? Arrival<S>::UNIT * THREADS
                                               : (int)(shared_weights() - slot_memory()) + Slot<S>::AT * THREADS;
         }
     });
@@ -34,9 +35,12 @@ VP_DEVICE void take(Vp& vp, const Coming& coming)
 {
     for_numbers<VP_SLOTS>([&](auto number) {
         enum { S = number.VALUE };
-        if constexpr (Slot<S>::IN_REGISTERS) {
-            if (Arrival<S>::WAVE == coming.wave && coming.slots >> S % 32 & 1)
-                Values<Slot<S>>::Weights::fill(vp.store, slot_memory() + Arrival<S>::UNIT * THREADS);
+        if constexpr (Arrival<S>::THROUGH) {
+            if (Arrival<S>::WAVE == coming.wave && coming.slots >> S % 32 & 1) {
+                const float* buffer = slot_memory() + Arrival<S>::UNIT * THREADS;
+                if constexpr (Slot<S>::KIND) Fragments<Slot<S>>::fill(vp.store, buffer);
+                else Values<Slot<S>>::Weights::fill(vp.store, buffer);
+            }
         }
     });
 }

@@ -22,6 +22,7 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
 {
     const int columns = (int)i.columns;
     const bool accumulate = i.head.flags & ACCUMULATE;
+    const Rounding rounded(i.head);
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         VP_TIMELINE(const int rows = (u1 - 1) / columns - u0 / columns + 1;)  // of W
         VP_TIMELINE(count_floats(vp, (size_t)(r1 - r0) * rows * i.inner);)
@@ -31,7 +32,7 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
             VP_ROLLED for (int s = 0; s < i.x.count; s++) {
                 int width;
                 const float* m = segment(vp, i.x, s, &width).row(r) + u % columns;
-                for (int k = 0; k < width; k += columns) sum = fma_(*w++, m[k], sum);
+                for (int k = 0; k < width; k += columns) sum = fma_(rounded(*w++), rounded(m[k]), sum);
             }
             float* y = i.dst.row(r);
             y[u] = accumulate ? y[u] + sum : sum;
@@ -44,6 +45,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
 {
     const int columns = (int)i.columns, inner = (int)i.inner;
     const bool accumulate = i.head.flags & ACCUMULATE;
+    const Rounding rounded(i.head);
     for_tiles(vp, i.head.width, inner, [&](int row, int from, int to, int) {
         VP_TIMELINE(count_floats(vp, (size_t)(to - from) * (accumulate ? 2 : 1));)
         VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) {
@@ -57,7 +59,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
             for (int r = 0; r < i.head.n; r++) {
                 const float *dy = i.dy.row(r) + row * columns, *m = x.row(r) + (c - first) * columns;
                 float sum = 0.f;
-                for (int k = 0; k < columns; k++) sum = fma_(dy[k], m[k], sum);
+                for (int k = 0; k < columns; k++) sum = fma_(rounded(dy[k]), rounded(m[k]), sum);
                 total += sum;
             }
             float* g = vp.pool + i.gradient + (size_t)row * inner + c;

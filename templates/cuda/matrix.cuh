@@ -4,10 +4,27 @@ enum {
     FEW_COLUMNS = 16,    // for fewer a warp is too many: a thread makes a result
 };
 
+// What a product multiplies, rounded as flags BF16 and TF32 of its instruction say.
+struct Rounding {
+#if VP_ROUNDS
+    int flags;
+    VP_DEVICE explicit Rounding(const Head& h) : flags(h.flags) {}
+    VP_DEVICE float operator()(float x) const
+    {
+        const float bf16 = as_float(bf16_pair(0.f, x) & 0xffff0000u), tf32 = as_float(tf32_of(x) & ~0x1fffu);
+        return flags & BF16 ? bf16 : flags & TF32 ? tf32 : x;
+    }
+#else
+    VP_DEVICE explicit Rounding(const Head&) {}
+    VP_DEVICE float operator()(float x) const { return x; }
+#endif
+};
+
 // Where rows of W have few columns: a thread for each result.
 VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
+    const Rounding rounded(i.head);
     VP_TIMELINE(count_floats(vp, (size_t)(u1 - u0) * (r1 - r0) * i.columns);)
     for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
         const float* w = vp.pool + i.weights + (size_t)u * i.columns;
@@ -15,7 +32,7 @@ VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int
         VP_ROLLED for (int s = 0; s < i.x.count; s++) {
             int width;
             const float* from = segment(vp, i.x, s, &width).row(r);
-            VP_TWICE for (int c = 0; c < width; c++) sum = fma_(*w++, from[c], sum);
+            VP_TWICE for (int c = 0; c < width; c++) sum = fma_(rounded(*w++), rounded(from[c]), sum);
         }
         float* y = i.dst.row(r) + u;
         *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
@@ -27,6 +44,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
 {
     if (i.columns < FEW_COLUMNS) return product_of_few_columns(vp, i, r0, r1, u0, u1);
     const bool accumulate = i.head.flags & ACCUMULATE;
+    const Rounding rounded(i.head);
     const int units = u1 - u0, tiles = (r1 - r0 + MEMORY_VECTORS - 1) / MEMORY_VECTORS;
     VP_TIMELINE(count_floats(vp, (size_t)units * tiles * i.columns);)
     for_warps(units * tiles, [&](int item, bool mine) {
@@ -39,8 +57,8 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             const float* from[MEMORY_VECTORS];
             VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
             VP_TWICE for (int c = lane(); c < width; c += WARP) {
-                const float e = w[c];
-                VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, from[v][c], sum[v]);
+                const float e = rounded(w[c]);
+                VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, rounded(from[v][c]), sum[v]);
             }
             w += width;
         }
@@ -70,6 +88,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
 {
     enum { COLUMNS = VP_TILE_COLUMNS / WARP, AT_ONCE = VP_AMPLE ? 8 : 2 };  // vertices whose values are on their way
     const int n = i.head.n, v0 = share(n, warp(), WARPS), v1 = share(n, warp() + 1, WARPS);
+    const Rounding rounded(i.head);
     for_tiles(vp, i.head.width, (int)i.columns, [&](int row, int from, int to, int) {
         VP_ROLLED for (int k = 0; k < COLUMNS; k++) {
             const int column = from + k * WARP + lane();
@@ -87,7 +106,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
                         const int r = least(v + j, v1 - 1);
                         dy[j] = i.dy.row(r)[row], e[j] = x.row(r)[column - first];
                     }
-                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) sum = v + j < v1 ? fma_(dy[j], e[j], sum) : sum;
+                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) sum = v + j < v1 ? fma_(rounded(dy[j]), rounded(e[j]), sum) : sum;
                 }
             }
             scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;

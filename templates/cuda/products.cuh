@@ -140,8 +140,9 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
             along = S::W;
             sums.rows = (slots.last - slots.first) * Shape<S>::ROWS;
             const int first = number * Shape<S>::ROWS;
-            VP_ROLLED for (int v = 0; v < n; v += TILE) {
-                if (n - v <= FEW) slot_product<S, FEW>(vp.store, x + v * STAGE, v, first, sums);
+            VP_ROLLED for (int v = 0; v < n; v += S::KIND ? 8 : TILE) {
+                if constexpr (S::KIND) Fragments<S>::product(vp.store, x + v * STAGE, least(8, n - v), v, first, sums);
+                else if (n - v <= FEW) slot_product<S, FEW>(vp.store, x + v * STAGE, v, first, sums);
                 else slot_product<S, TILE>(vp.store, x + v * STAGE, v, first, sums);
             }
         });
@@ -195,6 +196,10 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
         for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
             using S = decltype(slot);
             const int first = number * Shape<S>::ROWS + first_row<S>(warp());
+            if constexpr (S::KIND) {
+                const auto y = [&](int v) { return i.dst.row(row + v); };
+                return Fragments<S>::add_transposed(vp.store, dy, n, owned.count, first, columns, y);
+            }
             Values<S> w;
             w.read_weights(vp.store);
             VP_ROLLED for (int v = 0; v < n; v++) {

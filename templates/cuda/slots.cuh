@@ -32,6 +32,7 @@ template <int S, int END = VP_SLOTS, class F> VP_DEVICE void for_slots(Range ran
 template <class S> struct Shape {
     enum { GROUPS = WARPS / S::W, ROWS = S::R * GROUPS };
 };
+template <class S> struct Fragments;  // what a slot has whose KIND is not 0 (cuda/fragments.cuh)
 // With how many columns next to each other the c-th of a lane's comes, where a lane has so many.
 VP_DEVICE constexpr int neighbours_at(int columns, int c) { return c < columns / 4 * 4 ? 4 : c < columns / 2 * 2 ? 2 : 1; }
 template <class S> VP_DEVICE int column_of(int c)
@@ -67,16 +68,16 @@ template <int C> VP_DEVICE int place_of(int k)
 
 // What a thread holds of a slot S, from AT on in registers or in shared memory.
 template <class S, int AT, bool IN_REGISTERS> struct Held {
-    enum { N = S::R * S::C };
+    enum { N = S::R * S::C, BESIDE = S::KIND ? 4 : S::C };
     template <int K> VP_DEVICE static float get(const Store& store)
     {
         if constexpr (IN_REGISTERS) return read_register<AT + K>(store);
-        else return shared_weights()[AT * THREADS + place_of<S::C>(K)];
+        else return shared_weights()[AT * THREADS + place_of<BESIDE>(K)];
     }
     template <int K> VP_DEVICE static void set(Store& store, float v)
     {
         if constexpr (IN_REGISTERS) write_register<AT + K>(store, v);
-        else shared_weights()[AT * THREADS + place_of<S::C>(K)] = v;
+        else shared_weights()[AT * THREADS + place_of<BESIDE>(K)] = v;
     }
     VP_DEVICE static void read(const Store& store, float (&v)[N])
     {
@@ -89,11 +90,21 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
     // By way of a buffer in shared memory, one after the other: N values on their way would need N registers more.
     VP_DEVICE static void fill(Store& store, const float* buffer)
     {
-        for_numbers<N>([&](auto k) { set<k.VALUE>(store, buffer[place_of<S::C>(k.VALUE)]); });
+        exchange(buffer, [&](auto k, const float& place) { set<k.VALUE>(store, place); });
     }
     VP_DEVICE static void drain(const Store& store, float* buffer)
     {
-        for_numbers<N>([&](auto k) { buffer[place_of<S::C>(k.VALUE)] = get<k.VALUE>(store); });
+        exchange(buffer, [&](auto k, float& place) { place = get<k.VALUE>(store); });
+    }
+    template <class T, class F> VP_DEVICE static void exchange(T* buffer, F f)
+    {
+        if constexpr (S::KIND == 0) {
+            for_numbers<N>([&](auto k) { f(k, buffer[place_of<S::C>(k.VALUE)]); });
+        } else {
+            __syncwarp();  // lanes have places of each other
+            for_numbers<N>([&](auto k) { f(k, buffer[Fragments<S>::place_of_sum(k.VALUE)]); });
+            __syncwarp();
+        }
     }
 };
 
@@ -101,6 +112,7 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
 template <class S> struct Values {
     using Weights = Held<S, S::AT, S::IN_REGISTERS>;
     using Gradient = Held<S, S::GRADIENT, S::IN_REGISTERS>;
+    using Sums = Held<S, S::KIND ? S::ROOM : S::AT, S::IN_REGISTERS>;  // gradients, while a pass makes them
     float of[S::R * S::C];
 
     VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }
@@ -109,7 +121,8 @@ template <class S> struct Values {
         VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = 0.f;
     }
     VP_DEVICE void read_weights(const Store& store) { Weights::read(store, of); }
-    VP_DEVICE void write_weights(Store& store) { Weights::write(store, of); }
+    VP_DEVICE void read_sums(const Store& store) { Sums::read(store, of); }
+    VP_DEVICE void write_sums(Store& store) { Sums::write(store, of); }
     VP_DEVICE void read_gradient(const Store& store) { Gradient::read(store, of); }
     VP_DEVICE void write_gradient(Store& store) { Gradient::write(store, of); }
 };

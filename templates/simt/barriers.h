@@ -125,6 +125,11 @@ static void order_lanes(Warp& warp, uint32_t mask)
 
 static void exchange_values(Warp& warp, uint32_t mask, Exchange exchange)
 {
+    if (exchange == Exchange::FRAGMENTS) {
+        Fragments all;
+        for (uint32_t l = 0; l < LANES; l++) all.of[l] = (Operands*)(uintptr_t)warp.value[l];
+        return warp.multiply(all);
+    }
     uint64_t result[LANES] = {};
     if (exchange == Exchange::BALLOT) {
         uint64_t votes = 0;
@@ -170,7 +175,7 @@ static void meet(uint32_t mask, unsigned line, Exchange exchange)
     }
     meeting = warp.met[--warp.meetings];
     if (exchange != Exchange::NONE) exchange_values(warp, mask, exchange);
-    if (machine.request.races) order_lanes(warp, mask);
+    if (machine.request.races && exchange != Exchange::FRAGMENTS) order_lanes(warp, mask);  // those order no memory
     const uint32_t others = mask & ~(1u << me.lane);
     warp.meeting &= ~others;
     make_ready(warp, others);

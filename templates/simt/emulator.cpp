@@ -41,6 +41,28 @@ unsigned simt_ballot(unsigned mask, bool predicate, unsigned line)
 
 }  // extern "C"
 
+static void bring_fragments(Operands mine, void (*multiply)(const Fragments&), unsigned line)
+{
+    hot.warp->value[hot.fiber->lane] = (uint64_t)(uintptr_t)&mine;
+    hot.warp->multiply = multiply;
+    meet(~0u, line, Exchange::FRAGMENTS);
+}
+extern "C" {
+
+void simt_mma_bf16(float* c, unsigned* a, unsigned* b, unsigned line) { bring_fragments({c, a, b}, mma<2, 16>, line); }
+void simt_mma_bf16_short(float* c, unsigned* a, unsigned* b, unsigned line)
+{
+    bring_fragments({c, a, b}, mma<2, 8>, line);
+}
+void simt_mma_tf32(float* c, unsigned* a, unsigned* b, unsigned line) { bring_fragments({c, a, b}, mma<1, 8>, line); }
+unsigned simt_movmatrix(unsigned a, unsigned line)
+{
+    bring_fragments({nullptr, &a, nullptr}, movmatrix, line);
+    return a;
+}
+
+}  // extern "C"
+
 void at(unsigned position) { hot.position = position; }
 unsigned long long nanoseconds() { return machine.clock; }
 void nap(unsigned) { spin(); }

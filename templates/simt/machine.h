@@ -10,6 +10,7 @@
 
 #include "clocks.h"
 #include "fibers.h"
+#include "fragments.h"
 
 typedef uint32_t Word;
 
@@ -91,7 +92,7 @@ struct Meeting {
     Position position;
 };
 
-enum class Exchange : uint8_t { NONE, SHUFFLE, BALLOT };
+enum class Exchange : uint8_t { NONE, SHUFFLE, BALLOT, FRAGMENTS };
 
 struct Warp {
     uint32_t ready, spinning, meeting, at_barrier, ended;  // a bit per lane: what each does
@@ -103,6 +104,7 @@ struct Warp {
     Meeting met[LANES];
     uint64_t value[LANES];
     int32_t source[LANES];
+    void (*multiply)(const Fragments&);
 };
 
 struct Block {

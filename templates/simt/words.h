@@ -29,6 +29,10 @@ void simt_block_barrier(unsigned line);
 void simt_warp_barrier(unsigned mask, unsigned line);
 uint64_t simt_shuffle(unsigned mask, uint64_t value, int source, unsigned line);
 unsigned simt_ballot(unsigned mask, bool predicate, unsigned line);
+void simt_mma_bf16(float* c, unsigned* a, unsigned* b, unsigned line);
+void simt_mma_bf16_short(float* c, unsigned* a, unsigned* b, unsigned line);
+void simt_mma_tf32(float* c, unsigned* a, unsigned* b, unsigned line);
+unsigned simt_movmatrix(unsigned a, unsigned line);
 
 void simt_copy(void* to, const void* from, size_t bytes);
 void simt_fill(void* to, int value, size_t bytes);
@@ -70,6 +74,22 @@ template <class T> inline T shuffle_xor(unsigned line, unsigned mask, T value, i
     return shuffle(line, mask, value, from < (mine & -width) + width ? from : mine);
 }
 
+inline void mma_bf16(unsigned line, float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
+    simt_mma_bf16(c, a, b, line);
+}
+inline void mma_bf16_short(unsigned line, float (&c)[4], unsigned a0, unsigned a1, unsigned b0)
+{
+    unsigned a[] = {a0, a1}, b[] = {b0};
+    simt_mma_bf16_short(c, a, b, line);
+}
+inline void mma_tf32(unsigned line, float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
+    simt_mma_tf32(c, a, b, line);
+}
+
 inline void warp_barrier(unsigned line, unsigned mask = 0xffffffffu) { simt_warp_barrier(mask, line); }
 
 }  // namespace simt
@@ -101,6 +121,26 @@ inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4);
 inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 
 // ---- what is inline PTX on a GPU
+// Tensor cores: the whole warp multiplies (simt/fragments.h).
+#define mma_bf16(...) simt::mma_bf16(__LINE__, __VA_ARGS__)
+#define mma_bf16_short(...) simt::mma_bf16_short(__LINE__, __VA_ARGS__)
+#define mma_tf32(...) simt::mma_tf32(__LINE__, __VA_ARGS__)
+#define transposed_halves(word) simt_movmatrix(word, __LINE__)
+
+// Nearest even. A NaN stays, whatever its bits are.
+inline unsigned bf16_of(float x)
+{
+    const unsigned bits = __float_as_uint(x);
+    return (x != x ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+inline unsigned bf16_pair(float low, float high) { return bf16_of(low) | bf16_of(high) << 16; }
+// Nearest, ties away from zero. The last 13 bits are nobody's: those of x, here, that nobody may see.
+inline unsigned tf32_of(float x)
+{
+    const unsigned bits = __float_as_uint(x), infinite = 0x7f800000;
+    return (bits & infinite) == infinite ? bits | (x != x ? 0x400000 : 0) : bits + 0x1000;
+}
+
 inline float* shared_memory() { return simt_shared_memory(); }
 
 unsigned load_relaxed(const unsigned* p);

@@ -97,9 +97,10 @@ ROUTINES = (  # of both
 HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/lanes.h")
 HOST_PAIRS = ("host/pairs.h",)  # where products round
 HOST_MATRICES = ("host/matrix.cuh", "host/matmul.cuh")
+CUDA_FRAGMENTS = "cuda/fragments.cuh"
 CUDA_ROUTINES = (
-    *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", "cuda/loads.cuh", "cuda/staging.cuh", "cuda/products.cuh",
-    "cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh",
+    *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", CUDA_FRAGMENTS, "cuda/loads.cuh", "cuda/staging.cuh",
+    "cuda/products.cuh", "cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh",
 )  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
@@ -251,7 +252,9 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     if spec.tails:
         configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
     configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "tails take the results of products"
-    routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ()) + CUDA_ROUTINES + (CUDA_TAILS if spec.tails else ())
+    routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ())
+    routines += tuple(name for name in CUDA_ROUTINES if name != CUDA_FRAGMENTS or chip.has_fragments)
+    routines += CUDA_TAILS if spec.tails else ()
     return _render(
         spec.timeline,
         target=f"cuda: {chip.describe()}",

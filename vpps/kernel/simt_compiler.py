@@ -12,7 +12,7 @@ from vpps.kernel.host_compiler import compiler, compiler_version, cpu_features, 
 from vpps.kernel.render import template_dir
 
 EMULATOR = "emulator.cpp"
-EMULATOR_HEADERS = ("barriers.h", "scheduler.h", "races.h", "machine.h", "clocks.h", "fibers.h")
+EMULATOR_HEADERS = ("barriers.h", "scheduler.h", "races.h", "machine.h", "clocks.h", "fibers.h", "fragments.h")
 WORDS = "words.h"
 
 # Contraction is off as in the other targets: fused multiply-adds are explicit in the source.

@@ -1,0 +1,186 @@
+// ---- slots of fragments: weights as tensor cores take them (PTX ISA, "Matrix fragments for mma.m16n8k16", "... m16n8k8")
+//
+// Such a slot has a multiple of 16 rows, and is multiplied by 8 vectors at a time; where there are fewer, one that is there
+// takes the place of the others, and what comes of those is dropped. Of 16 rows and 32 columns next to each other, which are
+// a warp's, a lane has two rows, 8 apart, and twice four columns: which of them is which term of a sum is free, so one load
+// brings four of a staged vector. As vectors lie a multiple of 32 floats and 8 apart, lanes find them in different banks.
+enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS = 2, TF32_PAIRS = 3 };  // KIND of a slot; a pair: a float32 as the sum of two tf32
+VP_DEVICE int row_of_lane() { return VP_OPAQUE(lane()) >> 2; }  // and the vector that it brings
+VP_DEVICE int column_of_lane(int t) { return 4 * (t + (t & 2)); }  // of 32, the first one of the t-th of 4 lanes; 8 on come others
+
+// N floats, rounded: of a row, or of a vector, what a lane brings to a product of 4 * N terms.
+template <int KIND, int N> struct Factors {
+    enum { WORDS = KIND == BF16_FRAGMENTS ? N / 2 : KIND == TF32_PAIRS ? 2 * N : N };
+    Word of[WORDS];
+
+    VP_DEVICE void round(const float (&x)[N])
+    {
+        if constexpr (KIND == BF16_FRAGMENTS) {
+            VP_UNROLL for (int k = 0; k < N; k += 2) of[k / 2] = bf16_pair(x[k], x[k + 1]);
+        } else {
+            VP_UNROLL for (int k = 0; k < N; k++) {
+                of[k] = tf32_of(x[k]);
+                if constexpr (KIND == TF32_PAIRS) of[N + k] = tf32_of(x[k] - as_float(of[k] & ~0x1fffu));
+            }
+        }
+    }
+};
+
+// sum += products of two lots of 8 rows with 8 vectors: a lane has of each lot a row, with two vectors next to each other.
+template <int KIND, int N>
+VP_DEVICE void multiply(float (&sum)[4], const Factors<KIND, N> (&w)[2], const Factors<KIND, N>& x)
+{
+    const auto &a = w[0].of, &b = w[1].of;
+    if constexpr (KIND == BF16_FRAGMENTS && N == 4) {
+        mma_bf16(sum, a[0], b[0], a[1], b[1], x.of[0], x.of[1]);
+    } else if constexpr (KIND == BF16_FRAGMENTS) {
+        mma_bf16_short(sum, a[0], b[0], x.of[0]);
+    } else {
+        VP_UNROLL for (int k = 0; k < N; k += 2) {
+            if constexpr (KIND == TF32_PAIRS) {  // small parts with small ones are less than what the sum is rounded by
+                mma_tf32(sum, a[N + k], b[N + k], a[N + k + 1], b[N + k + 1], x.of[k], x.of[k + 1]);
+                mma_tf32(sum, a[k], b[k], a[k + 1], b[k + 1], x.of[N + k], x.of[N + k + 1]);
+            }
+            mma_tf32(sum, a[k], b[k], a[k + 1], b[k + 1], x.of[k], x.of[k + 1]);
+        }
+    }
+}
+
+// Of 16 rows and 16 columns, what multiplies as the transpose: two lots of 8 columns, where there were two of rows.
+template <int KIND> VP_DEVICE void transpose(const Factors<KIND, 4> (&w)[2], Factors<KIND, 4> (&to)[2])
+{
+    VP_UNROLL for (int k = 0; k < 4; k++) {
+        const int rows = k / 2, columns = k % 2;
+        if constexpr (KIND == BF16_FRAGMENTS) {
+            to[columns].of[rows] = transposed_halves(w[rows].of[columns]);
+        } else {
+            VP_UNROLL for (int part = 0; part < Factors<KIND, 4>::WORDS; part += 4) {
+                const Word a = w[rows].of[part + 2 * columns], b = w[rows].of[part + 2 * columns + 1];
+                const Word upper = transposed_halves(a >> 16 | (b & 0xffff0000u));
+                const Word lower = transposed_halves((a & 0xffffu) | b << 16);
+                to[columns].of[part + 2 * rows] = upper << 16 | (lower & 0xffffu);
+                to[columns].of[part + 2 * rows + 1] = (upper & 0xffff0000u) | lower >> 16;
+            }
+        }
+    }
+}
+
+template <class S> struct Fragments {
+    using Factor = Factors<S::KIND, 4>;
+    using Words = Held<S, S::AT, S::IN_REGISTERS>;
+    enum {
+        LOTS = S::R / 16,
+        STEPS = 2 * S::C,  // along a row, of 16 columns each
+    };
+
+    // ---- weights: of 16 rows and 16 columns at a time words of both rows of a lane in turn, as they are multiplied
+    template <int LOT, int STEP> VP_DEVICE static void read(const Store& store, Factor (&w)[2])
+    {
+        for_numbers<2 * Factor::WORDS>([&](auto k) {
+            constexpr int FIRST = (LOT * STEPS + STEP) * 2 * Factor::WORDS;
+            w[k.VALUE % 2].of[k.VALUE / 2] = as_word(Words::template get<FIRST + k.VALUE>(store));
+        });
+    }
+    VP_DEVICE static void fill(Store& store, const float* buffer)
+    {
+        __syncwarp();  // lanes have places of each other
+        for_numbers<LOTS * STEPS * 2>([&](auto k) {
+            constexpr int ROW = k.VALUE % 2, FIRST = k.VALUE / 2 * 2 * Factor::WORDS + ROW;
+            const int step = k.VALUE / 2 % STEPS, row = k.VALUE / 2 / STEPS * 16 + ROW * 8 + row_of_lane();
+            const float* from = buffer + place_of_row(row, step / 2) + step % 2 * 8;
+            Factor w;
+            w.round(Neighbours<0, 4>().load(from + column_of_lane(lane() % 4), 0).of);
+            for_numbers<Factor::WORDS>([&](auto word) {
+                Words::template set<FIRST + 2 * word.VALUE>(store, as_float(w.of[word.VALUE]));
+            });
+        });
+        __syncwarp();
+    }
+
+    // ---- the same in a buffer, where it lies as that of other slots: where the warp's k-th 32 columns of a row begin
+    VP_DEVICE static int place_of_row(int row, int k)
+    {
+        const int n = neighbours_at(S::C, k), first = k - k % n;
+        return (row * S::C + first) * THREADS + (n * warp() + k - first) * WARP;
+    }
+    // And there, what add_outer has in g[k].
+    VP_DEVICE static int place_of_sum(int k)
+    {
+        const int row = k / 16 / S::C * 16 + k % 4 / 2 * 8 + row_of_lane();
+        return place_of_row(row, k / 16 % S::C) + lane() % 4 * 8 + k % 2 * 4 + k % 16 / 4;
+    }
+
+    // Times n staged vectors, 8 at most: `x` is the first of them, number `at` of its pass; the slot's rows begin at `first`.
+    template <class Sums>
+    VP_DEVICE static void product(const Store& store, const float* x, int n, int at, int first, const Sums& sums)
+    {
+        const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane(), along = VP_OPAQUE(warp()) % S::W;
+        const float* from = x + least(mine, n - 1) * STAGE + along * (S::C * WARP) + column_of_lane(t);
+        float sum[LOTS][4] = {};
+        for_numbers<STEPS>([&](auto step) {
+            constexpr int STEP = step.VALUE;
+            Factor w[2], e;
+            e.round(Neighbours<0, 4>().load(from + STEP / 2 * WARP + STEP % 2 * 8, 0).of);
+            for_numbers<LOTS>([&](auto lot) {
+                read<lot.VALUE, STEP>(store, w);
+                multiply(sum[lot.VALUE], w, e);
+            });
+        });
+        float* to = sums.of(first + first_row<S>(VP_OPAQUE(warp())) + mine, at + 2 * t, along);
+        VP_UNROLL for (int k = 0; k < 4 * LOTS; k++)
+            if (2 * t + k % 2 < n) to[k / 2 * 8 + k % 2 * sums.rows] = sum[k / 4][k % 4];
+    }
+
+    // The transpose times n vectors, 8 at most, of which dy + v * count has the v-th, added to y(v).
+    template <class Y>
+    VP_DEVICE static void add_transposed(const Store& store, const float* dy, int n, int count, int first, int columns, Y y)
+    {
+        const int t = lane() % 4, mine = row_of_lane();
+        Factor w[2], to[2], d[LOTS];
+        VP_UNROLL for (int lot = 0; lot < LOTS; lot++) {
+            float of[4];
+            VP_UNROLL for (int k = 0; k < 4; k++) {
+                const int r = first + 16 * lot + k / 2 * 8 + 2 * t + k % 2;
+                of[k] = r < count ? dy[least(mine, n - 1) * count + r] : 0.f;
+            }
+            d[lot].round(of);
+        }
+        for_numbers<STEPS>([&](auto step) {
+            constexpr int STEP = step.VALUE;
+            float sum[4] = {};
+            for_numbers<LOTS>([&](auto lot) {
+                read<lot.VALUE, STEP>(store, w);
+                transpose(w, to);
+                multiply(sum, to, d[lot.VALUE]);
+            });
+            const int from = (warp() % S::W * S::C + STEP / 2) * WARP + STEP % 2 * 8 + column_of_lane(mine / 2) + mine % 2;
+            VP_UNROLL for (int k = 0; k < 4; k++) {
+                const int v = 2 * t + k % 2, column = from + k / 2 * 2;
+                if (v < n && column < columns && first < count) add_float(y(v) + column, sum[k]);
+            }
+        });
+    }
+
+    // G += dy x^T for n vectors: `x` and `dy` are what the first of them has for the warp. Of 16 rows and 32 columns a lane has of
+    // both its rows 8 columns next to each other: twice four, which are of four products.
+    VP_DEVICE static void add_outer(const float* x, const float* dy, int apart, int n, float (&g)[S::R * S::C])
+    {
+        const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane();
+        const auto dy_of = [&](int v, int r) { return v < n ? dy[v * apart + r + mine] : 0.f; };
+        VP_ROLLED for (int first = 0; first < n; first += 8) {
+            const int v = first + t;  // and the fourth one after it
+            Factors<S::KIND, 2> d[LOTS][2], e;
+            VP_UNROLL for (int k = 0; k < 2 * LOTS; k++) d[k / 2][k % 2].round({dy_of(v, 8 * k), dy_of(v + 4, 8 * k)});
+            const float *one = x + least(v, n - 1) * STAGE + 4 * mine, *other = x + least(v + 4, n - 1) * STAGE + 4 * mine;
+            VP_UNROLL for (int c = 0; c < S::C; c++) {
+                const auto a = Neighbours<0, 4>().load(one + c * WARP, 0), b = Neighbours<0, 4>().load(other + c * WARP, 0);
+                VP_UNROLL for (int j = 0; j < 4; j++) {
+                    e.round({a.of[j], b.of[j]});
+                    VP_UNROLL for (int lot = 0; lot < LOTS; lot++) {
+                        multiply((float(&)[4])g[((lot * S::C + c) * 4 + j) * 4], d[lot], e);
+                    }
+                }
+            }
+        }
+    }
+};
