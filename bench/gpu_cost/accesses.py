@@ -19,7 +19,7 @@ def _width(modifiers: list[str]) -> int:
     return next((int(w) // 32 for w in modifiers if w in ("64", "128")), 1)
 
 
-def _registers(m: Machine, text: str, count: int) -> list[str]:
+def registers(m: Machine, text: str, count: int) -> list[str]:
     number = m.number(text)
     if number == 255:
         return ["RZ"] * count
@@ -28,7 +28,7 @@ def _registers(m: Machine, text: str, count: int) -> list[str]:
 
 def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     count = _width(modifiers)
-    puts = [m.put(r) for r in _registers(m, operands[0], count)]
+    puts = [m.put(r) for r in registers(m, operands[0], count)]
     text = operands[1]
     head, _, at = text.rstrip("]").rpartition("[")
     if at.startswith("0x"):
@@ -44,7 +44,7 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
-def _words_at(address: Any, mask: Mask, limit: int) -> Any:
+def words_at(address: Any, mask: Mask, limit: int) -> Any:
     """Indices of words; those of idle lanes lead to the first one."""
     index = address >> 2
     if mask is not True:
@@ -56,11 +56,11 @@ def _words_at(address: Any, mask: Mask, limit: int) -> Any:
 
 def _load(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     count, address = _width(modifiers), m.address(operands[1], wide=True)
-    puts = [m.put(r) for r in _registers(m, operands[0], count)]
+    puts = [m.put(r) for r in registers(m, operands[0], count)]
 
     def run(mask: Mask) -> Any:
         at = address() - BASE
-        index = _words_at(at, mask, len(m.memory) - count)
+        index = words_at(at, mask, len(m.memory) - count)
         for k, put in enumerate(puts):
             put(m.memory[index + k], mask)
         return m.sectors(at, mask, count, reads=True)
@@ -70,11 +70,11 @@ def _load(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 def _store(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     count, address = _width(modifiers), m.address(operands[0], wide=True)
-    gets = [m.words(r) for r in _registers(m, operands[1], count)]
+    gets = [m.words(r) for r in registers(m, operands[1], count)]
 
     def run(mask: Mask) -> Any:
         at = address() - BASE
-        index = _words_at(at, mask, len(m.memory) - count)
+        index = words_at(at, mask, len(m.memory) - count)
         for k, get in enumerate(gets):
             value = np.broadcast_to(get(), THREADS)
             m.memory[(index if mask is True else index[mask]) + k] = value if mask is True else value[mask]
@@ -90,7 +90,7 @@ def _add(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
     def run(mask: Mask) -> Any:
         at = address() - BASE
-        index = _words_at(at, mask, len(m.memory))
+        index = words_at(at, mask, len(m.memory))
         terms = np.broadcast_to(value(), THREADS).view(memory.dtype)
         chosen = slice(None) if mask is True else mask
         np.add.at(memory, index[chosen], terms[chosen])
@@ -102,11 +102,11 @@ def _add(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 def _lds(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     part = next((name for name in modifiers if name in _PARTS), "")
     count, address = _width([name for name in modifiers if name != part]), m.address(operands[1], wide=False)
-    puts = [m.put(r) for r in _registers(m, operands[0], count)]
+    puts = [m.put(r) for r in registers(m, operands[0], count)]
 
     def run(mask: Mask) -> Any:
         at = address()
-        index = _words_at(at, mask, len(m.shared) - count + 1)
+        index = words_at(at, mask, len(m.shared) - count + 1)
         if part:
             puts[0]((m.shared[index] >> (at % 4 * 8).astype(np.uint32)) & _PARTS[part], mask)
             return m.conflicts(at - at % 4, mask, count)
@@ -119,11 +119,11 @@ def _lds(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 def _sts(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     count, address = _width(modifiers), m.address(operands[0], wide=False)
-    gets = [m.words(r) for r in _registers(m, operands[1], count)]
+    gets = [m.words(r) for r in registers(m, operands[1], count)]
 
     def run(mask: Mask) -> Any:
         at = address()
-        index = _words_at(at, mask, len(m.shared) - count + 1)
+        index = words_at(at, mask, len(m.shared) - count + 1)
         for k, get in enumerate(gets):
             value = np.broadcast_to(get(), THREADS)
             m.shared[(index if mask is True else index[mask]) + k] = value if mask is True else value[mask]
@@ -139,8 +139,8 @@ def _ldgsts(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step
 
     def run(mask: Mask) -> Any:
         at, target = source() - BASE, to()
-        index = _words_at(at, mask, len(m.memory) - count)
-        place = _words_at(target, mask, len(m.shared) - count + 1)
+        index = words_at(at, mask, len(m.memory) - count)
+        place = words_at(target, mask, len(m.shared) - count + 1)
         chosen = slice(None) if mask is True else mask
         for k in range(count):
             m.shared[place[chosen] + k] = m.memory[index[chosen] + k]

@@ -118,6 +118,25 @@ def _f2i(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
+def _to_bf16(value: Any) -> Any:
+    """The upper halves of floats, to the nearest, to the even one of two; any NaN becomes one."""
+    words = np.asarray(value, np.float32).view(np.uint32)
+    upper = (words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(value), np.uint32(0x7FFF), upper)
+
+
+def _f2fp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
+    """Two floats to BF16, the first above the second; F2F of one (sm_80 does not say F32)."""
+    known(modifiers, "BF16", "F32", "PACK_AB")
+    put, parts = m.put(operands[0]), [m.floats(t) for t in operands[1:]]
+
+    def run(mask: Mask) -> None:
+        low, *high = (_to_bf16(p()) for p in reversed(parts))
+        put(low | high[0] << np.uint32(16) if high else low, mask)
+
+    return run
+
+
 def _hfma2(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     """Only as the compiler loads constants by it: two halves, times nothing."""
     if operands[1].lstrip("-") != "RZ" or operands[2] != "RZ":
@@ -139,5 +158,7 @@ FLOATS: dict[str, Meaning] = {
     "I2F": _i2f,
     "I2FP": _i2f,
     "F2I": _f2i,
+    "F2F": _f2fp,
+    "F2FP": _f2fp,
     "HFMA2": _hfma2,
 }

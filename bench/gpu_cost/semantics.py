@@ -6,6 +6,7 @@ import numpy as np
 
 from gpu_cost.accesses import ACCESSES
 from gpu_cost.floats import FLOATS
+from gpu_cost.fragments import FRAGMENTS
 from gpu_cost.lanes import LANES_AND_REGISTERS
 from gpu_cost.machine import Machine, Mask, Step, UnknownInstruction, of_warps
 from gpu_cost.machine_code import Instruction
@@ -46,7 +47,7 @@ def _never(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
-_TABLE: dict[str, Meaning] = {**WHOLE_NUMBERS, **FLOATS, **LANES_AND_REGISTERS, **ACCESSES, "ATOMG": _never}
+_TABLE: dict[str, Meaning] = WHOLE_NUMBERS | FLOATS | LANES_AND_REGISTERS | ACCESSES | FRAGMENTS | {"ATOMG": _never}
 _UNIFORM = {
     f"U{name}"
     for name in ("IADD3", "MOV", "LDC", "LEA", "LOP3", "SHF", "ISETP", "IMAD", "SEL", "PRMT", "PLOP3", "POPC")

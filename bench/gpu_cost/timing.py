@@ -45,6 +45,7 @@ class Constants:
     alu: int = 2
     conversion: int = 2
     mufu: int = 8
+    mma: float = 6.4
 
     sources: dict[str, str] = field(
         default_factory=lambda: {
@@ -65,14 +66,16 @@ class Constants:
             "alu": f"{GUIDE}: 64 a cycle and multiprocessor (additions, shifts, logic, comparisons, selects)",
             "conversion": f"{GUIDE}: 64",
             "mufu": f"{GUIDE}: 16",
+            "mma": "m16n8k16 of BF16 is 2048 multiply-adds, of which a partition does 512 a cycle (Hopper whitepaper: "
+            f"989 TFLOPS); mma.sync comes to 62.9 % of that ({LUO}). TF32: half as many in the same time",
         }
     )
 
 
 # Families by the pipe that executes them; the rest are whole numbers, comparisons and the like.
 FMA = frozenset({"FFMA", "FADD", "FMUL"})
-MEMORY = frozenset({"LDG", "LD", "LDGSTS", "STG", "ST", "RED", "REDG", "ATOMG", "LDS", "STS", "SHFL"})
-CONVERSIONS = frozenset({"I2F", "F2I"})
+MEMORY = frozenset({"LDG", "LD", "LDGSTS", "STG", "ST", "RED", "REDG", "ATOMG", "LDS", "STS", "LDSM", "SHFL", "MOVM"})
+CONVERSIONS = frozenset({"I2F", "F2I", "F2F"})
 CONTROL = frozenset(
     {
         "BRA",
@@ -92,6 +95,8 @@ CONTROL = frozenset(
     }
 )
 
+FMA_PIPE, ALU_PIPE, SPECIAL_PIPE, TENSOR_PIPE, MEMORY_PIPE = range(5)  # the last one is that of all schedulers
+HALF_DEPTH = "HMMA.1684", "HMMA.1688.F32.BF16"
 SECTORS = 4  # of 32 bytes, of a line of L1, that come in a cycle
 
 # What time goes to.
@@ -110,6 +115,7 @@ class Spent:
         by: cycles by (number of the machine instruction, what they went to), of the warp that came last to a barrier.
         issued: machine instructions by family, all warps together.
         by_pc: warps' executions of each machine instruction.
+        tensor: cycles of tensor cores, all warps together.
         block_barriers: that the block met at.
         trips: times that the last warp waited for L2.
     """
@@ -118,6 +124,7 @@ class Spent:
     by: Counter[tuple[int, str]] = field(default_factory=Counter)
     issued: Counter[str] = field(default_factory=Counter)
     by_pc: Counter[int] = field(default_factory=Counter)
+    tensor: float = 0.0
     block_barriers: int = 0
     trips: int = 0
 
@@ -137,7 +144,7 @@ class Clock:
         self.boards = [[(0.0, LATENCY)] * 6 for _ in range(WARPS)]
         self.copied = [(0.0, L2)] * WARPS  # when asynchronous copies are there
         self.scheduler = [0.0] * constants.schedulers
-        self.pipes = [0.0] * (3 * constants.schedulers + 1)  # fma, alu, mufu of each; then that of memory
+        self.pipes = [0.0] * (MEMORY_PIPE * constants.schedulers + 1)
         self.filled = 0.0  # when the last sector has come from L2
         self.stored = 0.0  # when the last store is in L2
         self.signalled = 0.0
@@ -166,8 +173,9 @@ class Clock:
             pc, first, second = queues[warp][at[warp]]
             _, _, _, pipe, cycles, _ = self.static[pc]
             unit = warp % self.c.schedulers
-            place = 12 if pipe == 3 else 3 * unit + pipe
-            busy = max(cycles, first if self.families[pc] in ("LDS", "STS") else first / SECTORS)
+            place = MEMORY_PIPE * self.c.schedulers if pipe == MEMORY_PIPE else MEMORY_PIPE * unit + pipe
+            busy = max(cycles, first if self.families[pc] in ("LDS", "STS", "LDSM") else first / SECTORS)
+            spent.tensor += cycles if pipe == TENSOR_PIPE else 0
             free = max(self.scheduler[unit], self.pipes[place] if pipe >= 0 else 0.0)
             if free > time:
                 heapq.heappush(heap, (free, warp, reason if time > last[warp] + 1 else PIPE))
@@ -255,9 +263,9 @@ class Clock:
             self.stored = max(self.stored, time + c.l2)
             if self.strong[pc]:
                 self.signalled = time + c.l2 / 2
-        elif family in ("LDS", "STS"):
+        elif family in ("LDS", "STS", "LDSM"):
             done, reason = time + c.shared + 2 * max(first - 1, 0), SHARED
-        elif family == "SHFL":
+        elif family in ("SHFL", "MOVM"):
             reason = SHARED
         elif family == "MEMBAR":
             ready = max(ready, self.stored, time) + c.fence
@@ -273,35 +281,38 @@ class Clock:
             boards[read] = max(boards[read], (time + min(latency, 10), SPECIAL))
 
 
-def _static(i: Instruction, c: Constants) -> tuple[int, tuple[int, ...], tuple[int, int], int, int, int]:
-    """Stall, scoreboards waited for and released, pipe (0 fma, 1 alu, 2 special, 3 memory), its cycles, latency."""
+def _static(i: Instruction, c: Constants) -> tuple[int, tuple[int, ...], tuple[int, int], int, float, int]:
+    """Stall, scoreboards waited for and released, pipe (-1: none), its cycles, latency."""
     waits = tuple(k for k in range(6) if i.waits >> k & 1)
     boards = i.written, i.read
     stall = max(i.stall, 1)
     family = i.family
     if family in FMA:
-        return stall, waits, boards, 0, c.fma, 4
+        return stall, waits, boards, FMA_PIPE, c.fma, 4
+    if family == "HMMA":
+        return stall, waits, boards, TENSOR_PIPE, c.mma / (2 if i.opcode.startswith(HALF_DEPTH) else 1), 4
     if family == "MUFU":
-        return stall, waits, boards, 2, c.mufu, c.special
+        return stall, waits, boards, SPECIAL_PIPE, c.mufu, c.special
     if family in CONVERSIONS:
-        return stall, waits, boards, 2, c.conversion, c.special
+        return stall, waits, boards, SPECIAL_PIPE, c.conversion, c.special
     if family in MEMORY:
-        return stall, waits, boards, 3, 1, c.shuffle if family == "SHFL" else c.shared
+        return stall, waits, boards, MEMORY_PIPE, 1, c.shuffle if family in ("SHFL", "MOVM") else c.shared
     if family in CONTROL:
         return stall, waits, boards, -1, 0, 4
     if family in ("LDC", "S2R", "S2UR", "R2UR", "CS2R", "ULDC"):
         return stall, waits, boards, -1, 0, c.constant
-    return stall, waits, boards, 1, c.alu, 6
+    return stall, waits, boards, ALU_PIPE, c.alu, 6
 
 
 def issue_bound(spent: Spent, c: Constants) -> float:
     """Cycles below which no arrangement of these instructions comes: of the fullest pipe, or of the schedulers."""
     fma = sum(n for f, n in spent.issued.items() if f in FMA) * c.fma
     memory = sum(n for f, n in spent.issued.items() if f in MEMORY) * c.schedulers
-    rest = {f: n for f, n in spent.issued.items() if f not in FMA | MEMORY | CONTROL | {"MUFU"} | CONVERSIONS}
+    others = FMA | MEMORY | CONTROL | {"MUFU", "HMMA"} | CONVERSIONS
+    rest = {f: n for f, n in spent.issued.items() if f not in others}
     alu = sum(rest.values()) * c.alu
     special = spent.issued["MUFU"] * c.mufu + sum(spent.issued[f] for f in CONVERSIONS) * c.conversion
-    return max(fma, memory, alu, special, sum(spent.issued.values())) / c.schedulers
+    return max(fma, memory, alu, special, spent.tensor, sum(spent.issued.values())) / c.schedulers
 
 
 __all__ = ["LANES", "Clock", "Constants", "Spent", "issue_bound"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import vpps
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import needs_nvrtc
 from vpps.engine.options import Example
+from vpps.ops.precision import PRECISIONS
 from vpps.placement.distribution import ONE
 from vpps.script.disassemble import entry_points, instructions
 from vpps.script.instructions import COUNTERS
@@ -114,9 +116,131 @@ def test_counts_follow_from_code_and_script(program: Program, capsys: pytest.Cap
     assert "| forward: product and tail |" in printed.err
 
 
+# PTX ISA, matrix fragments of mma: where element i of the lane with `group` = lane / 4 and `t` = lane % 4 is.
+MMA = {
+    "m16n8k16 bf16": (
+        lambda i, group, t: (group + 8 * (i in (2, 3, 6, 7)), 2 * t + (i & 1) + 8 * (i >= 4)),
+        lambda i, group, t: (2 * t + (i & 1) + 8 * (i >= 2), group),
+    ),
+    "m16n8k8 bf16": (
+        lambda i, group, t: (group + 8 * (i >= 2), 2 * t + (i & 1)),
+        lambda i, group, t: (2 * t + i, group),
+    ),
+    "m16n8k8 tf32": (
+        lambda i, group, t: (group + 8 * (i in (1, 3)), t + 4 * (i >= 2)),
+        lambda i, group, t: (t + 4 * i, group),
+    ),
+    "m16n8k4 tf32": (lambda i, group, t: (group + 8 * i, t), lambda i, group, t: (t, group)),
+}  # fmt: skip
+
+
+def of_threads(code: str, words: np.ndarray[Any, Any], folder: Path) -> np.ndarray[Any, Any]:
+    """What the machine code of a few lines leaves of the words `p[0]`, `p[1]` ... of each thread: (256, count)."""
+    from gpu_cost.machine import BASE, Machine
+    from gpu_cost.machine_code import code_of
+
+    kernel = f"""extern "C" __global__ void vpps_kernel(unsigned* m) {{
+        unsigned* p = m + threadIdx.x * {words.shape[1]};
+        {code}
+    }}"""
+    memory = np.append(words.astype(np.uint32).ravel(), np.zeros(4, np.uint32))
+    parameter = np.array([BASE], np.uint64).view(np.uint32)
+    with np.errstate(all="ignore"):
+        for _ in Machine(code_of(kernel, "sm_90", folder, 64), memory, parameter, 0, 8192).run(set()):
+            pass
+    return memory[: words.size].reshape(words.shape)
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+@pytest.mark.parametrize("shape", MMA)
+def test_fragments_lie_as_the_ptx_isa_says(shape: str, tmp_path: Path) -> None:
+    """D = A B + C, every element, of whole numbers that BF16 has; each warp has matrices of its own."""
+    size, kind = shape.split()
+    depth, packed = int(size.split("k")[1]), 2 if kind == "bf16" else 1
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.integers(-9, 9, (8, *s)).astype(np.float32) for s in ((16, depth), (depth, 8), (16, 8)))
+    place_a, place_b = MMA[shape]
+    counts = depth // (2 * packed), depth // (4 * packed), 4  # registers
+    at_c = [[(lane // 4 + 8 * (i >= 2), 2 * (lane % 4) + (i & 1)) for i in range(4)] for lane in range(32)]
+    words = np.zeros((256, sum(counts)), np.uint32)
+    for thread in range(256):
+        warp, lane = divmod(thread, 32)
+        found = [
+            matrix[warp][place(i, *divmod(lane, 4))]
+            for matrix, place, count in zip((a, b), (place_a, place_b), counts, strict=False)
+            for i in range(packed * count)
+        ]
+        for k, value in enumerate(np.array(found, np.float32).view(np.uint32)):
+            words[thread, k // packed] |= value >> (16 * (packed - 1 - k % packed))
+        words[thread, -4:] = np.array([c[warp][at] for at in at_c[lane]], np.float32).view(np.uint32)
+    operands = [f'"r"(p[{k}])' for k in range(sum(counts[:2]))]
+    names = [f"%{k}" for k in range(4, 4 + len(operands))]
+    sums = ", ".join(f'"+r"(p[{len(operands) + k}])' for k in range(4))
+    code = f"""asm volatile("mma.sync.aligned.{size}.row.col.f32.{kind}.{kind}.f32 {{%0,%1,%2,%3}},"
+        "{{{",".join(names[: counts[0]])}}},{{{",".join(names[counts[0] :])}}},{{%0,%1,%2,%3}};"
+        : {sums} : {", ".join(operands)});"""
+    found_c = of_threads(code, words, tmp_path)[:, -4:].copy().view(np.float32).reshape(8, 32, 4)
+    expected = a @ b + c
+    for lane in range(32):
+        for i in range(4):
+            np.testing.assert_array_equal(found_c[:, lane, i], [e[at_c[lane][i]] for e in expected])
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_matrices_of_16_bits_are_transposed_and_loaded(tmp_path: Path) -> None:
+    """movmatrix, and ldmatrix of four matrices as they are and two transposed, whose rows lie in shared memory."""
+    code = """
+        __shared__ __align__(16) unsigned rows[1024];
+        for (int k = 0; k < 4; k++) rows[threadIdx.x * 4 + k] = p[1 + k];
+        __syncthreads();
+        unsigned at = (unsigned)__cvta_generic_to_shared(rows + threadIdx.x * 4);
+        asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(p[0]));
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+            : "=r"(p[1]), "=r"(p[2]), "=r"(p[3]), "=r"(p[4]) : "r"(at));
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+            : "=r"(p[5]), "=r"(p[6]) : "r"(at));"""
+    words = np.random.default_rng(1).integers(0, 1 << 32, (256, 7))
+    found = of_threads(code, words, tmp_path)
+
+    def halves(of: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(of, np.uint32).view(np.uint16)
+
+    matrices = halves(words[:, 1:5]).reshape(8, 4, 8, 8)  # of a warp, whose lanes have a row each
+    np.testing.assert_array_equal(
+        halves(found[:, 0]).reshape(8, 8, 8), halves(words[:, 0]).reshape(8, 8, 8).swapaxes(1, 2)
+    )
+    for k in range(6):  # a lane has two elements, four lanes a row
+        expected = matrices[:, k] if k < 4 else matrices[:, k - 4].swapaxes(1, 2)
+        np.testing.assert_array_equal(halves(found[:, 1 + k]).reshape(8, 8, 8), expected, err_msg=f"{k}")
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_floats_are_rounded_as_the_precisions_say(tmp_path: Path) -> None:
+    """To BF16, two at a time and one, and to TF32: ties, infinities, what becomes infinite, denormals."""
+    code = """
+        unsigned a = p[0], b = p[1]; unsigned short one;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[0]) : "f"(__uint_as_float(a)), "f"(__uint_as_float(b)));
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(one) : "f"(__uint_as_float(b)));
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(p[2]) : "f"(__uint_as_float(a)));
+        p[1] = one;"""
+    words = np.random.default_rng(1).integers(0, 1 << 32, (256, 3)).astype(np.uint32)
+    words[:8, 0] = 0x3F808000, 0x3F818000, 0xBF801000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x00000001, 0x80000000
+    floats = words.view(np.float32)
+    words[np.isnan(floats)] = 0x3F800000
+    found = of_threads(code, words, tmp_path)
+    with np.errstate(all="ignore"):
+        bf16, tf32 = (PRECISIONS[name].round(floats).view(np.uint32) for name in ("bf16", "tf32"))
+    np.testing.assert_array_equal(found[:, 0], bf16[:, 0] | bf16[:, 1] >> 16)
+    np.testing.assert_array_equal(found[:, 1], bf16[:, 1] >> 16)
+    np.testing.assert_array_equal(found[:, 2], tf32[:, 0])
+
+
 @pytest.mark.host
 @pytest.mark.parametrize(
-    "opcode, operands", [("HMMA.16816", ("R0", "R4", "R8", "R0")), ("IADD3.WRAP", ("R0", "R1", "R2", "RZ"))]
+    "opcode, operands", [("HMMA.16816.F16", ("R0", "R4", "R8", "R0")), ("IADD3.WRAP", ("R0", "R1", "R2", "RZ"))]
 )
 def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> None:
     """The program ends where the code has what it does not know; it never goes on with a guess."""
