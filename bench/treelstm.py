@@ -5,6 +5,7 @@
     both:   h = sig(o) * tanh(c)
     loss:   sum over all nodes of cross_entropy(Wo h + bo, label) / batch size
 
+With --precision bf16 vpps rounds what its products multiply, and so does PyTorch's autocast; both in float32 are peers too.
 One JSON object per line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
 """
 
@@ -26,6 +27,9 @@ CLASSES = 5
 CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
 TOLERANCE = 1e-4  # relative
 CONTENDERS = ("vpps-bulk", "vpps-distinct", "vpps", "autograd", "manual", "manual-distinct", "dynet")
+REDUCED = "-bf16"  # ends the names of contenders whose products are in bf16
+REDUCED_TOLERANCE = 2e-3
+REDUCED_CONTENDERS = ("vpps-bulk-bf16", "vpps-bulk", "autograd-bf16", "manual-bf16", "autograd", "manual")
 WARM_UP = 64  # sentences
 LEARNING_RATE = {"sgd": 0.05, "adam": 0.001}
 
@@ -63,10 +67,11 @@ def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> d
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Contender:
     """The program of that name, starting from a copy of the weights. Imports what it needs and nothing else."""
     lr = options.lr or LEARNING_RATE[options.optimizer]
+    precision, name = "bf16" if name.endswith(REDUCED) else "float32", name.removesuffix(REDUCED)
     if name.startswith("vpps"):
         from models import PROGRAMS
 
-        return PROGRAMS[name](weights, options.optimizer, lr, options.threads)
+        return PROGRAMS[name](weights, options.optimizer, lr, options.threads, precision=precision)
     if name == "dynet":
         from peers.dynet_treelstm import DynetTreeLstm, Pools, import_dynet
 
@@ -75,7 +80,7 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
         return DynetTreeLstm(dynet, weights, options.optimizer, lr, whole=options.batch_size <= 2)
     from peers.torch_treelstm import TorchTreeLstm
 
-    return TorchTreeLstm(weights, name, options.optimizer, lr, options.threads)
+    return TorchTreeLstm(weights, name, options.optimizer, lr, options.threads, precision)
 
 
 def in_batches(items: list[Any], size: int) -> list[list[Any]]:
@@ -120,7 +125,7 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
     weights = initial_weights(words, options.embedding, options.hidden)
     contenders = {name: make_contender(name, weights, options) for name in options.contenders}
     batches = {name: in_batches([c.prepare(tree) for tree in trees], batch_size) for name, c in contenders.items()}
-    check_losses(contenders, batches)
+    check_losses(contenders, batches, TOLERANCE if options.precision == "float32" else REDUCED_TOLERANCE)
     for name, contender in contenders.items():
         train(contender, batches[name][: -(-WARM_UP // batch_size)])
     seconds = harness.interleave(
@@ -138,6 +143,8 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
     )
     emit = partial(harness.report, BENCH, case, unit="sentences/s")
     programs = [name for name in rates if name.startswith("vpps")]
+    if options.precision == "bf16":  # vpps in float32 is a peer
+        programs = [name for name in programs if name.endswith(REDUCED)]
     peers = [name for name in rates if name not in programs]
     for name in programs or peers:
         own = {"program": name if programs else peer_name(name, options), "us_per_tree": per_tree[name]}
@@ -156,6 +163,8 @@ def peer_name(contender: str, options: argparse.Namespace) -> str:
         from peers.dynet_treelstm import STRATEGIES
 
         return f"DyNet {STRATEGIES[options.dynet_autobatch]}"
+    if contender.startswith("vpps"):
+        return f"{contender} in float32"
     return f"torch level-batched {contender}{', MKL AVX-512' if options.mkl_avx512 else ''}"
 
 
@@ -163,14 +172,17 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = harness.parser(
         __doc__, trees=..., batch_sizes=[1, 8, 64], hidden=256, embedding=None, threads=1, cores=None, limit=512,
-        passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False,
+        passes=3, contenders=None, dynet_autobatch=1, mkl_avx512=False, precision="float32",
     )  # fmt: skip
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
     parser.add_argument("--lr", type=float, help=f"default: {LEARNING_RATE}")
     options = parser.parse_args()
     options.cores = options.cores or options.threads
     options.embedding = options.embedding or options.hidden
-    options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
+    if options.precision == "bf16":
+        options.contenders = harness.choose(options.contenders, REDUCED_CONTENDERS, "contenders")
+    else:
+        options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     return options
 
 

@@ -9,6 +9,9 @@ Three programs with one interface:
 - "manual-distinct": the same, and what leaves of one word have in common is computed once, as
   `graph.map(distinct=True)` does.
 
+In bf16 products run under autocast: in it, what PyTorch multiplies in place or into memory that is there stays float32,
+and so the product comes first.
+
 All number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
 rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_right), with no copy and no index.
 """
@@ -87,10 +90,17 @@ class LevelBatched(ABC):
     """Name of the matrix that multiplies children."""
 
     def __init__(
-        self, weights: Mapping[str, NDArray[np.float32]], mode: str, optimizer: str, lr: float, threads: int
+        self,
+        weights: Mapping[str, NDArray[np.float32]],
+        mode: str,
+        optimizer: str,
+        lr: float,
+        threads: int,
+        precision: str = "float32",
     ) -> None:
         """Copy the weights. mode: "autograd", "manual" or "manual-distinct"; optimizer: "sgd" or "adam"."""
         torch.set_num_threads(threads)
+        self.precision = precision
         self.mode, self.optimizer, self.lr = mode, optimizer, lr
         self.weights = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
         matrix, words = self.weights[self.recurrent], self.weights["words"]
@@ -128,10 +138,11 @@ class LevelBatched(ABC):
 
     def run(self, schedule: Schedule) -> None:
         """The rest of a step."""
-        if self.mode.startswith("manual"):
-            self._manual_step(schedule)
-            return
-        loss = self._autograd_loss(schedule)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
+            if self.mode.startswith("manual"):
+                self._manual_step(schedule)
+                return
+            loss = self._autograd_loss(schedule)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()
@@ -158,8 +169,14 @@ class LevelBatched(ABC):
         """Weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
         m, b = self.weights[matrix], self.weights[bias]
         if self.optimizer == "sgd":
-            m.addmm_(d_out.t(), x, alpha=-self.lr)
+            if self.precision == "bf16":
+                m.sub_(d_out.t() @ x, alpha=self.lr)
+            else:
+                m.addmm_(d_out.t(), x, alpha=-self.lr)
             b.sub_(d_out.sum(0), alpha=self.lr)
+        elif self.precision == "bf16":
+            m.grad.copy_(d_out.t() @ x)
+            torch.sum(d_out, 0, out=b.grad)
         else:
             torch.mm(d_out.t(), x, out=m.grad)
             torch.sum(d_out, 0, out=b.grad)
@@ -236,14 +253,14 @@ class TorchTreeLstm(LevelBatched):
         x = w["words"].index_select(0, words)
         layer = TreeLayer(w, x, s, self._transposed(s.inner[-1]), leaf_of)
         h = layer.h
-        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()), 1)
+        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()).float(), 1)
         self._loss = F.nll_loss(log_p, s.labels, reduction="sum") / batch
 
         d_logits = log_p.exp_()
         d_logits.scatter_add_(1, s.labels[:, None], d_logits.new_full((rows, 1), -1.0)).mul_(1.0 / batch)
-        layer.backward(d_logits @ w["Wo"])
+        layer.backward((d_logits @ w["Wo"]).float())
 
-        d_x = layer.d_leaf_gates @ w["W"]
+        d_x = (layer.d_leaf_gates @ w["W"]).float()
         self._update("W", "b", layer.d_leaf_gates, x)
         self._update("U", "bU", layer.d_gates, layer.children_h)
         self._update("Wo", "bo", d_logits, h)
@@ -284,7 +301,7 @@ class TreeLayer:
         # node j.
         c, h = torch.empty(rows, hidden), torch.empty(rows, hidden)
         pair_c, children_h = c[batch:].view(-1, 2, hidden), h[batch:].view(-1, 2 * hidden)
-        leaf_gates = torch.addmm(w["b"], x, w["W"].t()).view(-1, 3, hidden)
+        leaf_gates = torch.addmm(w["b"], x, w["W"].t()).float().view(-1, 3, hidden)
         leaf_gates[:, :2].sigmoid_()
         leaf_gates[:, 2].tanh_()
         i, o, u = leaf_gates.unbind(1)
@@ -299,7 +316,10 @@ class TreeLayer:
             s.inner_rows, children_h, *pair_c.unbind(1), flat_gates, sigmoids, *gates.unbind(1), tanh_c
         )
         for own, level_h, c_left, c_right, out, sigmoid, i, f_left, f_right, o, u, tc in reversed(forward):
-            torch.addmm(w["bU"], level_h, U_t, out=out)
+            if torch.is_autocast_enabled("cpu"):
+                out.copy_(torch.addmm(w["bU"], level_h, U_t))
+            else:
+                torch.addmm(w["bU"], level_h, U_t, out=out)
             sigmoid.sigmoid_()
             u.tanh_()
             own_c = (i * u).addcmul_(f_left, c_left).addcmul_(f_right, c_right)
@@ -324,7 +344,10 @@ class TreeLayer:
             own_d_h = d_h.index_select(0, own)
             own_d_c = d_c.index_select(0, own).addcmul_(own_d_h, by_c)
             _chain(local, own_d_c, own_d_h)
-            children_d_h.addmm_(flat_local, self.w["U"])
+            if torch.is_autocast_enabled("cpu"):
+                children_d_h.add_(flat_local @ self.w["U"])
+            else:
+                children_d_h.addmm_(flat_local, self.w["U"])
             torch.mul(forget, own_d_c[:, None], out=children_d_c)
         leaf_d_gates, h_by_c = _local_gradients(self.leaf_gates, None, self.leaf_tanh_c)
         leaf_d_h, leaf_d_c = d_h.index_select(0, s.leaf_rows), d_c.index_select(0, s.leaf_rows)

@@ -421,7 +421,7 @@ VP_ROUTINE void store_pairs(const Vp& vp, const float* w, float* transposed, int
 {
     const int height = (rows + 1) / 2, pairs = (columns + 1) / 2, panels = (rows + VP_PANEL - 1) / VP_PANEL;
     const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
-    count_floats(vp, (size_t)((to - from + 1) / 2) * VP_PANEL + (size_t)(to - from) * ((valid + 1) / 2));
+    if (vp.timeline) vp.timeline->bytes += (size_t)(to - from) * (VP_PANEL + valid) * sizeof(uint16_t);
     Pair* own = (Pair*)transposed + (int64_t)(panel - panels) * pairs * VP_PANEL + from / 2 * VP_PANEL;
     for (int c = from; c < to; c += 2, own += VP_PANEL) {
         const float* column = w + (c - from) * VP_PANEL;

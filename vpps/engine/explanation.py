@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vpps.kernel.chip import THREADS
+from vpps.kernel.host_compiler import multiplies_pairs
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Parameter
 from vpps.ops.element import WORD_BYTES
@@ -146,9 +147,17 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
             "same panels all the time and so finds them in its caches",
         ),
         *_memory(parameters),
+        *_pairs(parameters, kernel.arch),
         ("launches", "one per step"),
     ]
     return "\n".join([*table, "", *(note(f"{name:<15}", text) for name, text in lines)]) + "\n"
+
+
+def _pairs(parameters: Distribution, isa: str) -> list[tuple[str, str]]:
+    if not any(place.rounded for place in parameters.places.values()):
+        return []
+    by = "vdpbf16ps (AVX512_BF16)" if multiplies_pairs(isa) else "float32 arithmetic with its bits, which is no faster"
+    return [("pairs", f"of bf16, which products read, lie beside float32 weights; a step writes both; multiplied by {by}")]
 
 
 def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:

@@ -130,6 +130,11 @@ def _usual_tile() -> Tile:
     return TILES[wanted]
 
 
+def multiplies_pairs(isa: str) -> bool:
+    """Whether this processor has instructions of that set for pairs of bf16; else it computes the same bits."""
+    return isa == "avx512" and "avx512_bf16" in cpu_features()
+
+
 def compiler() -> list[str]:
     """The command of the C++ compiler: $CXX, else g++, else clang++, else that of the `ziglang` package.
 
@@ -239,7 +244,7 @@ def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrar
     """The kernel of the cpu target for a tile, as `HostLibrary` has it."""
     name = f"{tile.name}-rounding" if rounds else tile.name
     flags, label = (*FLAGS, *ISA_FLAGS[tile.isa]), Label("cpu kernel", name)
-    if rounds and tile.isa == "avx512" and "avx512_bf16" in cpu_features():
+    if rounds and not target and multiplies_pairs(tile.isa):
         flags = (*flags, "-mavx512bf16")
     source = render_cpu(tile, rounds=rounds)
     return HostLibrary(f"kernel-{name}", "the kernel source", source, flags, label, target=target)

@@ -178,6 +178,19 @@ class TestAgainstTheKernel:
 
         for clip in (None, 1.0):
             self.check(launched(wide, vpps.Adam(), vps=2, clip_norm=clip))
+            self.check(launched(wide, vpps.Adam(), vps=2, clip_norm=clip, precision="bf16"))
+
+    @pytest.mark.parametrize("clip", [None, 1.0])
+    def test_bytes_of_what_is_rounded_are_those_it_counts(self, clip: float | None) -> None:
+        """Products read half as many as in float32."""
+        timelines = {
+            precision: launched(Everything(), vpps.Adam(), vps=3, clip_norm=clip, precision=precision)
+            for precision in ("float32", "bf16")
+        }
+        for timeline in timelines.values():
+            self.check(timeline)
+        touched = {p: work_of(t.plan, PANEL).touched["forward"].matrices for p, t in timelines.items()}
+        assert touched["float32"] == 2 * touched["bf16"]
 
     @staticmethod
     def check(timeline: Timeline) -> None:

@@ -267,14 +267,16 @@ class _Counter:
         amount.script += FLOAT * sum(words[length] for name, length in lists(d) if name not in _UNCOUNTED)
         return amount
 
-    def _asked(self, d: Decoded, touch: Touch, floats: int, amount: Amount) -> None:
+    def _asked(self, d: Decoded, touch: Touch, floats: float, amount: Amount) -> None:
         """Add the bytes that are asked for where an instruction touches so many floats."""
-        n = FLOAT * floats * (2 if touch.access in (Access.CHANGE, Access.ADD) else 1)
+        n = int(FLOAT * floats) * (2 if touch.access in (Access.CHANGE, Access.ADD) else 1)
         match touch.content:
             case Content.ROWS if touch.at.address or touch.at.indexed:  # not the constant zero at the start of the pool
                 amount.activations += n
             case Content.PARTIALS:
                 amount.activations += n
+            case Content.WEIGHTS if touch.reach is Reach.PAIRS:
+                amount.updates += n
             case Content.WEIGHTS if not _on_chip(d) or d.instruction.form == "Load":
                 amount.weights += n
             case Content.GRADIENT if d.instruction.form not in STEPS:
@@ -315,7 +317,10 @@ class _Counter:
                 amount.gradients += FLOAT * self._passes(d) * mine.padded
         if form in STEPS:
             amount.flops += mine.valid * self._step_flops(d)
-        floats = {Reach.TILES: mine.padded, Reach.TRANSPOSED: mine.valid, Reach.SUMS: mine.valid // TILE_COLUMNS}
+        floats = {
+            Reach.TILES: mine.padded, Reach.TRANSPOSED: mine.valid, Reach.SUMS: mine.valid // TILE_COLUMNS,
+            Reach.PAIRS: mine.padded / 2, Reach.TRANSPOSED_PAIRS: mine.valid / 2,
+        }  # fmt: skip
         for touch in touched:
             if touch.reach in floats and not (form in _OUTER and touch.content is Content.GRADIENT):
                 once = touch._replace(access=Access.WRITE) if form == "KeptGradient" else touch  # from or to the chip
@@ -392,10 +397,15 @@ class _Counter:
         elif touch.reach is Reach.OWN and form == "UpdateRows":  # gradients of tables are rows
             self.rows[start : start + d.n * d.width] |= mark
         elif touch.reach is Reach.TRANSPOSED:
-            self._span(start, -(-word(d, "columns") // self.panel) * self.panel * d.width, mark)
+            self._span(start, self._size(word(d, "columns"), d.width), mark)
+        elif touch.reach is Reach.TRANSPOSED_PAIRS:
+            self._span(start, self._size(word(d, "columns"), -(-d.width // 2)), mark)
+        elif touch.reach is Reach.PAIRS:  # before the transpose
+            floats = self._size(d.width, -(-word(d, "columns") // 2))
+            self._span(start - floats, floats, mark)
         else:
             rows = {Reach.OWN: d.n, Reach.ONCE: 1}.get(touch.reach)
-            floats = self._packed(d) if rows is None else rows * (d.width if touch.width is None else touch.width)
+            floats = self._packed(d, touch) if rows is None else rows * (d.width if touch.width is None else touch.width)
             self._span(start, floats, mark, matrix=touch.content is Content.WEIGHTS)
 
     def _span(self, start: int, floats: int, mark: int, matrix: bool = False) -> None:
@@ -408,12 +418,15 @@ class _Counter:
         if matrix:
             self.matrices[start : start + floats] |= mark
 
-    def _packed(self, d: Decoded) -> int:
-        """Floats of the packed matrix that an instruction names."""
+    def _packed(self, d: Decoded, touch: Touch) -> int:
+        """Words of the packed matrix that an instruction names."""
         if d.instruction.form == "PackedMatmul":
             rows, columns = d.width // word(d, "columns"), word(d, "inner")
         else:
             rows, columns = d.width, columns_of_tiles(d)
+        return self._size(rows, -(-columns // 2) if d.flags & Flag.PAIRS and touch.reach is Reach.PANELS else columns)
+
+    def _size(self, rows: int, columns: int) -> int:
         return -(-rows // self.panel) * self.panel * columns
 
 
