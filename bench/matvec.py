@@ -23,9 +23,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its thr
 import harness
 import numpy as np
 
-from vpps.report.roofline.peaks import measure
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.distribution import pairs
+from vpps.report.roofline.peaks import measure
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
@@ -71,7 +71,9 @@ def scripts(machine: CpuMachine, rows: int, columns: int, n: int, precision: str
     return {
         "matvec": rate("matvec", n, rows, flops, stored, **product, dst=y, columns=columns, x=[(x, columns)]),
         "transposed": rate("matvec", n, columns, flops, stored, **product, dst=x, columns=rows, x=[(y, rows)]),
-        "outer": rate("outer", n, rows, flops, factors, gradient=MATRIX, columns=columns, matrix=0, dy=y, x=[(x, columns)]),
+        "outer": rate(
+            "outer", n, rows, flops, factors, gradient=MATRIX, columns=columns, matrix=0, dy=y, x=[(x, columns)]
+        ),
     }
 
 

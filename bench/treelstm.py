@@ -5,7 +5,7 @@
     both:   h = sig(o) * tanh(c)
     loss:   sum over all nodes of cross_entropy(Wo h + bo, label) / batch size
 
-With --precision bf16 vpps rounds what its products multiply, and so does PyTorch's autocast; both in float32 are peers too.
+With --precision bf16 the peers are vpps in float32, and PyTorch under autocast and in float32.
 One JSON object per line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
 """
 

@@ -168,6 +168,9 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, const X& x, int r0
 // vectors, blocks that stay in the second-level cache while all panels pass, of nearly equal size.
 VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 {
+#if VP_ROUNDS
+    Rounded x = {};
+#endif
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         const int p0 = u0 / VP_PANEL, p1 = (u1 + VP_PANEL - 1) / VP_PANEL;
         const int most_at_once = most(BLOCK_FLOATS / (int)i.columns, 4 * VP_VECTORS);
@@ -176,8 +179,9 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
             const int from = r0 + share(r1 - r0, k, blocks), to = r0 + share(r1 - r0, k + 1, blocks);
 #if VP_ROUNDS
             if (i.head.flags & BF16) {
+                if (blocks > 1 || !x.words) x = rounded(vp, i, from, to);  // the same for all parts
                 const Flushing flushing;
-                panels_product(vp, i, rounded(vp, i, from, to), from, to, p0, p1);
+                panels_product(vp, i, x, from, to, p0, p1);
                 continue;
             }
 #endif
@@ -375,7 +379,8 @@ template <bool FINISH, class Args, class F> VP_DEVICE void rounded_outer_tiles(c
                     const float* before = fresh ? nullptr : gradient + (c - from) * VP_PANEL;
                     const bool few = valid <= VP_PANEL / 2 && pairs >= 3 * valid && c + FEW_COLUMNS <= to;
                     step = few ? FEW_COLUMNS : c + VP_VECTORS <= to ? VP_VECTORS : c + 4 <= to ? 4 : 1;
-                    const Soon soon = {};
+                    Soon soon;
+                    soon.add(last ? before : g);
                     if (few) {
                         if (!before || last) memset(g, 0, FEW_COLUMNS * VP_PANEL * sizeof(float));
                         for (int k = 0; k < valid; k += FEW_ROWS)

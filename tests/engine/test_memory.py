@@ -16,7 +16,8 @@ from vpps.nn import NaryTreeLSTM
 pytestmark = pytest.mark.cpu
 
 
-def test_the_parts_are_exact() -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_parts_are_exact(precision: str) -> None:
     model = vpps.Model(seed=1)
     table = model.lookup("E", (10, 8))
     W = model.parameter("W", (8, 8))
@@ -24,14 +25,16 @@ def test_the_parts_are_exact() -> None:
     model.parameter("frozen", (5,), trainable=False)
     graph = vpps.Graph()
     loss = vpps.sum(vpps.tanh(W @ graph.lookup(table, 3) + b))
-    with vpps.Handle(model, vpps.Adam(), vps=1) as handle:
+    with vpps.Handle(model, vpps.Adam(), vps=1, precision=precision) as handle:
         assert handle.memory == vpps.engine.memory.MemoryUse()
         handle.fb(graph, loss)
         panel = handle._engine.machine.panel
         use = handle.memory
         assert handle._engine.plan is not None
         assert handle._engine.planner is not None
-        assert use.weights == 4 * (80 + 2 * panel * 8 + 8 + 5)  # W and its transpose in one panel each
+        assert use.weights == 4 * (
+            80 + 2 * panel * 8 + 8 + 5
+        )  # W and its transpose in one panel each; or both in half one, too
         assert use.gradients == 4 * (panel * 8 + 8)
         assert use.moments == 2 * 4 * (80 + panel * 8 + 8)
         assert use.script == handle._engine.plan.script.nbytes
@@ -43,10 +46,10 @@ def test_the_parts_are_exact() -> None:
         assert 0 < inference.batch < use.batch
     assert handle.memory.pool == 0  # closed
     assert handle.memory.peak == use.peak
-    with vpps.Handle(model, vps=1, train=False) as handle:
+    with vpps.Handle(model, vps=1, train=False, precision=precision) as handle:
         handle.forward(graph, [loss])
         use = handle.memory
-        assert use.weights == 4 * (80 + panel * 8 + 8 + 5)
+        assert use.weights == 4 * (80 + panel * (8 if precision == "float32" else 12) + 8 + 5)
         assert (use.gradients, use.moments) == (0, 0)
 
 

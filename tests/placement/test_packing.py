@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import vpps
+from vpps.model.precisions import Precisions
+from vpps.ops.precision import PRECISIONS
 from vpps.placement.distribution import Distribution
 from vpps.placement.stacks import Stacks
 
@@ -43,6 +45,15 @@ def packed(matrix: Any) -> Any:
     return found.reshape(-1)
 
 
+def in_pairs(matrix: Any) -> Any:
+    """By definition: columns 2c and 2c + 1, rounded, in the lower and the upper half of word c; else zeros."""
+    rows, columns = matrix.shape
+    found = np.zeros((rows, -(-columns // 2)), np.uint32)
+    for c in range(columns):
+        found[:, c // 2] |= PRECISIONS["bf16"].round(matrix[:, c]).view(np.uint32) >> 16 << (16 * (c % 2))
+    return packed(found.view(np.float32))
+
+
 @pytest.mark.parametrize("pool_of", [host, Device])
 @pytest.mark.parametrize("shape", [(1, 1), (8, 8), (16, 24), (5, 3), (17, 9), (9, 17)])
 def test_a_matrix_and_its_transpose(shape: tuple[int, int], pool_of: Callable[[int], Any]) -> None:
@@ -61,19 +72,42 @@ def test_a_matrix_and_its_transpose(shape: tuple[int, int], pool_of: Callable[[i
     assert fetched.tobytes() == W.numpy().tobytes()
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("pool_of", [host, Device])
-def test_members_of_a_stack(pool_of: Callable[[int], Any]) -> None:
-    """Each is written by itself, and the others stay."""
+def test_members_of_a_stack(pool_of: Callable[[int], Any], precision: str) -> None:
+    """Each is written by itself, and the others stay. What products read in bf16 they find in pairs."""
     model = vpps.Model(seed=1)
     members = [model.parameter(name, (2 * PANEL, 11)) for name in "abc"]
-    stacked = Distribution(model, 1, PANEL, 0, train=True, stacks=Stacks.made_of([members]))
+    precisions, stacks = Precisions.given(precision), Stacks.made_of([members])
+    stacked = Distribution(model, 1, PANEL, 0, train=True, stacks=stacks, precisions=precisions)
     pool = pool_of(stacked.end)
     for p in (members[1], members[2], members[0]):
         stacked.store_weights(pool, p, p.numpy())
     whole = np.concatenate([p.numpy() for p in members])
     place = next(iter(stacked.physical.values()))
-    for address, matrix in ((place.weights, whole), (place.transposed, whole.T)):
-        expected = packed(matrix)
+    placed = [(place.weights, packed(whole))]
+    if precision == "bf16":
+        placed += [(place.factor, in_pairs(whole)), (place.transposed, in_pairs(whole.T))]
+    else:
+        placed += [(place.transposed, packed(whole.T))]
+    for address, expected in placed:
         assert pool[address : address + len(expected)].tobytes() == expected.tobytes()
     for p in members:
         assert stacked.fetch(pool, p, stacked.places[p].weights).tobytes() == p.numpy().tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (8, 8), (5, 3), (17, 9)])
+def test_pairs_of_a_matrix_and_of_its_transpose(shape: tuple[int, int]) -> None:
+    """Numbers below the normal ones are zero there, as products take them."""
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", shape)
+    value = W.numpy()
+    value[-1, -1] = 1e-39
+    distribution = Distribution(model, 1, PANEL, 0, train=True, precisions=Precisions.given("bf16"))
+    pool, place = host(distribution.end), distribution.places[W]
+    distribution.store_weights(pool, W, value)
+    assert distribution.fetch(pool, W, place.weights).tobytes() == value.tobytes()
+    value[-1, -1] = 0
+    for address, expected in ((place.factor, in_pairs(value)), (place.transposed, in_pairs(value.T))):
+        assert pool[address : address + len(expected)].tobytes() == expected.tobytes()
+    assert distribution.copies(W) == (in_pairs(value).nbytes, in_pairs(value.T).nbytes)

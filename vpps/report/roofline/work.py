@@ -405,7 +405,9 @@ class _Counter:
             self._span(start - floats, floats, mark)
         else:
             rows = {Reach.OWN: d.n, Reach.ONCE: 1}.get(touch.reach)
-            floats = self._packed(d, touch) if rows is None else rows * (d.width if touch.width is None else touch.width)
+            floats = (
+                self._packed(d, touch) if rows is None else rows * (d.width if touch.width is None else touch.width)
+            )
             self._span(start, floats, mark, matrix=touch.content is Content.WEIGHTS)
 
     def _span(self, start: int, floats: int, mark: int, matrix: bool = False) -> None:
