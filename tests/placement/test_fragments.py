@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.placement.test_onchip import H200, square, tiers, tree_lstm
 from vpps.errors import CapacityError, HandleError
-from vpps.kernel.chip import FRAGMENT_ROWS, KINDS, KernelSlot
+from vpps.kernel.chip import FRAGMENT_ROWS, KINDS, KernelSlot, sums_of
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip import (
     DEVICES,
@@ -64,12 +64,15 @@ def check_room(plan: OnChip) -> None:
 def test_slots_hold_whole_fragments_in_the_registers_of_their_type(precision: str) -> None:
     element = PRECISIONS[precision].element
     for rows_owned, columns in ((10, 512), (4, 1280), (33, 100), (200, 64)):
-        for shape in shapes(rows_owned, columns, 64, element):
+        for shape in shapes(rows_owned, columns, None, element):
+            if shape.element != element:
+                assert (precision, shape.element) == ("3xtf32", KINDS[0])
+                continue
             assert shape.rows % FRAGMENT_ROWS == 0
             assert shape.slots * shape.rows * 8 // shape.warps >= rows_owned
             assert shape.width >= columns
             assert shape.registers * 4 == shape.slots * shape.rows * shape.columns * element.bytes
-    plan = plan_onchip(reduced(tree_lstm(256)[:2], precision), H200, 132, Options(tiers={"U^T": "L2"}))
+    plan = plan_onchip(reduced([square("A", 1024, role_t_parts=0)], precision), H200, 64)
     assert {slot.element for slot in plan.chip.slots} == {element}
     assert f"KIND = {KINDS.index(element)}" in str(plan.chip.slots[0])
 
@@ -81,9 +84,19 @@ def test_vectors_begin_where_four_loads_meet_no_bank_twice() -> None:
 
 def test_tensor_cores_are_faster_by_what_they_multiply() -> None:
     """The least time of a vertex, in multiply-adds of a thread: U of 256 units on an H200."""
-    cost = {name: shapes(10, 512, 64 if name in REDUCED else 8, p.element)[0].cost for name, p in PRECISIONS.items()}
-    assert cost["bf16"] < cost["tf32"] < cost["3xtf32"] <= cost["float32"]
+    cost = {name: shapes(10, 512, None, p.element)[0].cost for name, p in PRECISIONS.items()}
+    assert cost["bf16"] < cost["tf32"] < cost["3xtf32"] < cost["float32"]
     assert 3 * cost["bf16"] <= cost["float32"]
+
+
+def test_pairs_of_tf32_and_float32_are_weighed_against_each_other() -> None:
+    """4 rows of U^T would be a quarter of a fragment; neither rounds anything."""
+    plan = plan_onchip(reduced(tree_lstm(256), "3xtf32"), H200, 132)
+    kinds = {held.name: held.shape.element for held in plan.held if held.shape}
+    assert (kinds["U"], kinds["U^T"]) == (PRECISIONS["3xtf32"].element, KINDS[0])
+    assert set(tiers(plan).values()) == {"registers", "L2"}
+    assert {held.name for held in plan.held if held.tier == "L2"} == {"Wo", "Wo^T"}
+    check_room(plan)
 
 
 def test_matrices_of_two_kinds_share_a_kernel() -> None:
@@ -180,13 +193,16 @@ def test_rows_are_dealt_in_turns_by_whole_fragments() -> None:
 @pytest.mark.parametrize("precision", REDUCED)
 @pytest.mark.parametrize("hidden", [256, 512, 640])
 def test_every_step_down_is_smaller(precision: str, hidden: int) -> None:
-    """Vertices stay: tensor cores take 8 all the same."""
+    """Vertices stay where there are fragments alone: tensor cores take 8 all the same."""
     plan = plan_onchip(reduced(tree_lstm(hidden), precision), H200, 132)
     plans = [plan, *step_down(plan)]
-    assert {p.chip.tile for p in plans} == {plan.chip.tile}
-    found = [(p.chip.registers > 0, p.chip.registers, max((s.rows for s in p.chip.slots), default=0)) for p in plans]
-    assert all(before > after for before, after in pairwise(found))
+    if all(slot.element != KINDS[0] for slot in plan.chip.slots):
+        assert {p.chip.tile for p in plans} == {plan.chip.tile}
+    sums = [max((sums_of(s.rows, p.chip.tile, s.element) for s in p.chip.slots), default=0) for p in plans]
+    found = [(p.chip.registers > 0, p.chip.tile, p.chip.registers, n) for p, n in zip(plans, sums, strict=True)]
+    assert all(before >= after for before, after in pairwise(found))
     assert found[-1][0] is False
+    assert len({p.to_key() for p in plans}) == len(plans)
     for each in plans:
         check_room(each)
 

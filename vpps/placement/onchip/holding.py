@@ -16,7 +16,6 @@ from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.slots import (
     ACCUMULATORS,
-    SHAPED_FOR,
     Ownership,
     SlotShape,
     in_slot_order,
@@ -32,7 +31,6 @@ Gradients = Literal["none", "overlay", "registers", "passes", "gemm"]
 
 TIERS = ("registers", "shared", "atomic", "L2")
 TILES = (8, 4, 2, 1)
-MOST_FRAGMENT_ROWS = 64  # of a slot: more only spare few loads of vectors
 PERSISTENT: tuple[Gradients, ...] = ("registers", "overlay")  # strategies that keep gradients on the chip
 
 
@@ -387,15 +385,6 @@ def sums_carried(matrices: Iterable[MatrixSpec], rpw: int, tile: int) -> int:
 def tile_for(matrices: Sequence[MatrixSpec], rpw: int) -> int:
     """The largest tile of vertices whose sums fit in a thread's registers, given rows per warp."""
     return next((tile for tile in TILES if sums_carried(matrices, rpw, tile) <= ACCUMULATORS), 1)
-
-
-def rows_cap(limits: Limits, element: ElementType) -> int:
-    """Most rows R of a slot. Of fragments a thread carries a sum for two rows of the 8 vectors: as many as fill the
-    registers that vectors, addresses and sums of float32 slots take."""
-    if element == FLOAT32:
-        return min(ACCUMULATORS // SHAPED_FOR, limits.max_rows or ACCUMULATORS)
-    step = row_step(element)
-    return max(step, min(MOST_FRAGMENT_ROWS, limits.max_rows or MOST_FRAGMENT_ROWS) // step * step)
 
 
 def valid_rpws(roles: Iterable[MatrixRole], budget: int) -> range:

@@ -19,12 +19,19 @@ from vpps.placement.onchip.holding import (
     MatrixUse,
     Tier,
     roles_of,
-    rows_cap,
     sums_carried,
     tile_for,
     valid_rpws,
 )
-from vpps.placement.onchip.slots import ACCUMULATORS, SlotShape, pieces, shapes, whole_rows
+from vpps.placement.onchip.slots import (
+    ACCUMULATORS,
+    MOST_FRAGMENT_ROWS,
+    MOST_ROWS,
+    SlotShape,
+    pieces,
+    shapes,
+    whole_rows,
+)
 from vpps.script.slices import most_units
 from vpps.text import KIB
 
@@ -222,12 +229,12 @@ class Attempt:
             return [kept]
         if self.rpw is not None:
             return [whole_rows(role.rows, role.columns, self.rpw, self.request.vps, role.matrix.element)]
-        element = role.matrix.element
-        found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits, element), element)
+        found = shapes(self.rows_owned(role), role.columns, self.request.limits.max_rows, role.matrix.element)
         thrifty = self.thrifty == "all" or (self.thrifty == "W" and not role.transposed)
         if self.flat:
-            beside = self.tile * (1 if element == FLOAT32 else 2)  # no slot of fragments is smaller
-            found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > beside * s.width))
+            # No slot of fragments is smaller than twice the vectors.
+            floats = {s: THREADS * s.rows * s.columns // (1 if s.element == FLOAT32 else 2) for s in found}
+            found = tuple(sorted(found, key=lambda s: floats[s] > self.tile * s.width))
         return sorted(found, key=lambda s: s.registers) if thrifty else found
 
     def rows_owned(self, role: MatrixRole) -> int:
@@ -402,8 +409,8 @@ def _rpws(request: SlotRequest) -> list[int]:
         held = [r for r in held if not r.transposed]
     valid = valid_rpws(held, budget)
     if options.rpw is None:
-        most = max((rows_cap(request.limits, m.element) for m in request.matrices), default=1)
-        return [rpw for rpw in valid if rpw <= most] or [valid.step]
+        most = MOST_ROWS if valid.step == 1 else MOST_FRAGMENT_ROWS
+        return [rpw for rpw in valid if rpw <= min(most, request.limits.max_rows or most)] or [valid.step]
     if options.rpw not in valid:
         rows = [(r.matrix.element.words(-(-r.columns // 32)), r.columns) for r in held]
         each, widest = max(rows, default=(1, 1))

@@ -104,7 +104,8 @@ def _number_slots(
     for tier in ON_CHIP:
         at, over, free = 0, 0, uses[tier].weights + uses[tier].transposes
         roles = [r for r in attempt.request.roles if attempt.places[r.name].tier == tier]
-        exact = all(r.matrix.element == FLOAT32 for r in roles)
+        shapes = [attempt.places[role.name].shape for role in roles]
+        exact = all(shape.element == FLOAT32 for shape in shapes if shape is not None)
         for role in sorted(roles, key=lambda r: r.transposed):
             shape, way = attempt.places[role.name].shape, of_matrix.get(role.name)
             assert shape is not None

@@ -10,7 +10,7 @@ from vpps.errors import VppsError
 from vpps.kernel.chip import KERNEL_SHARED, WARPS
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.holding import HeldMatrix, MatrixSpec, OnChip, Tier, rows_cap
+from vpps.placement.onchip.holding import HeldMatrix, MatrixSpec, OnChip, Tier
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room, gradient_short, least_of
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
 from vpps.placement.onchip.slots import SlotShape, row_step, shapes, whole_rows
@@ -247,8 +247,7 @@ def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
     if held.ownership == "round-robin":
         rpw = max((slot.rows for slot in onchip.chip.slots), default=row_step(held.matrix.element))
         return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.matrix.element)
-    element = held.matrix.element
-    return least_of(shapes(held.rows_owned, held.columns, rows_cap(onchip.limits, element), element))
+    return least_of(shapes(held.rows_owned, held.columns, onchip.limits.max_rows, held.matrix.element))
 
 
 def _room(onchip: OnChip) -> Room:

@@ -23,6 +23,10 @@ Ownership = Literal["aligned", "round-robin"]
 WARPS_PER_ROW = (1, 2, 4, 8)
 ACCUMULATORS = 64  # sums that a thread carries: rows of a slot times vertices of a tile
 SHAPED_FOR = 8  # vertices of a tile that shapes are chosen for
+MOST_ROWS = ACCUMULATORS // SHAPED_FOR  # R of a slot
+MOST_FRAGMENT_ROWS = (
+    64  # likewise: a thread carries half as many sums of 8 vectors, and more spare few loads of vectors
+)
 
 # Fused multiply-adds to a shuffle or a load from shared memory: the units that do those run at a quarter of the rate.
 SLOW = 4
@@ -81,19 +85,28 @@ class SlotShape:
 
 
 @lru_cache(maxsize=4096)
-def shapes(rows_owned: int, columns: int, max_rows: int, element: ElementType = FLOAT32) -> tuple[SlotShape, ...]:
+def shapes(
+    rows_owned: int, columns: int, max_rows: int | None = None, element: ElementType = FLOAT32
+) -> tuple[SlotShape, ...]:
     """Shapes for `rows_owned` rows of `columns` columns, cheapest first; of equal ones the one with fewer registers,
-    then the one with more columns per lane."""
+    then the one with more columns per lane. Pairs of tf32 round nothing, and weights in float32 serve as well.
+
+    Args:
+        max_rows: most rows R; None for as many as registers for sums allow.
+    """
     found: list[SlotShape] = []
-    step = row_step(element)
-    for warps in WARPS_PER_ROW:
-        groups = WARPS // warps
-        per_lane = -(-columns // (32 * warps))
-        tallest = min(max_rows, -(-rows_owned // (step * groups)) * step)
-        found += [
-            SlotShape(rows, per_lane, warps, -(-rows_owned // (rows * groups)), element)
-            for rows in range(step, tallest + 1, step)
-        ]
+    for kind in (element, FLOAT32) if element == TF32_PAIR else (element,):
+        step = row_step(kind)
+        most = MOST_ROWS if kind == FLOAT32 else MOST_FRAGMENT_ROWS
+        most = max(step, min(most, max_rows or most) // step * step)
+        for warps in WARPS_PER_ROW:
+            groups = WARPS // warps
+            per_lane = -(-columns // (32 * warps))
+            tallest = min(most, -(-rows_owned // (step * groups)) * step)
+            found += [
+                SlotShape(rows, per_lane, warps, -(-rows_owned // (rows * groups)), kind)
+                for rows in range(step, tallest + 1, step)
+            ]
     return tuple(sorted(found, key=lambda s: (s.cost, s.registers, -s.columns)))
 
 
