@@ -9,7 +9,16 @@ from itertools import count
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
-from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, SUM_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot
+from vpps.kernel.chip import (
+    KERNEL_SHARED,
+    RESULT_FLOATS,
+    SUM_FLOATS,
+    WARPS,
+    Chip,
+    KernelMatrix,
+    KernelSlot,
+    sums_of,
+)
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.gradients import choose_gradients
@@ -254,9 +263,15 @@ def _fewer_rows(last: OnChip) -> Iterator[OnChip]:
             plan = _again(last, max_rows=rows, shapes={})
         except CapacityError:
             return  # lower slots pad more, and something that the user forced no longer fits
-        if plan.chip.registers <= last.chip.registers:  # they pad more
+        # They pad more; and pairs of tf32 in place of float32 need fewer sums, which then grow once more.
+        if plan.chip.registers <= last.chip.registers and _sums(plan) <= _sums(last):
             last = plan
             yield last
+
+
+def _sums(onchip: OnChip) -> int:
+    """That a thread carries, at most."""
+    return max((sums_of(s.rows, onchip.chip.tile, s.element) for s in onchip.chip.slots), default=0)
 
 
 def nothing_left(onchip: OnChip) -> str:
