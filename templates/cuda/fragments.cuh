@@ -81,6 +81,7 @@ template <class S> struct Fragments {
             w[k.VALUE % 2].of[k.VALUE / 2] = as_word(Words::template get<FIRST + k.VALUE>(store));
         });
     }
+    // The block meets before the buffer is used again.
     VP_DEVICE static void fill(Store& store, const float* buffer)
     {
         __syncwarp();  // lanes have places of each other
@@ -94,7 +95,6 @@ template <class S> struct Fragments {
                 Words::template set<FIRST + 2 * word.VALUE>(store, as_float(w.of[word.VALUE]));
             });
         });
-        __syncwarp();
     }
 
     // ---- the same in a buffer, where it lies as that of other slots: where the warp's k-th 32 columns of a row begin

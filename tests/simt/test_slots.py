@@ -4,7 +4,7 @@ weights, transposes and gradients lie and however rows are dealt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,6 +17,8 @@ from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_err
 from tests.simt import models
 from tests.simt.models import Network
 from tests.training import ReferenceTraining
+from vpps.model.precisions import Precisions
+from vpps.ops.precision import EXACT
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip import OnChip, known_device
 from vpps.reference import Reference, weights_of
@@ -38,6 +40,7 @@ class Case:
         options: what is forced.
         holds: whether the test tests what it says.
         paper: whether to run it with the schedule "paper", too.
+        precision: of products, as a handle takes it.
     """
 
     network: Callable[[], Network]
@@ -45,6 +48,7 @@ class Case:
     options: Options
     holds: Callable[[OnChip], bool]
     paper: bool = False
+    precision: str | Mapping[str, str] = EXACT.name
 
 
 def tiers(onchip: OnChip) -> set[str]:
@@ -157,6 +161,70 @@ CASES: dict[str, Case] = {
 }
 
 
+def elements(onchip: OnChip) -> set[str]:
+    return {slot.element.name for slot in onchip.chip.slots}
+
+
+# What tensor cores multiply: all that is different from slots of float32.
+FRAGMENTS: dict[str, Case] = {
+    **{
+        f"tails take results, {name}": Case(
+            models.tree_lstm, 3, Options(), lambda c: c.gradients == "overlay", paper=name == "bf16", precision=name
+        )
+        for name in ("bf16", "tf32", "3xtf32")
+    },
+    **{
+        f"partial sums by atomics, {name}": Case(
+            some_wide, 8, Options(transposed="atomic"), lambda c: {4, 8} <= {s.warps for s in c.chip.slots},
+            precision=name,
+        )
+        for name in ("bf16", "tf32", "3xtf32")
+    },
+    "several lots of rows": Case(
+        some_square, 1, Options(), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="bf16"
+    ),
+    "several lots of rows, in passes": Case(
+        some_square, 1, Options(gradients="passes"), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="tf32"
+    ),
+    "many slots in passes, round-robin": Case(
+        unevenly_dealt, 1, Options(ownership="round-robin", rpw=16, gradients="passes", transposed="atomic"),
+        lambda c: max(len(held.slots) for held in c.held) > 1 and c.chip.turns, precision="bf16",
+    ),
+    "many slots, round-robin": Case(
+        unevenly_dealt, 1, Options(ownership="round-robin", rpw=16),
+        lambda c: max(len(held.slots) for held in c.held) > 1, precision="tf32",
+    ),
+    "tile 2": Case(some_square, 3, Options(tile=2), lambda c: c.chip.tile == 2, precision="bf16"),
+    "fewer rows than 16": Case(
+        lambda: models.layers((5, 30), (12, 20), (3, 16)), 9, Options(), lambda c: "registers" in tiers(c),
+        precision="3xtf32",
+    ),
+    "registers, shared memory, L2, of rounded and exact matrices": Case(
+        models.tree_lstm,
+        3,
+        Options(tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "output/W": "registers"}),
+        lambda c: tiers(c) == {"registers", "shared", "L2"} and elements(c) == {"bfloat16", "float32"},
+        precision={"*": "bf16", "output/W": "float32"},
+    ),
+    **{
+        f"gradients in shared memory, over transposes, {name}": Case(
+            models.attention, 3, Options(tiers=dict.fromkeys(("W", "W^T", "V", "V^T"), "shared"), gradients="overlay"),
+            lambda c: tiers(c) == {"shared"} and c.gradients == "overlay", precision=name,
+        )
+        for name in ("bf16", "3xtf32")
+    },
+    **{
+        f"matrices in memory, {name}": Case(
+            models.mv_rnn, 2, Options(tiers=dict.fromkeys(("W", "W^T", "out", "out^T"), "L2")),
+            lambda c: not c.chip.slots, precision=name,
+        )
+        for name in ("bf16", "tf32")
+    },
+    "groups": Case(models.tagger, 2, Options(groups=2), lambda c: c.chip.groups == 2, precision="bf16"),
+}  # fmt: skip
+CASES |= FRAGMENTS
+
+
 RUNS = [(name, "vector") for name in CASES] + [(name, "paper") for name, case in CASES.items() if case.paper]
 
 
@@ -188,13 +256,28 @@ def test_a_gpu_without_asynchronous_copies_has_one_buffer_of_vectors(
     check(Case(some_square, 3, options, lambda c: c.chip.buffers == 1), "vector")
 
 
+def far_from_ties(network: Network, precisions: Precisions) -> int:
+    """Of a batch whose vectors are as far as can be from where they would be rounded the other way."""
+
+    def distance(seed: int) -> float:
+        graph, loss = network.batch(seed)
+        reference = Reference(graph, weights_of(network.model), precisions=precisions)
+        reference.backward(loss)
+        return reference.nearest_tie
+
+    return max(range(1, 12 if precisions.is_reduced else 2), key=distance)
+
+
 def check(case: Case, schedule: str) -> None:
     """Loss, gradients and values are those of the reference, with the same bits in any order of the threads."""
     network = case.network()
-    graph, loss = network.batch(1)
-    reference = Reference(graph, weights_of(network.model))
+    precisions = Precisions.given(case.precision)
+    graph, loss = network.batch(far_from_ties(network, precisions))
+    reference = Reference(graph, weights_of(network.model), precisions=precisions)
     expected = reference.backward(loss)
-    with vpps.Handle(network.model, vps=case.vps, schedule=schedule, onchip=case.options) as handle:
+    with vpps.Handle(
+        network.model, vps=case.vps, schedule=schedule, onchip=case.options, precision=case.precision
+    ) as handle:
         results = []
         for seed in SEEDS:
             assert isinstance(handle._engine.machine, SimtMachine)
