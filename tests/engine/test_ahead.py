@@ -197,6 +197,7 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes(precision: str |
     assert max(map(len, text.splitlines())) <= 110
     rounded = "precision      bf16, of products with tree_lstm/W, tree_lstm/U\n"
     assert (rounded in text) == (precision != "float32")
+    assert ("\npairs          of bf16, for products, lie beside float32 weights" in text) == (precision != "float32")
 
 
 @pytest.mark.simt

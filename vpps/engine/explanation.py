@@ -156,8 +156,8 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
 def _pairs(parameters: Distribution, isa: str) -> list[tuple[str, str]]:
     if not any(place.rounded for place in parameters.places.values()):
         return []
-    by = "vdpbf16ps (AVX512_BF16)" if multiplies_pairs(isa) else "float32 arithmetic with its bits, which is no faster"
-    return [("pairs", f"of bf16, which products read, lie beside float32 weights; a step writes both; multiplied by {by}")]
+    by = "vdpbf16ps (AVX512_BF16)" if multiplies_pairs(isa) else "float32 arithmetic of the same bits, no faster"
+    return [("pairs", f"of bf16, for products, lie beside float32 weights; a step writes both; multiplied by {by}")]
 
 
 def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:
