@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from pathlib import Path
 
 import vpps
 from tests.kernel.programs import tree_lstm
 from vpps.engine.ahead import specs
 from vpps.kernel.render import render_cuda
+from vpps.model.precisions import Precisions
 from vpps.placement.onchip import known_device
 from vpps.placement.update import Update
 
 COMMAND = "python -m tests.kernel.golden"
-FILE = Path(__file__).parent / "golden" / "tree_small.cu"
+FOLDER = Path(__file__).parent / "golden"
 
 
-def rendered() -> str:
+def rendered(precision: str = "float32") -> str:
     """A Tree-LSTM of 8 units for a GPU of two multiprocessors, one of its matrices in shared memory and one in L2. The
     headers are named, not there: their text is in templates/."""
     model, example = tree_lstm(8, embedding=8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
     options = vpps.ChipOptions(tiers={"tree_lstm/W^T": "shared", "output/W": "L2"})
-    update = Update(vpps.Adam(), 1, 1, None)
-    spec, _, _ = next(specs(model, example, gpu, gpu.sms, update, 2, options, passes=vpps.Passes()))
-    return render_cuda(spec, named=True)
+    update, precisions = Update(vpps.Adam(), 1, 1, None), Precisions.given(precision)
+    found = specs(model, example, gpu, gpu.sms, update, 2, options, passes=vpps.Passes(), precisions=precisions)
+    return render_cuda(next(found)[0], named=True)
 
+
+def changed_by(precision: str) -> str:
+    """What is different of the same model's source, as a unified diff."""
+    before, after = (rendered(name).splitlines(keepends=True) for name in ("float32", precision))
+    return "".join(difflib.unified_diff(before, after, "float32", precision, n=0))
+
+
+FILES = {"tree_small.cu": rendered, "tree_small_bf16.diff": lambda: changed_by("bf16")}
 
 if __name__ == "__main__":
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(rendered(), encoding="utf-8")
-    print(f"wrote {FILE}; read what has changed: git diff {FILE.name}")
+    FOLDER.mkdir(exist_ok=True)
+    for name, make in FILES.items():
+        (FOLDER / name).write_text(make(), encoding="utf-8")
+    print(f"wrote {', '.join(FILES)}; read what has changed: git diff {FOLDER.name}")

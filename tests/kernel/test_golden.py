@@ -6,16 +6,15 @@ import difflib
 
 import pytest
 
-from tests.kernel.golden import COMMAND, FILE, rendered
+from tests.kernel.golden import COMMAND, FILES, FOLDER, rendered
 
 pytestmark = pytest.mark.host
 
 
-def test_the_source_of_a_small_model_is_the_one_that_was_read() -> None:
-    expected, found = FILE.read_text(encoding="utf-8"), rendered()
-    changed = "".join(
-        difflib.unified_diff(expected.splitlines(True), found.splitlines(True), FILE.name, "rendered now", n=1)
-    )
+@pytest.mark.parametrize("name", FILES)
+def test_the_source_of_a_small_model_is_the_one_that_was_read(name: str) -> None:
+    expected, found = (FOLDER / name).read_text(encoding="utf-8"), FILES[name]()
+    changed = "".join(difflib.unified_diff(expected.splitlines(True), found.splitlines(True), name, "rendered now", n=1))
     assert found == expected, (
         f"the kernel's source has changed; if that is intended, write it anew with `{COMMAND}`, read it as somebody "
         f"would who sees it for the first time, and commit it:\n{changed[:4000]}"

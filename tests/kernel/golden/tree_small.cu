@@ -37,7 +37,8 @@ enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4,
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
-// register, or unit of shared memory, of the weights and of their gradient (-1: nowhere)
+// register, or unit of shared memory, of the weights and of their gradient (-1: nowhere), ROOM of that where it does not stay;
+// KIND: 0 floats, or fragments for tensor cores
 template <int S> struct Slot;
 template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1, KIND = 0, ROOM = -1 }; };
 template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
