@@ -1,7 +1,6 @@
 // ---- what tensor cores do, by the layouts that PTX ISA publishes ("Matrix fragments for mma.m16n8k16", "... m16n8k8",
 // movmatrix). Products are exact and are added one after the other in float32; hardware may add otherwise.
 #pragma once
-#include <cmath>
 #include <cstring>
 
 #include "clocks.h"
@@ -38,7 +37,7 @@ template <int P, int K> void mma(const Fragments& lanes)
     for (int m = 0; m < 16; m++)
         for (int n = 0; n < 8; n++) {
             float& c = lanes.of[m % 8 * 4 + n / 2]->c[m / 8 * 2 + n % 2];
-            for (int k = 0; k < K; k++) c = std::fma(a[m][k], b[k][n], c);
+            for (int k = 0; k < K; k++) c = (float)((double)c + (double)a[m][k] * b[k][n]);
         }
 }
 
