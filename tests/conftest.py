@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
@@ -32,6 +33,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests of vpps.torch need PyTorch, all of them."""
     if item.path.is_relative_to(Path(__file__).parent / "torch"):
         item.add_marker(pytest.mark.frameworks("torch"))
+
+
+def pytest_collection_finish() -> None:
+    """Nine thousand collected tests stay to the end: no collection of garbage looks through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
