@@ -68,11 +68,12 @@ def no_script_is_verified_twice() -> Iterator[None]:
 
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated kernels know what the end of a launch may need from the start: none is compiled a second time for it."""
-    from tests.kernels import know_the_end_of_launches, widen
+    """Emulated kernels know what the end of a launch may need from the start: none is compiled a second time for it.
+    Without weights on the chip they are the one of tests/simt."""
+    from tests.kernels import know_everything_in_memory, know_the_end_of_launches, widen
     from vpps.runtime.simt import SimtMachine
 
-    widen(monkeypatch, SimtMachine, know_the_end_of_launches)
+    widen(monkeypatch, SimtMachine, lambda spec: know_the_end_of_launches(know_everything_in_memory(spec)))
 
 
 @pytest.fixture

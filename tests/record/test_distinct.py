@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import vpps
 from tests.comparison import assert_agrees_with_reference, contents_of, relative_error
+from tests.kernels import emulate_with_one
 from tests.record.test_packed import forest, is_packed
 from vpps.errors import IndexRangeError
 from vpps.nn import LSTM, ChildSumTreeLSTM, NaryTreeLSTM
@@ -143,7 +144,8 @@ def test_it_agrees_with_the_reference(network: str, policy: str, net: Net) -> No
 
 @pytest.mark.simt
 @networks
-def test_the_cuda_kernel_follows_the_cpu(network: str, net: Net) -> None:
+def test_the_cuda_kernel_follows_the_cpu(network: str, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate_with_one(monkeypatch)
     graph = vpps.Graph()
     results = getattr(net, network)(graph, 6, distinct=True)
     loss = net.loss(graph, results, 6)

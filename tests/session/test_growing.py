@@ -22,6 +22,7 @@ from vpps.engine.engine import Engine
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("roomy_kernels")
 TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
 cpu = pytest.mark.cpu
 

@@ -19,6 +19,7 @@ from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points
 
 E = vpps.Expression
+pytestmark = pytest.mark.usefixtures("roomy_kernels")
 TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
 WORDS, WIDTH, CLASSES = 9, 6, 3
 
