@@ -14,7 +14,8 @@ pytestmark = pytest.mark.host
 @pytest.mark.parametrize("name", FILES)
 def test_the_source_of_a_small_model_is_the_one_that_was_read(name: str) -> None:
     expected, found = (FOLDER / name).read_text(encoding="utf-8"), FILES[name]()
-    changed = "".join(difflib.unified_diff(expected.splitlines(True), found.splitlines(True), name, "rendered now", n=1))
+    lines = expected.splitlines(True), found.splitlines(True)
+    changed = "".join(difflib.unified_diff(*lines, name, "rendered now", n=1))
     assert found == expected, (
         f"the kernel's source has changed; if that is intended, write it anew with `{COMMAND}`, read it as somebody "
         f"would who sees it for the first time, and commit it:\n{changed[:4000]}"
