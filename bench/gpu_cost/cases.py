@@ -17,6 +17,7 @@ from vpps.data import graphs_of_trees
 from vpps.data.treebank import Tree, parse_tree
 from vpps.engine.ahead import Specialized
 from vpps.engine.options import Example
+from vpps.ops.precision import EXACT
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -29,17 +30,19 @@ REPORT_WORDS, LINE_WORDS = 4096, 32
 MANY_SIGNALS = 1 << 28  # as if all others had always signalled: below the mark of a stopped launch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A kernel and a batch.
 
     Attributes:
         name: such as "tree-lstm batch=1".
+        precision: of products with parameters.
         examples: in the batch.
         blocks: of a launch.
     """
 
     name: str
+    precision: str
     examples: int
     blocks: int
     kernel: Specialized
@@ -47,14 +50,19 @@ class Case:
     code: Code
 
 
-def case_of(name: str, batch: int, trees: Path | None, folder: Path, per_sm: int = 1) -> Case:
+def case_of(
+    name: str, batch: int, trees: Path | None, folder: Path, per_sm: int = 1, precision: str = EXACT.name
+) -> Case:
     """A task of vpps-train with a batch of its data."""
     data = ["--data", str(trees)] if trees is not None and name == "tree-lstm" else []
     work = load_workload(name, batch, data)
-    return planned(f"{name} batch={batch}", batch, work.model, work.first(1)[0], folder, per_sm=per_sm)
+    example = work.first(1)[0]
+    return planned(f"{name} batch={batch}", batch, work.model, example, folder, per_sm=per_sm, precision=precision)
 
 
-def comb_case(batch: int, folder: Path, per_sm: int = 1, levels: int = COMB_LEVELS, hidden: int = 256) -> Case:
+def comb_case(
+    batch: int, folder: Path, per_sm: int = 1, precision: str = EXACT.name, levels: int = COMB_LEVELS, hidden: int = 256
+) -> Case:
     """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
     rng = np.random.default_rng(1)
     trees = [_comb([f"w{k}" for k in rng.integers(0, 2000, levels + 1)]) for _ in range(batch)]
@@ -63,7 +71,8 @@ def comb_case(batch: int, folder: Path, per_sm: int = 1, levels: int = COMB_LEVE
     network = TreeLSTMSentiment(model, 2000, embedding=hidden, hidden=hidden)
     graph = vpps.Graph()
     loss = network.loss(graph, graphs[:]) * (1 / batch)
-    return planned(f"tree-lstm comb={levels} batch={batch}", batch, model, (graph, loss), folder, per_sm=per_sm)
+    name = f"tree-lstm comb={levels} batch={batch}"
+    return planned(name, batch, model, (graph, loss), folder, per_sm=per_sm, precision=precision)
 
 
 def _comb(words: Sequence[str]) -> Tree:
@@ -74,20 +83,29 @@ def _comb(words: Sequence[str]) -> Tree:
 
 
 def planned(
-    name: str, batch: int, model: vpps.Model, example: Example, folder: Path, sms: int = SMS, per_sm: int = 1
+    name: str,
+    batch: int,
+    model: vpps.Model,
+    example: Example,
+    folder: Path,
+    sms: int = SMS,
+    per_sm: int = 1,
+    precision: str = EXACT.name,
 ) -> Case:
     """A case of any model: its kernel, compiled twice, and a plan to train on a graph. Of `per_sm` blocks that share a
     multiprocessor one is executed, as if it were alone there: what it takes is the least that they can."""
     rule, passes = vpps.Adam(lr=1e-3), vpps.Passes()
     kernel = vpps.specialize(
-        model, example, arch=ARCH, sms=sms, vps=sms * per_sm, blocks_per_sm=per_sm, optimizer=rule, passes=passes
-    )
+        model, example, arch=ARCH, sms=sms, vps=sms * per_sm, blocks_per_sm=per_sm, optimizer=rule, passes=passes,
+        precision=precision,
+    )  # fmt: skip
     assert kernel.resources is not None
     code = code_of(kernel.source, ARCH, folder, kernel.resources.registers)
     planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
     plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
     beside = f" blocks_per_sm={per_sm}" if per_sm > 1 else ""
-    return Case(name + beside, batch, sms * per_sm, kernel, plan, code)
+    beside += f" {precision}" if precision != EXACT.name else ""
+    return Case(name + beside, precision, batch, sms * per_sm, kernel, plan, code)
 
 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

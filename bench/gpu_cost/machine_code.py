@@ -22,7 +22,7 @@ _BANK = re.compile(r"\.nv\.constant(\d)")
 _BYTES = re.compile(r"\s+/\*[0-9a-f]+\*/\s+\.byte\s+(.*)")
 _TEXT = re.compile(r"(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>\S+)\s*(?P<operands>.*)")
 _FUNCTION = re.compile(r"(?:^|\s)(?:VP_DEVICE|VP_ROUTINE|VP_GLOBAL|__device__)\s.*?([A-Za-z_]\w*)\s*\(")
-_STRUCT = re.compile(r"^struct (\w+)")
+_STRUCT = re.compile(r"^(?:template <.*> )?struct (\w+)")
 
 
 @dataclass(frozen=True, slots=True)

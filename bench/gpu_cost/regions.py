@@ -4,39 +4,30 @@ from __future__ import annotations
 
 from gpu_cost.machine_code import Code
 
-PADDING = "copy", "buffer[v * STAGE"  # function, and what its line says that fills vectors with zeros
 # What time is said to go to: the first of these whose function an instruction is in, by way of a line that says so. The
 # rest is called by the routine that the kernel calls; nothing is left out.
 REGIONS = (
-    ("zeros behind staged vectors", *PADDING),
-    ("staging: indices, segments, copies", "copy", ""),
+    ("zeros behind staged vectors", "Pieces::copy", "buffer[v * STAGE"),
+    ("staging: indices, segments, copies", "Pieces::copy", ""),
     ("staging: waiting for a tile", "for_staged", "copy_async_wait"),
     ("adding up over lanes", "sum_over_lanes", ""),
     ("weights times vectors", "slot_product", ""),
+    ("weights times vectors", "Fragments::product", ""),
     ("owned rows: divisions", "Owned::Owned", ""),
     ("product: adding up over warps, bias, store", "held_matvec", "mine.each"),
     ("gradients: product", "add_outer", ""),
+    ("gradients: product", "Fragments::add_outer", ""),
     ("gradients: their vectors", "for_outer", "mine.each"),
     ("update: a weight's step", "step", "Rule::step"),
     ("tail: sums of lists", "list_sum", ""),
     ("tail: where rows lie, loads, stores", "Unit::row", ""),
-    ("tail: its program", "compute", ""),
+    ("tail: its program", "compute_alone", ""),
+    ("tail: its program", "compute_chained", ""),
     ("signal: fence", "add_release", ""),
     ("wait: polls", "load_relaxed", ""),
     ("dispatch: fetch", "fetch", ""),
     ("dispatch: slices", "slices_of", ""),
 )
-
-
-def padding_of(code: Code) -> set[int]:
-    """Instructions that fill staged vectors with zeros."""
-    function, call = PADDING
-    lines = {
-        n
-        for n, text in enumerate(code.source, 1)
-        if code.functions[n] == function and call in text and "template" not in text
-    }
-    return {pc for pc, i in enumerate(code.instructions) if lines & set(i.lines)}
 
 
 def region_of(code: Code, pc: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,12 @@ from table import markdown, three_digits
 from gpu_cost.cases import Case
 from gpu_cost.executing import Executed, ends_with_wait
 from gpu_cost.machine import WARPS
-from gpu_cost.regions import PADDING, padding_of, region_of
+from gpu_cost.regions import region_of
 from gpu_cost.timing import Constants, issue_bound
 
 BENCH = "gpu_cost"
+SHOWN = (1, 2, 3, 4, 8, 16, 64)  # numbers of vectors
+KINDS = ("FFMA", "HMMA", "LDS", "STS", "SHFL", "FADD", "MOVM", "F2FP")  # of machine instructions of products
 
 
 @dataclass
@@ -88,7 +90,7 @@ def report(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None
     ranked = sorted(kinds.items(), key=lambda item: -item[1].us)[:top]
     say(markdown([head, *([f"{phase}: {kind}", *_cells(s)] for (phase, kind), s in ranked)]) + "\n")
     _report_levels(case, done, c)
-    _report_products(case, done, c)
+    _report_products(case, done)
     _report_regions(case, done, c, top)
     _report_lines(case, done, c, top)
 
@@ -123,32 +125,64 @@ def _report_levels(case: Case, done: Sequence[Executed], c: Constants) -> None:
     say(markdown([head, *rows]) + "\n")
 
 
-def _report_products(case: Case, done: Sequence[Executed], c: Constants) -> None:
-    """What a warp executes for a product: of what kinds instructions are."""
-    padding = padding_of(case.code)
-    rows, seen = [], set()
+def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
+    """What a warp executes for products, by shape and number of vectors: in all but tails, in the loop over slots where
+    it multiplies and adds up over lanes, and of which kinds that is."""
+    places = [set(case.code.places(pc)) for pc in range(len(case.code.instructions))]
+    found: dict[str, dict[str, float]] = {}
     for e in done:
         d = e.decoded
-        if e.kind != "product" or d is None or (d.fields["matrix"], d.n) in seen or d.n not in (1, 2, 3, 4, 8, 16, 64):
+        if not e.kind.startswith("product") or d is None or "matrix" not in d.fields or d.n not in SHOWN:
             continue
-        seen.add((d.fields["matrix"], d.n))
-        counts = {name: e.spent.issued[name] / WARPS for name in ("FFMA", "LDS", "SHFL", "FSEL", "FADD")}
-        counts["padding"] = sum(n for pc, n in e.spent.by_pc.items() if pc in padding) / WARPS
-        whole = sum(e.spent.issued.values()) / WARPS
-        counts["rest"] = whole - sum(counts.values())
-        name = f"matrix {d.fields['matrix']}, {d.width} rows, n = {d.n}"
-        rows.append([name, three_digits(whole), *(three_digits(v) for v in counts.values())])
-        harness.report(
-            BENCH,
-            f"{case.name} product {name}",
-            [whole],
-            "instructions/warp",
-            **{k: round(v, 1) for k, v in counts.items()},
-        )
-    head = ["product", "instructions/warp", "FFMA", "LDS", "SHFL", "FSEL", "FADD", "padding", "rest"]
-    if not padding:
-        say(f"no line of {PADDING[0]}() calls {PADDING[1]}: padding is not told apart")
-    say(markdown([head, *rows]) + "\n")
+        if (name := f"{d.width} x {d.fields['columns']}, n = {d.n}") in found:
+            continue
+        counts: Counter[str] = Counter()
+        for pc, issued in e.spent.by_pc.items():
+            if "chained_tail" not in places[pc]:
+                counts["all"] += issued
+            if {"held_matvec", "for_slots"} <= places[pc]:
+                family = case.code.instructions[pc].family
+                counts["multiplying"] += issued
+                counts[family if family in KINDS else "rest"] += issued
+        found[name] = {kind: counts[kind] / WARPS for kind in ("all", "multiplying", *KINDS, "rest")}
+    return found
+
+
+def _report_products(case: Case, done: Sequence[Executed]) -> None:
+    found = products(case, done)
+    for name, counts in found.items():
+        shown = {kind: round(count, 1) for kind, count in counts.items()}
+        harness.report(BENCH, f"{case.name} product {name}", [counts["all"]], "instructions/warp", **shown)
+    head = ["product, instructions/warp", "all", "multiplying", *KINDS, "rest"]
+    say(markdown([head, *([name, *map(three_digits, counts.values())] for name, counts in found.items())]) + "\n")
+
+
+def report_beside(runs: Mapping[Case, Sequence[Executed]], c: Constants) -> None:
+    """A case in several precisions, each beside the first of them."""
+    (first, before), *others = ((case, _figures(case, done, c)) for case, done in runs.items())
+    for other, after in others:
+        head = ["", *(f"{what}, {case.precision}" for what in ("us", "instructions/warp") for case in (first, other))]
+        rows = []
+        for name in [name for name in before if name in after]:
+            found = [*zip(before[name], after[name], strict=True)]  # time, instructions
+            times = [old / new for old, new in found if old]
+            us, instructions = ([round(value, 2) for value in pair] for pair in found)
+            case = f"{other.name} beside {first.precision}: {name}"
+            harness.report(BENCH, case, times[:1], "times", us=us, instructions_per_warp=instructions)
+            cells = [three_digits(value) if value else "" for pair in found for value in pair]
+            rows.append([name, *cells, ", ".join(f"{ratio:.2f}" for ratio in times)])
+        say(markdown([[*head, "times"], *rows]) + "\n")
+
+
+def _figures(case: Case, done: Sequence[Executed], c: Constants) -> dict[str, tuple[float, float]]:
+    """Microseconds (0: not known) and a warp's instructions of the step, its phases, what it executes, its products."""
+    found: dict[str, tuple[float, float]] = {}
+    for key in (lambda e: "step", lambda e: e.phase, lambda e: f"{e.phase}: {e.kind}"):
+        found |= {name: (s.us, s.warp_instructions) for name, s in sums(done, c, key).items()}
+    for name, counts in products(case, done).items():
+        found[f"product {name}"] = 0.0, counts["all"]
+        found[f"product {name}: multiplying"] = 0.0, counts["multiplying"]
+    return found
 
 
 def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.kernel.programs import tree_lstm
-from tests.nvrtc import needs_nvrtc
+from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.engine.options import Example
+from vpps.model.precisions import Precisions
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.distribution import ONE
+from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points, instructions
 from vpps.script.instructions import COUNTERS
 
@@ -23,22 +28,30 @@ Program = tuple[vpps.Model, Example, Any]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """A model, a batch, and its `gpu_cost.cases.Case`."""
+def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
+    """Makes, of a precision, a model, a batch, and its `gpu_cost.cases.Case`."""
     from gpu_cost.cases import planned
 
-    model, example = tree_lstm(HIDDEN, embedding=HIDDEN)
-    return model, example, planned("small", 3, model, example, tmp_path_factory.mktemp("gpu_cost"), BLOCKS)
+    @cache
+    def made(precision: str) -> Program:
+        model, example = tree_lstm(HIDDEN, embedding=HIDDEN, seed=24)  # away from ties of bf16
+        folder = tmp_path_factory.mktemp("gpu_cost")
+        return model, example, planned("small", 3, model, example, folder, BLOCKS, precision=precision)
+
+    return made
 
 
 @pytest.mark.nvrtc
 @needs_nvrtc
-def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(program: Program) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16", *(["3xtf32"] if COMPILE_ALL else [])])
+def test_a_training_step_in_machine_code_follows_the_reference(
+    program: Callable[[str], Program], precision: str
+) -> None:
     """All blocks, from the loads to the update: no matrix in registers may be overwritten, no instruction misread."""
     from gpu_cost.cases import LINE_WORDS, memory_of
     from gpu_cost.machine import BASE, Machine
 
-    model, example, case = program
+    model, example, case = program(precision)
     plan, parameters = case.plan, case.kernel.parameters
     memory, parameter = memory_of(plan)
     addresses = (parameter.view(np.uint64)[:3].astype(np.int64) - BASE) // 4
@@ -56,64 +69,81 @@ def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(program: P
     assert polls
     shared = case.kernel.spec.chip.shared_bytes
     runs = [Machine(case.code, memory, parameter, block, shared).run(polls) for block in range(BLOCKS)]
-    waiting = deque(range(BLOCKS))
+    waiting, executed = deque(range(BLOCKS)), set()
     with np.errstate(all="ignore"):
         while waiting:
             block = waiting.popleft()
-            if next(runs[block])[0] >= 0:  # it is about to look whether all others have signalled
+            at, trace = next(runs[block])
+            executed |= {pc for pc, _, _ in trace}
+            if at >= 0:  # it is about to look whether all others have signalled
                 waiting.append(block)
 
     assert memory[0] == 0  # nobody stopped the launch
-    with vpps.Handle(model, optimizer=vpps.Adam(lr=1e-3), target="cpu") as handle:
-        before = model.numpy()
-        handle.fb(*example)
-        loss = handle.sync_get_latest_loss()
-    np.testing.assert_allclose(pool[plan.loss_slot], loss, rtol=1e-5)
+    on_tensor_cores = [pc for pc in executed if case.code.instructions[pc].family == "HMMA"]
+    assert bool(on_tensor_cores) == (precision != "float32")
+    reference = Reference(example[0], weights_of(model), precisions=Precisions.given(precision))
+    gradients = reference.backward(example[1])
+    assert reference.nearest_tie > 16
+    np.testing.assert_allclose(pool[plan.loss_slot], reference.value(example[1]), rtol=FORWARD_TOLERANCE)
     for p in model:
-        found = parameters.fetch(pool, p, parameters.places[p].weights)
-        moved = np.abs(model.numpy()[p.name] - before[p.name]) > 0
-        np.testing.assert_allclose(found[moved], model.numpy()[p.name][moved], atol=2e-6, err_msg=p.name)
-        assert moved.any()
+        weights, none = model.numpy()[p.name].astype(np.float64), np.zeros(p.shape)
+        stepped, (m, _) = vpps.Adam(lr=1e-3).reference(weights, gradients[p.name], [none, none], 1)
+        places = parameters.places[p]
+        assert np.abs(m).max() > 0
+        found = parameters.fetch(pool, p, places.moments[0])
+        assert relative_error(found, m) < GRADIENT_TOLERANCE, p.name
+        sure = np.abs(m) > 1e-3 * np.abs(m).max()  # the first step of Adam is the gradient's sign
+        found = parameters.fetch(pool, p, places.weights)
+        np.testing.assert_allclose(found[sure], stepped[sure], atol=2e-6, err_msg=p.name)
 
 
 @pytest.mark.nvrtc
 @needs_nvrtc
-def test_counts_follow_from_code_and_script(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
-    """A warp multiplies R x C weights by each vector; barriers are those of the plan; every cycle goes to something."""
+def test_counts_follow_from_code_and_script(
+    program: Callable[[str], Program], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warp multiplies R x C weights by each vector, or 16 x 16 by eight at a time on tensor cores; barriers are those
+    of the plan; every cycle goes to something."""
     from gpu_cost.executing import executed, slowest
-    from gpu_cost.reporting import report, sums
+    from gpu_cost.reporting import report, report_beside, sums
     from gpu_cost.timing import Constants
 
-    case, constants = program[-1], Constants()
-    done = slowest([executed(case, 0, constants)])
-    names = Counter(d.instruction.name for d in instructions(case.plan.script, entry_points(case.plan.script)[0]))
-    barriers = sum(s.barriers for s in sums(done, constants, lambda e: e.phase).values())
-    assert barriers == names["wait"] + names["barrier"] > 0
-    chip = case.kernel.spec.chip
-    products = [e for e in done if e.kind in ("product", "product and tail")]
-    assert {e.kind for e in products} == {"product", "product and tail"}
-    multiplies = {
-        pc
-        for pc, i in enumerate(case.code.instructions)
-        if i.family == "FFMA" and "slot_product" in case.code.places(pc)
-    }
-    for e in products:
-        assert e.decoded is not None
-        matrix = next(m for m in chip.matrices if m.number == e.decoded.fields["matrix"])
-        slot, n = chip.slots[matrix.first], e.decoded.n
-        tiles, rest = divmod(n, chip.tile)
-        few = min(2, chip.tile)  # one that is left costs as much as two
-        vectors = chip.tile * tiles + (0 if rest == 0 else few if rest <= few else chip.tile)
-        multiplied = sum(issued for pc, issued in e.spent.by_pc.items() if pc in multiplies)
-        assert multiplied == 8 * slot.rows * slot.columns * vectors, e.decoded
-        assert e.kind != "product" or multiplied == e.spent.issued["FFMA"], e.decoded  # tails have others of their own
-    for e in done:
-        assert sum(e.spent.by.values()) == pytest.approx(e.spent.cycles)
-
-    report(case, done, constants, top=3)
+    constants, runs = Constants(), {}
+    for precision, family, function in (("float32", "FFMA", "slot_product"), ("bf16", "HMMA", "Fragments::product")):
+        case = program(precision)[-1]
+        runs[case] = done = slowest([executed(case, 0, constants)])
+        names = Counter(d.instruction.name for d in instructions(case.plan.script, entry_points(case.plan.script)[0]))
+        barriers = sum(s.barriers for s in sums(done, constants, lambda e: e.phase).values())
+        assert barriers == names["wait"] + names["barrier"] > 0
+        chip = case.kernel.spec.chip
+        products = [e for e in done if e.kind in ("product", "product and tail")]
+        assert {e.kind for e in products} == {"product", "product and tail"}
+        multiplies = {
+            pc for pc, i in enumerate(case.code.instructions) if i.family == family and function in case.code.places(pc)
+        }
+        for e in products:
+            assert e.decoded is not None
+            matrix = next(m for m in chip.matrices if m.number == e.decoded.fields["matrix"])
+            slot, n = chip.slots[matrix.first], e.decoded.n
+            tiles, rest = divmod(n, chip.tile)
+            few = min(2, chip.tile)  # one that is left costs as much as two
+            vectors = chip.tile * tiles + (0 if rest == 0 else few if rest <= few else chip.tile)
+            expected = slot.rows * slot.columns * vectors
+            if precision == "bf16":
+                expected = slot.rows // 16 * 2 * slot.columns * -(-n // 8)
+            multiplied = sum(issued for pc, issued in e.spent.by_pc.items() if pc in multiplies)
+            assert multiplied == 8 * expected, e.decoded
+            assert e.kind != "product" or multiplied == e.spent.issued[family], (
+                e.decoded
+            )  # tails have others of their own
+        for e in done:
+            assert sum(e.spent.by.values()) == pytest.approx(e.spent.cycles)
+        report(case, done, constants, top=3)
+    report_beside(runs, constants)
     printed = capsys.readouterr()
     assert '"case": "small step"' in printed.out
     assert "| forward: product and tail |" in printed.err
+    assert "| product 40 x 16, n = 2: multiplying |" in printed.err
 
 
 # PTX ISA, matrix fragments of mma: where element i of the lane with `group` = lane / 4 and `t` = lane % 4 is.

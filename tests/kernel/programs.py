@@ -9,10 +9,10 @@ from vpps.nn import LSTM
 from vpps.zoo import TreeLSTMSentiment
 
 
-def tree_lstm(hidden: int, embedding: int = 256) -> tuple[vpps.Model, Example]:
+def tree_lstm(hidden: int, embedding: int = 256, seed: int = 1) -> tuple[vpps.Model, Example]:
     """The Tree-LSTM of the zoo, a loss at every node."""
     trees = graphs_of_trees(synthetic_treebank(n_train=3, n_dev=0).train, min_count=1)
-    model = vpps.Model(seed=1)
+    model = vpps.Model(seed=seed)
     net = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=embedding, hidden=hidden)
     graph = vpps.Graph()
     return model, (graph, net.loss(graph, trees[:]))
