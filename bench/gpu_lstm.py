@@ -26,9 +26,8 @@ from typing import Any
 import harness
 import numpy as np
 from datasets import Tokens, sentences_file
-from gpu_treelstm import TOLERANCE
 from numpy.typing import NDArray
-from on_gpu import about, choose_contenders, compare, configure, each_beside_vpps, precisions
+from on_gpu import TOLERANCES, about, choose_contenders, compare, configure, each_beside_vpps, parse
 from treelstm import in_batches
 
 BENCH = "gpu_lstm"
@@ -80,35 +79,38 @@ def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dic
     }  # fmt: skip
 
 
-def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
+def make_contender(
+    name: str, weights: dict[str, NDArray[np.float32]], precision: str, options: argparse.Namespace
+) -> Any:
     """The program of that name, starting from a copy of the weights."""
     if name == "vpps":
         from models import VppsLstm
 
-        return VppsLstm(weights, LEARNING_RATE, options.vps, options.device)
+        return VppsLstm(weights, LEARNING_RATE, options.vps, options.device, precision)
     from peers.torch_gpu_lstm import TorchLstm
 
-    return TorchLstm(weights, LEARNING_RATE, options.device, graph=name == "graph")
+    return TorchLstm(weights, LEARNING_RATE, options.device, graph=name == "graph", autocast=precision == "bf16")
 
 
-def run(names: list[str], tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) -> None:
+def run(names: list[str], tokens: str, batch_size: int, precision: str, options: argparse.Namespace) -> None:
     """Check, warm up, time and report contenders in one case."""
-    configure(names, options.device, tf32 == "on")
+    configure(names, options.device, precision)
     sentences, words, labels = read_sentences(options.sentences)
     weights = initial_weights(words, labels, options.embedding, options.hidden)
     found = sequences(sentences, tokens, options.limit)
     found = found[: len(found) // batch_size * batch_size]  # whole mini-batches: a graph per shape
     if not found:
         raise ValueError(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
-    contenders = {name: make_contender(name, weights, options) for name in names}
+    contenders = {name: make_contender(name, weights, precision, options) for name in names}
     batches = {name: in_batches([c.prepare(each) for each in found], batch_size) for name, c in contenders.items()}
-    case = f"tokens={tokens} batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
+    sizes = f"hidden={options.hidden} embedding={options.embedding}"
+    case = f"tokens={tokens} batch={batch_size} {sizes} precision={precision}"
 
     def shown(name: str) -> str:
         return "torch.nn.LSTM" + (", CUDA graph" if name == "graph" else "")
 
     compare(
-        BENCH, case, "sequences/s", contenders, batches, len(found), TOLERANCE[tf32], options.passes, shown,
+        BENCH, case, "sequences/s", contenders, batches, len(found), TOLERANCES[precision], options.passes, shown,
         about(names, options.device, options.sentences),
     )  # fmt: skip
 
@@ -117,30 +119,30 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = harness.parser(
         __doc__, batch_sizes=[1, 4, 16, 64], device="cuda", hidden=256, embedding=256, limit=256, passes=5, vps=None,
-        tf32="both", contenders=None, quick=False,
+        contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument(
         "--sentences", type=Path, metavar="FILE", help="word|label tokens (default: WikiNER, datasets.py)"
     )
     parser.add_argument("--tokens", type=harness.words, default=["25", "50", "100", "real"])
-    options = parser.parse_args()
+    options = parse(parser)
     if options.quick:
         options.tokens, options.batch_sizes, options.limit = ["25", "real"], [1, 16], 64
-        options.passes, options.tf32 = 2, "off"
+        options.passes, options.precision = 2, ["float32"]
     options.contenders = choose_contenders(options.contenders, CONTENDERS, options.device)
     options.sentences = sentences_file(options.sentences)
     return options
 
 
 def main() -> None:
-    """Run every case with both precisions."""
+    """Run every case in every precision."""
     options = parse_options()
     well = True
-    for tf32 in precisions(options):
+    for precision in options.precision:
         for tokens in options.tokens:
             names = [name for name in options.contenders if name != "graph" or tokens != "real"]
             for batch_size in options.batch_sizes:
-                case = partial(run, tokens=tokens, batch_size=batch_size, tf32=tf32, options=options)
+                case = partial(run, tokens=tokens, batch_size=batch_size, precision=precision, options=options)
                 well &= each_beside_vpps(names, case)
     sys.exit(not well)
 

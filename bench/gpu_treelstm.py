@@ -6,8 +6,8 @@
 Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. To vpps graphs are data, as
 the others have levels that were planned before, unless --program says otherwise. There is a line of vpps alone, then
 one for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no
-figure; whoever fails is named, the next one runs, and the exit status is 1. Products of PyTorch run in float32, then
-all is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32 in both.
+figure; whoever fails is named, the next one runs, and the exit status is 1. All is repeated for each precision of
+products; PyTorch's is autocast, or what it comes to, for bf16, TF32 allowed for tf32, and float32 beside 3xtf32.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from typing import Any
 
 import harness
 from datasets import trees_file
-from on_gpu import about, choose_contenders, compare, configure, each_beside_vpps, precisions
+from on_gpu import TOLERANCES, about, choose_contenders, compare, configure, each_beside_vpps, parse
 from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import read_trees
 
 BENCH = "gpu_treelstm"
 CONTENDERS = ("vpps", "autograd", "graphs", "manual", "pernode")
-TOLERANCE = {"off": 1e-4, "on": 1e-2}  # relative, of losses
 
 
-def make_contender(name: str, weights: dict[str, Any], options: argparse.Namespace) -> Any:
+def make_contender(name: str, weights: dict[str, Any], precision: str, options: argparse.Namespace) -> Any:
     """The program of that name, starting from a copy of the weights."""
     lr = LEARNING_RATE["sgd"]
     if name == "vpps":
         from models import PROGRAMS
 
-        return PROGRAMS[options.program](weights, "sgd", lr, options.vps, target=options.device)
+        program = PROGRAMS[options.program]
+        return program(weights, "sgd", lr, options.vps, target=options.device, precision=precision)
     from peers.torch_gpu_treelstm import make
 
-    return make(name, weights, lr, options.device, options.compile)
+    return make(name, weights, lr, options.device, options.compile, precision == "bf16")
 
 
-def run(names: list[str], batch_size: int, tf32: str, options: argparse.Namespace) -> None:
+def run(names: list[str], batch_size: int, precision: str, options: argparse.Namespace) -> None:
     """Check, warm up, time and report contenders at one batch size."""
-    configure(names, options.device, tf32 == "on")
+    configure(names, options.device, precision)
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.embedding, options.hidden)
-    contenders = {name: make_contender(name, weights, options) for name in names}
+    contenders = {name: make_contender(name, weights, precision, options) for name in names}
     batches = {name: in_batches([c.prepare(tree) for tree in trees], batch_size) for name, c in contenders.items()}
     for name, contender in contenders.items():
         if name != "vpps":
             contender.plan(batches[name])
-    case = f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
+    case = f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} precision={precision}"
 
     def shown(name: str) -> str:
         return f"torch {name}{', compiled cells' if options.compile and name in ('manual', 'graphs') else ''}"
 
     compare(
-        BENCH, case, "sentences/s", contenders, batches, len(trees), TOLERANCE[tf32], options.passes, shown,
+        BENCH, case, "sentences/s", contenders, batches, len(trees), TOLERANCES[precision], options.passes, shown,
         {"program": options.program, **about(names, options.device, options.trees)},
     )  # fmt: skip
 
@@ -65,15 +65,15 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], device="cuda", hidden=256, embedding=256,
-        limit=512, passes=5, vps=None, tf32="both", contenders=None, quick=False,
+        limit=512, passes=5, vps=None, contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
     parser.add_argument(
         "--program", default="vpps-bulk", choices=("vpps", "vpps-bulk", "vpps-distinct"), help="of vpps (%(default)s)"
     )
-    options = parser.parse_args()
+    options = parse(parser)
     if options.quick:
-        options.batch_sizes, options.limit, options.passes, options.tf32 = [1, 16], 64, 2, "off"
+        options.batch_sizes, options.limit, options.passes, options.precision = [1, 16], 64, 2, ["float32"]
     if options.device == "cpu":
         options.compile = False
     options.contenders = choose_contenders(options.contenders, CONTENDERS, options.device)
@@ -82,12 +82,12 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run every batch size with both precisions."""
+    """Run every batch size in every precision."""
     options = parse_options()
     well = True
-    for tf32 in precisions(options):
+    for precision in options.precision:
         for batch_size in options.batch_sizes:
-            case = partial(run, batch_size=batch_size, tf32=tf32, options=options)
+            case = partial(run, batch_size=batch_size, precision=precision, options=options)
             well &= each_beside_vpps(options.contenders, case)
     sys.exit(not well)
 

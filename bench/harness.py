@@ -58,7 +58,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "dynet_autobatch": {"type": int, "choices": [1, 2], "help": "1: agenda, 2: depth"},
     "mkl_avx512": {"action": "store_true", "help": "make torch's MKL use AVX-512 on a CPU that Intel did not make"},
     "precision": {"choices": ["float32", "bf16"], "help": "of products with parameters"},
-    "tf32": {"choices": ["off", "on", "both"], "help": "of PyTorch's products"},
     "quick": {"action": "store_true", "help": "small sizes: a check that all of it runs"},
     "lines": {"type": Path, "metavar": "FILE.jsonl"},
 }

@@ -190,7 +190,9 @@ class VppsDistinctTreeLstm(VppsBulkTreeLstm):
 class VppsLstm(Trainer):
     """A chain LSTM with a loss at every token; equations and weights are in `gpu_lstm.py`."""
 
-    def __init__(self, weights: dict[str, NDArray[np.float32]], lr: float, vps: int | None, target: str) -> None:
+    def __init__(
+        self, weights: dict[str, NDArray[np.float32]], lr: float, vps: int | None, target: str, precision: str
+    ) -> None:
         model = vpps.Model(seed=1)
         self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
         W, b, U, Wo, bo = (
@@ -216,7 +218,7 @@ class VppsLstm(Trainer):
             finished(vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g), o)
 
         self.cells = [first, later]
-        self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target=target, vps=vps)
+        self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target=target, vps=vps, precision=precision)
         self._added: list[Any] = []
 
     def prepare(self, tokens: Any) -> int:

@@ -1,7 +1,8 @@
-"""What the benches on a GPU run and depend on: contenders, their precision, the device. Works without PyTorch, too."""
+"""What the benches on a GPU run and depend on: contenders, their precisions, the device. Works without PyTorch, too."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.util
 import sys
@@ -92,17 +93,28 @@ def compare(
         emit(values=own, loss=losses["vpps"])
 
 
-def precisions(options: Any) -> tuple[str, ...]:
-    """Settings of TF32 that --tf32 asks for."""
-    return ("off", "on") if options.tf32 == "both" else (options.tf32,)
+TOLERANCES = {"float32": 1e-4, "bf16": 1e-2, "tf32": 1e-2, "3xtf32": 1e-4}
+"""Relative, of losses, by the precision of products."""
 
 
-def configure(contenders: Sequence[str], device: str, tf32: bool) -> None:
-    """Set PyTorch's precision, if it is among the contenders."""
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """A command line with `--precision`."""
+    parser.add_argument(
+        "--precision", type=harness.words, default=list(TOLERANCES), metavar="NAME,...",
+        help=f"of products, one after the other (default: {','.join(TOLERANCES)})",
+    )  # fmt: skip
+    options = parser.parse_args()
+    if unknown := set(options.precision) - set(TOLERANCES):
+        parser.error(f"--precision {','.join(sorted(unknown))}: expected some of {','.join(TOLERANCES)}")
+    return options
+
+
+def configure(contenders: Sequence[str], device: str, precision: str) -> None:
+    """Set PyTorch's precision of float32 products, if it is among the contenders."""
     if list(contenders) != ["vpps"]:
         from peers import torch_gpu
 
-        torch_gpu.configure(device, tf32)
+        torch_gpu.configure(device, precision == "tf32")
 
 
 def about(contenders: Sequence[str], device: str, data: Path) -> dict[str, object]:

@@ -37,9 +37,11 @@ def pack(batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64],
 class TorchLstm:
     """Trains the model whose equations and weights are in `gpu_lstm.py`."""
 
-    def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, graph: bool) -> None:
-        """Copy the weights. graph: replay CUDA graphs, for sequences of the same length only."""
-        self.device, self.lr, self.graph = torch.device(device), lr, graph
+    def __init__(
+        self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, graph: bool, autocast: bool
+    ) -> None:
+        """Copy the weights. graph: replay CUDA graphs, for sequences of the same length only. autocast: to bf16."""
+        self.device, self.lr, self.graph, self.autocast = torch.device(device), lr, graph, autocast
         w = {name: torch.tensor(array, device=self.device) for name, array in weights.items()}
         self.words = w["words"]
         self.lstm = torch.nn.LSTM(weights["W"].shape[1], weights["U"].shape[1], device=self.device)
@@ -80,11 +82,12 @@ class TorchLstm:
     def _train(self, integers: Tensor, sizes: Tensor, batch: int) -> Tensor:
         words, labels = integers.chunk(2)
         x = self.words.index_select(0, words).requires_grad_()
-        if len(words) == len(sizes) * batch:  # all of the same length
-            y = self.lstm(x.view(len(sizes), batch, -1))[0].flatten(0, 1)
-        else:
-            y = self.lstm(PackedSequence(x, sizes))[0].data
-        logits = F.linear(y, *self.output)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            if len(words) == len(sizes) * batch:  # all of the same length
+                y = self.lstm(x.view(len(sizes), batch, -1))[0].flatten(0, 1)
+            else:
+                y = self.lstm(PackedSequence(x, sizes))[0].data
+            logits = F.linear(y, *self.output).float()
         loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=-1) / batch
         x_gradient, *gradients = torch.autograd.grad(loss, [x, *self.trained])
         with torch.no_grad():

@@ -12,13 +12,15 @@ Four programs with one interface:
   a program could know that sees its data for the first time. `padding` is rows computed over rows needed.
 
 In all of them products are fused over gates and children, word vectors are gathered once, updated by one index_add, and
-nothing in a step waits for the device.
+nothing in a step waits for the device. In bf16 the first two run under autocast; the others keep what autocast would:
+all but weights, losses and their gradients, and sums of gradients, is bf16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,9 +41,10 @@ _LEVELS_STEP, _ROWS_STEP = 4, 8  # what sizes of captured graphs are rounded up 
 class _GpuTreeLstm:
     """Weights, upload and loss of the programs. Weights are in `treelstm.py`."""
 
-    def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str) -> None:
+    def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool) -> None:
         self.device, self.lr = torch.device(device), lr
         self.weights = {name: torch.tensor(array, device=self.device) for name, array in weights.items()}
+        self.dtype = torch.bfloat16 if bf16 else torch.float32  # of products
         self.hidden = weights["Wo"].shape[1]
         self._upload = Uploader(self.device)
         self._loss = torch.tensor(math.nan)
@@ -58,10 +61,13 @@ class _GpuTreeLstm:
 
 
 class _AutogradTreeLstm(_GpuTreeLstm):
-    def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str) -> None:
-        super().__init__(weights, lr, device)
+    def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool) -> None:
+        super().__init__(weights, lr, device, bf16)
         dense = [weight.requires_grad_() for name, weight in self.weights.items() if name != "words"]
         self.optimizer = torch.optim.SGD(dense, lr=lr, fused=True)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype != torch.float32)
 
     def _learn(self, loss: Tensor, words: Tensor, x: Tensor) -> None:
         """Backward and update; x is the word vectors of this step, a leaf of the graph."""
@@ -91,21 +97,22 @@ class PerNode(_AutogradTreeLstm):
         x = w["words"].index_select(0, words).requires_grad_()
         vectors = iter(x.split(1))
         hs = []
-        for tree in batch:
-            states: list[tuple[Tensor, Tensor]] = []
-            for left, right in zip(tree.left, tree.right, strict=True):
-                if left < 0:
-                    i, o, u = F.linear(next(vectors), w["W"], w["b"]).chunk(3, 1)
-                    c = torch.sigmoid(i) * torch.tanh(u)
-                else:
-                    (c_left, h_left), (c_right, h_right) = states[left], states[right]
-                    gates = F.linear(torch.cat((h_left, h_right), 1), w["U"], w["bU"])
-                    i, f_left, f_right, o, u = gates.chunk(5, 1)
-                    c = torch.sigmoid(i) * torch.tanh(u)
-                    c = c.addcmul(torch.sigmoid(f_left), c_left).addcmul(torch.sigmoid(f_right), c_right)
-                states.append((c, torch.sigmoid(o) * torch.tanh(c)))
-            hs += [h for _, h in states]
-        logits = F.linear(torch.cat(hs), w["Wo"], w["bo"])
+        with self._autocast():
+            for tree in batch:
+                states: list[tuple[Tensor, Tensor]] = []
+                for left, right in zip(tree.left, tree.right, strict=True):
+                    if left < 0:
+                        i, o, u = F.linear(next(vectors), w["W"], w["b"]).chunk(3, 1)
+                        c = torch.sigmoid(i) * torch.tanh(u)
+                    else:
+                        (c_left, h_left), (c_right, h_right) = states[left], states[right]
+                        gates = F.linear(torch.cat((h_left, h_right), 1), w["U"], w["bU"])
+                        i, f_left, f_right, o, u = gates.chunk(5, 1)
+                        c = torch.sigmoid(i) * torch.tanh(u)
+                        c = c.addcmul(torch.sigmoid(f_left), c_left).addcmul(torch.sigmoid(f_right), c_right)
+                    states.append((c, torch.sigmoid(o) * torch.tanh(c)))
+                hs += [h for _, h in states]
+            logits = F.linear(torch.cat(hs), w["Wo"], w["bo"]).float()
         self._learn(F.cross_entropy(logits, labels, reduction="sum") / len(batch), words, x)
 
 
@@ -123,7 +130,8 @@ class Autograd(_AutogradTreeLstm):
         parts = [s.words.numpy(), s.labels.numpy(), s.row_order()]
         words, labels, order = self._upload(parts).split([len(part) for part in parts])
         x = self.weights["words"].index_select(0, words).requires_grad_()
-        logits = forward_by_level(self.weights, x, s, order)
+        with self._autocast():
+            logits = forward_by_level(self.weights, x, s, order).float()
         self._learn(F.cross_entropy(logits, labels, reduction="sum") / len(batch), words, x)
 
 
@@ -184,9 +192,9 @@ class Manual(_GpuTreeLstm):
     """By levels counted from the leaves, backward by hand. Children are found by index: every level is contiguous."""
 
     def __init__(
-        self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, compiled: bool = False
+        self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool, compiled: bool
     ) -> None:
-        super().__init__(weights, lr, device)
+        super().__init__(weights, lr, device, bf16)
         if compiled:
             # Views are compiled for the tensors they belong to, more often than the default allows; beyond the limit
             # functions would run uncompiled, and hardly anyone would notice.
@@ -211,7 +219,9 @@ class Manual(_GpuTreeLstm):
 
     @torch.no_grad()
     def _train(self, sizes: Sequence[int], integers: Tensor) -> Tensor:
-        w, hidden = self.weights, self.hidden
+        masters, hidden = self.weights, self.hidden
+        w = {name: weight.to(self.dtype) for name, weight in masters.items() if name != "words"}
+        empty = partial(torch.empty, dtype=self.dtype, device=self.device)
         leaf_forward, leaf_backward, inner_forward, inner_backward = self._cells
         rows, leaves = sum(sizes), sizes[0]
         inner = rows - leaves
@@ -220,10 +230,10 @@ class Manual(_GpuTreeLstm):
         levels = [(slice(b, e), slice(b - leaves, e - leaves)) for b, e in pairwise(begins[1:])]
 
         # Forward: row j of pair_h and pair_c is the two children of inner node j.
-        c, h = (torch.empty(rows, hidden, device=self.device) for _ in range(2))
-        pair_c, pair_h = (torch.empty(2 * inner, hidden, device=self.device) for _ in range(2))
-        gates = torch.empty(inner, 5 * hidden, device=self.device)
-        x = w["words"].index_select(0, words)
+        c, h = (empty(rows, hidden) for _ in range(2))
+        pair_c, pair_h = (empty(2 * inner, hidden) for _ in range(2))
+        gates = empty(inner, 5 * hidden)
+        x = masters["words"].index_select(0, words).to(self.dtype)
         leaf_gates = torch.addmm(w["b"], x, w["W"].t())
         leaf_forward(leaf_gates, c[:leaves], h[:leaves])
         flat_h, flat_c = pair_h.view(inner, 2 * hidden), pair_c.view(inner, 2 * hidden)
@@ -233,7 +243,7 @@ class Manual(_GpuTreeLstm):
             torch.index_select(c, 0, children[pair], out=pair_c[pair])
             torch.addmm(w["bU"], flat_h[node], w["U"].t(), out=gates[node])
             inner_forward(gates[node], flat_c[node], c[own], h[own])
-        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()), 1)
+        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()).float(), 1)
         scale = (labels >= 0) / trees  # of a row's loss: 0 in padding
         labels = labels.clamp(min=0)[:, None]
         loss = -(log_p.gather(1, labels)[:, 0] * scale).sum()
@@ -241,8 +251,9 @@ class Manual(_GpuTreeLstm):
         # Backward, top level first: the gradients of children lie pair by pair, too, behind them a row of zeros.
         d_logits = log_p.exp_()
         d_logits.scatter_add_(1, labels, d_logits.new_full((), -1.0).expand(rows, 1)).mul_(scale[:, None])
+        d_logits = d_logits.to(self.dtype)
         d_h = d_logits @ w["Wo"]
-        d_pair_h, d_pair_c = (torch.empty(2 * inner + 1, hidden, device=self.device) for _ in range(2))
+        d_pair_h, d_pair_c = (empty(2 * inner + 1, hidden) for _ in range(2))
         d_pair_h[-1:].zero_()
         d_pair_c[-1:].zero_()
         flat_d_h, flat_d_c = d_pair_h[:-1].view(inner, 2 * hidden), d_pair_c[:-1].view(inner, 2 * hidden)
@@ -259,9 +270,12 @@ class Manual(_GpuTreeLstm):
         for matrix, bias, d_out, operand in (
             ("W", "b", d_leaf_gates, x), ("U", "bU", d_gates, flat_h), ("Wo", "bo", d_logits, h),
         ):  # fmt: skip
-            w[matrix].addmm_(d_out.t(), operand, alpha=-self.lr)
-            w[bias].sub_(d_out.sum(0), alpha=self.lr)
-        w["words"].index_add_(0, words, d_x, alpha=-self.lr)
+            if self.dtype == torch.float32:
+                masters[matrix].addmm_(d_out.t(), operand, alpha=-self.lr)
+            else:
+                masters[matrix].add_(d_out.t() @ operand, alpha=-self.lr)
+            masters[bias].sub_(d_out.sum(0, dtype=torch.float32), alpha=self.lr)
+        masters["words"].index_add_(0, words, d_x.float(), alpha=-self.lr)
         return loss
 
 
@@ -269,9 +283,9 @@ class Graphs(Manual):
     """`Manual` in CUDA graphs, by padded sizes. On a CPU: padded, without graphs."""
 
     def __init__(
-        self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, compiled: bool = False
+        self, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, bf16: bool, compiled: bool
     ) -> None:
-        super().__init__(weights, lr, device, compiled)
+        super().__init__(weights, lr, device, bf16, compiled)
         self._capacities: dict[int, list[int]] = {}  # by rounded number of levels
         self._graphs: dict[int, tuple[Tensor, Captured]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
@@ -354,11 +368,11 @@ def _inner_backward(
 
 
 def make(
-    mode: str, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, compiled: bool
+    mode: str, weights: Mapping[str, NDArray[np.float32]], lr: float, device: str, compiled: bool, bf16: bool
 ) -> PerNode | Autograd | Manual:
     """The program of one of MODES, starting from a copy of the weights."""
     if mode == "pernode":
-        return PerNode(weights, lr, device)
+        return PerNode(weights, lr, device, bf16)
     if mode == "autograd":
-        return Autograd(weights, lr, device)
-    return (Graphs if mode == "graphs" else Manual)(weights, lr, device, compiled)
+        return Autograd(weights, lr, device, bf16)
+    return (Graphs if mode == "graphs" else Manual)(weights, lr, device, bf16, compiled)

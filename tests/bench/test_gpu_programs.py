@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import pytest
 from gpu_step import Stopwatch, read_profile
-from on_gpu import LossesDifferError
+from on_gpu import TOLERANCES, LossesDifferError
 from treelstm import check_losses
 from trees import read_trees
 
@@ -43,12 +43,12 @@ def sentences_file(tmp_path: Path) -> Path:
 def test_tree_lstms_of_all_programs_have_the_losses_of_vpps(trees_file: Path) -> None:
     lines = lines_of(
         "gpu_treelstm.py", "--trees", str(trees_file), "--device", "cpu", "--batch-sizes", "1,3", "--hidden", "24",
-        "--embedding", "16", "--passes", "1", "--tf32", "off", "--vps", "2",
+        "--embedding", "16", "--passes", "1", "--precision", "float32,bf16", "--vps", "2",
     )  # fmt: skip
     peers = [None, *(f"torch {name}" for name in ("autograd", "graphs", "manual", "pernode"))]
-    assert [line.get("peer") for line in lines] == 2 * peers
+    assert [line.get("peer") for line in lines] == 4 * peers
     for line in [line for line in lines if "peer" in line]:
-        assert line["peer_loss"] == pytest.approx(line["loss"], rel=1e-4)
+        assert line["peer_loss"] == pytest.approx(line["loss"], rel=TOLERANCES[line["case"].split("precision=")[1]])
         assert line.get("padding", 2) > 1  # rows of padding were there, and changed nothing
 
 
@@ -57,11 +57,11 @@ def test_tree_lstms_of_all_programs_have_the_losses_of_vpps(trees_file: Path) ->
 def test_chain_lstms_have_the_losses_of_vpps(sentences_file: Path) -> None:
     lines = lines_of(
         "gpu_lstm.py", "--sentences", str(sentences_file), "--device", "cpu", "--tokens", "4,real", "--batch-sizes",
-        "3", "--hidden", "24", "--embedding", "16", "--passes", "1", "--tf32", "off", "--vps", "2",
+        "3", "--hidden", "24", "--embedding", "16", "--passes", "1", "--precision", "float32,bf16", "--vps", "2",
     )  # fmt: skip
-    assert [line["case"].split()[0] for line in lines] == 3 * ["tokens=4"] + 2 * ["tokens=real"]
+    assert [line["case"].split()[0] for line in lines] == 2 * (3 * ["tokens=4"] + 2 * ["tokens=real"])
     for line in [line for line in lines if "peer" in line]:
-        assert line["peer_loss"] == pytest.approx(line["loss"], rel=1e-4)
+        assert line["peer_loss"] == pytest.approx(line["loss"], rel=TOLERANCES[line["case"].split("precision=")[1]])
 
 
 class _Losing:
