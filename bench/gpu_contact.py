@@ -3,7 +3,8 @@
     python bench/gpu_contact.py versions      device, driver, versions, asked of the driver and of the loaded NVRTC
     python bench/gpu_contact.py smallest      a kernel of a few instructions: compiled, loaded, launched
     python bench/gpu_contact.py tree-lstm     a Tree-LSTM as users run it, cells fused, weights on the chip: loss,
-                                              gradients and update against the float64 reference, then a step's time
+                                              gradients and update against the float64 reference, which rounds
+                                              as --precision says, and the exact one; then a step's time
 
 Exit status: 1 where a result is wrong, 3 where there is no GPU that vpps can use.
 """
@@ -31,6 +32,8 @@ from trees import read_trees
 
 import vpps
 from vpps.errors import HandleError
+from vpps.model.precisions import ALL_EXACT, Precisions
+from vpps.ops.precision import PRECISIONS
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import usable_gpu
 
@@ -115,21 +118,24 @@ def tree_lstm(options: argparse.Namespace) -> None:
     trees.sort(key=lambda tree: len(tree.labels))
     weights = initial_weights(words, options.embedding, options.hidden)
     lr = LEARNING_RATE["sgd"]
-    net = VppsTreeLstm(weights, "sgd", lr, options.vps, target=options.device)
+    net = VppsTreeLstm(weights, "sgd", lr, options.vps, target=options.device, precision=options.precision)
     handle, model = net.handle, net.handle.model
-    case = f"hidden={options.hidden} embedding={options.embedding}"
+    case = f"hidden={options.hidden} embedding={options.embedding} precision={options.precision}"
     batch = [net.prepare(tree) for tree in (trees[0], trees[len(trees) // 2])]
     graph, loss = net.graph(batch)
     before = weights_of(model)
-    reference = Reference(graph, before)
-    expected, gradients = float(reference.value(loss)), reference.backward(loss)
+    references = [Reference(graph, before, precisions=p) for p in (Precisions.given(options.precision), ALL_EXACT)]
+    (expected, gradients), exact = ((float(r.value(loss)), r.backward(loss)) for r in references)
 
     begun = time.perf_counter()
     value, found = handle.gradients(graph, loss)
     seconds = time.perf_counter() - begun
-    errors = {"loss": abs(value - expected) / abs(expected)}
-    errors |= {name: relative_error(found[name], g) for name, g in gradients.items()}
-    report(f"gradients, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors))
+    errors, from_exact = (
+        {"loss": abs(value - e) / abs(e)} | {name: relative_error(found[name], g) for name, g in of.items()}
+        for e, of in ((expected, gradients), exact)
+    )
+    report(f"gradients, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors),
+           from_exact=rounded(from_exact))  # fmt: skip
     require({"loss": errors["loss"]}, FORWARD)
     require(errors, GRADIENT)
 
@@ -178,6 +184,7 @@ def main() -> None:
     questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
     parser = harness.parser(__doc__, trees=None, device="cuda", hidden=256, embedding=256, vps=None, rounds=5)
     parser.add_argument("question", choices=questions)
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS, help="of tree-lstm's products")
     parser.add_argument("--steps", type=int, default=STEPS, help="that are timed at a go")
     options = parser.parse_args()
     questions[options.question](options)

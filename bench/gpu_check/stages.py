@@ -16,6 +16,8 @@ PLUGIN = "bench.gpu_check.tests_plugin"
 STAGES = {
     "contact": "device, driver, versions; the smallest kernel; a fused Tree-LSTM's loss, gradients and update against "
     "the float64 reference: does anything run, and is it right? Under 30 s",
+    "precisions": "the same in bf16, tf32 and 3xtf32, and how far that is from the exact reference; Tree-LSTM at batch "
+    "1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: right, exact enough, how much faster?",
     "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, in CUDA graphs, per node), chain LSTM beside "
     "cuDNN: is it fast?",
     "tests": "tests/gpu, file by file: is all of it right?",
@@ -36,6 +38,7 @@ DRY_RUN = {
 }
 TEST_SECONDS, WORKERS = 150, 16  # of one test at most; processes that compile at the same time
 BATCH_SIZES = (1, 64, 16, 128)
+EXACT, PRECISIONS = ("--precision", "float32"), ("bf16", "tf32", "3xtf32")
 SMALLEST = ("--hidden", "8", "--embedding", "8", "--vps", "2")
 
 
@@ -63,7 +66,7 @@ class Step:
 def steps(smallest: bool, cores: int) -> list[Step]:
     """All of them, in order. smallest: at sizes at which an imaginary GPU takes seconds."""
     return [
-        *_contact(smallest), *_peers(smallest), *_tests(smallest, cores), *_sanitizer(smallest),
+        *_contact(smallest), *_precisions(smallest), *_peers(smallest), *_tests(smallest, cores), *_sanitizer(smallest),
         *_endurance(smallest), *_long(smallest),
     ]  # fmt: skip
 
@@ -80,16 +83,33 @@ def _contact(smallest: bool) -> Iterator[Step]:
     yield Step("contact", "fused Tree-LSTM", _program("gpu_contact.py", "tree-lstm", *size, *few), 10, 240)
 
 
-def _peers(smallest: bool) -> Iterator[Step]:
+def _precisions(smallest: bool) -> Iterator[Step]:
+    size = (*SMALLEST, "--steps", "2", "--rounds", "1") if smallest else ()
+    asked = PRECISIONS[:1] if smallest else PRECISIONS
+    for name in asked:
+        command = _program("gpu_contact.py", "tree-lstm", "--precision", name, *size)
+        yield Step("precisions", f"fused Tree-LSTM in {name}", command, 15, 240)
+    every = ",".join(("float32", *asked))
+    yield from _trees("precisions", "Tree-LSTM in all,", smallest, "--contenders", "vpps", "--precision", every)
+    beside = ("--contenders", "vpps,graphs", "--precision", "bf16")
+    yield from _trees("precisions", "Tree-LSTM in bf16 beside PyTorch,", smallest, *beside)
+
+
+def _trees(stage: str, name: str, smallest: bool, *options: str) -> Iterator[Step]:
     few = (*SMALLEST, "--limit", "4", "--passes", "1") if smallest else ("--passes", "3")
     for size in (2,) if smallest else BATCH_SIZES:
         limit = () if smallest else ("--limit", str(max(64, 2 * size)))
-        command = _program("gpu_treelstm.py", "--batch-sizes", str(size), "--tf32", "off", "--no-compile", *limit, *few)
-        yield Step("peers", f"Tree-LSTM batch={size}", command, 15, 120)
+        command = _program("gpu_treelstm.py", "--batch-sizes", str(size), "--no-compile", *options, *limit, *few)
+        yield Step(stage, f"{name} batch={size}", command, 15, 120)
+
+
+def _peers(smallest: bool) -> Iterator[Step]:
+    yield from _trees("peers", "Tree-LSTM", smallest, *EXACT)
+    few = (*SMALLEST, "--limit", "4", "--passes", "1") if smallest else ("--passes", "3")
     for size in (1,) if smallest else (1, 16, 64):
         limit = () if smallest else ("--limit", str(max(32, 2 * size)))
         tokens = "3" if smallest else "25,real"
-        command = _program("gpu_lstm.py", "--batch-sizes", str(size), "--tokens", tokens, "--tf32", "off", *limit, *few)
+        command = _program("gpu_lstm.py", "--batch-sizes", str(size), "--tokens", tokens, *EXACT, *limit, *few)
         yield Step("peers", f"LSTM batch={size}", command, 15, 90)
 
 
@@ -149,10 +169,10 @@ def _long(smallest: bool) -> Iterator[Step]:
         return  # what follows has been run, with other numbers
     for size_of_batch in (1, 2, 4, 8, 16, 32, 64, 128):
         command = _program("gpu_treelstm.py", "--batch-sizes", str(size_of_batch))
-        yield Step("long", f"all of Tree-LSTM batch={size_of_batch}", command, 60, 300)
+        yield Step("long", f"all of Tree-LSTM batch={size_of_batch}", command, 120, 420)
     for size_of_batch in (1, 4, 16, 64):
         command = _program("gpu_lstm.py", "--batch-sizes", str(size_of_batch))
-        yield Step("long", f"all of LSTM batch={size_of_batch}", command, 60, 300)
+        yield Step("long", f"all of LSTM batch={size_of_batch}", command, 120, 420)
 
 
 def environment(data: Path | None, cache: Path) -> dict[str, str]:

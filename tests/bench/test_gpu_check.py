@@ -253,7 +253,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["--only", "peers,benchmarks"], "--only benchmarks: expected some of contact,peers,tests"),
+        (["--only", "peers,benchmarks"], "--only benchmarks: expected some of contact,precisions,peers,tests"),
         (["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
     ],
 )

@@ -65,7 +65,7 @@ def plain_checkout(folder: Path) -> Path:
 
 
 # Few, as in each there is a process that says what the device is.
-PLAIN, BESIDE_PYTORCH, TESTS = CALLS = "contact", "peers,sanitizer,endurance,long", "tests"
+PLAIN, BESIDE_PYTORCH, TESTS = CALLS = "contact", "precisions,peers,sanitizer,endurance,long", "tests"
 
 
 def assert_complete(lines: list[dict[str, Any]], only: str, commit: Any) -> None:
@@ -103,12 +103,12 @@ def test_tests_run_to_their_end(tmp_path: Path) -> None:
 def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
     """What was measured before that call is not lost with it."""
     lines = dry_run(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
-    assert {line["stage"] for line in failures(lines)} == {"peers"}
+    assert [line["stage"] for line in failures(lines)] == ["precisions", "peers", "peers"]
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())
     log = (tmp_path / "out" / record.LOG).read_text()
     for peer in ("autograd", "graphs", "manual", "pernode", "cudnn", "graph"):
         assert f"vpps beside {peer}: failed" in log
-    assert log.count("RuntimeError: this needs a device: torch.tensor(..., device='cuda')") == 6
+    assert log.count("RuntimeError: this needs a device: torch.tensor(..., device='cuda')") == 7
 
 
 @pytest.mark.host
