@@ -375,6 +375,8 @@ class Distribution:
         """Write a parameter's weights, and its packed transpose and pairs where there are any."""
         place = self.places[p]
         self.store(pool, p, place.weights, value)
+        if not self.is_packed(p):
+            return
         stack = self.stacks.of.get(p)
         height, first = (p.shape[0], 0) if stack is None else (stack.shape[0], self.first_row(p))
         if place.rounded:
