@@ -93,7 +93,8 @@ def floor_of(work: Work, peaks: Peaks) -> Floor:
         weights += max(0, amount.weights - touched.matrices) / peaks.read.at(touched.matrices)
         weights += max(0, amount.gradients + amount.updates - touched.parameters) / near
         again = max(0, amount.activations + amount.script - touched.activations)
-        phases[phase] = PhaseFloor(amount.flops / peaks.flops, weights, once("activations", peaks.triad) + again / near)
+        compute = (amount.flops - amount.paired / 2) / peaks.flops
+        phases[phase] = PhaseFloor(compute, weights, once("activations", peaks.triad) + again / near)
     return Floor(phases, work.barriers * peaks.barrier, peaks.launch)
 
 

@@ -55,6 +55,7 @@ class Amount:
         updates: bytes of weights, transposes, gradients and moments that the optimizer's steps read and write.
         activations: bytes of rows that instructions read and write: values, their gradients, rows of tables.
         script: bytes of instructions and index lists.
+        paired: operations of products in bf16, of which a processor may do two in the time of one.
     """
 
     instructions: int = 0
@@ -64,6 +65,7 @@ class Amount:
     updates: int = 0
     activations: int = 0
     script: int = 0
+    paired: int = 0
 
     @property
     def bytes(self) -> int:
@@ -246,6 +248,7 @@ class _Counter:
             amount.flops += mine.rows * mine.units * self._step_flops(d)
         else:
             amount.flops += instruction_flops(d, mine.rows, mine.units, self.tails)
+        amount.paired = amount.flops * bool(d.flags & Flag.BF16)
         if d.flags & Flag.ACCUMULATE:
             amount.flops += mine.rows * mine.units
         rows = {
@@ -311,6 +314,7 @@ class _Counter:
     def _tiled(self, d: Decoded, touched: tuple[Touch, ...], mine: Tiles) -> Amount:
         form, amount, columns = d.instruction.form, Amount(), columns_of_tiles(d)
         amount.flops += instruction_flops(d, 1, mine.valid, self.tails)
+        amount.paired = amount.flops * bool(d.flags & Flag.BF16)
         if form in _OUTER:
             amount.activations += self._outer_rows(d, columns, mine.padded)
             if not _on_chip(d):
