@@ -20,7 +20,8 @@ template <int KIND, int N> struct Factors {
         } else {
             VP_UNROLL for (int k = 0; k < N; k++) {
                 of[k] = tf32_of(x[k]);
-                if constexpr (KIND == TF32_PAIRS) of[N + k] = tf32_of(x[k] - as_float(of[k] & ~0x1fffu));
+                // What is left, rounded as well once the last 13 bits are cut off; where it is a NaN, of[k] is one or infinite.
+                if constexpr (KIND == TF32_PAIRS) of[N + k] = as_word(x[k] - as_float(of[k] & ~0x1fffu)) + 0x1000;
             }
         }
     }
@@ -85,12 +86,12 @@ template <class S> struct Fragments {
     VP_DEVICE static void fill(Store& store, const float* buffer)
     {
         __syncwarp();  // lanes have places of each other
+        const int mine = row_of_lane(), columns = column_of_lane(lane() & 3);
         for_numbers<LOTS * STEPS * 2>([&](auto k) {
             constexpr int ROW = k.VALUE % 2, FIRST = k.VALUE / 2 * 2 * Factor::WORDS + ROW;
-            const int step = k.VALUE / 2 % STEPS, row = k.VALUE / 2 / STEPS * 16 + ROW * 8 + row_of_lane();
-            const float* from = buffer + place_of_row(row, step / 2) + step % 2 * 8;
+            const int step = k.VALUE / 2 % STEPS, row = k.VALUE / 2 / STEPS * 16 + ROW * 8;
             Factor w;
-            w.round(Neighbours<0, 4>().load(from + column_of_lane(lane() % 4), 0).of);
+            w.round(Neighbours<0, 4>().load(buffer + place_of_row(row + mine, step / 2) + step % 2 * 8 + columns, 0).of);
             for_numbers<Factor::WORDS>([&](auto word) {
                 Words::template set<FIRST + 2 * word.VALUE>(store, as_float(w.of[word.VALUE]));
             });
@@ -103,11 +104,11 @@ template <class S> struct Fragments {
         const int n = neighbours_at(S::C, k), first = k - k % n;
         return (row * S::C + first) * THREADS + (n * warp() + k - first) * WARP;
     }
-    // And there, what add_outer has in g[k].
-    VP_DEVICE static int place_of_sum(int k)
+    // And there, what add_outer has in g[k], of a lane whose row is `mine`.
+    VP_DEVICE static int place_of_sum(int k, int mine)
     {
-        const int row = k / 16 / S::C * 16 + k % 4 / 2 * 8 + row_of_lane();
-        return place_of_row(row, k / 16 % S::C) + lane() % 4 * 8 + k % 2 * 4 + k % 16 / 4;
+        const int row = k / 16 / S::C * 16 + k % 4 / 2 * 8 + mine;
+        return place_of_row(row, k / 16 % S::C) + (lane() & 3) * 8 + k % 2 * 4 + k % 16 / 4;
     }
 
     // Times n staged vectors, 8 at most: `x` is the first of them, number `at` of its pass; the slot's rows begin at `first`.

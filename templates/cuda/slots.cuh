@@ -102,7 +102,8 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
             for_numbers<N>([&](auto k) { f(k, buffer[place_of<S::C>(k.VALUE)]); });
         } else {
             __syncwarp();  // lanes have places of each other
-            for_numbers<N>([&](auto k) { f(k, buffer[Fragments<S>::place_of_sum(k.VALUE)]); });
+            const int mine = VP_OPAQUE(lane()) >> 2;
+            for_numbers<N>([&](auto k) { f(k, buffer[Fragments<S>::place_of_sum(k.VALUE, mine)]); });
             __syncwarp();
         }
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.versions import PARTS
+from tests.kernel.versions import PARTS, PRECISIONS
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from tests.processes import finish, start
 from vpps.kernel.libnvrtc import library
@@ -52,14 +52,15 @@ def compiled(version: str, *archs: str) -> dict[str, Any]:
 def test_compiles_every_kernel_without_spilling(version: str, arch: str) -> None:
     said = compiled(version, arch)
     expected = library().version if version == OWN else version
-    names = ("smallest", "Tree-LSTM", *(f"part {k} of everything" for k in range(PARTS)), *["everything"] * COMPILE_ALL)
+    trees = [f"Tree-LSTM in {precision}" for precision in ("float32", *PRECISIONS * (arch != "sm_75"))]
+    names = ("smallest", *trees, *(f"part {k} of everything" for k in range(PARTS)), *["everything"] * COMPILE_ALL)
     assert set(said["kernels"]) == {f"{name} on {arch}" for name in names}
     for name, facts in said["kernels"].items():
         found = Resources(**facts)
         assert found.compiler.removeprefix("NVRTC ").startswith(expected)
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), name
         assert (found.cached_registers > 0) == name.startswith("Tree-LSTM")
-        if name in ("Tree-LSTM on sm_90", "Tree-LSTM on sm_100"):
+        if name in ("Tree-LSTM in float32 on sm_90", "Tree-LSTM in float32 on sm_100", "Tree-LSTM in bf16 on sm_90"):
             assert found.code_bytes <= INSTRUCTION_CACHE
         if name.startswith("Tree-LSTM") and (not expected.startswith("12") or arch == "sm_100"):
             assert found.live_registers is not None

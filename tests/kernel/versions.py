@@ -16,15 +16,20 @@ from vpps.kernel import libnvrtc, sass
 from vpps.kernel.nvrtc import compile_cubin, supported_archs
 from vpps.kernel.render import render_cuda
 from vpps.kernel.spec import KernelSpec
+from vpps.placement.onchip.device import TENSOR_CORES
 
 PARTS = 6
+PRECISIONS = ("bf16", "tf32", "3xtf32") if COMPILE_ALL else ("bf16",)
 
 
 def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
-    """The smallest kernel, a Tree-LSTM on 132 multiprocessors with weights on the chip and tails, and every instruction
-    (with weights in memory, and in parts: at once they take 13 s more, with weights on the chip another 10)."""
+    """The smallest kernel, Tree-LSTMs by precision on 132 multiprocessors with weights on the chip and tails, and every
+    instruction (with weights in memory, and in parts: at once they take 13 s more, with weights on the chip another
+    10)."""
     yield "smallest", KernelSpec(frozenset())
-    yield "Tree-LSTM", vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes()).spec.of(132)
+    for precision in ("float32", *PRECISIONS) if int(arch.removeprefix("sm_")) >= TENSOR_CORES else ("float32",):
+        found = vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes(), precision=precision)
+        yield f"Tree-LSTM in {precision}", found.spec.of(132)
     for k in range(PARTS):
         yield f"part {k} of everything", KernelSpec(frozenset(sorted(EVERYTHING)[k::PARTS]))
     if COMPILE_ALL:  # tests/gpu runs it
@@ -39,7 +44,7 @@ def main(archs: list[str]) -> None:
             for name, spec in specs(arch):
                 cubin = compile_cubin(render_cuda(spec), arch, spec.chip.registers)
                 traced = arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")
-                if name == "Tree-LSTM" and traced:  # the disassembler of CUDA 13 cannot trace older ones
+                if name.startswith("Tree-LSTM") and traced:  # the disassembler of CUDA 13 cannot trace older ones
                     cubin = sass.with_live_registers(cubin)
                 found[f"{name} on {arch}"] = dataclasses.asdict(cubin.resources)
     print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
