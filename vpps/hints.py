@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from operator import attrgetter
@@ -14,6 +15,7 @@ _EVALUATES = "handle.forward(graph, [x]) evaluates it, and after fb handle.value
 _TRAINS = "handle.fb(graph, loss) runs forward, backward and the update"
 _GRADIENTS = "handle.gradients(graph, loss) returns the gradients of the parameters"
 _ELSEWHERE = "the handle says where all is computed: vpps.Handle(model, target='cuda')"
+_ROUNDS = "the handle says what products round: vpps.Handle(model, precision='bf16')"
 _PARAMETERS = "parameters are the model's: for p in model, each with p.name, p.shape and p.numpy()"
 _VALUES = "value npvalue vec_value scalar_value item tolist cpu"
 _FUNCTIONS = (
@@ -59,6 +61,7 @@ _TABLE = (
     ("Handle", "save load restore", "the model has the weights: model.save(path), model.restore(path)"),
     ("Handle", "loss", "handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before"),
     ("Handle", "device", "handle.target is it"),
+    ("Handle", "dtype", "handle.precision is that of products; all else is float32"),
     ("Handle", "lr learning_rate", "handle.optimizer.lr is it"),
     ("Optimizer", "learning_rate", "optimizer.lr is it"),
     ("Model", "numel", "model.n_weights counts them, and model.summary() says more"),
@@ -78,7 +81,7 @@ _TABLE = (
     ("Model Handle Layer", "train eval", "handle.fb trains, and handle.forward evaluates, without dropout"),
     ("Expression Rows Parameter Model Handle Layer", "to cuda", _ELSEWHERE),
     ("Model Handle Layer", "cpu", _ELSEWHERE),
-    ("Model", "half double bfloat16", "all weights are float32"),
+    ("Model", "half double bfloat16", f"all weights are float32; {_ROUNDS}"),
     ("Model", "add_parameters", "model.parameter(name, shape) declares one"),
     ("Model", "add_lookup_parameters", "model.lookup(name, shape) declares one"),
     (
@@ -112,6 +115,7 @@ _TABLE = (
     ("vpps", "save load", "model.save(path) writes a checkpoint, and model.restore(path) reads it"),
     ("vpps", "manual_seed", "vpps.Model(seed=1) decides initial values and dropout"),
     ("vpps", "device cuda", _ELSEWHERE),
+    ("vpps", "bfloat16 float16 half amp autocast GradScaler", _ROUNDS),
     ("vpps", "ParameterCollection", "vpps.Model() is it"),
     ("vpps", "zeros", "graph.zeros(n) is a vector of zeros"),
     ("vpps", "pow", "there are x ** 2 and x ** 0.5"),
@@ -146,6 +150,7 @@ _ARGUMENTS = (
     ("SGD RMSprop", "momentum nesterov", "vpps.Momentum(lr=0.1, momentum=0.9) has it, and vpps.Nesterov"),
     ("Handle", "lr learning_rate weight_decay", "the optimizer has it: vpps.Handle(model, vpps.Adam(lr=0.01))"),
     ("Handle", "device", _ELSEWHERE),
+    ("Handle", "dtype amp autocast mixed_precision", "precision='bf16' rounds what products multiply"),
     ("dropout", "p", "it is called rate"),
     ("dropout", "training train", "it is on in handle.fb, and off in handle.forward"),
     ("softmax log_softmax logsumexp", "dim axis", "it goes over the elements of a vector, of rows over those of each"),
@@ -156,6 +161,15 @@ _ARGUMENTS = (
     ("forward gradients", "training", "it is called train"),
     ("forward", "-", "the graph comes first: handle.forward(graph, [x])"),
     ("fb gradients", "-", "the graph comes first: handle.{owner}(graph, loss)"),
+)
+
+# Options, words in what is given for them, hint.
+_OF_OPTIONS = (
+    ("precision", "bfloat16 mixed amp auto", "'bf16' rounds what products multiply, and all else is float32"),
+    ("precision", "float16 fp16 half", "there is 'bf16', with the range of float32, so that no loss is scaled"),
+    ("precision", "fp32 single full", "'float32' is it"),
+    ("precision", "tensorfloat32 high medium", "'tf32' is it, and '3xtf32' is about as exact as float32"),
+    ("precision", "float64 fp64 double", "there is none wider than 'float32'"),
 )
 
 
@@ -173,6 +187,15 @@ HINTS = _by_name(_TABLE)
 
 ARGUMENTS = _by_name(_ARGUMENTS)
 """By class, function or method, and keyword."""
+
+VALUES = _by_name(_OF_OPTIONS)
+"""By option, and a word in its value."""
+
+
+def habit(option: str, value: object) -> str:
+    """What to say of a value that another library takes for an option; "" where there is nothing."""
+    words = re.findall(r"\w+", str(value).lower())
+    return next((f"; {VALUES[option, word]}" for word in words if (option, word) in VALUES), "")
 
 
 def hinted(function: F) -> F:

@@ -69,8 +69,8 @@ class Reference:
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
-        nearest_tie: how near a vector that a product rounded came to where it would have been rounded the other way, in
-            steps of float32: what is computed in float32 may be rounded so if it is off by as many.
+        nearest_tie: how near a vector that a product rounded came to where it would have been rounded the other way
+            (`Precision.nearest_tie`): what is computed in float32 may be rounded so if it is off by as much.
         batches: vertices in the order in which they were computed.
     """
 

@@ -158,6 +158,7 @@ class TestTuned:
         code, out, err = run("script", WORKLOAD, "--batch-size", "16", "--vps", "2")
         assert (code, "2 virtual processors" in out) == (0, True)
         assert "as tuned" in err
+        assert "policy sinks-last" in output(run("plan", WORKLOAD, "--precision", "bf16"))
         monkeypatch.setenv("VPPS_TUNING", "0")
         assert "policy sinks-last" in output(run("plan", WORKLOAD))
         monkeypatch.setenv("VPPS_TUNING", "1")
@@ -215,6 +216,11 @@ class TestSource:
         found = json.loads(output(run("source", "--lines", "120:122", "--json")))
         assert (found["first"], found["lines"]) == (120, lines[119:122])
 
+    def test_that_rounds_is_another_one(self, run: Run) -> None:
+        rounds = cpu_source(rounds=True).source
+        assert output(run("source", "--precision", "bf16")) == rounds != cpu_source().source
+        assert output(run("source", WORKLOAD, "--precision", "bf16")) == rounds
+
     def test_of_a_gpu_is_of_the_model(self, run: Run) -> None:
         text = output(run("source", WORKLOAD, "--arch", "sm_90", "--no-compile", "--named"))
         assert "target cuda" in text
@@ -269,6 +275,11 @@ class TestErrors:
             (["plan", "inspected_network:fails"], "returned 1; expected (model, batches)"),
             (["plan", "inspected_network:missing"], "has no function 'missing'"),
             (["plan", WORKLOAD, "--policy", "widest"], "policy='widest': expected one of sinks-last, depth, agenda"),
+            (["plan", WORKLOAD, "--precision", "fp8"], "--precision fp8: expected one of float32, bf16, tf32, 3xtf32"),
+            (["plan", WORKLOAD, "--precision", "bf16,tf32"], "--precision bf16,tf32: one for all, then MATRIX="),
+            (["plan", WORKLOAD, "--precision", "bf16,W2=float32"], "there is no parameter 'W2'; "),
+            (["plan", WORKLOAD, "--precision", "tf32"], "target 'cpu' has no tensor cores"),
+            (["plan", WORKLOAD, "--precision", "bf16", "--arch", "sm_75"], "T4 is sm_75, and takes tensor cores"),
             (["plan", WORKLOAD, "--arch", "sm_60"], "arch='sm_60': no GPU of that generation is known here"),
             (
                 ["plan", WORKLOAD, "--arch", "sm_91"],

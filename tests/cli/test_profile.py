@@ -17,8 +17,9 @@ from typer.testing import CliRunner, Result
 import vpps
 from vpps.cli.profile import app
 from vpps.engine.configuration import Configuration
+from vpps.model.precisions import Precisions
 from vpps.tuning.compiling import Compiled
-from vpps.tuning.database import TuningDatabase
+from vpps.tuning.database import TuningDatabase, choices_in
 
 MAIN = [sys.executable, "-c", "from vpps.cli.profile import main; main()"]
 WORKLOAD = """
@@ -93,6 +94,9 @@ class TestBadInput:
             (["--dry-run"], ["--dry-run", "target cpu"]),
             (["--plot", "x.svg"], ["--plot belongs to --roofline"]),
             (["--roofline", "--axes", "all"], ["--axes means nothing with --roofline"]),
+            (["--roofline", "--precision", "bf16"], ["--precision bf16", "float32"]),
+            (["--precision", "tf32"], ["target 'cpu' has no tensor cores"]),
+            (["--precision", "U=bf16"], ["there is no parameter 'U'", "tree_lstm/U"]),
             (["--batch-size", "1", "--batch-size", "2"], ["one at a time"]),
             (["--output", "no/such/folder.json"], ["there is no folder no/such"]),
         ],
@@ -169,6 +173,19 @@ class TestOnCpu:
         for module in ("tuning.database", "profiling.profiler"):
             monkeypatch.setattr(f"vpps.{module}.TuningDatabase", lambda: found)
         return found
+
+    def test_what_rounds_is_measured_and_kept_for_what_rounds(
+        self, profile: Profile, workload: str, database: TuningDatabase
+    ) -> None:
+        result = profile(
+            workload, "--target", "cpu", "--vps", "1", "--batches", "1", "--rounds", "1", "--candidates", "1",
+            "--precision", "W=bf16", "--store",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        assert "training, precision float32, bf16 in W on cpu: " in result.stdout
+        (path,) = database.folder.iterdir()
+        (choice,) = choices_in(path) or []
+        assert choice.tuned.configuration == Configuration(vps=1, precision=Precisions.given({"W": "bf16"}))
 
     def test_measures_prints_and_keeps(
         self,

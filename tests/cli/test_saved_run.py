@@ -66,6 +66,7 @@ class TestOptions:
     def test_of_all_types_come_back(self, tmp_path: Path, run: Path) -> None:
         data = write_treebank(tmp_path / "trees", seed=2)
         given = {"data": data, "lr": 0.02, "optimizer": "momentum", "vps": 2, "target": "cpu", "clip_norm": 3.0}
+        given["precision"] = "bf16,tree_lstm/W=float32"
         train("--root-only", checkpoint=run, **given)
         before = kept(run)["settings"]
         (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2)

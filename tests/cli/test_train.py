@@ -161,6 +161,15 @@ class TestTraining:
         first, again, other = (train(seed=seed) for seed in (1, 1, 2))
         assert first == again != other
 
+    def test_precision_decides_the_run(self, tmp_path: Path) -> None:
+        losses, weights = [], set()
+        for k, name in enumerate(("float32", "bf16", "bf16,tree_lstm/U=float32")):
+            (line,) = train(precision=name, checkpoint=tmp_path / str(k))
+            losses.append(line.loss)
+            weights.add(contents(tmp_path / str(k))[1]["tree_lstm/U"])
+        assert len(weights) == 3
+        assert losses == pytest.approx([train()[0].loss] * 3, rel=0.01)
+
     def test_autotune_does_not_change_the_run_and_tells_what_it_found(self) -> None:
         plain, tuned = (run(*more, epochs=1, **SMALL)[1].splitlines() for more in ([], ["--autotune"]))
         first, second = (EPOCH.fullmatch(lines[1]) for lines in (plain, tuned))

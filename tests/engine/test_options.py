@@ -27,6 +27,9 @@ def test_every_option_is_documented() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+PRECISION = "one of float32, bf16, tf32, 3xtf32, or such by names"
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
@@ -40,10 +43,65 @@ def test_every_option_is_documented() -> None:
         ({"pool_limit": "1G"}, "pool_limit='1G': expected a positive int, bytes"),
         ({"onchip": {}}, "onchip={}: expected vpps.ChipOptions(...)"),
         ({"passes": "all"}, "passes='all': expected vpps.Passes(...)"),
+        ({"precision": 16}, f"precision=16: expected {PRECISION}"),
+        ({"precision": None}, f"precision=None: expected {PRECISION}"),
+        ({"precision": {"W": 16}}, f"precision={{'W': 16}}: expected {PRECISION}"),
+        ({"precision": "bf 16"}, f"precision='bf 16': expected {PRECISION}"),
+        (
+            {"precision": "bfloat16"},
+            f"precision='bfloat16': expected {PRECISION}; 'bf16' rounds what products multiply, and all else is float32",
+        ),
+        (
+            {"precision": {"*": "fp16"}},
+            f"precision={{'*': 'fp16'}}: expected {PRECISION}; there is 'bf16', with the range of float32, so that no "
+            "loss is scaled",
+        ),
+        (
+            {"precision": {"output": "bf16"}},
+            "precision={'output': 'bf16'}: there is no parameter 'output'; is 'output/W' meant?",
+        ),
+        ({"precision": {"V": "bf16"}}, "precision={'V': 'bf16'}: there is no parameter 'V'; there are output/W"),
+        *(
+            (
+                {"precision": {"*": "bf16", name: "float32"}},
+                f"precision={{'*': 'bf16', '{name}': 'float32'}}: '{name}' is no matrix that vectors are multiplied by, "
+                "and all else is float32; leave it out",
+            )
+            for name in ("output/b", "words")
+        ),
+        (
+            {"precision": {"output/W": "tf32"}, "target": "cpu"},
+            "precision={'output/W': 'tf32'}: target 'cpu' has no tensor cores and multiplies in float32 or bf16; use "
+            "one of them, or target='cuda' or 'simt'",
+        ),
         ({"example": 1}, "example=1: expected (graph, loss), as for handle.fb"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_what_is_wrong_with_an_option_is_said(given: dict[str, Any], message: str) -> None:
+    model = vpps.Model(seed=1)
+    model.parameter("output/W", (2, 2))
+    model.parameter("output/b", (2,))
+    model.lookup("words", (2, 2))
     with pytest.raises(vpps.HandleError, match=f"^{re.escape(message)}$"):
-        vpps.Handle(vpps.Model(seed=1), **given)
+        vpps.Handle(model, **given)
+    if "precision" in given:
+        with pytest.raises(vpps.HandleError, match=f"^{re.escape(message)}$"):
+            vpps.specialize(model, **{"target": "cpu", **given})
+
+
+def test_types_of_other_libraries_are_no_precisions() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: scripts/test --torch installs it")
+    with pytest.raises(vpps.HandleError, match="^precision=torch.bfloat16: expected .*; 'bf16' rounds what products"):
+        vpps.Handle(vpps.Model(), precision=torch.bfloat16)
+    with pytest.raises(TypeError, match=r"^Handle\(\) .*'dtype'; precision='bf16' rounds what products multiply"):
+        vpps.Handle(vpps.Model(), dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32", "3xtf32", {"output/W": "bf16"}])
+def test_tensor_cores_came_with_sm_80(precision: str | dict[str, str]) -> None:
+    model = vpps.Model()
+    model.parameter("output/W", (2, 2))
+    message = f"precision={precision!r}: T4 is sm_75, and takes tensor cores that came with sm_80; use 'float32'"
+    with pytest.raises(vpps.HandleError, match=f"^{re.escape(message)}$"):
+        vpps.specialize(model, device="T4", precision=precision)

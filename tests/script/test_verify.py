@@ -10,12 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
+from tests.fuzz.breaking import places
 from vpps.errors import ScriptError
+from vpps.model.precisions import Precisions
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.script.access import Access
+from vpps.script.access import Access, word
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 from vpps.script.verify import READS, Latest, Verifier, verify
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.host
 PANEL = 32
 
 
-def make_plan(vps: int, clip_norm: float | None = None, train: bool = True) -> Plan:
+def make_plan(vps: int, clip_norm: float | None = None, train: bool = True, precision: str = "float32") -> Plan:
     """A small tree model whose units are sliced by panels: 64 hidden units, 2 parts.
 
     Args:
@@ -47,7 +49,8 @@ def make_plan(vps: int, clip_norm: float | None = None, train: bool = True) -> P
     states = [node(a, c) for a, c in zip(words[::2], words[1::2], strict=True)]
     root = node(node(states[0], states[1]), states[2])
     optimizer = vpps.Adam()
-    distribution = Distribution(model, vps, PANEL, len(optimizer.moments), train=True)
+    precisions = Precisions.given(precision)
+    distribution = Distribution(model, vps, PANEL, len(optimizer.moments), train=True, precisions=precisions)
     planner = Planner(distribution)
     if not train:
         for state in states:
@@ -65,15 +68,38 @@ def listing(plan: Plan) -> Iterator[Decoded]:
     return instructions(plan.script, entry_points(plan.script)[0])
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("vps", [1, 2, 3, 7])
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_scripts_of_the_scheduler_pass(vps: int, clip_norm: float | None) -> None:
-    check(make_plan(vps, clip_norm))
+def test_scripts_of_the_scheduler_pass(vps: int, clip_norm: float | None, precision: str) -> None:
+    check(make_plan(vps, clip_norm, precision=precision))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("vps", [1, 2, 3, 7])
-def test_scripts_of_inference_pass(vps: int) -> None:
-    check(make_plan(vps, train=False))
+def test_scripts_of_inference_pass(vps: int, precision: str) -> None:
+    check(make_plan(vps, train=False, precision=precision))
+
+
+@pytest.mark.parametrize("vps", [1, 2, 7])
+def test_every_word_of_pairs_is_written_by_one_and_read_where_products_find_it(vps: int) -> None:
+    plan, words = make_plan(vps, precision="bf16"), 64 * 128  # of U, and as many of its transpose
+    verifier = Verifier(plan.script, plan.layout, plan.origin)
+    update = next(d for d in listing(plan) if d.instruction.name == "outer_update.adam" and d.width == 128)
+    start = word(update, "transposed") - words
+
+    def touched(d: Decoded, access: Access) -> NDArray[np.int64]:
+        cells = [
+            c for p in range(vps) for some, how in verifier.touches(p, d) if how is access for c in [np.unique(some)]
+        ]
+        found = np.concatenate(cells)
+        return np.sort(found[(found >= start) & (found < start + 2 * words)])
+
+    assert np.array_equal(touched(update, Access.WRITE), np.arange(start, start + 2 * words))  # none of them twice
+    products = [d for d in listing(plan) if d.instruction.name == "matvec" and d.width == 128]
+    forward, backward = np.arange(start, start + words), np.arange(start + words, start + 2 * words)
+    assert all(np.array_equal(np.unique(touched(d, Access.READ)), forward) for d in products[:3])
+    assert all(np.array_equal(np.unique(touched(d, Access.READ)), backward) for d in products[-3:])
 
 
 def barriers(plan: Plan) -> list[Decoded]:
@@ -97,13 +123,14 @@ class _Races(Verifier):
 
 
 @pytest.mark.parametrize("train, which", [*((True, i) for i in range(12)), *((False, i) for i in range(8))])
-def test_a_wait_that_does_not_wait_is_a_race(train: bool, which: int) -> None:
-    plan = make_plan(2, train=train)
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_wait_that_does_not_wait_is_a_race(train: bool, which: int, precision: str) -> None:
+    plan = make_plan(2, train=train, precision=precision)
     chosen = barriers(plan)
     assert which < len(chosen)
     plan.script[chosen[which].position + 6] = 0  # target 0: already reached
     # Barriers that only separate instructions of one owner are allowed to be unnecessary, others are not.
-    necessary = {i for i in range(len(chosen)) if _is_necessary(train, i)}
+    necessary = {i for i in range(len(chosen)) if _is_necessary(train, i, precision)}
     if which in necessary:
         with pytest.raises(ScriptError, match="race"):
             _Races(plan.script, plan.layout, plan.origin).run()
@@ -133,9 +160,9 @@ def test_what_is_kept_of_reads_tells_what_all_of_them_would() -> None:
 
 
 @cache
-def _is_necessary(train: bool, which: int) -> bool:
+def _is_necessary(train: bool, which: int, precision: str) -> bool:
     """By brute force on the accesses of the script: does dropping the barrier let two VPs touch one element?"""
-    plan = make_plan(2, train=train)
+    plan = make_plan(2, train=train, precision=precision)
     plan.script[barriers(plan)[which].position + 6] = 0
     return _conflicts(plan)
 
@@ -191,6 +218,12 @@ def _entry_outside(plan: Plan, script: NDArray[np.uint32]) -> None:
     script[HEADER_WORDS] = len(script) + 5
 
 
+def _pairs_of_another_matrix(plan: Plan, script: NDArray[np.uint32]) -> None:
+    updates = [d for d in listing(plan) if d.instruction.name == "outer_update.adam"]
+    first, second = (at for d in updates for name, _, at in places(d) if name == "transposed")
+    script[second] = script[first]
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -200,10 +233,11 @@ def _entry_outside(plan: Plan, script: NDArray[np.uint32]) -> None:
         (_wrong_opcode, "no opcode"),
         (_wrong_vp_count, "for 1 virtual processors, not 2"),
         (_entry_outside, "outside the script"),
+        (_pairs_of_another_matrix, "outer_update.adam .* of 'Wo'.*: write after write race of VP 1 with VP 0"),
     ],
 )
 def test_damage_is_found(damage: Damage, message: str) -> None:
-    plan = make_plan(2)
+    plan = make_plan(2, precision="bf16")
     assert len(plan.layout.lists)  # as it was planned: what has other streams cannot be explained
     damage(plan, plan.script)
     with pytest.raises(ScriptError, match=message):

@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 
 import vpps
+from vpps.model.precisions import Precisions
+from vpps.reference import Reference, weights_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed: scripts/test --torch installs and tests it")
 
+from tests.comparison import is_away_from_ties, relative_error  # noqa: E402
 from tests.torch.networks import HIDDEN, INPUT, Chain  # noqa: E402
 
 pytestmark = pytest.mark.cpu
@@ -38,6 +41,19 @@ def step(chain: Chain, net: Any, seed: int = 0) -> Any:
     loss = net.loss(graph, chain.loss(graph, graph.rows(x)))
     loss.backward()
     return loss
+
+
+def test_products_round_as_the_option_says(chain: Chain) -> None:
+    net = vpps.torch.Module(chain.model, vps=1, precision="bf16")
+    assert net.handle.precision == "bf16"
+    graph, rounded = vpps.Graph(), Precisions.given("bf16")
+    loss = chain.loss(graph, graph.rows(np.random.default_rng(0).normal(size=(3, INPUT))))
+    reference = Reference(graph, weights_of(chain.model), precisions=rounded)
+    expected = reference.backward(loss)
+    net.loss(graph, loss).backward()
+    assert is_away_from_ties(reference)
+    for name in "WUb":
+        assert relative_error(getattr(net.chain, name).grad.numpy(), expected[f"chain/{name}"]) < 1e-4
 
 
 class TestStateDict:

@@ -17,6 +17,8 @@ import vpps
 from tests.tuning.models import Chain
 from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
+from vpps.model.precisions import Precisions
+from vpps.ops.precision import PRECISIONS
 from vpps.record.trace import digest_of
 from vpps.tuning.database import Key, Tuned, TuningDatabase, choices_in, key_for
 
@@ -220,6 +222,18 @@ class TestKey:
         assert key(Chain()) == key(Chain(seed=9))
         assert len({key(Chain()).model, key(Chain("V")).model, key(frozen).model}) == 3
 
+    def test_differs_with_what_products_round(self) -> None:
+        """However that was said."""
+        chain = Chain()
+        blocks, others = chain.batch()[0].blocks, [p.name for p in chain.model if len(p.shape) != 2]
+
+        def key(precision: str | dict[str, str]) -> Key:
+            return key_for(chain.model, blocks, "d", True, Precisions.given(precision))
+
+        assert key("float32") == key_for(chain.model, blocks, "d", True)
+        assert key("bf16") == key({"W": "bf16"}) == key({"*": "bf16"} | dict.fromkeys(others, "float32"))
+        assert len({key(name).file_name for name in PRECISIONS}) == len(PRECISIONS)
+
     def test_tells_programs_apart(self) -> None:
         W = vpps.Model().parameter("W", (4, 4))
 
@@ -243,6 +257,23 @@ class TestKey:
             return vpps.tanh(W @ x) * 2.0
 
         assert len({first, second, digest(f)}) == 3
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ("bf16", "precision bf16, vps 2"),
+        ({"W": "bf16", "*": "tf32"}, "precision tf32, bf16 in W, vps 2"),
+        ({"W": "bf16"}, "precision float32, bf16 in W, vps 2"),
+    ],
+)
+def test_a_configuration_keeps_its_precision(given: str | dict[str, str], words: str) -> None:
+    configuration = Configuration(vps=2, passes=Passes(), precision=Precisions.given(given))
+    kept = json.loads(json.dumps(configuration.as_json()))
+    assert kept == {"vps": 2, "precision": given}
+    assert Configuration.from_json(kept) == configuration
+    assert configuration.describe() == words
+    assert configuration.describe(beside=configuration) == "default"
 
 
 def test_a_record_describes_itself() -> None:

@@ -411,6 +411,9 @@ class TestTraining:
         again = train(autotune=True, batches=3)
         assert again.progress is None
         assert "by autotune on" in again.explained
+        rounding = train(precision="bf16", batches=3)  # another kernel: it may be slow so
+        assert "by autotune on" not in rounding.explained
+        assert "products       precision bf16" in rounding.explained
 
     @pytest.mark.cpu
     def test_it_is_kept_even_if_the_last_candidate_cannot_be_had(self, monkeypatch: pytest.MonkeyPatch) -> None:

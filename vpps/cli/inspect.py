@@ -13,7 +13,7 @@ import typer
 import vpps
 from vpps.cli.console import Version, app_named
 from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command, written
-from vpps.cli.options import TargetName
+from vpps.cli.options import TargetName, precisions_in
 from vpps.cli.streams import run_program
 from vpps.graph.drawing import draw
 from vpps.report.inspection import cpu_asm, cpu_source
@@ -36,7 +36,7 @@ def about(version: Version = False) -> None:
     f"{PROGRAM} source tree-lstm --arch sm_90 --no-headers",
     f"{PROGRAM} source tree-lstm --target cpu --tails",
     f"{PROGRAM} source tree-lstm --target simt -o kernel.cu",
-    options="target arch vps train lines numbers",
+    options="target arch vps precision train lines numbers",
     types={"workload": AnyWorkload},
     workload=None,
 )
@@ -62,7 +62,7 @@ def source(
     """Source of the kernel, in the lines that compile errors name."""
     on_cpu = not TARGETS[chosen_target(asked.target, asked.arch)].is_gpu
     if asked.workload is None and on_cpu and not tails:
-        return cpu_source(named=no_headers)
+        return cpu_source(named=no_headers, rounds=precisions_in(asked.precision).is_reduced)
     found = asked.inspected(compiled=compile and not on_cpu)
     return found.tails() if tails else found.source(no_headers)
 
@@ -71,7 +71,7 @@ def source(
     f"{PROGRAM} asm | less",
     f"{PROGRAM} asm tree-lstm --tails",
     f"{PROGRAM} asm -o kernel.s",
-    options="train lines numbers",
+    options="precision train lines numbers",
     types={"workload": AnyWorkload},
     workload=None,
     target=TargetName(CPU.name),
@@ -80,13 +80,15 @@ def asm(
     asked: Asked, tails: Annotated[bool, typer.Option("--tails", help="Of what the cells add to the kernel.")] = False
 ) -> Report:
     """Assembler of the compiled kernel of target cpu; takes objdump."""
-    return cpu_asm() if asked.workload is None and not tails else asked.inspected().asm(tails)
+    if asked.workload is None and not tails:
+        return cpu_asm(rounds=precisions_in(asked.precision).is_reduced)
+    return asked.inspected().asm(tails)
 
 
 @shown(
     f"{PROGRAM} ptx tree-lstm --arch sm_90 -o kernel.ptx",
     f"{PROGRAM} ptx tree-lstm --arch sm_120 | head",
-    options="arch vps train lines numbers",
+    options="arch vps precision train lines numbers",
     target=TargetName(CUDA.name),
 )
 def ptx(asked: Asked) -> Report:
@@ -97,7 +99,7 @@ def ptx(asked: Asked) -> Report:
 @shown(
     f"{PROGRAM} sass tree-lstm --arch sm_90 | less",
     f"{PROGRAM} sass tree-lstm --arch sm_75 -o k.sass",
-    options="arch vps train lines numbers",
+    options="arch vps precision train lines numbers",
     target=TargetName(CUDA.name),
 )
 def sass(asked: Asked) -> Report:
@@ -109,7 +111,7 @@ def sass(asked: Asked) -> Report:
     f"{PROGRAM} resources tree-lstm --arch sm_75 --arch sm_90 --arch sm_120",
     f"{PROGRAM} resources tree-lstm --target cpu",
     f"{PROGRAM} resources tree-lstm --arch sm_90 --json | jq .kernels[0].registers",
-    options="target vps train",
+    options="target vps precision train",
 )
 def resources(
     asked: Asked,
@@ -127,7 +129,7 @@ def resources(
     f"{PROGRAM} plan tree-lstm --batch-size 16",
     f"{PROGRAM} plan tree-lstm --hidden 512 --arch sm_90",
     f"{PROGRAM} plan my_model:batches --policy depth --json | jq .barriers",
-    options="target arch vps policy schedule train",
+    options="target arch vps policy schedule precision train",
 )
 def plan(asked: Asked) -> Report:
     """Levels, stages, steps, barriers, memory and index lists of a batch."""
@@ -138,7 +140,7 @@ def plan(asked: Asked) -> Report:
     f"{PROGRAM} script tree-lstm --vps 4",
     f"{PROGRAM} script tree-lstm --schedule paper --vps 4 --vp 2 --first 20",
     f"{PROGRAM} script tree-lstm --json | jq '.streams[0].instructions[].name'",
-    options="target arch vps policy schedule train",
+    options="target arch vps policy schedule precision train",
     batch_size=1,
 )
 def script(
@@ -156,7 +158,7 @@ def script(
     f"{PROGRAM} cell tree-lstm --name inner",
     f"{PROGRAM} cell lattice-gru --inference",
     f"VPPS_PASSES=-fusion {PROGRAM} cell my_model:batches --json",
-    options="target arch vps policy schedule train",
+    options="target arch vps policy schedule precision train",
     batch_size=1,
 )
 def cell(
@@ -215,7 +217,7 @@ WARM_UP = 2
     f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json",
     f"{PROGRAM} trace tree-lstm --vps 1 --inference",
     f"{PROGRAM} trace my_model:batches --json | jq .shares",
-    options="target vps policy schedule train",
+    options="target vps policy schedule precision train",
     types={
         "target": Annotated[
             TargetName, typer.Option(show_default="cuda where there is a GPU, else cpu", help="What runs it.")
@@ -260,6 +262,7 @@ def _recorded(asked: Asked, steps: int) -> Trace:
     with vpps.Handle(
         workload.model, workload.optimizer if train else None, target=chosen_target(asked.target, None), vps=asked.vps,
         policy=asked.policy, schedule=asked.schedule, train=train, timeline=True,
+        precision=precisions_in(asked.precision).written,
     ) as handle:  # fmt: skip
 
         def run(graph: vpps.Graph, loss: vpps.Expression) -> None:

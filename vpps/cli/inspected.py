@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from vpps.cli.console import exit_codes, plain_console, printed
-from vpps.cli.options import AUTO_TARGET, TargetName
+from vpps.cli.options import AUTO_TARGET, PRECISION_HELP, PRECISION_METAVAR, TargetName, precisions_in
 from vpps.cli.settings import keyword
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
 from vpps.compiler.passes import Passes
@@ -23,6 +23,7 @@ from vpps.compiler.schedule import SCHEDULES
 from vpps.config import PASSES, TARGET
 from vpps.engine.configuration import Configuration
 from vpps.errors import HandleError, WorkloadError
+from vpps.ops.precision import EXACT
 from vpps.planner.policies import POLICIES
 from vpps.report.inspection import Inspection, inspect
 from vpps.report.listing import Listing
@@ -56,6 +57,7 @@ Policy = Annotated[
 Schedule = Annotated[
     str | None, typer.Option(metavar="|".join(SCHEDULES), help="How steps become instructions.", show_default="vector")
 ]
+Precision = Annotated[str, typer.Option(metavar=PRECISION_METAVAR, help=PRECISION_HELP)]
 Train = Annotated[bool, typer.Option("--train/--inference", help="What the batch is planned for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Lines = Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Only these lines.")]
@@ -97,6 +99,7 @@ class Asked:
     vps: Vps = None
     policy: Policy = None
     schedule: Schedule = None
+    precision: Precision = EXACT.name
     train: Train = True
     lines: Lines = None
     numbers: Numbers = None
@@ -122,11 +125,16 @@ class Asked:
         workload, arch = self.batches, arch or self.arch
         example = workload.first(1)[0]
         runs_on = chosen_target(self.target, arch)
-        given = {name: found for name in ("vps", "policy", "schedule") if (found := getattr(self, name)) is not None}
+        precision = precisions_in(self.precision)
+        names = "vps", "policy", "schedule"
+        given: dict[str, Any] = {name: found for name in names if (found := getattr(self, name)) is not None}
+        given["precision"] = precision
         if PASSES.is_set:
             given["passes"] = Passes.from_environment()
         # Of a GPU that is named nothing was measured here.
-        tuned = tuned_on(workload.model, example[0], lambda: _device(runs_on), self.train) if arch is None else None
+        tuned = None
+        if arch is None:
+            tuned = tuned_on(workload.model, example[0], lambda: _device(runs_on), self.train, precision)
         configuration = Configuration(**given)
         if tuned is not None:
             configuration = replace(tuned.configuration, **given)

@@ -10,6 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from vpps.engine.options import check_option
+from vpps.errors import HandleError
+from vpps.model.precisions import OTHERS, Precisions
+from vpps.ops.precision import EXACT, PRECISIONS
 from vpps.targets import AUTO, TARGETS
 
 LEARNING_RATES = {
@@ -32,6 +36,21 @@ _option = partial(typer.Option, rich_help_panel="Training")
 
 TargetName = StrEnum("TargetName", {name.upper(): name for name in (AUTO, *sorted(TARGETS))})  # type: ignore[misc]
 AUTO_TARGET = TargetName(AUTO)
+
+
+PRECISION_METAVAR = "|".join(PRECISIONS) + "[,MATRIX=...]"
+PRECISION_HELP = "What products with parameters multiply by; of some matrices another one: bf16,output/W=float32."
+
+
+def precisions_in(text: str) -> Precisions:
+    """What `--precision` says, such as "bf16" or "bf16,output/W=float32". Raises HandleError."""
+    pairs = [part.strip().rpartition("=") for part in text.split(",")]
+    given = {name if equals else OTHERS: precision for name, equals, precision in pairs}
+    if len(given) < len(pairs):
+        raise HandleError(f"--precision {text}: one for all, then MATRIX=PRECISION, each once")
+    value = given[OTHERS] if given.keys() == {OTHERS} else given
+    check_option("precision", value, f"--precision {text}")
+    return Precisions.given(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +86,7 @@ class TrainOptions:
     vps: Annotated[int | None, _option(min=1, help="Virtual processors; by default as many as the target likes.")] = (
         None
     )
+    precision: Annotated[str, _option(metavar=PRECISION_METAVAR, help=PRECISION_HELP)] = EXACT.name
     autotune: Annotated[
         bool,
         _option(

@@ -16,8 +16,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from vpps.cli.console import Version, app_named, exit_codes, printed
-from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, as_file, chosen_target, emit, examples
-from vpps.cli.options import AUTO_TARGET, TargetName
+from vpps.cli.inspected import (
+    AsJson,
+    Output,
+    Precision,
+    Target,
+    WorkloadName,
+    as_file,
+    chosen_target,
+    emit,
+    examples,
+)
+from vpps.cli.options import AUTO_TARGET, TargetName, precisions_in
 from vpps.cli.profile_tables import (
     compiled_json,
     compiled_table,
@@ -31,7 +41,10 @@ from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, Workload, load_workload
 from vpps.engine.ahead import gpu_for
 from vpps.engine.configuration import Configuration
+from vpps.engine.options import check_precision, check_precision_of
 from vpps.errors import CompileError, HandleError
+from vpps.model.precisions import ALL_EXACT
+from vpps.ops.precision import EXACT
 from vpps.placement.onchip import Device
 from vpps.profiling import profiler
 from vpps.profiling.measure import MeasuringPlan
@@ -132,14 +145,15 @@ class _Request:
         """For titles."""
         w = self.workload
         settings = f" {w.settings}" if w.settings else ""
-        return f"{w.name}{settings}, batches of {w.batch_size}, {'training' if self.train else 'inference'}"
+        precision = "" if self.base.precision == ALL_EXACT else f", {self.base.precision.describe()}"
+        return f"{w.name}{settings}, batches of {w.batch_size}, {'training' if self.train else 'inference'}{precision}"
 
     def described(self) -> dict[str, Any]:
         """For programs."""
         w = self.workload
         return {
             "name": w.name, "settings": w.settings, "batch_size": w.batch_size, "train": self.train,
-            "target": self.target, "axes": list(self.axes),
+            "target": self.target, "axes": list(self.axes), "precision": self.base.precision.written,
         }  # fmt: skip
 
 
@@ -160,6 +174,7 @@ def profile(
     batch_size: BatchSizes = None,
     target: Target = AUTO_TARGET,
     vps: Vps = None,
+    precision: Precision = EXACT.name,
     axes: Axes = "",
     inference: Inference = False,
     dry_run: DryRun = False,
@@ -192,6 +207,8 @@ def profile(
             from vpps.cli.roofline import roofline as draw_roofline
 
             _refuse(context, "means nothing with --roofline", "dry_run", "inference", "arch", "axes")
+            if precision != EXACT.name:
+                raise HandleError(f"--precision {precision}: --roofline compares with what float32 could reach")
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
                 workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
@@ -208,8 +225,11 @@ def profile(
         names = axes_named([name.strip() for name in axes.split(",") if name.strip()], chosen)
         loaded = load_workload(workload, (batch_size or [USUAL_BATCH])[0], context.args)
         request = _Request(
-            loaded, Configuration(vps=vps), chosen, names, not inference, candidates, jobs, as_json, output
-        )
+            loaded, Configuration(vps=vps, precision=precisions_in(precision)), chosen, names, not inference,
+            candidates, jobs, as_json, output,
+        )  # fmt: skip
+        check_precision(request.base.precision, chosen)
+        check_precision_of(loaded.model, request.base.precision)
         if dry_run:
             _dry_run(request, arch or ["sm_90"])
         else:

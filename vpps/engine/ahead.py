@@ -17,7 +17,7 @@ from vpps.compiler.passes.stacking import Stacking
 from vpps.compiler.schedule import SCHEDULES
 from vpps.engine.configuration import Configuration
 from vpps.engine.explanation import explain
-from vpps.engine.options import Example, check_example, check_option, check_precision
+from vpps.engine.options import Example, check_example, check_option, check_precision, check_precision_of
 from vpps.errors import HandleError, SpillError
 from vpps.graph import functions
 from vpps.graph.graph import Graph
@@ -157,6 +157,7 @@ def specialize(
         vps, panel = _threads(vps, train)
     precisions = Precisions.given(precision)
     check_precision(precisions, target, gpu)
+    check_precision_of(model, precisions)
     found = specs(
         model, (graph, loss), gpu, vps, update, moments, chip_options, schedule, passes, panel, precisions=precisions
     )

@@ -71,11 +71,12 @@ class Configuration:
         """A short line: what differs from another one, or from the default, such as "vps 2, rpw 3"."""
         flat: dict[str, Any] = {}
         for name, value in (self.as_json() if beside is None else _differences(self, beside)).items():
-            flat.update(value if isinstance(value, dict) else {name: value})
+            flat.update(value if isinstance(value, dict) and name != "precision" else {name: value})
         if "rpw" in flat:
             flat.pop("ownership", None)  # there is but one that has rows per warp
         tiers = [f"{name} in {tier}" for name, tier in flat.pop("tiers", {}).items()]
-        return ", ".join([f"{name} {value}" for name, value in flat.items()] + tiers) or "default"
+        said = [self.precision.describe()] if flat.pop("precision", None) else []
+        return ", ".join([*said, *(f"{name} {value}" for name, value in flat.items()), *tiers]) or "default"
 
 
 def _differences(value: Any, default: Any) -> dict[str, Any]:

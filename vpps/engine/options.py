@@ -18,6 +18,7 @@ from vpps.distributed.world import World
 from vpps.engine.losses import ON_NONFINITE, OnNonfinite
 from vpps.errors import GraphError, HandleError
 from vpps.graph.graph import Graph
+from vpps.hints import habit
 from vpps.model.model import Lookup, Model
 from vpps.model.optim import SGD, Optimizer
 from vpps.model.precisions import Precisions
@@ -257,18 +258,7 @@ class Options:
                 "the model already has an open training handle; close it first, or make this one forward-only "
                 "with Handle(model, train=False)"
             )
-        for name, _ in self.precisions.named:
-            p = next((p for p in model if p.name == name), None)
-            if p is None:
-                names = [p.name for p in model if len(p.shape) == 2]
-                raise HandleError(
-                    f"precision={self.precision!r}: there is no parameter {name!r}; {said_of(name, names)}"
-                )
-            if isinstance(p, Lookup) or len(p.shape) != 2:
-                raise HandleError(
-                    f"precision={self.precision!r}: {name!r} is no matrix that vectors are multiplied by, and all "
-                    "else is float32; leave it out"
-                )
+        check_precision_of(model, self.precisions)
         if self.ema is not None and model.is_averaged:
             raise HandleError("Handle(ema=...) inside `with model.averaged()`: leave the block first")
 
@@ -298,7 +288,7 @@ def check_option(name: str, value: object, given: str = "") -> None:
         return
     for accepts, expected in one.metadata["rules"]:
         if not accepts(value):
-            raise HandleError(f"{given or f'{name}={value!r}'}: expected {expected}")
+            raise HandleError(f"{given or f'{name}={value!r}'}: expected {expected}{habit(name, value)}")
 
 
 def check_precision(precisions: Precisions, target: str, device: Device | None = None) -> None:
@@ -316,6 +306,18 @@ def check_precision(precisions: Precisions, target: str, device: Device | None =
                 f"precision={precisions.written!r}: target {target!r} has no tensor cores and multiplies in float32 or "
                 f"bf16; use one of them, or target={listed(GPUS)}"
             )
+
+
+def check_precision_of(model: Model, precisions: Precisions) -> None:
+    """Raise HandleError unless all that are named are matrices of the model."""
+    matrices = [p.name for p in model if len(p.shape) == 2 and not isinstance(p, Lookup)]
+    for name, _ in precisions.named:
+        if name in matrices:
+            continue
+        wrong = f"there is no parameter {name!r}; {said_of(name, matrices)}"
+        if any(p.name == name for p in model):
+            wrong = f"{name!r} is no matrix that vectors are multiplied by, and all else is float32; leave it out"
+        raise HandleError(f"precision={precisions.written!r}: {wrong}")
 
 
 def check_example(example: object) -> Example:

@@ -35,7 +35,12 @@ class Precisions:
     @property
     def written(self) -> str | dict[str, str]:
         """As `given` takes it."""
-        return {OTHERS: self.others, **dict(self.named)} if self.named else self.others
+        others = {} if self.others == EXACT.name else {OTHERS: self.others}
+        return {**others, **dict(self.named)} if self.named else self.others
+
+    def describe(self) -> str:
+        """In words."""
+        return ", ".join([f"precision {self.others}", *(f"{precision} in {name}" for name, precision in self.named)])
 
     @property
     def used(self) -> frozenset[str]:

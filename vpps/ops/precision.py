@@ -59,10 +59,22 @@ class Precision:
         return np.where(special, quiet & kept, (bits + add) & kept).astype(np.uint32).view(np.float32)
 
     def nearest_tie(self, x: NDArray[Any]) -> float:
-        """Steps of float32 from any of some values to where it would be rounded the other way, at least."""
-        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-        cut = (bits & np.uint32((1 << self.dropped) - 1)).astype(np.int64)[np.isfinite(x) & (x != 0)]
-        return float(np.abs(cut - (1 << (self.dropped - 1))).min(initial=1 << self.dropped))
+        """How far any of some vectors is from being rounded the other way: in steps of float32 at its largest element,
+        as an error of a sum has the size of what is added. Elements of less than a 512th of that are left out: if one
+        is rounded the other way, the vector changes by less than 1e-5 of itself.
+
+        Args:
+            x: (n, ...), n vectors or matrices.
+        """
+        x = np.ascontiguousarray(x, np.float32)
+        x = x.reshape(len(x), x[:1].size)
+        size = np.abs(x)
+        largest = size.max(axis=1, keepdims=True, initial=0)
+        cut = (x.view(np.uint32) & np.uint32((1 << self.dropped) - 1)).astype(np.int64) - (1 << (self.dropped - 1))
+        matters = np.isfinite(largest) & (size > 0) & (size >= largest / 512)
+        with np.errstate(invalid="ignore"):
+            steps = np.abs(cut) * (np.spacing(size) / np.spacing(largest))
+        return float(steps[matters].min(initial=np.inf))
 
 
 PRECISIONS: dict[str, Precision] = {

@@ -142,4 +142,5 @@ def record(subject: Subject, outcome: SearchOutcome, graphs: Sequence[Example], 
     best = outcome.best
     vertices = int(statistics.median(len(graph) for graph, _ in graphs))
     tuned = Tuned(best.measured.configuration, best.measured.seconds, best.ratio, vertices, now(), by)
-    TuningDatabase().store(key_for(subject.model, cells, device, subject.train), tuned)
+    key = key_for(subject.model, cells, device, subject.train, subject.base.precision)
+    TuningDatabase().store(key, tuned)

@@ -10,7 +10,7 @@ from vpps.compiler.cost import costs_on
 from vpps.compiler.schedule import SCHEDULES
 from vpps.engine.ahead import Specialized, compile_planned, gpu_for, specialize, specs, stacks_of
 from vpps.engine.configuration import Configuration
-from vpps.engine.options import Example, check_example
+from vpps.engine.options import Example, check_example, check_precision, check_precision_of
 from vpps.errors import HandleError
 from vpps.graph.drawing import Drawing, draw
 from vpps.graph.graph import Graph
@@ -227,6 +227,8 @@ def inspect(
     for name, known in (("policy", POLICIES), ("schedule", SCHEDULES), ("layout", LAYOUTS)):
         if (value := getattr(chosen, name)) not in known:
             raise HandleError(f"{name}={value!r}: expected one of {', '.join(known)}")
+    check_precision(chosen.precision, row.name)
+    check_precision_of(model, chosen.precision)
     if row.has_archs and arch is None and device is None:
         device = row.device()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
@@ -246,23 +248,16 @@ def inspect(
         arch, parameters = _for_cpu(model, graph, chosen, update)
     else:
         gpu, arch = gpu_for(target, device, arch, sms)
+        check_precision(chosen.precision, row.name, gpu)
         groups = chosen.onchip.groups
         vps = gpu.sms * (chosen.onchip.blocks_per_sm or 1) if chosen.vps is None else chosen.vps
         moments = len(rule.moments) if train else 0
         spec, arrangement, parameters = next(
             specs(
-                model,
-                example,
-                gpu,
-                vps // groups,
-                update,
-                moments,
-                chosen.onchip,
-                chosen.schedule,
-                chosen.passes,
+                model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes,
                 precisions=chosen.precision,
             )
-        )
+        )  # fmt: skip
         arch = arch if row.has_archs else ""
     knowledge = Knowledge(costs_on(target, parameters.all_vps), AutomatonFiles())
     planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)

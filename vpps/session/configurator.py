@@ -126,7 +126,8 @@ class Configurator:
         if self._looked_up:
             return
         self._looked_up = True
-        self._tuned = tuned_for(self._model, graph, self.engine.machine, self._options.train)
+        options = self._options
+        self._tuned = tuned_for(self._model, graph, self.engine.machine, options.train, options.precisions)
         if self._tuned is not None:
             self.configure(replace(self._tuned.configuration, **self._chosen))
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from vpps.engine.engine import Engine
 from vpps.engine.explanation import explain
+from vpps.model.precisions import ALL_EXACT
 from vpps.placement.distribution import Distribution
 from vpps.planner.plan import Plan
 from vpps.planner.policies.comparison import compared
@@ -40,7 +41,9 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
         others = compared(topology, engine.batching, partial(planner.cells.load_of, topology))
         batching = [f"batches of the latest call {others}", *batching]
         order = _gathered(plan, engine.configuration.layout)
-    said = [("peak", peak), ("tuned", tuned), *(("batching", s) for s in batching), ("latest call", order)]
+    products = "" if store.precisions == ALL_EXACT else store.precisions.describe()
+    said = [("products", products), ("peak", peak), ("tuned", tuned)]
+    said += [*(("batching", s) for s in batching), ("latest call", order)]
     onchip = engine.arrangement.onchip
     return explain(parameters, onchip, machine, engine.stepped_down, machine.driver, cells, said)
 

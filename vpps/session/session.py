@@ -177,6 +177,11 @@ class Session(Hinting):
         return self._engine.configuration.layout
 
     @property
+    def precision(self) -> str | dict[str, str]:
+        """What products with parameters multiply by, as it was given."""
+        return self._engine.configuration.precision.written
+
+    @property
     def vps(self) -> int:
         """Number of virtual processors."""
         return self._engine.machine.vps

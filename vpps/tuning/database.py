@@ -22,6 +22,7 @@ from vpps.errors import CompileError
 from vpps.graph.graph import Graph
 from vpps.kernel.cache import key_of
 from vpps.model.model import Model
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.placement.onchip import Device
 from vpps.planner.policies import POLICIES
 from vpps.planner.row_order import LAYOUTS
@@ -47,7 +48,7 @@ class Key:
 
     Attributes:
         device: processor or GPU, in words, with what of it may be used.
-        model: digest of names, shapes and kinds of the parameters.
+        model: digest of names, shapes, kinds and precisions of the parameters.
         version: of vpps.
         train: of a handle that trains, or of one that only evaluates.
         cells: digests of the programs of the graph's cells.
@@ -129,21 +130,24 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tuned | None:
+def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool, precisions: Precisions) -> Tuned | None:
     """What the database in the cache directory has for a graph, unless VPPS_TUNING switches it off."""
-    return tuned_on(model, graph, lambda: device_name(machine), train)
+    return tuned_on(model, graph, lambda: device_name(machine), train, precisions)
 
 
-def tuned_on(model: Model, graph: Graph, device: Callable[[], str], train: bool) -> Tuned | None:
+def tuned_on(
+    model: Model, graph: Graph, device: Callable[[], str], train: bool, precisions: Precisions
+) -> Tuned | None:
     """The same without a machine.
 
     Args:
         device: gives its name, see `device_called`; asked for where there is a database.
+        precisions: of products with parameters.
     """
     database = TuningDatabase()
     if not is_switched_on() or not os.path.isdir(database.folder):
         return None
-    return database.lookup(key_for(model, graph.blocks, device(), train), len(graph))
+    return database.lookup(key_for(model, graph.blocks, device(), train, precisions), len(graph))
 
 
 def keep(model: Model, cells: Iterable[TracedCell], machine: Machine, progress: Progress) -> None:
@@ -157,18 +161,22 @@ def keep(model: Model, cells: Iterable[TracedCell], machine: Machine, progress: 
     vertices, seconds = progress.vertices, progress.seconds * progress.vertices
     tuned = Tuned(progress.best, seconds, progress.ratio, vertices, now(), AUTOTUNE)
     try:
-        TuningDatabase().store(key_for(model, cells, device_name(machine), train=True), tuned)
+        key = key_for(model, cells, device_name(machine), True, progress.best.precision)
+        TuningDatabase().store(key, tuned)
     except CompileError as error:  # training goes on
         _log.warning("what tuning has found is not kept: %s", error)
 
 
-def key_for(model: Model, cells: Iterable[TracedCell], device: str, train: bool) -> Key:
+def key_for(
+    model: Model, cells: Iterable[TracedCell], device: str, train: bool, precisions: Precisions = ALL_EXACT
+) -> Key:
     """The key of a model on a device, for graphs of these cells.
 
     Args:
         device: see `device_name`.
+        precisions: of products with the parameters.
     """
-    signature = sorted((p.name, p.shape, type(p).__name__, p.trainable) for p in model)
+    signature = sorted((p.name, p.shape, type(p).__name__, p.trainable, precisions.of(p).name) for p in model)
     return Key(device, key_of(repr(signature)), __version__, train, frozenset(map(digest_of, cells)))
 
 
