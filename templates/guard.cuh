@@ -4,6 +4,9 @@ enum { NOT_FINITE = 2 };  // a word of the first counter's line, which the launc
 // Whether no sum of products of such magnitudes, a term for every row and more, has a square that is no float.
 VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
 {
+#if VP_ROUNDS
+    if ((dy > x ? dy : x) >= 0x7f7f8000u) return false;  // to bf16 that is infinite, and its product with 0 no number
+#endif
     return as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms) < 0x1p60f;
 }
 

@@ -48,7 +48,7 @@ class Case:
         resumes: whether half of it is made by another model, from a checkpoint.
         frozen: parameters that are not trained.
         by_rank: whether bits depend on the number of ranks.
-        by_shard: whether more depends on the number of shards than rounding.
+        by_shard: whether more depends on the number of shards than rounding to float32.
     """
 
     optimizer: Callable[[], vpps.Optimizer] = lambda: vpps.SGD(0.1)
@@ -157,6 +157,7 @@ CASES = {
     "dropout beside cells of some": Case(loss=told_of_two_cells),
     "accumulated dropout of examples": Case(loss=told, accumulate=True),
     "frozen": Case(frozen=("W", "E")),
+    "bf16": Case(lambda: vpps.Adam(0.01), {"precision": {"*": "bf16", "V": "float32"}, "ema": 0.8}, by_shard=True),
     "infinite": Case(lambda: vpps.Momentum(0.05), loss=infinite),
     "raises": Case(handle={"on_nonfinite": "raise"}, loss=infinite),
     "resumed": Case(lambda: vpps.Adam(0.01), {"ema": 0.8}, resumes=True),

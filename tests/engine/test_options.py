@@ -49,7 +49,8 @@ PRECISION = "one of float32, bf16, tf32, 3xtf32, or such by names"
         ({"precision": "bf 16"}, f"precision='bf 16': expected {PRECISION}"),
         (
             {"precision": "bfloat16"},
-            f"precision='bfloat16': expected {PRECISION}; 'bf16' rounds what products multiply, and all else is float32",
+            f"precision='bfloat16': expected {PRECISION}; 'bf16' rounds what products multiply, and all else is "
+            "float32",
         ),
         (
             {"precision": {"*": "fp16"}},
@@ -64,8 +65,8 @@ PRECISION = "one of float32, bf16, tf32, 3xtf32, or such by names"
         *(
             (
                 {"precision": {"*": "bf16", name: "float32"}},
-                f"precision={{'*': 'bf16', '{name}': 'float32'}}: '{name}' is no matrix that vectors are multiplied by, "
-                "and all else is float32; leave it out",
+                f"precision={{'*': 'bf16', '{name}': 'float32'}}: '{name}' is no matrix that vectors are multiplied "
+                "by, and all else is float32; leave it out",
             )
             for name in ("output/b", "words")
         ),
@@ -92,7 +93,7 @@ def test_what_is_wrong_with_an_option_is_said(given: dict[str, Any], message: st
 
 def test_types_of_other_libraries_are_no_precisions() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: scripts/test --torch installs it")
-    with pytest.raises(vpps.HandleError, match="^precision=torch.bfloat16: expected .*; 'bf16' rounds what products"):
+    with pytest.raises(vpps.HandleError, match=r"^precision=torch\.bfloat16: .*; 'bf16' rounds what products"):
         vpps.Handle(vpps.Model(), precision=torch.bfloat16)
     with pytest.raises(TypeError, match=r"^Handle\(\) .*'dtype'; precision='bf16' rounds what products multiply"):
         vpps.Handle(vpps.Model(), dtype=torch.bfloat16)

@@ -448,7 +448,7 @@ class Engine:
             return ""
         self.pull()
         key = launch_key(self.model.seed, flight.step, self.store.accumulated)
-        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy(), key)
+        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy(), key, self.store.precisions)
 
     def latest_timeline(self) -> Timeline | None:
         """Of the launch that nobody needs to wait for any more, if one was recorded."""

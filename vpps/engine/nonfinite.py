@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.graph.graph import Graph
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops import Form
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey
@@ -18,15 +19,20 @@ SQUARABLE = 2.0**60  # of gradients: as in templates/guard.cuh
 
 
 def where_it_began(
-    graph: Graph, loss: Expression, weights: Mapping[str, NDArray[np.float32]], key: LaunchKey | None = None
+    graph: Graph,
+    loss: Expression,
+    weights: Mapping[str, NDArray[np.float32]],
+    key: LaunchKey | None = None,
+    precisions: Precisions = ALL_EXACT,
 ) -> str:
     """A sentence that names the cell and the call, "" where float64 arithmetic finds nothing wrong.
 
     Args:
         key: of the random numbers of dropout; None where it is off.
+        precisions: of products with parameters; what they round may become infinite by that.
     """
     with np.errstate(all="ignore"):
-        reference = Reference(graph, weights, key)
+        reference = Reference(graph, weights, key, precisions=precisions)
         return _in_forward(reference) or _in_backward(reference, loss)
 
 
