@@ -18,6 +18,7 @@ from tests.fuzz.oracle import Oracle, reference_of
 from tests.fuzz.program import Found, execute
 from tests.planner import launches
 from vpps.compiler.passes import streaming
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.reference import Reference, key_of, weights_of
 
 HEAD = ["import numpy as np, vpps"]
@@ -46,6 +47,7 @@ class Options(NamedTuple):
         fused: whether elementwise operators become instructions of their own, which takes a compiler.
         recompute: the pass of that name.
         short: streams of two rows.
+        bf16: whether products round. One that is written twice is computed twice then, as the reference does.
     """
 
     policy: int = 0
@@ -54,6 +56,12 @@ class Options(NamedTuple):
     fused: bool = False
     recompute: bool = False
     short: bool = False
+    bf16: bool = False
+
+    @property
+    def precisions(self) -> Precisions:
+        """Of products."""
+        return Precisions("bf16") if self.bf16 else ALL_EXACT
 
     @property
     def named(self) -> dict[str, str]:
@@ -61,6 +69,8 @@ class Options(NamedTuple):
         switches = {PASSES[i % len(PASSES)]: False for i in self.off} | {"recompute": self.recompute}
         if not self.fused:
             switches["fusion"] = False
+        if self.bf16:
+            switches["common_subexpressions"] = False
         passes = ", ".join(f"{name}={on}" for name, on in switches.items() if on != (name != "recompute"))
         found = {}
         if policy := self.policy % len(POLICIES):
@@ -69,6 +79,8 @@ class Options(NamedTuple):
             found["layout"] = f'"{LAYOUTS[layout]}"'
         if passes:
             found["passes"] = f"vpps.Passes({passes})"
+        if self.bf16:
+            found["precision"] = '"bf16"'
         return found
 
 
@@ -165,7 +177,8 @@ class Graph:
         lines = self.program()
         made = execute(lines)
         model = made["model"]
-        oracle = Oracle(made["graph"], made["loss"], weights_of(model), key_of(model) if self.train else None)
+        key = key_of(model) if self.train else None
+        oracle = Oracle(made["graph"], made["loss"], weights_of(model), key, self.options.precisions)
         if autograd.INSTALLED:
             self._compare_with_autograd(lines, made)
         arguments = self.options.named
@@ -193,7 +206,7 @@ class Graph:
             run = [
                 *lines,
                 "from random import Random",
-                "from tests.plan import launches",
+                "from tests.planner import launches",
                 "from tests.planner.launches import Configuration",
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
@@ -229,7 +242,8 @@ class Graph:
             except Exception as error:
                 raise Found(f"{type(error).__name__}: {error}", run) from error
             if diagnostic := oracle.diagnostic(value, gradients, model, used, values):
-                raise Found(diagnostic[0], [*run, *reference_of("graph", self.train), *diagnostic[1]])
+                shown = reference_of("graph", self.train, self.options.precisions)
+                raise Found(diagnostic[0], [*run, *shown, *diagnostic[1]])
             if not self.train and differing(dict(enumerate(values)), dict(enumerate(again))) is not None:
                 raise Found("a value differs in inference",
                             [*run, "assert all(np.array_equal(*pair) for pair in zip(values, again))"])  # fmt: skip
@@ -263,7 +277,7 @@ def draw_options(random: Random) -> Options:
     off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 0, 1, 2, 8))))
     return Options(
         random.randrange(len(POLICIES)), random.choice((0, 0, 0, 0, 1, 1, 2)), off, random.random() < 0.03,
-        random.random() < 0.15, random.random() < 0.4,
+        random.random() < 0.15, random.random() < 0.4, random.random() < 0.25,
     )  # fmt: skip
 
 

@@ -194,9 +194,11 @@ class Map:
             raise Found(f"{type(error).__name__}: {error}", [*run, "    handle.gradients(single, expected)"]) from error
         if self.packed and recorded_by_numpy(made["mapped"]) != recorded_by(made["mapped"]):
             raise Found("compiled code records another map than NumPy", lines)
-        oracle = Oracle(single, made["expected"], weights_of(model))
+        precisions = self.options.precisions
+        oracle = Oracle(single, made["expected"], weights_of(model), precisions=precisions)
         if diagnostic := oracle.diagnostic(value, gradients, model):
-            raise Found(diagnostic[0], [*run, *reference_of("single"), "loss = expected", *diagnostic[1]])
+            shown = reference_of("single", precisions=precisions)
+            raise Found(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
         if self.distinct:
             return
         assert len(bulk) == len(single)

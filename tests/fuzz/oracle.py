@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, is_away_from_ties, relative_error
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.philox import LaunchKey
 from vpps.reference import Reference
 
@@ -28,20 +29,22 @@ class Perturbed(Reference):
     is what is infinite then, or made of that.
     """
 
-    def __init__(self, graph: vpps.Graph, weights: Mapping[str, Array], key: LaunchKey | None, seed: int) -> None:
+    def __init__(
+        self, graph: vpps.Graph, weights: Mapping[str, Array], key: LaunchKey | None, precisions: Precisions, seed: int
+    ) -> None:
         self._random = np.random.default_rng(seed)
-        super().__init__(graph, weights, key)
+        super().__init__(graph, weights, key, precisions=precisions)
 
     def _forward(self, batch: Any) -> None:
         super()._forward(batch)
         nodes = batch.block.cell.nodes
         for i, node in enumerate(nodes):
             if node.op.name in SATURATING:
-                batch.nodes[i] = self._rounded(batch.nodes[i])
+                batch.nodes[i] = self._perturbed(batch.nodes[i])
         for k, o in enumerate(batch.block.cell.outputs):
             self._values[nodes[o].shape][self._slot[batch.block.values[k][batch.rows]]] = _in_range(batch.nodes[o])
 
-    def _rounded(self, x: Array) -> Array:
+    def _perturbed(self, x: Array) -> Array:
         return _in_range(x * (1 + 1e-7 * self._random.standard_normal(x.shape)))
 
     def _operands(self, batch: Any, i: int) -> list[Array]:
@@ -49,7 +52,7 @@ class Perturbed(Reference):
         if hasattr(self, "_useful"):  # backward
             return operands
         offsets = id(batch.offsets(batch.block.cell.nodes[i].domain)) if batch.block.cell.nodes[i].domain else 0
-        return [self._rounded(x) if x.dtype.kind == "f" and id(x) != offsets else x for x in operands]
+        return [self._perturbed(x) if x.dtype.kind == "f" and id(x) != offsets else x for x in operands]
 
 
 def _in_range(x: Array) -> Array:
@@ -62,11 +65,16 @@ class Oracle:
     """Loss, values and gradients of a graph as they should be, each with how far rounding may move it."""
 
     def __init__(
-        self, graph: vpps.Graph, loss: vpps.Expression, weights: Mapping[str, Array], key: LaunchKey | None = None
+        self,
+        graph: vpps.Graph,
+        loss: vpps.Expression,
+        weights: Mapping[str, Array],
+        key: LaunchKey | None = None,
+        precisions: Precisions = ALL_EXACT,
     ) -> None:
-        self.arguments = graph, weights, key
+        self.arguments = graph, weights, key, precisions
         self.loss = loss
-        self.reference = Reference(graph, weights, key)
+        self.reference = Reference(graph, weights, key, precisions=precisions)
         self.gradients = self.reference.backward(loss)
         self.largest = max((float(np.linalg.norm(g)) for g in self.gradients.values()), default=0.0)
         self._perturbed: list[Perturbed] = []
@@ -88,8 +96,10 @@ class Oracle:
         values: Sequence[Array] = (),
     ) -> tuple[str, list[str]] | None:
         """What is wrong, if anything is, and lines that show it with `reference`, `loss`, `value`, `gradients`, `used`
-        and `values`.
+        and `values`. Nothing, where float32 may round what products multiply the other way than the reference.
         """
+        if not is_away_from_ties(self.reference):
+            return None
         if wrong := self._wrong_loss(value):
             return wrong, [
                 "print(value, right := float(reference.value(loss)))",
@@ -152,8 +162,11 @@ class Oracle:
         return None
 
 
-def reference_of(graph: str, train: bool = False) -> list[str]:
+def reference_of(graph: str, train: bool = False, precisions: Precisions = ALL_EXACT) -> list[str]:
     """Lines that make `reference`."""
     key = ", key_of(model)" if train else ""
+    if precisions != ALL_EXACT:
+        key += f", precisions=Precisions.given({precisions.written!r})"
     imported = "from vpps.reference import Reference, key_of, weights_of"
-    return [imported, f"reference = Reference({graph}, weights_of(model){key})"]
+    lines = [imported, f"reference = Reference({graph}, weights_of(model){key})"]
+    return lines if precisions == ALL_EXACT else ["from vpps.model.precisions import Precisions", *lines]

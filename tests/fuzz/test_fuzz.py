@@ -21,7 +21,7 @@ SEED = 3
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("kind, n", [("graphs", 3), ("histories", 5), ("files", 60), ("interruptions", 12)])
 def test_some_cases(kind: str, n: int, part: int) -> None:
-    """Of maps, and more of graphs, are in the tests of these (tests/record, tests/plan)."""
+    """Of maps, and more of graphs, are in the tests of these (tests/record, tests/planner)."""
     for k in range(n * part, n * part + n):
         number = k * len(fuzz.KINDS) + fuzz.KINDS.index(kind)
         made, case = fuzz.case_of(SEED, number)

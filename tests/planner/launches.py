@@ -13,6 +13,7 @@ import vpps
 from vpps.compiler.arrangement import arrangements, matrices_of
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import gpu_for, stacks_of
+from vpps.model.precisions import Precisions
 from vpps.ops.philox import LaunchKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
@@ -42,6 +43,7 @@ class Configuration(NamedTuple):
     schedule: str
     policy: str
     layout: str
+    precision: str = "float32"
 
 
 MACHINES = [
@@ -55,7 +57,13 @@ MACHINES = [
 
 def draw(random: Random) -> Configuration:
     """A random one."""
-    return Configuration(*random.choice(MACHINES), random.choice(list(POLICIES)), random.choice(LAYOUTS))
+    c = Configuration(*random.choice(MACHINES), random.choice(list(POLICIES)), random.choice(LAYOUTS))
+    return c._replace(precision=random.choice(precisions_with(c.gemm)))
+
+
+def precisions_with(gemm: bool) -> tuple[str, ...]:
+    """What products may round. cuBLAS rounds nothing."""
+    return ("float32",) if gemm else ("float32", "bf16")
 
 
 class Example(NamedTuple):
@@ -71,16 +79,17 @@ def distribution_of(
     it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes
 ) -> Distribution:
     """Where parameters lie, without the machine."""
-    update, moments = Update(rule, 1, 1, None), len(rule.moments)
+    update, moments, precisions = Update(rule, 1, 1, None), len(rule.moments), Precisions(c.precision)
     if c.target == "cpu":
         stacks = stacks_of(it.model, it.graph, update, passes, PANEL)
-        return Distribution(it.model, 3, PANEL, moments, True, True, averages, stacks=stacks)
+        return Distribution(it.model, 3, PANEL, moments, True, True, averages, stacks=stacks, precisions=precisions)
     chip = ChipOptions(groups=c.groups, gradients="gemm" if c.gemm else "auto")
     gpu, _ = gpu_for(c.target, None, None, 12 if c.target == "simt" else 24)
     stacks = stacks_of(it.model, it.graph, update, passes, 1)
     vps = gpu.sms // c.groups
-    best = next(arrangements(matrices_of(it.graph.blocks, passes, stacks), gpu, vps, chip, train=True))
-    return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks)
+    matrices = matrices_of(it.graph.blocks, passes, stacks, precisions)
+    best = next(arrangements(matrices, gpu, vps, chip, train=True))
+    return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks, precisions)
 
 
 def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = Planner) -> Iterator[Plan]:

@@ -24,6 +24,15 @@ def test_random_graphs_agree_with_the_reference(part: int) -> None:
         check(number)
 
 
+@pytest.mark.parametrize("precision, part", [("bf16", 0), ("tf32", 1)])
+def test_random_graphs_whose_products_round_agree_with_the_reference(
+    precision: str, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VPPS_PASSES", "-fusion,-common_subexpressions")
+    for number in range(5 * part, 5 * part + 5):
+        check(number, precision=precision)
+
+
 @pytest.mark.parametrize("groups, part", [(2, 0), (4, 1)])
 def test_random_graphs_in_groups_agree_with_the_reference(groups: int, part: int) -> None:
     for number in range(100 + 3 * part, 103 + 3 * part):
