@@ -11,6 +11,7 @@ import environment
 import functions
 import instructions
 import operators
+import precisions
 from docutils.nodes import Node
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -22,6 +23,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "operators": operators.markdown,
     "environment": environment.markdown,
     "commands": commands.markdown,
+    "precisions": precisions.markdown,
     "capacity": capacity.markdown,
 }
 

@@ -37,6 +37,9 @@ FLAGS = {
     Flag.OWNED: "the matrix is held on the chip: its rows are dealt like the units of a product",
     Flag.TURNS: "the rows of a matrix are dealt in turns, as in the published VPPS scheme",
     Flag.ALL: "divided among the virtual processors of all groups",
+    Flag.BF16: "the fields that are rounded, are to bf16",
+    Flag.TF32: "the fields that are rounded, are to tf32",
+    Flag.PAIRS: "weights for products lie in memory as pairs of bf16, of columns side by side; a step writes them, too",
     Flag.CHAINED: "a product whose result stays on the chip: the tail that follows takes it, and is executed with it",
 }
 
@@ -85,4 +88,5 @@ def _field(field: Field) -> tuple[str, str, str, str]:
     words = f"{field.kind.words} each" if field.kind.repeated else str(field.kind.words)
     width = f", as wide as `{field.width}` says" if field.width else ""
     rows = ", rows of list elements" if field.elements else ""
-    return code(field.name), KINDS[field.kind], words, ROLES[field.role] + width + rows
+    role = ROLES[field.role] + width + rows
+    return code(field.name), KINDS[field.kind], words, "; ".join(filter(None, (role, "rounded" * field.rounded)))

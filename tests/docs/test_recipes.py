@@ -111,6 +111,14 @@ def check_latency(recipe: ModuleType, found: Any) -> None:
     assert all(0 < median <= slow for median, slow, _ in found.values())
 
 
+def check_precision(recipe: ModuleType, found: Any) -> None:
+    (exact, none), *reduced = found.values()
+    assert none == 0
+    for losses, rounding in reduced:
+        assert 0 < rounding < 1e-3
+        assert losses == pytest.approx(exact, rel=0.01)
+
+
 def check_from_dgl(recipe: ModuleType, found: Any) -> None:
     losses, accuracy = found
     assert losses[-1] < 0.5 * losses[0]
