@@ -1,6 +1,7 @@
 """Does every model learn what the same model in PyTorch learns? Equal data, seeds and epochs; scores on held-out data.
 
     python bench/learning.py [--tasks tree-lstm,...] [--seeds 1,2,3] [--epochs N] >> bench/results/cpu/learning.jsonl
+    python bench/learning.py --precision bf16 >> bench/results/cpu/learning-bf16.jsonl
     python bench/learning.py --table bench/results/cpu/learning.jsonl
 
 vpps trains through the task and the handle as `vpps-train` does; the peer is the program of `peers/torch_zoo`, batched
@@ -14,6 +15,9 @@ the same, and later on rounding alone parts them. `baseline` is the best score o
 example - one class, or how frequent each is in the training data: a model that is no better has learned nothing. The
 program ends with status 1 where first losses differ, where nothing was learned, and where vpps is worse than the peer
 by more than noise.
+
+With `--precision bf16` the peer is vpps in float32: does rounding change what is learned? Then the losses of the first
+200 steps must agree to a hundredth of their mean, on average.
 """
 
 from __future__ import annotations
@@ -35,8 +39,8 @@ import numpy as np
 
 BENCH = "learning"
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_STEPS = 10
-TOLERANCE = 1e-4  # of their losses, relative
+FIRST_STEPS, TOLERANCE = 10, 1e-4  # of their losses, relative
+ROUNDED_STEPS, ROUNDED_TOLERANCE = 200, 1e-2  # where products round, relative to the mean of all of them
 STUDENT_95 = {2: 4.30, 4: 2.78, 6: 2.45, 8: 2.31, 10: 2.23}  # by degrees of freedom
 EVALUATION_BATCH = 64
 
@@ -104,12 +108,12 @@ def make_task(name: str, seed: int, options: argparse.Namespace) -> Any:
 class Vpps:
     """Trains as `vpps-train` does."""
 
-    def __init__(self, task: Any, lr: float, threads: int) -> None:
+    def __init__(self, task: Any, lr: float, threads: int, precision: str = "float32") -> None:
         import vpps
 
         self.vpps, self.task = vpps, task
         clip_norm = task.training.get("clip_norm")
-        self.handle = vpps.Handle(task.model, vpps.Adam(lr=lr), vps=threads, clip_norm=clip_norm)
+        self.handle = vpps.Handle(task.model, vpps.Adam(lr=lr), vps=threads, clip_norm=clip_norm, precision=precision)
 
     def train(self, batches: Iterable[Any]) -> list[float]:
         """Loss of every step, before its update."""
@@ -186,8 +190,10 @@ class Run:
         baseline: of the first score.
         scores, peer_scores: the first score after every epoch.
         last, peer_last: all scores after the last one.
-        first_difference: the largest relative difference of the losses of the first steps.
+        first_difference: the largest relative difference of the losses of the first steps; where products round, the
+            mean one, relative to the mean loss.
         losses, peer_losses: mean loss of each epoch per unit.
+        tolerance: of the difference of the first losses.
     """
 
     task: str
@@ -201,6 +207,7 @@ class Run:
     peer_last: dict[str, float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     peer_losses: list[float] = field(default_factory=list)
+    tolerance: float = TOLERANCE
 
     @property
     def score(self) -> str:
@@ -216,16 +223,20 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
     task = make_task(name, seed, options)
     lr = task.training.get("lr") or LEARNING_RATES["adam"]
     size, epochs = task.training.get("batch_size", 16), options.epochs or setup.epochs
-    peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
-    ours = Vpps(task, lr, options.threads)
+    rounds = options.precision != "float32"
+    if rounds:
+        peer: Vpps | Torch = Vpps(make_task(name, seed, options), lr, options.threads)
+    else:
+        peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
+    ours = Vpps(task, lr, options.threads, options.precision)
     run = Run(name, seed, task.lower_is_better, baseline(task, setup.labels))
+    run.tolerance = ROUNDED_TOLERANCE if rounds else TOLERANCE
+    first: list[tuple[float, float]] = []
     for epoch in range(epochs):
         start = time.perf_counter()
         batches = list(task.train.batches(size, seed=seed, epoch=epoch))
         losses, peer_losses = ours.train(batches), peer.train(batches)
-        if epoch == 0:
-            pairs = list(zip(losses, peer_losses, strict=True))[:FIRST_STEPS]
-            run.first_difference = max(abs(a - b) / abs(b) for a, b in pairs)
+        first += zip(losses, peer_losses, strict=True)
         units = sum(map(task.units, batches))
         run.losses.append(_mean_loss(losses, batches, units))
         run.peer_losses.append(_mean_loss(peer_losses, batches, units))
@@ -233,14 +244,24 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
         run.scores.append(run.last[run.score])
         run.peer_scores.append(run.peer_last[run.score])
         print(
-            f"{name} seed {seed} epoch {epoch + 1}/{epochs}: {run.score} {run.scores[-1]:.4g}, torch "
+            f"{name} seed {seed} epoch {epoch + 1}/{epochs}: {run.score} {run.scores[-1]:.4g}, {peer_of(options)} "
             f"{run.peer_scores[-1]:.4g}, baseline {run.baseline:.4g}; {time.perf_counter() - start:.1f} s",
             file=sys.stderr,
         )
     ours.close()
+    if rounds:
+        ours_first, theirs = np.transpose(first[:ROUNDED_STEPS])
+        run.first_difference = float(np.mean(np.abs(ours_first - theirs)) / np.mean(theirs))
+    else:
+        run.first_difference = max(abs(a - b) / abs(b) for a, b in first[:FIRST_STEPS])
     settings = {k: v for k, v in vars(task.settings).items() if k not in ("data", "seed", "limit")}
     sizes = {"examples": len(task.train), "dev": len(task.dev), "epochs": epochs, "batch_size": size, "lr": lr}
     return run, {"data": Path(setup.data).name if setup.data else "made", **sizes, "settings": settings}
+
+
+def peer_of(options: argparse.Namespace) -> str:
+    """What is compared with."""
+    return "torch" if options.precision == "float32" else "float32"
 
 
 def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> float:
@@ -265,7 +286,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     lead = sign * (value - other)
     learned = all(sign * (score - run.baseline) > 0 for run, score in zip(runs, values, strict=True))
     first = max(run.first_difference for run in runs)
-    if not first <= TOLERANCE:
+    if not first <= runs[0].tolerance:
         verdict = "the first losses differ"
     elif not learned:
         verdict = "not learned"
@@ -284,9 +305,12 @@ def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else float("nan")
 
 
-def emit(case: str, run: Run, seeds: Sequence[int], sizes: dict[str, Any], found: dict[str, Any]) -> None:
+def emit(
+    case: str, run: Run, seeds: Sequence[int], sizes: dict[str, Any], found: dict[str, Any], options: argparse.Namespace
+) -> None:
     """Print one line."""
-    line = {"bench": BENCH, "case": case, "task": run.task, "seeds": list(seeds), "unit": run.score, "peer": "torch"}
+    line = {"bench": BENCH, "case": case, "task": run.task, "seeds": list(seeds), "unit": run.score}
+    line |= {"precision": options.precision, "peer": peer_of(options)}
     line |= {"lower_is_better": run.lower_is_better, **_rounded(found), **sizes}
     line |= {"machine": harness.machine(), "versions": harness.versions(), "commit": harness.commit()}
     print(json.dumps(line), flush=True)
@@ -315,18 +339,19 @@ def measure(name: str, options: argparse.Namespace) -> bool:
             "peer_epoch_scores": run.peer_scores, "losses": run.losses, "peer_losses": run.peer_losses,
             "scores": run.last, "peer_scores": run.peer_last,
         }  # fmt: skip
-        emit(f"{name} seed={seed}", run, [seed], sizes, found)
+        emit(f"{name} seed={seed}", run, [seed], sizes, found, options)
     found = summary(runs)
-    emit(name, runs[0], options.seeds, sizes, found)
+    emit(name, runs[0], options.seeds, sizes, found, options)
     print(f"{name}: {found['verdict']}", file=sys.stderr)
     return found["verdict"] in ("equal", "better")
 
 
 def table(paths: Sequence[Path]) -> Iterator[str]:
     """Lines of a Markdown table, from the lines of this program."""
-    yield "| task | data, epochs | score | constant answer | vpps | PyTorch | difference | noise | verdict |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    peers = " or ".join(sorted({line["peer"].replace("torch", "PyTorch") for line in lines if line["bench"] == BENCH}))
+    yield f"| task | data, epochs | score | constant answer | vpps | {peers} | difference | noise | verdict |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for line in lines:
         if line["bench"] != BENCH or "verdict" not in line:
             continue
@@ -353,6 +378,7 @@ def main() -> None:
     parser = harness.parser(__doc__, data=None, limit=None, hidden=None, threads=1, mkl_avx512=False)
     parser.add_argument("--tasks", help=f"separated by commas, of {', '.join(SETUPS)}")
     parser.add_argument("--seeds", type=harness.numbers, default=[1, 2, 3])
+    parser.add_argument("--precision", default="float32", help="of products, of all but the peer's")
     parser.add_argument("--epochs", type=int, help="instead of the task's own number")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print a table of these lines instead")
     options = parser.parse_args()

@@ -63,13 +63,17 @@ def test_setups_are_of_tasks() -> None:
 
 
 @pytest.mark.cpu
-@pytest.mark.frameworks("torch")
-def test_lines_and_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "precision, tolerance",
+    [pytest.param("float32", 1e-4, marks=pytest.mark.frameworks("torch")), pytest.param("bf16", 1e-2)],
+)
+def test_lines_and_table(precision: str, tolerance: float, tmp_path: Path) -> None:
     bank = synthetic_treebank(300, 60)
     (tmp_path / "sst").mkdir()
     for name, trees in (("train.txt", bank.train), ("dev.txt", bank.dev)):
         (tmp_path / "sst" / name).write_text("".join(f"{tree}\n" for tree in trees))
     arguments = ["--tasks", "tree-lstm", "--data", str(tmp_path), "--hidden", "24", "--epochs", "8", "--seeds", "1,2"]
+    arguments += ["--precision", precision]
     environment = os.environ | {"VPPS_VERIFY": "0"}  # other tests verify scripts; these are hundreds
     command = [*PROGRAM, *arguments]
     run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -77,7 +81,7 @@ def test_lines_and_table(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     assert [line["case"] for line in lines] == ["tree-lstm seed=1", "tree-lstm seed=2", "tree-lstm"]
     assert lines[2]["verdict"] in ("equal", "better")
-    assert lines[2]["first_loss_difference"] <= 1e-4
+    assert 0 < lines[2]["first_loss_difference"] <= tolerance
     assert lines[2]["value"] > lines[2]["baseline"]
     assert lines[0]["losses"][1] < lines[0]["losses"][0]
     (tmp_path / "lines.jsonl").write_text(run.stdout)
