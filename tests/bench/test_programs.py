@@ -54,6 +54,18 @@ def test_unknown_contenders_are_named(trees_file: Path) -> None:
     assert "unknown contenders: chainer" in run.stderr
 
 
+def test_products_in_bf16_are_measured_beside_float32(trees_file: Path) -> None:
+    (tree,) = lines_of(
+        "treelstm.py", "--trees", str(trees_file), "--precision", "bf16", "--contenders", "vpps-bulk-bf16,vpps-bulk",
+        "--batch-sizes", "5", "--hidden", "32", "--passes", "1",
+    )  # fmt: skip
+    assert (tree["program"], tree["peer"]) == ("vpps-bulk-bf16", "vpps-bulk in float32")
+    assert 0 < abs(tree["loss"] - tree["peer_loss"]) < 1e-3 * tree["peer_loss"]
+    _, *products = lines_of("matvec.py", "--precision", "bf16", "--shapes", "64x32", "--vectors", "3", "--rounds", "1")
+    assert [line["case"].split()[0] for line in products] == ["matvec", "transposed", "outer"]
+    assert all((line["precision"], line["peer"]) == ("bf16", "vpps in float32") for line in products)
+
+
 @pytest.mark.nvrtc
 @needs_nvrtc
 def test_compile_prints_a_line_per_program() -> None:
