@@ -96,7 +96,7 @@ ROUTINES = (  # of both
 )  # fmt: skip
 HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/lanes.h")
 HOST_PAIRS = ("host/pairs.h",)  # where products round
-HOST_MATRICES = ("host/matrix.cuh", "host/matmul.cuh")
+HOST_MATRICES = ("host/products.cuh", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_FRAGMENTS = "cuda/fragments.cuh"
 CUDA_ROUTINES = (
     *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", CUDA_FRAGMENTS, "cuda/loads.cuh", "cuda/staging.cuh",

@@ -36,7 +36,7 @@ FLOAT = FLOAT32.bytes  # a word of the script, too
 PHASES = tuple(phase.value for phase in Phase)
 
 OUTER_ROWS = 128  # vectors of a pass of an outer product (templates/host/matrix.cuh)
-BLOCK_FLOATS = 1 << 16  # of vectors that a product multiplies at a time (there)
+BLOCK_FLOATS = 1 << 16  # of vectors that a product multiplies at a time (templates/host/products.cuh)
 MATMUL_DEPTH = 128  # columns of a pass of a gradient by matrices (templates/host/matmul.cuh)
 
 _OUTER = ("Outer", "OuterUpdate", "PackedMatmulGradient")
