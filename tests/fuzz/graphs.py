@@ -198,9 +198,10 @@ class Graph:
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
         """On some machine, by some policy and layout."""
-        c = launches.draw(Random(self.seed))
+        c, precision = launches.draw(Random(self.seed)), self.options.precisions.others
+        it = launches.Example(*(made[x] for x in EXAMPLE))
         try:
-            for plan in launches.plans(launches.Example(*(made[x] for x in EXAMPLE)), c, Random(self.seed)):
+            for plan in launches.plans(it, c, Random(self.seed), precision=precision):
                 launches.verify(plan)
         except Exception as error:
             run = [
@@ -210,7 +211,7 @@ class Graph:
                 "from tests.planner.launches import Configuration",
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
-            run.append(f"for plan in launches.plans(it, {c}, Random({self.seed})):")
+            run.append(f"for plan in launches.plans(it, {c}, Random({self.seed}), precision={precision!r}):")
             raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import vpps
 from vpps.compiler.arrangement import arrangements, matrices_of
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import gpu_for, stacks_of
-from vpps.model.precisions import Precisions
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.philox import LaunchKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
@@ -43,7 +43,6 @@ class Configuration(NamedTuple):
     schedule: str
     policy: str
     layout: str
-    precision: str = "float32"
 
 
 MACHINES = [
@@ -57,13 +56,7 @@ MACHINES = [
 
 def draw(random: Random) -> Configuration:
     """A random one."""
-    c = Configuration(*random.choice(MACHINES), random.choice(list(POLICIES)), random.choice(LAYOUTS))
-    return c._replace(precision=random.choice(precisions_with(c.gemm)))
-
-
-def precisions_with(gemm: bool) -> tuple[str, ...]:
-    """What products may round. cuBLAS rounds nothing."""
-    return ("float32",) if gemm else ("float32", "bf16")
+    return Configuration(*random.choice(MACHINES), random.choice(list(POLICIES)), random.choice(LAYOUTS))
 
 
 class Example(NamedTuple):
@@ -76,10 +69,11 @@ class Example(NamedTuple):
 
 
 def distribution_of(
-    it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes
+    it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes, precision: str
 ) -> Distribution:
-    """Where parameters lie, without the machine."""
-    update, moments, precisions = Update(rule, 1, 1, None), len(rule.moments), Precisions(c.precision)
+    """Where parameters lie, without the machine. With cuBLAS nothing is rounded."""
+    update, moments = Update(rule, 1, 1, None), len(rule.moments)
+    precisions = ALL_EXACT if c.gemm else Precisions(precision)
     if c.target == "cpu":
         stacks = stacks_of(it.model, it.graph, update, passes, PANEL)
         return Distribution(it.model, 3, PANEL, moments, True, True, averages, stacks=stacks, precisions=precisions)
@@ -92,14 +86,17 @@ def distribution_of(
     return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks, precisions)
 
 
-def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = Planner) -> Iterator[Plan]:
+def plans(
+    it: Example, c: Configuration, random: Random, made: type[Planner] = Planner, precision: str = "float32"
+) -> Iterator[Plan]:
     """Every kind of launch: training, clipped, averaging, accumulating, over what is held, halves, an update from given
     gradients, inference."""
     rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
     passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     policy = policy_named(c.policy, Knowledge(settings=settings))
-    planner = made(distribution_of(it, c, rule, averages, passes), policy, c.schedule, passes, c.layout)
+    distribution = distribution_of(it, c, rule, averages, passes, precision)
+    planner = made(distribution, policy, c.schedule, passes, c.layout)
     averaging = Averaging(0.9, _factors) if averages else None
 
     def training(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:

@@ -30,12 +30,14 @@ def check(number: int, onchip: ChipOptions | None = None, precision: str = "floa
     random = Random(number)
     model, graph, used, loss = graphs.draw(random).build()
     policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
-    reference = Reference(graph, weights_of(model), precisions=Precisions.given(precision))
-    reference.backward(loss)
-    if is_away_from_ties(reference):
-        assert_agrees_with_reference(
-            model, graph, loss, used, policy=policy, layout=layout, onchip=onchip, precision=precision
-        )
+    if precision != "float32":
+        reference = Reference(graph, weights_of(model), precisions=Precisions.given(precision))
+        reference.backward(loss)
+        if not is_away_from_ties(reference):
+            return
+    assert_agrees_with_reference(
+        model, graph, loss, used, policy=policy, layout=layout, onchip=onchip, precision=precision
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +70,12 @@ def test_random_graphs_whose_products_round_agree_with_the_reference(
 @pytest.mark.parametrize("number", range(len(launches.MACHINES)))
 def test_the_verifier_accepts_every_kind_of_launch_of_every_machine(number: int) -> None:
     """Planned without the machine: training, clipped, averaging, accumulating, inference; by any policy and layout."""
-    for seed in (number, number + 100):
+    for seed, precision in ((number, "float32"), (number + 100, "bf16")):
         random = Random(seed)
         model, graph, used, loss = graphs.draw(random).build()
         it = launches.Example(model, graph, loss, used)
         c = launches.Configuration(
             *launches.MACHINES[number], random.choice(list(POLICIES)), LAYOUTS[seed % len(LAYOUTS)]
         )
-        c = c._replace(precision=launches.precisions_with(c.gemm)[-1] if seed >= 100 else "float32")
-        for plan in launches.plans(it, c, random):
+        for plan in launches.plans(it, c, random, precision=precision):
             launches.verify(plan)
