@@ -90,6 +90,19 @@ class TestTable:
         assert "x the floor" in (tmp_path / "table.txt").read_text()
 
 
+    def test_of_bf16_has_a_lower_floor(self, run: Callable[..., Result]) -> None:
+        """Products take half the time, of half the bytes."""
+        points = []
+        for precision in ("float32", "bf16"):
+            code, out, _ = run(sizes=(4,), batches=1, passes=1, precision=precision, as_json=True)
+            assert code == 0
+            points.append(json.loads(out)["points"][0])
+        exact, rounded = points
+        assert (exact["settings"], rounded["settings"]) == ("", "precision=bf16")
+        for part in ("compute", "weights"):
+            assert 0.3 < rounded["phases"][0]["floor"][part] / exact["phases"][0]["floor"][part] < 0.8, part
+
+
 class TestConclusion:
     @pytest.mark.host
     def test_is_about_waiting_where_that_is_most(self) -> None:
@@ -200,6 +213,9 @@ class TestRefused:
             ({"target": "cuda"}, "--roofline --target cuda: what a machine gives is measured for target cpu only"),
             ({"device": "H300"}, "--device H300: expected one of T4, A100"),
             ({"device": "T4", "vps": 3}, "--device T4 --vps 3: the device says what runs"),
+            ({"device": "T4", "precision": "bf16"}, "--device T4: a GPU's floor is that of float32; leave --precision"),
+            ({"precision": "tf32"}, "precision='tf32': target 'cpu' has no tensor cores"),
+            ({"precision": "U=bf16"}, "precision={'U': 'bf16'}: there is no parameter 'U'; there are W"),
             ({"vps": 0}, "--vps 0: expected 1 to 1024"),
             ({"schedule": "fast"}, "--schedule fast: expected one of vector, paper"),
             ({"plot": Path("roof.txt")}, "--plot roof.txt: expected a name that ends in .svg"),

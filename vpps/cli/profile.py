@@ -207,12 +207,10 @@ def profile(
             from vpps.cli.roofline import roofline as draw_roofline
 
             _refuse(context, "means nothing with --roofline", "dry_run", "inference", "arch", "axes")
-            if precision != EXACT.name:
-                raise HandleError(f"--precision {precision}: --roofline compares with what float32 could reach")
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
                 workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
-                device=device, plot=plot, as_json=as_json, output=output,
+                device=device, plot=plot, as_json=as_json, output=output, precision=precision,
                 **{name: value for name, value in given.items() if value},
             )  # fmt: skip
             return

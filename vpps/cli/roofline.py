@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -13,17 +14,21 @@ from rich.table import Table
 
 from vpps.cli.console import printed, table_of
 from vpps.cli.inspected import as_file, emit
+from vpps.cli.options import precisions_in
 from vpps.cli.workload import load_workload
 from vpps.compiler.schedule import SCHEDULES
+from vpps.engine.options import check_precision, check_precision_of
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
+from vpps.model.precisions import ALL_EXACT, Precisions
+from vpps.ops.precision import EXACT
 from vpps.profiling.roofline import BATCHES, PASSES, Point, estimated_point, measured_point
 from vpps.report.roofline.peaks import MIB, Peaks, machine_peaks
 from vpps.report.roofline.plot import check_plot, draw
 from vpps.report.roofline.sheets import device_named, sheet_peaks
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import MAX_VPS
-from vpps.targets import AUTO, target_named
+from vpps.targets import AUTO, CPU, target_named
 
 BATCH_SIZES = (1, 8, 64)
 BUSY = 0.75  # load of a core, from which on times are no good
@@ -41,6 +46,7 @@ def roofline(
     passes: int = PASSES,
     remeasure: bool = False,
     device: str | None = None,
+    precision: str = EXACT.name,
     plot: Path | None = None,
     as_json: bool = False,
     output: Path | None = None,
@@ -54,16 +60,21 @@ def roofline(
         batches, passes: that are measured for each point.
         remeasure: what the machine gives, though that is known from before.
         device: name of a GPU: its floors by its data sheet, and nothing is measured.
+        precision: as of the command line.
         plot, output: files for a picture (.svg, .png, .pdf), and for what is printed.
 
     Raises:
         VppsError: an argument is wrong, with a sentence that says which and what to do.
     """
-    _check(target, vps, schedule, device)
+    precisions = precisions_in(precision)
+    _check(target, vps, schedule, device, precisions)
     if plot is not None:
         check_plot(plot)
     gpu = None if device is None else device_named(device)
     workloads = [load_workload(name, size, rest) for size in batch_sizes]
+    if precisions != ALL_EXACT:
+        check_precision_of(workloads[0].model, precisions)
+        workloads = [replace(w, settings=f"{w.settings} precision={precision}".strip()) for w in workloads]
     n_vps = default_vps(usable_cores(), overlapped=True) if vps is None else vps
     with _progress() as progress:
         if gpu is not None:
@@ -72,7 +83,7 @@ def roofline(
         else:
             peaks = machine_peaks(n_vps, tile_of_machine().isa, remeasure, lambda what: progress(f"machine: {what}"))
             _warn_if_busy()
-            points = [measured_point(w, peaks, schedule, batches, passes, progress) for w in workloads]
+            points = [measured_point(w, peaks, schedule, batches, passes, progress, precisions) for w in workloads]
     if plot is not None:
         draw(plot, points, peaks)
     if as_json or output is not None:
@@ -94,7 +105,7 @@ def _warn_if_busy() -> None:
         )
 
 
-def _check(target: str, vps: int | None, schedule: str, device: str | None) -> None:
+def _check(target: str, vps: int | None, schedule: str, device: str | None, precisions: Precisions) -> None:
     """Raise WorkloadError where an argument is wrong."""
     row = None if target == AUTO else target_named(target)
     if device is not None and ((row is not None and not row.has_archs) or vps is not None):
@@ -105,6 +116,9 @@ def _check(target: str, vps: int | None, schedule: str, device: str | None) -> N
             f"--roofline --target {target}: what a machine gives is measured for target cpu only; use --target cpu, or "
             "--device NAME for the floors of a GPU by its data sheet"
         )
+    if device is not None and precisions != ALL_EXACT:
+        raise WorkloadError(f"--device {device}: a GPU's floor is that of float32; leave --precision out")
+    check_precision(precisions, CPU.name)
     if vps is not None and not 1 <= vps <= MAX_VPS:
         raise WorkloadError(f"--vps {vps}: expected 1 to {MAX_VPS}")
     if schedule not in SCHEDULES:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vpps.engine.configuration import Configuration
 from vpps.engine.timeline import WAITING, Timeline
 from vpps.kernel.host_compiler import tile_of_machine
+from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.placement.onchip import Device
 from vpps.report.inspection import inspect
 from vpps.report.roofline.floors import Floor, PhaseFloor, floor_of, mean_floor
@@ -162,19 +163,28 @@ class Times:
 
 
 def measured_point(
-    workload: Workload, peaks: Peaks, schedule: str, batches: int, passes: int, progress: Callable[[str], None]
+    workload: Workload,
+    peaks: Peaks,
+    schedule: str,
+    batches: int,
+    passes: int,
+    progress: Callable[[str], None],
+    precisions: Precisions = ALL_EXACT,
 ) -> Point:
     """Train on the first batches of a workload on target cpu, and compare with the floor; its weights change.
 
     Args:
         peaks: of this machine; they say how many virtual processors.
         passes: over the batches, that are timed; one before them warms up.
+        precisions: of products with parameters.
 
     Raises:
         WorkloadError: there are no batches.
     """
     items = workload.first(batches)
-    options: dict[str, Any] = {"target": CPU.name, "vps": peaks.n_vps, "schedule": schedule}
+    options: dict[str, Any] = {
+        "target": CPU.name, "vps": peaks.n_vps, "schedule": schedule, "precision": precisions.written,
+    }  # fmt: skip
     progress(f"batch size {workload.batch_size}: counting")
     with Handle(workload.model, workload.optimizer, timeline=True, **options) as handle:
         tile = tile_of_machine(handle.inspect(*items[0]).tile_name)  # the tuning database may name another one
