@@ -89,7 +89,6 @@ class TestTable:
         assert (code, out) == (0, "")
         assert "x the floor" in (tmp_path / "table.txt").read_text()
 
-
     def test_of_bf16_has_a_lower_floor(self, run: Callable[..., Result]) -> None:
         """Products take half the time, of half the bytes."""
         points = []
