@@ -20,6 +20,7 @@ from tests.session.test_accumulate import new
 from tests.tuning.telling import TellPriority
 from vpps.engine.configuration import Configuration
 from vpps.kernel.render import VARIANTS
+from vpps.model.precisions import Precisions
 from vpps.profiling.profiler import axes_named
 from vpps.record.trace import TracedCell
 from vpps.tuning.autotune import cpu_axes
@@ -371,6 +372,15 @@ class TestTraining:
         assert all(t.configuration.vps == 1 for t in tuned.progress.trials), "the user's choice was changed"
         assert tuned.progress.exchanges >= 2
         assert "tuned online" in tuned.explained or "being tuned" in tuned.explained
+
+    @pytest.mark.cpu
+    def test_products_round_as_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        axes = [Axis("virtual processors", ({"vps": 1}, {"vps": 2}), ordered=False)]
+        monkeypatch.setattr("vpps.tuning.autotune.cpu_axes", lambda vps: axes)
+        plain, tuned = (train(precision="bf16", batches=12, autotune=on) for on in (False, True))
+        assert plain.losses == tuned.losses
+        assert tuned.progress is not None
+        assert {t.configuration.precision for t in tuned.progress.trials} == {Precisions("bf16")}
 
     @pytest.mark.simt
     def test_begins_with_what_the_planner_chose_and_tries_groups_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
