@@ -16,13 +16,19 @@ AMPLE_REGISTERS = 128  # that weights take of a thread, at most, where some are 
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
 KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
 MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
-FRAGMENT_ROWS = 16  # slots of fragments have a multiple
+FRAGMENT_ROWS = 8  # slots of fragments have a multiple: of a last mma only half of the rows are kept
+PIECE_ROWS, PIECE_COLUMNS = 16, 4  # of fragments, and columns a lane, that go to or from the staging buffer at a time
 
 
 def stage_of(width: int, fragments: bool) -> int:
     """Floats from a vector in shared memory to the next, `width` of them taken. With fragments four vectors begin in
     different quarters of the banks, so that as many lanes of an mma's B operand find theirs at once."""
     return width + (8 - width) % 32 if fragments else width
+
+
+def floats_passed(rows: int, columns: int, element: ElementType) -> int:
+    """Floats of each thread that a slot's weights or gradients take in the staging buffer: all, or a piece."""
+    return rows * columns if element == FLOAT32 else min(rows, PIECE_ROWS) * min(columns, PIECE_COLUMNS)
 
 
 def sums_of(rows: int, tile: int, element: ElementType) -> int:
@@ -68,6 +74,11 @@ class KernelSlot:
     def floats(self) -> int:
         """Likewise, of its gradient."""
         return self.rows * self.columns
+
+    @property
+    def passed(self) -> int:
+        """Likewise, of what goes to or from the staging buffer at a time."""
+        return floats_passed(self.rows, self.columns, self.element)
 
     @property
     def end(self) -> int:
@@ -160,7 +171,7 @@ class Chip:
     @property
     def most(self) -> int:
         """Floats of each thread that a slot's weights or gradients take in the staging buffer, at most."""
-        return max((s.floats for s in self.slots), default=1)
+        return max((s.passed for s in self.slots), default=1)
 
     @property
     def has_fragments(self) -> bool:

@@ -109,7 +109,7 @@ class Room:
             self,
             widest=max(self.widest, shape.width),
             fragments=self.fragments or shape.element != FLOAT32,
-            largest=max(self.largest, shape.rows * shape.columns),
+            largest=max(self.largest, shape.passed),
             tallest=max(self.tallest, shape.slots * shape.rows),
         )
 
@@ -232,9 +232,7 @@ class Attempt:
         found = shapes(self.rows_owned(role), role.columns, self.request.limits.max_rows, role.matrix.element)
         thrifty = self.thrifty == "all" or (self.thrifty == "W" and not role.transposed)
         if self.flat:
-            # No slot of fragments is smaller than twice the vectors.
-            floats = {s: THREADS * s.rows * s.columns // (1 if s.element == FLOAT32 else 2) for s in found}
-            found = tuple(sorted(found, key=lambda s: floats[s] > self.tile * s.width))
+            found = tuple(sorted(found, key=lambda s: THREADS * s.passed > self.tile * s.width))
         return sorted(found, key=lambda s: s.registers) if thrifty else found
 
     def rows_owned(self, role: MatrixRole) -> int:
@@ -377,20 +375,8 @@ def _tiles(request: SlotRequest) -> Iterator[tuple[int, list[int | None]]]:
     if options.rpw is not None and not options.tile:
         fitting = [t for t in tiles if sums_carried(matrices, options.rpw, t) <= ACCUMULATORS]
         tiles = fitting or [tile_for(matrices, options.rpw)]
-    none = True
     for tile in tiles:
-        found: list[int | None] = [
-            rpw for rpw in rpws if options.rpw or sums_carried(matrices, rpw, tile) <= ACCUMULATORS
-        ]
-        if found:
-            yield tile, found
-            none = False
-    if none:
-        raise CapacityError(
-            f"tile={options.tile} with ownership='round-robin': the {rpws[0]} rows that tensor cores take at a time "
-            f"need more than {ACCUMULATORS} sums in each thread where they are of a matrix in float32; leave tile to "
-            "the planner"
-        )
+        yield tile, [rpw for rpw in rpws if options.rpw or sums_carried(matrices, rpw, tile) <= ACCUMULATORS]
 
 
 def _rpws(request: SlotRequest) -> list[int]:

@@ -259,7 +259,7 @@ def _room(onchip: OnChip) -> Room:
         chip.tile,
         max((slot.width for slot in chip.slots), default=0),
         chip.has_fragments,
-        max((slot.floats for slot in chip.slots), default=0),
+        max((slot.passed for slot in chip.slots), default=0),
         max((h.shape.slots * h.shape.rows for h in onchip.held if h.shape is not None), default=0),
         taken={tier: onchip.weights_in(tier) for tier in ON_CHIP},
     )

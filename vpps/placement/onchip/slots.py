@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.kernel.chip import FRAGMENT_ROWS, MMA_ROWS, MMA_VECTORS, WARPS
+from vpps.kernel.chip import FRAGMENT_ROWS, MMA_ROWS, MMA_VECTORS, WARPS, floats_passed
 from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 
 Ownership = Literal["aligned", "round-robin"]
@@ -77,6 +77,11 @@ class SlotShape:
         high = -(-self.rows // MMA_ROWS)
         of_columns = 2 * self.columns * (high * products * MMA + SLOW * (4 + conversions))
         return self.slots * (of_columns + SLOW * 4 * high) / MMA_VECTORS
+
+    @property
+    def passed(self) -> int:
+        """Floats of each thread of one of the slots that go to or from the staging buffer at a time."""
+        return floats_passed(self.rows, self.columns, self.element)
 
     @property
     def gradient(self) -> int:
