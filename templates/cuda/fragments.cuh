@@ -1,9 +1,10 @@
 // ---- slots of fragments: weights as tensor cores take them (PTX ISA, "Matrix fragments for mma.m16n8k16", "... m16n8k8")
 //
-// Such a slot has a multiple of 16 rows, and is multiplied by 8 vectors at a time; where there are fewer, one that is there
-// takes the place of the others, and what comes of those is dropped. Of 16 rows and 32 columns next to each other, which are
-// a warp's, a lane has two rows, 8 apart, and twice four columns: which of them is which term of a sum is free, so one load
-// brings four of a staged vector. As vectors lie a multiple of 32 floats and 8 apart, lanes find them in different banks.
+// Such a slot has a multiple of 8 rows. A lot of 16, of which the last one may have only the first 8, is multiplied by 8
+// vectors at a time; where there are fewer, one that is there takes the place of the others, and what comes of those is
+// dropped. Of 16 rows and 32 columns next to each other, which are a warp's, a lane has two rows, 8 apart, and twice four
+// columns: which of them is which term of a sum is free, so one load brings four of a staged vector. As vectors lie a multiple
+// of 32 floats and 8 apart, lanes find them in different banks.
 enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS = 2, TF32_PAIRS = 3 };  // KIND of a slot; a pair: a float32 as the sum of two tf32
 VP_DEVICE int row_of_lane() { return VP_OPAQUE(lane()) >> 2; }  // and the vector that it brings
 VP_DEVICE int column_of_lane(int t) { return 4 * (t + (t & 2)); }  // of 32, the first one of the t-th of 4 lanes; 8 on come others
@@ -47,10 +48,11 @@ VP_DEVICE void multiply(float (&sum)[4], const Factors<KIND, N> (&w)[2], const F
     }
 }
 
-// Of 16 rows and 16 columns, what multiplies as the transpose: two lots of 8 columns, where there were two of rows.
-template <int KIND> VP_DEVICE void transpose(const Factors<KIND, 4> (&w)[2], Factors<KIND, 4> (&to)[2])
+// Of 16 rows (HALVES = 2) or 8 and 16 columns, what multiplies as the transpose: two lots of 8 columns, of 16 rows.
+template <int HALVES, int KIND> VP_DEVICE void transpose(const Factors<KIND, 4> (&w)[2], Factors<KIND, 4> (&to)[2])
 {
-    VP_UNROLL for (int k = 0; k < 4; k++) {
+    if constexpr (HALVES == 1) to[0] = {}, to[1] = {};
+    VP_UNROLL for (int k = 0; k < 2 * HALVES; k++) {
         const int rows = k / 2, columns = k % 2;
         if constexpr (KIND == BF16_FRAGMENTS) {
             to[columns].of[rows] = transposed_halves(w[rows].of[columns]);
@@ -70,45 +72,77 @@ template <class S> struct Fragments {
     using Factor = Factors<S::KIND, 4>;
     using Words = Held<S, S::AT, S::IN_REGISTERS>;
     enum {
-        LOTS = S::R / 16,
+        EIGHTS = S::R / 8,  // of rows
+        LOTS = (EIGHTS + 1) / 2,
         STEPS = 2 * S::C,  // along a row, of 16 columns each
+        ACROSS = (S::C + PIECE_COLUMNS - 1) / PIECE_COLUMNS,  // pieces along a row
     };
+    VP_DEVICE static constexpr int halves(int lot) { return EIGHTS - 2 * lot < 2 ? 1 : 2; }
 
     // ---- weights: of 16 rows and 16 columns at a time words of both rows of a lane in turn, as they are multiplied
+    VP_DEVICE static constexpr int word_at(int eight, int step, int k)
+    {
+        const int lot = eight / 2, n = halves(lot);
+        return (lot * STEPS * 2 + step * n) * Factor::WORDS + k * n + eight % 2;
+    }
     template <int LOT, int STEP> VP_DEVICE static void read(const Store& store, Factor (&w)[2])
     {
-        for_numbers<2 * Factor::WORDS>([&](auto k) {
-            constexpr int FIRST = (LOT * STEPS + STEP) * 2 * Factor::WORDS;
-            w[k.VALUE % 2].of[k.VALUE / 2] = as_word(Words::template get<FIRST + k.VALUE>(store));
+        w[1] = {};
+        for_numbers<halves(LOT) * Factor::WORDS>([&](auto k) {
+            constexpr int HALF = k.VALUE % halves(LOT), WORD = k.VALUE / halves(LOT);
+            w[HALF].of[WORD] = as_word(Words::template get<word_at(2 * LOT + HALF, STEP, WORD)>(store));
         });
     }
-    // The block meets before the buffer is used again.
-    VP_DEVICE static void fill(Store& store, const float* buffer)
+    // Of a piece. The block meets before the buffer is used again.
+    template <int PIECE> VP_DEVICE static void fill(Store& store, const float* buffer)
     {
         __syncwarp();  // lanes have places of each other
-        const int mine = row_of_lane(), columns = column_of_lane(lane() & 3);
-        for_numbers<LOTS * STEPS * 2>([&](auto k) {
-            constexpr int ROW = k.VALUE % 2, FIRST = k.VALUE / 2 * 2 * Factor::WORDS + ROW;
-            const int step = k.VALUE / 2 % STEPS, row = k.VALUE / 2 / STEPS * 16 + ROW * 8;
+        const float* from = buffer + column_of_lane(lane() & 3);
+        const int row = row_of_lane();
+        for_numbers<2 * columns_of(PIECE)>([&](auto k) {
+            constexpr int K = k.VALUE, STEP = PIECE % ACROSS * 2 * PIECE_COLUMNS + K;
             Factor w;
-            w.round(Neighbours<0, 4>().load(buffer + place_of_row(row + mine, step / 2) + step % 2 * 8 + columns, 0).of);
+            w.round(Neighbours<0, 4>().load(from + place_of_row(PIECE, row, K / 2) + K % 2 * 8, 0).of);
             for_numbers<Factor::WORDS>([&](auto word) {
-                Words::template set<FIRST + 2 * word.VALUE>(store, as_float(w.of[word.VALUE]));
+                Words::template set<word_at(PIECE / ACROSS, STEP, word.VALUE)>(store, as_float(w.of[word.VALUE]));
             });
         });
     }
 
-    // ---- the same in a buffer, where it lies as that of other slots: where the warp's k-th 32 columns of a row begin
-    VP_DEVICE static int place_of_row(int row, int k)
+    // ---- a piece in a buffer, where it lies as what other slots have
+    VP_DEVICE static constexpr int columns_of(int piece)
     {
-        const int n = neighbours_at(S::C, k), first = k - k % n;
-        return (row * S::C + first) * THREADS + (n * warp() + k - first) * WARP;
+        const int rest = S::C - piece % ACROSS * PIECE_COLUMNS;
+        return rest < PIECE_COLUMNS ? rest : (int)PIECE_COLUMNS;
     }
-    // And there, what add_outer has in g[k], of a lane whose row is `mine`.
-    VP_DEVICE static int place_of_sum(int k, int mine)
+    // Where the warp's k-th 32 columns of a row begin.
+    VP_DEVICE static int place_of_row(int piece, int row, int k)
     {
-        const int row = k / 16 / S::C * 16 + k % 4 / 2 * 8 + mine;
-        return place_of_row(row, k / 16 % S::C) + (lane() & 3) * 8 + k % 2 * 4 + k % 16 / 4;
+        const int columns = columns_of(piece), n = neighbours_at(columns, k), first = k - k % n;
+        return (row * columns + first) * THREADS + (n * warp() + k - first) * WARP;
+    }
+    // Where add_outer has sums in g: of 8 rows and the c-th of 32 columns, the k-th of a lane.
+    VP_DEVICE static constexpr int sum_at(int eight, int c, int k)
+    {
+        const int lot = eight / 2, n = halves(lot);
+        return (lot * 16 * S::C + c * 8 * n) + (n == 2 ? k / 2 * 4 + eight % 2 * 2 + k % 2 : k);
+    }
+    // Calls f(k, place) for what add_outer has in g[k].
+    template <class T, class F> VP_DEVICE static void for_sums(T* buffer, int piece, F f)
+    {
+        for_numbers<EIGHTS * ACROSS>([&](auto number) {
+            if (number.VALUE == piece) for_sums_of<number.VALUE>(buffer, f);
+        });
+    }
+    template <int PIECE, class T, class F> VP_DEVICE static void for_sums_of(T* buffer, F f)
+    {
+        enum { EIGHT = PIECE / ACROSS, LOT = EIGHT / 2, N = halves(LOT), FIRST = PIECE % ACROSS * PIECE_COLUMNS };
+        const int t = lane() & 3, mine = row_of_lane();
+        for_numbers<8 * columns_of(PIECE)>([&](auto number) {
+            constexpr int C = number.VALUE / 8, K = number.VALUE % 8;
+            const int row = N == 2 ? mine : 2 * t + K % 2, column = N == 2 ? 8 * t + K % 2 * 4 + K / 2 : 4 * mine + K / 2;
+            f(Number<sum_at(EIGHT, FIRST + C, K)>(), buffer[place_of_row(PIECE, row, C) + column]);
+        });
     }
 
     // Times n staged vectors, 8 at most: `x` is the first of them, number `at` of its pass; the slot's rows begin at `first`.
@@ -128,7 +162,7 @@ template <class S> struct Fragments {
             });
         });
         float* to = sums.of(first + first_row<S>(VP_OPAQUE(warp())) + mine, at + 2 * t, along);
-        VP_UNROLL for (int k = 0; k < 4 * LOTS; k++)
+        VP_UNROLL for (int k = 0; k < 2 * EIGHTS; k++)
             if (2 * t + k % 2 < n) to[k / 2 * 8 + k % 2 * sums.rows] = sum[k / 4][k % 4];
     }
 
@@ -151,7 +185,7 @@ template <class S> struct Fragments {
             float sum[4] = {};
             for_numbers<LOTS>([&](auto lot) {
                 read<lot.VALUE, STEP>(store, w);
-                transpose(w, to);
+                transpose<halves(lot.VALUE)>(w, to);
                 multiply(sum, to, d[lot.VALUE]);
             });
             const int from = (warp() % S::W * S::C + STEP / 2) * WARP + STEP % 2 * 8 + column_of_lane(mine / 2) + mine % 2;
@@ -163,22 +197,26 @@ template <class S> struct Fragments {
     }
 
     // G += dy x^T for n vectors: `x` and `dy` are what the first of them has for the warp. Of 16 rows and 32 columns a lane has of
-    // both its rows 8 columns next to each other: twice four, which are of four products.
+    // both its rows 8 columns next to each other: twice four, which are of four products. Of a lot of 8 rows it has two rows and
+    // four columns next to each other, of two products x dy^T.
     VP_DEVICE static void add_outer(const float* x, const float* dy, int apart, int n, float (&g)[S::R * S::C])
     {
         const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane();
         const auto dy_of = [&](int v, int r) { return v < n ? dy[v * apart + r + mine] : 0.f; };
         VP_ROLLED for (int first = 0; first < n; first += 8) {
             const int v = first + t;  // and the fourth one after it
-            Factors<S::KIND, 2> d[LOTS][2], e;
-            VP_UNROLL for (int k = 0; k < 2 * LOTS; k++) d[k / 2][k % 2].round({dy_of(v, 8 * k), dy_of(v + 4, 8 * k)});
+            Factors<S::KIND, 2> d[LOTS][2], e[2];
+            VP_UNROLL for (int k = 0; k < EIGHTS; k++) d[k / 2][k % 2].round({dy_of(v, 8 * k), dy_of(v + 4, 8 * k)});
             const float *one = x + least(v, n - 1) * STAGE + 4 * mine, *other = x + least(v + 4, n - 1) * STAGE + 4 * mine;
             VP_UNROLL for (int c = 0; c < S::C; c++) {
                 const auto a = Neighbours<0, 4>().load(one + c * WARP, 0), b = Neighbours<0, 4>().load(other + c * WARP, 0);
                 VP_UNROLL for (int j = 0; j < 4; j++) {
-                    e.round({a.of[j], b.of[j]});
-                    VP_UNROLL for (int lot = 0; lot < LOTS; lot++) {
-                        multiply((float(&)[4])g[((lot * S::C + c) * 4 + j) * 4], d[lot], e);
+                    e[j % 2].round({a.of[j], b.of[j]});
+                    VP_UNROLL for (int lot = 0; lot < EIGHTS / 2; lot++)
+                        multiply((float(&)[4])g[((lot * S::C + c) * 4 + j) * 4], d[lot], e[j % 2]);
+                    if (EIGHTS % 2 && j % 2) {
+                        float* to = g + (LOTS - 1) * 16 * S::C + c * 8 + j / 2 * 4;
+                        multiply((float(&)[4])*to, e, d[LOTS - 1][0]);
                     }
                 }
             }

@@ -107,7 +107,7 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
 #endif
 
 #if VP_PASSES
-// Where the chip does not keep gradients: finish(s) is called for slot after slot, its gradients in slot_memory(), with as
+// Where the chip does not keep gradients: finish is called for piece after piece, its gradients in slot_memory(), with as
 // many passes over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's
 // weights (ROOM, of fragments): nothing is multiplied by them any more, and the update has them in memory.
 template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
@@ -135,16 +135,20 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
                 }
             });
         });
-        for_slots<0>({s, s + 1}, [&](auto slot, int) {
-            using S = decltype(slot);
-            if constexpr (S::TRAINED) Values<S>::Sums::drain(vp.store, slot_memory());
-        });
-        if (accumulate)
-            for_elements(owned, slots, s, (int)i.columns, [&](float& sum, int row, int column) {
-                if (row >= 0) sum = vp.pool[i.gradient + (size_t)row * i.columns + column] + sum;
+        Piece p(slots, s);
+        do {
+            if (!p.is_owned(owned)) break;
+            for_slots<0>({s, s + 1}, [&](auto slot, int) {
+                using S = decltype(slot);
+                if constexpr (S::TRAINED) Values<S>::Sums::drain(vp.store, slot_memory(), p.number);
             });
-        finish(owned, s);
-        __syncthreads();
+            if (accumulate)
+                for_elements(owned, p, (int)i.columns, [&](float& sum, int row, int column) {
+                    if (row >= 0) sum = vp.pool[i.gradient + (size_t)row * i.columns + column] + sum;
+                });
+            finish(owned, p);
+            __syncthreads();
+        } while (p.next());
     }
 }
 #endif
@@ -166,27 +170,28 @@ VP_ROUTINE void held_outer(Vp& vp, const Outer& i)
     if (keeps(slots)) return keep_outer(vp, i, slots);
 #endif
 #if VP_PASSES
-    outer_in_passes(vp, i, slots, [&](const Owned& owned, int s) {
-        for_elements(owned, slots, s, (int)i.columns, [&](float g, int row, int column) {
+    outer_in_passes(vp, i, slots, [&](const Owned& owned, const Piece& p) {
+        for_elements(owned, p, (int)i.columns, [&](float g, int row, int column) {
             if (row >= 0) vp.pool[i.gradient + (size_t)row * i.columns + column] = g;
         });
     });
 #endif
 }
 
-// The gradient of a slot to slot_memory(), where each thread has its own: from where the chip keeps it, or from memory.
-template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, Range slots, int s)
+// The gradient of a piece to slot_memory(), where each thread has its own: from where the chip keeps it, or from memory.
+template <class Args>
+VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, Range slots, const Piece& p)
 {
     const bool none = i.head.flags & NO_GRADIENT;
     if (!none && keeps(slots)) {
-        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+        for_slots<0>({p.s, p.s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory());
+            if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory(), p.number);
         });
         return;
     }
     const float* g = vp.pool + i.gradient;
-    for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
+    for_elements(owned, p, (int)i.columns, [&](float& place, int row, int column) {
         if (VP_PASSES && row >= 0 && !VP_OPAQUE(none)) copy_async4(&place, g + (size_t)row * i.columns + column);
         else place = 0.f;
     });
@@ -198,9 +203,14 @@ template <class Args, class F> VP_DEVICE void for_gradients_in_slots(Vp& vp, con
 {
     const Owned owned(vp, i.head);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        bring_gradient(vp, i, owned, slots, s);
-        for_elements(owned, slots, s, (int)i.columns, [&](float g, int row, int column) {
-            if (row >= 0) f(g, row, column);
-        });
+        Piece p(slots, s);
+        do {
+            if (!p.is_owned(owned)) break;
+            bring_gradient(vp, i, owned, slots, p);
+            for_elements(owned, p, (int)i.columns, [&](float g, int row, int column) {
+                if (row >= 0) f(g, row, column);
+            });
+            if (FRAGMENTS) __syncthreads();  // what is a thread's place in one piece may be another's in the next one
+        } while (p.next());
     }
 }

@@ -33,6 +33,12 @@ template <class S> struct Shape {
     enum { GROUPS = WARPS / S::W, ROWS = S::R * GROUPS };
 };
 template <class S> struct Fragments;  // what a slot has whose KIND is not 0 (cuda/fragments.cuh)
+template <int S> constexpr bool fragments_from()
+{
+    if constexpr (S < VP_SLOTS) return Slot<S>::KIND || fragments_from<S + 1>();
+    else return false;
+}
+enum { FRAGMENTS = fragments_from<0>() };  // whether some slots have them
 // With how many columns next to each other the c-th of a lane's comes, where a lane has so many.
 VP_DEVICE constexpr int neighbours_at(int columns, int c) { return c < columns / 4 * 4 ? 4 : c < columns / 2 * 2 ? 2 : 1; }
 template <class S> VP_DEVICE int column_of(int c)
@@ -88,22 +94,21 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
         for_numbers<N>([&](auto k) { set<k.VALUE>(store, v[k.VALUE]); });
     }
     // By way of a buffer in shared memory, one after the other: N values on their way would need N registers more.
-    VP_DEVICE static void fill(Store& store, const float* buffer)
+    VP_DEVICE static void fill(Store& store, const float* buffer, int piece = 0)
     {
-        exchange(buffer, [&](auto k, const float& place) { set<k.VALUE>(store, place); });
+        exchange(buffer, piece, [&](auto k, const float& place) { set<k.VALUE>(store, place); });
     }
-    VP_DEVICE static void drain(const Store& store, float* buffer)
+    VP_DEVICE static void drain(const Store& store, float* buffer, int piece)
     {
-        exchange(buffer, [&](auto k, float& place) { place = get<k.VALUE>(store); });
+        exchange(buffer, piece, [&](auto k, float& place) { place = get<k.VALUE>(store); });
     }
-    template <class T, class F> VP_DEVICE static void exchange(T* buffer, F f)
+    template <class T, class F> VP_DEVICE static void exchange(T* buffer, int piece, F f)
     {
         if constexpr (S::KIND == 0) {
             for_numbers<N>([&](auto k) { f(k, buffer[place_of<S::C>(k.VALUE)]); });
         } else {
             __syncwarp();  // lanes have places of each other
-            const int mine = VP_OPAQUE(lane()) >> 2;
-            for_numbers<N>([&](auto k) { f(k, buffer[Fragments<S>::place_of_sum(k.VALUE, mine)]); });
+            Fragments<S>::for_sums(buffer, piece, f);
             __syncwarp();
         }
     }
@@ -173,34 +178,85 @@ struct Geometry : SlotShape {
 };
 VP_DEVICE Geometry shape_of(int s) { return {SHAPES[s]}; }
 
-// Calls f(places, row, column, n, inside) for what this thread holds of a slot: n columns next to each other, of which the
-// matrix has `inside`. They have n places side by side in shared memory, by way of which values go to and from registers
+// What is in slot_memory() of a slot at a time: all of it, or of fragments, for which the room need not suffice, 8 rows (of
+// each group of warps) and 4 columns (of each lane).
+enum { PIECE_ROWS = 8, PIECE_COLUMNS = 4 };
+struct Piece {
+    Geometry slot;
+    int s, first_slot, number = 0, first_row = 0, first_column = 0, rows, columns;
+
+    // The first one of slot s.
+    VP_DEVICE Piece(Range slots, int s) : slot(shape_of(s)), s(s), first_slot(slots.first)
+    {
+        rows = slot.rows, columns = slot.columns;
+        if constexpr (FRAGMENTS)
+            for_slots<0>({s, s + 1}, [&](auto slot, int) {
+                if (decltype(slot)::KIND) rows = PIECE_ROWS, columns = least(PIECE_COLUMNS, columns);
+            });
+    }
+    // Whether there is a next one: it is that.
+    VP_DEVICE bool next()
+    {
+        if constexpr (!FRAGMENTS) return false;
+        first_column += columns, number++;
+        if (first_column >= slot.columns) first_column = 0, first_row += rows;
+        columns = least(PIECE_COLUMNS, slot.columns - first_column);
+        return first_row < slot.rows;
+    }
+    // The same, with its slot's shape looked up anew: from one use to the next registers need not hold it.
+    VP_DEVICE Piece again() const
+    {
+        Piece p = *this;
+        p.slot = shape_of(s);
+        if (!FRAGMENTS) p.rows = p.slot.rows, p.columns = p.slot.columns;
+        return p;
+    }
+    VP_DEVICE int slot_number() const { return s - first_slot; }
+    // How many of its rows the warp has; those behind them are not owned.
+    VP_DEVICE int there(const Owned& owned) const
+    {
+        return FRAGMENTS ? least(rows, owned.count - slot.row(slot_number(), first_row)) : rows;
+    }
+    // Whether the block has any, as it has of what is no fragments; then it has some of the pieces before this one, too.
+    VP_DEVICE bool is_owned(const Owned& owned) const
+    {
+        return !FRAGMENTS || slot_number() * slot.all_rows() + first_row < owned.count;
+    }
+};
+
+// Calls f(places, row, column, n, inside) for what this thread holds of rows of a piece: n columns next to each other, of which
+// the matrix has `inside`. They have n places side by side in shared memory, by way of which values go to and from registers
 // (Values), so that f is there once and not for each register.
-template <class F>
-VP_DEVICE void for_places_of_slot(const Owned& owned, const Geometry& g, int number, int from, int to, int columns, F f)
+template <class F> VP_DEVICE void for_places_of_piece(const Owned& owned, const Piece& p, int from, int to, int columns, F f)
 {
-    float* places = slot_memory() + from * g.columns * THREADS;
-    VP_ROLLED for (int r = from; r < to; r++, places += g.columns * THREADS) {
-        const int row = owned.row(g.row(number, r));
+    const int number = p.slot_number();
+    float* places = slot_memory() + from * p.columns * THREADS;
+    VP_ROLLED for (int r = from; r < to; r++, places += p.columns * THREADS) {
+        const int row = owned.row(p.slot.row(number, p.first_row + r));
         int n = 0;
-        VP_ROLLED for (int c = 0; c < g.columns; c += n) {
-            n = neighbours_at(g.columns, c);
-            const int column = (warp() % g.warps * g.columns + c) * WARP + n * lane();
+        VP_ROLLED for (int c = 0; c < p.columns; c += n) {
+            n = neighbours_at(p.columns, c);
+            const int column = (warp() % p.slot.warps * p.slot.columns + p.first_column + c) * WARP + n * lane();
             f(places + c * THREADS + n * thread(), row, column, n, row < 0 ? 0 : most(0, least(n, columns - column)));
         }
     }
 }
 
-// Calls f(place, row, column) for each value, with row -1 beyond the matrix.
-template <class F>
-VP_DEVICE void for_elements(const Owned& owned, const Geometry& g, int number, int from, int to, int columns, F f)
+// Calls f(place, row, column) for each value, with row -1 beyond the matrix; of fragments not for rows that are not owned.
+template <class F> VP_DEVICE void for_elements(const Owned& owned, const Piece& piece, int columns, F f)
 {
-    for_places_of_slot(owned, g, number, from, to, columns, [&](float* places, int row, int column, int n, int inside) {
+    const Piece p = piece.again();
+    for_places_of_piece(owned, p, 0, p.there(owned), columns, [&](float* places, int row, int column, int n, int inside) {
         VP_ROLLED for (int k = 0; k < n; k++) f(places[k], k < inside ? row : -1, column + k);
     });
 }
-template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, F f)
+// Zeros for rows that are not owned, in places from `places` on.
+VP_DEVICE void clear_rest(const Owned& owned, const Piece& p, float* places)
 {
-    const Geometry g = shape_of(s);
-    for_elements(owned, g, s - slots.first, 0, g.rows, columns, f);
+    const int end = p.rows * p.columns;
+    int n = 0;
+    VP_ROLLED for (int k = most(0, p.there(owned)) * p.columns; k < end; k += n) {
+        n = neighbours_at(p.columns, k % p.columns);
+        VP_ROLLED for (int j = 0; j < n; j++) places[k * THREADS + n * thread() + j] = 0.f;
+    }
 }

@@ -2,55 +2,63 @@
 
 // New weights from slot_memory() into the transpose: lanes side by side take rows that lie side by side there, as far as
 // this virtual processor owns such rows, so that they write to the same sectors.
-template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& i, const Owned& owned, Range slots, int s)
+template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& i, const Owned& owned, const Piece& piece)
 {
-    const Geometry g = shape_of(s);
-    const int first = (s - slots.first) * g.all_rows(), count = least(g.all_rows(), owned.count - first);
+    const Piece p = piece.again();
+    const Geometry& g = p.slot;
+    const int first = p.slot_number() * g.all_rows() + p.first_row;
+    const int count = least(WARPS / g.warps * p.rows, owned.count - first);
     const int beside = most(1, least(owned.turn ? owned.turn : owned.units, count));
     const int worker = small_quotient(thread(), beside), workers = small_quotient(THREADS, beside);
+    const int across = FRAGMENTS ? g.warps * p.columns * WARP : (int)i.columns;
     __syncthreads();
     VP_ROLLED for (int k = thread() - worker * beside; k < count; k += beside) {
-        const int row = worker < workers ? owned.row(first + k) : -1, group = small_quotient(k, g.rows);
+        const int apart = FRAGMENTS ? small_quotient(k, p.rows) * (g.rows - p.rows) : 0;
+        const int row = worker < workers ? owned.row(first + k + apart) : -1, group = small_quotient(k, p.rows);
         if (row < 0) continue;
-        const float* from = slot_memory() + (k - group * g.rows) * g.columns * THREADS;
+        const float* from = slot_memory() + (k - group * p.rows) * p.columns * THREADS;
         float* to = vp.pool + i.transposed + row;
-        VP_ROLLED for (int column = worker; column < (int)i.columns; column += workers) {
-            const int p = small_quotient(column, g.columns * WARP), rest = column - p * g.columns * WARP;  // of a warp
-            const int c = rest / WARP, n = neighbours_at(g.columns, c), first = c & -n;
+        VP_ROLLED for (int at = worker; at < across; at += workers) {
+            const int w = small_quotient(at, p.columns * WARP), rest = at - w * p.columns * WARP;  // of a warp
+            const int column = FRAGMENTS ? at + (w * (g.columns - p.columns) + p.first_column) * WARP : at;
+            if (FRAGMENTS && column >= (int)i.columns) break;
+            const int c = rest / WARP, n = neighbours_at(p.columns, c), first = c & -n;
             // The thread that has it is that of a lane with n columns.
-            to[(size_t)column * i.head.width] = from[first * THREADS + n * (group * g.warps + p) * WARP + rest - first * WARP];
+            to[(size_t)column * i.head.width] = from[first * THREADS + n * (group * g.warps + w) * WARP + rest - first * WARP];
         }
     }
 }
 
-// Floats of a thread that the step of a slot takes in slot_memory(), in the largest slot: its gradients, and a row of `each`
-// floats for every weight.
+// Floats of a thread that the step of a piece takes in slot_memory(), at most: its gradients, and a row of `each` floats for every
+// weight.
 template <int S> constexpr int most_for_step(int each)
 {
     if constexpr (S < VP_SLOTS) {
-        const int mine = Slot<S>::TRAINED ? (Slot<S>::R + each) * Slot<S>::C : 0, others = most_for_step<S + 1>(each);
+        const int rows = Slot<S>::KIND ? PIECE_ROWS : Slot<S>::R, c = Slot<S>::C;
+        const int columns = Slot<S>::KIND && c > PIECE_COLUMNS ? PIECE_COLUMNS : c;
+        const int mine = Slot<S>::TRAINED ? (rows + each) * columns : 0, others = most_for_step<S + 1>(each);
         return mine > others ? mine : others;
     } else {
         return 0;
     }
 }
 
-// The steps of the weights of a slot. Their gradients are in slot_memory(); weights and moments come to what is left of it
+// The steps of the weights of a piece. Their gradients are in slot_memory(); weights and moments come to what is left of it
 // by copies all in flight at once, of as many rows as there is room for (where for none they are read one by one).
 template <class Rule, class Args>
-VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const Owned& owned, Range slots, int s)
+VP_DEVICE void step_of_piece(const Vp& vp, const Args& i, const Hyper& h, const Owned& owned, const Piece& piece)
 {
     const Weights at = weights_of(vp, i);
-    const Geometry g = shape_of(s);
+    const Piece p = piece.again();
     const bool by_fours = ((i.weights | i.moment0 | i.moment1 | i.columns) & 3) == 0;
     enum { COPIES = VP_STAGED / THREADS >= most_for_step<0>(1 + Rule::MOMENTS) };
-    const int columns = (int)i.columns, held = g.rows * g.columns;
-    const int rows = COPIES ? small_quotient(VP_STAGED / THREADS - held, (1 + Rule::MOMENTS) * g.columns) : g.rows;
-    const int apart = rows * g.columns * THREADS;  // weights, first moments and second moments
-    VP_ROLLED for (int from = 0; from < g.rows; from += rows) {
-        const int to = least(from + rows, g.rows), shift = (held - from * g.columns) * THREADS;
+    const int columns = (int)i.columns, held = p.rows * p.columns, there = p.there(owned);
+    const int rows = COPIES ? small_quotient(VP_STAGED / THREADS - held, (1 + Rule::MOMENTS) * p.columns) : p.rows;
+    const int apart = rows * p.columns * THREADS;  // weights, first moments and second moments
+    VP_ROLLED for (int from = 0; from < there; from += rows) {
+        const int to = least(from + rows, there), shift = (held - from * p.columns) * THREADS;
         VP_ROLLED for (int copies = COPIES; copies >= 0; copies--) {
-            for_places_of_slot(owned, g, s - slots.first, from, to, columns, [&](float* places, int row, int column, int, int inside) {
+            for_places_of_piece(owned, p, from, to, columns, [&](float* places, int row, int column, int, int inside) {
                 const int k = row * columns + column;
                 float* here = places + shift;
                 const auto for_state = [&](auto f) {  // what comes and goes: where it is meanwhile, and where it lies
@@ -89,7 +97,7 @@ VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const O
             copy_async_wait();  // for weights and moments
         }
     }
-    store_transposed(vp, i, owned, slots, s);
+    store_transposed(vp, i, owned, p);
 }
 
 template <class Rule> VP_ROUTINE void held_outer_update(Vp& vp, const OuterUpdate& i)
@@ -99,7 +107,7 @@ template <class Rule> VP_ROUTINE void held_outer_update(Vp& vp, const OuterUpdat
     const Hyper h = hyper_of(vp, i.hyper);
     const Range slots = slots_of(i.matrix);
     VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(i.head.flags & ACCUMULATE) + 1);)  // the transpose
-    outer_in_passes(vp, i, slots, [&](const Owned& owned, int s) { step_of_slot<Rule>(vp, i, h, owned, slots, s); });
+    outer_in_passes(vp, i, slots, [&](const Owned& owned, const Piece& p) { step_of_piece<Rule>(vp, i, h, owned, p); });
 #endif
 }
 
@@ -111,9 +119,13 @@ template <class Rule> VP_ROUTINE void held_update_matrix(Vp& vp, const UpdateMat
     VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(from_memory) + 1);)  // the transpose
     const Owned owned(vp, i.head);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        bring_gradient(vp, i, owned, slots, s);
-        step_of_slot<Rule>(vp, i, h, owned, slots, s);
-        __syncthreads();
+        Piece p(slots, s);
+        do {
+            if (!p.is_owned(owned)) break;
+            bring_gradient(vp, i, owned, slots, p);
+            step_of_piece<Rule>(vp, i, h, owned, p);
+            __syncthreads();
+        } while (p.next());
     }
 }
 
@@ -154,17 +166,20 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
     const Owned owned(vp, i.head);
     const Range slots = slots_of(i.matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
-            if (row >= 0) copy_async4(&place, vp.pool + i.gradient + (size_t)row * i.columns + column);
-            else place = 0.f;
-        });
-        copy_async_wait();
-        for_slots<0>({s, s + 1}, [&](auto slot, int) {
-            using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0) {
-                Values<S>::Gradient::fill(vp.store, slot_memory());
-            }
-        });
+        Piece p(slots, s);
+        do {
+            for_elements(owned, p, (int)i.columns, [&](float& place, int row, int column) {
+                if (row >= 0) copy_async4(&place, vp.pool + i.gradient + (size_t)row * i.columns + column);
+                else place = 0.f;
+            });
+            if (FRAGMENTS) clear_rest(owned, p, slot_memory());
+            copy_async_wait();
+            for_slots<0>({s, s + 1}, [&](auto slot, int) {
+                using S = decltype(slot);
+                if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::fill(vp.store, slot_memory(), p.number);
+            });
+            if (FRAGMENTS) __syncthreads();
+        } while (p.next());
     }
 #endif
 }

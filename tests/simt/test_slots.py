@@ -71,6 +71,15 @@ def unevenly_dealt() -> Network:
     return models.layers((70, 40), (9, 33), (130, 20), n=9)
 
 
+def wide_and_tall() -> Network:
+    return models.layers((30, 170), (20, 24))
+
+
+def goes_by_pieces(onchip: OnChip) -> bool:
+    """Whether some fragments are larger than what they pass through, and of more than four columns a lane."""
+    return any(s.rows * s.columns * 256 > onchip.chip.staged and s.columns == 6 for s in onchip.chip.slots)
+
+
 CASES: dict[str, Case] = {
     "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "overlay", paper=True),
     "tagger": Case(models.tagger, 3, Options(), lambda c: "registers" in tiers(c)),
@@ -187,12 +196,15 @@ FRAGMENTS: dict[str, Case] = {
         some_square, 1, Options(gradients="passes"), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="tf32"
     ),
     "many slots in passes, round-robin": Case(
-        unevenly_dealt, 1, Options(ownership="round-robin", rpw=16, gradients="passes", transposed="atomic"),
+        unevenly_dealt, 1, Options(ownership="round-robin", rpw=8, gradients="passes", transposed="atomic"),
         lambda c: max(len(held.slots) for held in c.held) > 1 and c.chip.turns, precision="bf16",
     ),
     "many slots, round-robin": Case(
         unevenly_dealt, 1, Options(ownership="round-robin", rpw=16),
         lambda c: max(len(held.slots) for held in c.held) > 1, precision="tf32",
+    ),
+    "pieces of what is wide": Case(
+        wide_and_tall, 1, Options(ownership="round-robin", rpw=24), goes_by_pieces, precision="bf16"
     ),
     "tile 2": Case(some_square, 3, Options(tile=2), lambda c: c.chip.tile == 2, precision="bf16"),
     "fewer rows than 16": Case(
@@ -243,6 +255,23 @@ def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multip
             onchip = handle._engine.arrangement.onchip
             assert onchip is not None
             assert {m.name for m in onchip.matrices} == held
+    for p in network.model:
+        assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
+
+
+@pytest.mark.parametrize("rpw, strategy", [(8, "overlay"), (16, "passes")])
+def test_slots_are_trained_piece_by_piece(rpw: int, strategy: Literal["overlay", "passes"]) -> None:
+    network = wide_and_tall()
+    rule = vpps.Adam(lr=0.01, eps=1e-3)
+    witness = ReferenceTraining(network.model, rule, clip_norm=0.1)
+    options = Options(ownership="round-robin", rpw=rpw, gradients=strategy)
+    with vpps.Handle(network.model, rule, vps=1, clip_norm=0.1, onchip=options, precision="3xtf32") as handle:
+        for seed in range(4):
+            handle.fb(*network.batch(seed), accumulate=seed == 1)
+            witness.fb(*network.batch(seed), accumulate=seed == 1)
+        onchip = handle._engine.arrangement.onchip
+        assert onchip is not None
+        assert goes_by_pieces(onchip)
     for p in network.model:
         assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
 
