@@ -66,6 +66,17 @@ def no_script_is_verified_twice() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated kernels are not optimised where tests have kernels of their own and launch them a few times. What users
+    have is in tests/simt, tests/zoo and others."""
+    if request.path.parts[len(Path(__file__).parts) - 1] in ("compiler", "engine", "tuning"):
+        from vpps.kernel import simt_compiler
+
+        flags = ["-O0" if flag == "-O1" else flag for flag in simt_compiler.KERNEL_FLAGS]
+        monkeypatch.setattr(simt_compiler, "KERNEL_FLAGS", tuple(flags))
+
+
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Emulated kernels know what the end of a launch may need from the start: none is compiled a second time for it.

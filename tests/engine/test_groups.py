@@ -20,6 +20,7 @@ from vpps.runtime.choice import make_machine
 from vpps.runtime.machine import Wanted
 from vpps.runtime.simt import SimtMachine
 
+pytestmark = pytest.mark.usefixtures("roomy_kernels")
 WIDTH, CLASSES, WORDS = 8, 3, 6
 GROUPS = (1, 2, 4)
 
@@ -243,7 +244,6 @@ def test_random_graphs_agree_with_the_reference(
 
 
 @pytest.mark.simt
-@pytest.mark.usefixtures("roomy_kernels")
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | None) -> None:
