@@ -1,10 +1,13 @@
-// Calls f for the numbers below N, which are known when compiling: registers have no addresses.
+// Calls f for the numbers from K to N, which are known when compiling: registers have no addresses. By halves: NVRTC takes
+// templates inside each other 200 deep at most.
 template <int K> struct Number { enum { VALUE = K }; };
 template <int N, int K = 0, class F> __device__ __forceinline__ void for_numbers(F f)
 {
-    if constexpr (K < N) {
+    if constexpr (N - K > 1) {
+        for_numbers<(N + K) / 2, K>(f);
+        for_numbers<N, (N + K) / 2>(f);
+    } else if constexpr (N > K) {
         f(Number<K>());
-        for_numbers<N, K + 1>(f);
     }
 }
 
