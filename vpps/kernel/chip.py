@@ -17,8 +17,8 @@ RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates 
 KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
 MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
 FRAGMENT_ROWS = 8  # slots of fragments have a multiple: of a last mma only half of the rows are kept
-# Rows of fragments, and columns a lane, that the staging buffer has room for: half of them pass at a time, gradients beside
-# weights and moments of their step.
+# Rows of fragments, and columns a lane, that the staging buffer has room for: half of them pass at a time, gradients
+# beside weights and moments of their step.
 PIECE_ROWS, PIECE_COLUMNS = 16, 4
 
 
