@@ -14,9 +14,23 @@ struct Rounding {
         const float bf16 = as_float(bf16_pair(0.f, x) & 0xffff0000u), tf32 = as_float(tf32_of(x) & ~0x1fffu);
         return flags & BF16 ? bf16 : flags & TF32 ? tf32 : x;
     }
+    // Several together: a question what to do, and two of bf16 at a time.
+    template <int N> VP_DEVICE void all(float (&x)[N]) const
+    {
+        if (VP_OPAQUE(flags) & BF16) {
+            VP_UNROLL for (int k = 0; k < N; k += 2) {
+                const Word pair = bf16_pair(x[k], x[least(k + 1, N - 1)]);
+                x[k] = as_float(pair << 16);
+                if (k + 1 < N) x[k + 1] = as_float(pair & 0xffff0000u);
+            }
+        } else if (VP_OPAQUE(flags) & TF32) {
+            VP_UNROLL for (int k = 0; k < N; k++) x[k] = as_float(tf32_of(x[k]) & ~0x1fffu);
+        }
+    }
 #else
     VP_DEVICE explicit Rounding(const Head&) {}
     VP_DEVICE float operator()(float x) const { return x; }
+    template <int N> VP_DEVICE void all(float (&)[N]) const {}
 #endif
 };
 
@@ -57,8 +71,10 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             const float* from[MEMORY_VECTORS];
             VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
             VP_TWICE for (int c = lane(); c < width; c += WARP) {
-                const float e = rounded(w[c]);
-                VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, rounded(from[v][c]), sum[v]);
+                float e[MEMORY_VECTORS + 1] = {w[c]};
+                VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) e[v + 1] = from[v][c];
+                rounded.all(e);
+                VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e[0], e[v + 1], sum[v]);
             }
             w += width;
         }
@@ -106,7 +122,8 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
                         const int r = least(v + j, v1 - 1);
                         dy[j] = i.dy.row(r)[row], e[j] = x.row(r)[column - first];
                     }
-                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) sum = v + j < v1 ? fma_(rounded(dy[j]), rounded(e[j]), sum) : sum;
+                    rounded.all(dy), rounded.all(e);
+                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) sum = v + j < v1 ? fma_(dy[j], e[j], sum) : sum;
                 }
             }
             scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;
