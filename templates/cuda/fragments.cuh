@@ -5,6 +5,9 @@
 // dropped. Of 16 rows and 32 columns next to each other, which are a warp's, a lane has two rows, 8 apart, and twice four
 // columns: which of them is which term of a sum is free, so one load brings four of a staged vector. As vectors lie a multiple
 // of 32 floats and 8 apart, lanes find them in different banks.
+// Whether vectors may be multiplied where they lie in memory. For sm_120 compilers spill: of what is on its way there, and of
+// tf32, which takes twice as many registers as bf16 (NVRTC 13.5).
+#define VP_IN_PLACE (VP_AMPLE && __CUDA_ARCH__ < 1000)
 enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS = 2, TF32_PAIRS = 3 };  // KIND of a slot; a pair: a float32 as the sum of two tf32
 VP_DEVICE int row_of_lane() { return VP_OPAQUE(lane()) >> 2; }  // and the vector that it brings
 VP_DEVICE int column_of_lane(int t) { return 4 * (t + (t & 2)); }  // of 32, the first one of the t-th of 4 lanes; 8 on come others
@@ -67,6 +70,15 @@ template <int HALVES, int KIND> VP_DEVICE void transpose(const Factors<KIND, 4> 
         }
     }
 }
+
+// Whether slots multiply vectors where they lie in memory: there are registers for what a lane needs of them.
+template <class S> constexpr bool MULTIPLIES_IN_MEMORY = S::KIND == BF16_FRAGMENTS && S::C <= 5;
+template <int S> VP_DEVICE constexpr bool all_multiply_in_memory()
+{
+    if constexpr (S == VP_SLOTS) return true;
+    else return MULTIPLIES_IN_MEMORY<Slot<S>> && all_multiply_in_memory<S + 1>();
+}
+constexpr bool ALL_MULTIPLY_IN_MEMORY = all_multiply_in_memory<0>();
 
 template <class S> struct Fragments {
     using Factor = Factors<S::KIND, 4>;
@@ -164,6 +176,55 @@ template <class S> struct Fragments {
         float* to = sums.of(first + first_row<S>(VP_OPAQUE(warp())) + mine, at + 2 * t, along);
         VP_UNROLL for (int k = 0; k < 2 * EIGHTS; k++)
             if (2 * t + k % 2 < n) to[k / 2 * 8 + k % 2 * sums.rows] = sum[k / 4][k % 4];
+    }
+
+    // Times n vectors of a pass where they lie in memory, 8 at a time; those of the next turn come meanwhile.
+    template <class X, class Sums>
+    VP_DEVICE static void product(const Store& store, const X& x, int n, int first, const Sums& sums)
+    {
+        if (x.aligned) product_in_memory<4>(store, x, n, first, sums);
+        else product_in_memory<1>(store, x, n, first, sums);
+    }
+    template <int BESIDE, class X, class Sums>
+    VP_DEVICE static void product_in_memory(const Store& store, const X& x, int n, int first, const Sums& sums)
+    {
+        enum { CHAINS = LOTS == 1 && STEPS > 4 ? 2 : 1 };  // a product waits for the one before it of the same sums
+        const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane(), w = VP_OPAQUE(warp());
+        float ahead[STEPS][4];
+        const auto load = [&](int at) {
+            const Word from = __shfl_sync(~0u, at & WARP ? x.found[1] : x.found[0], (at + mine) & (WARP - 1));
+            const float* vector = x.pieces.vp.pool + (from + (Word)column_of_lane(t));
+            VP_UNROLL for (int k = 0; k < STEPS; k++)
+                VP_UNROLL for (int j = 0; j < 4; j += BESIDE) {
+                    const auto e = Neighbours<0, BESIDE>().load(vector + k / 2 * WARP + k % 2 * 8 + j, 0);
+                    VP_UNROLL for (int i = 0; i < BESIDE; i++) ahead[k][j + i] = e.of[i];
+                }
+        };
+        load(0);
+        float* to = sums.of(first + first_row<S>(w) + mine, 2 * t, w % S::W);  // there is room for eight, however few are left
+        int at = 0;
+        bool more;
+        do {
+            Factor e[STEPS], rows[2];
+            VP_UNROLL for (int k = 0; k < STEPS; k++) e[k].round(ahead[k]);
+            at += 8;
+            more = VP_AGREED(at < n);
+            if (more) load(at);
+            float sum[LOTS][CHAINS][4] = {};
+            for_numbers<STEPS>([&](auto step) {
+                constexpr int STEP = step.VALUE;
+                for_numbers<LOTS>([&](auto lot) {
+                    read<lot.VALUE, STEP>(store, rows);
+                    multiply(sum[lot.VALUE][STEP % CHAINS], rows, e[STEP]);
+                });
+            });
+            VP_UNROLL for (int k = 0; k < 2 * EIGHTS; k++) {
+                float all = sum[k / 4][0][k % 4];
+                VP_UNROLL for (int chain = 1; chain < CHAINS; chain++) all += sum[k / 4][chain][k % 4];
+                to[k / 2 * 8 + k % 2 * sums.rows] = all;
+            }
+            to += 8 * sums.rows;
+        } while (more);
     }
 
     // The transpose times n vectors, 8 at most, of which dy + v * count has the v-th, added to y(v).

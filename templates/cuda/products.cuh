@@ -44,8 +44,10 @@ template <int N, int NV, int O, class T> VP_DEVICE void sum_over_lanes_by_vector
 // Partial sums of a pass: of row k of the slots of a matrix, vector v, w-th warp along the row.
 struct PartialSums {
     int rows;  // of all slots of the matrix
-    VP_DEVICE float* of(int k, int v, int w) const { return sums_buffer() + (w * PASS + v) * rows + k; }
-    VP_DEVICE int apart() const { return PASS * rows; }  // from one warp's to the next one's
+    int pass;  // vectors
+    float* at;
+    VP_DEVICE float* of(int k, int v, int w) const { return at + (w * pass + v) * rows + k; }
+    VP_DEVICE int apart() const { return pass * rows; }  // from one warp's to the next one's
 };
 
 // A slot, of rows `first` and on, times NV staged vectors: `x` is the first of them, number `at` of its pass. A lane goes through
@@ -109,7 +111,7 @@ struct Finishing {
 struct Results {
     int first;
     int room;  // vectors; asked only where there are several passes
-    VP_DEVICE bool is_full(int next) const { return next + PASS > first + room; }
+    VP_DEVICE bool is_full(int next, int pass) const { return next + pass > first + room; }
 };
 VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);
 #endif
@@ -132,14 +134,38 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
     // Of the first result that the thread finishes of the next pass: no time to wait then.
     const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
     float bias = bias_of(first_unit, mine.v);
+    int pass = PASS;
+    bool stages = true;
+#if VP_IN_PLACE
+    int room = VectorsInMemory::MOST;
+#if VP_CHAINS
+    if (VP_OPAQUE(chained) && i.head.n > PASS) room = results.room;
+#endif
+    VectorsInMemory in_memory({vp, i.x, i.head.n, (int)i.columns, slots.columns}, slots, room);
+    bool all = ALL_MULTIPLY_IN_MEMORY;
+    if (!ALL_MULTIPLY_IN_MEMORY)
+        for_slots<0>({slots.first, slots.first + 1}, [&](auto slot, int) { all = MULTIPLIES_IN_MEMORY<decltype(slot)>; });
+    if (all && in_memory.pass) pass = in_memory.pass, stages = false;
+#endif
     for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
-        PartialSums sums = {0};
+        PartialSums sums = {0, pass, stages ? sums_buffer() : slot_memory()};
         int along = 1;  // warps along a row
+#if VP_IN_PLACE
+        if (!stages) in_memory.look_up(row);
+#endif
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
             along = S::W;
             sums.rows = (slots.last - slots.first) * Shape<S>::ROWS;
             const int first = number * Shape<S>::ROWS;
+#if VP_IN_PLACE
+            if constexpr (MULTIPLIES_IN_MEMORY<S>) {
+                if (!stages) {
+                    sums.rows = VectorsInMemory::sums_apart(sums.rows);
+                    return Fragments<S>::product(vp.store, in_memory, n, first, sums);
+                }
+            }
+#endif
             VP_ROLLED for (int v = 0; v < n; v += S::KIND ? 8 : TILE) {
                 if constexpr (S::KIND) Fragments<S>::product(vp.store, x + v * STAGE, least(8, n - v), v, first, sums);
                 else if (n - v <= FEW) slot_product<S, FEW>(vp.store, x + v * STAGE, v, first, sums);
@@ -170,13 +196,13 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
         const int next = row + n;
         bias = bias_of(first_unit, next + mine.v);
 #if VP_CHAINS
-        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next))) {
+        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next, pass))) {
             __syncthreads();
             chained_tail(vp, behind(vp), owned, results.first, next);
             results.first = next;
         }
 #endif
-    });
+    }, pass, stages);
 }
 
 // dst += W^T x from the slots of W: every virtual processor adds what its rows give (VPPS III-C1). The order of the

@@ -94,30 +94,84 @@ struct Pieces {
     }
 };
 
+#if VP_IN_PLACE
+// Vectors that warps multiply where they lie, as each needs other columns than the others: where those of a warp lie in one
+// segment. Then a lane looks up where two vectors of a pass lie, from the warp's columns on.
+struct VectorsInMemory {
+    enum { MOST = 2 * WARP };  // of a pass
+    Pieces pieces;
+    Pieces::Place mine;  // the lane's first one
+    int pass;            // vectors; 0: they have to be staged
+    Word found[2];
+    bool aligned;        // all of them
+
+    // From the partial sums of a vector to those of the next one: of 8 rows and two vectors no lane's are in another one's bank.
+    VP_DEVICE static int sums_apart(int rows) { return rows + 4; }
+    // For the slots of a matrix; results of a pass are `room` vectors' at most.
+    VP_DEVICE VectorsInMemory(const Pieces& p, Range slots, int room) : pieces(p), mine{}
+    {
+        const Geometry g = shape_of(slots.first);
+        const int width = g.columns * WARP, column = lane() % g.warps * width;  // what a warp needs: a lane looks for each
+        bool is_there = false;
+        int first = 0;
+        VP_ROLLED for (int s = 0; s < p.x.count; s++) {
+            const Word* segment = p.x.first + 3 * s;
+            const int end = first + (int)segment[2];
+            if (column >= first && column + width <= end) {
+                is_there = true;
+                mine.address = segment[0], mine.mode = segment[1], mine.offset = column - first;
+            }
+            first = end;
+        }
+        const int own = warp() % g.warps;
+        mine.address = __shfl_sync(~0u, mine.address, own);
+        mine.mode = __shfl_sync(~0u, mine.mode, own);
+        mine.offset = __shfl_sync(~0u, mine.offset, own);
+        mine.vector = lane();
+        const int sums = g.warps * sums_apart((slots.last - slots.first) * g.all_rows());
+        pass = VP_AGREED(!is_there) ? 0 : MOST;
+        VP_ROLLED while (pass && (pass > room || pass * sums > VP_STAGED)) pass = pass / 2 & ~7;
+    }
+    VP_DEVICE void look_up(int row)
+    {
+        Pieces::Place other = mine;
+        other.vector += WARP;
+        const Word offset = (mine.indexed() ? mine.mode & VP_OFFSET_MASK : 0) + mine.offset;
+        found[0] = pieces.look_up(mine, row) + offset;
+        found[1] = pieces.rows - row > WARP ? pieces.look_up(other, row) + offset : 0;
+        aligned = !VP_AGREED((found[0] | found[1]) & 3);
+    }
+};
+#endif
+
 // Calls f(buffer, row, n) for passes over the vectors of rows [0, total); those of the next pass come while f works, and
 // where the ones after them lie. f must come to a barrier of the block after its last use of the buffer.
-template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, int columns, int width, int total, F f)
+// Where nothing is to be staged, passes of other lengths, without a buffer.
+template <class F>
+VP_DEVICE void for_staged(
+    const Vp& vp, const Segments& x, int columns, int width, int total, F f, int pass = PASS, bool stages = true)
 {
     const Pieces pieces = {vp, x, total, columns, width};
     int row = 0, n = 0;  // of the pass that is there
-    Pieces::Place mine = pieces.place(lane());  // without ample registers worked out anew for every pass
-    Word found = pieces.look_up(mine, 0);
+    Pieces::Place mine = {};  // without ample registers worked out anew for every pass
+    Word found = 0;
+    if (stages) mine = pieces.place(lane()), found = pieces.look_up(mine, 0);
     VP_ROLLED for (int k = 0; true; k++) {
-        const int next = row + n, size = least(PASS, total - next);
+        const int next = row + n, size = least(pass, total - next);
         if (!VP_AMPLE) mine = pieces.place(VP_OPAQUE(lane()));
-        if (BUFFERS > 1 && size) {
+        if (BUFFERS > 1 && size && stages) {
             pieces.copy(next, size, mine, found, stage_buffer(k));
             if (next + size < total) found = pieces.look_up(mine, next + size);
         }
         if (n) f(stage_buffer(k + BUFFERS - 1), row, n);
         if (!size) return;
-        if (BUFFERS == 1) {
+        if (BUFFERS == 1 && stages) {
             if (!VP_AMPLE) mine = pieces.place(VP_OPAQUE(lane()));
             pieces.copy(next, size, mine, found, stage_buffer(0));
             if (next + size < total) found = pieces.look_up(mine, next + size);
         }
-        copy_async_wait();
-        __syncthreads();
+        if (stages) copy_async_wait();
+        if (stages || n) __syncthreads();
         row = next;
         n = size;
     }

@@ -199,6 +199,14 @@ FRAGMENTS: dict[str, Case] = {
         some_square, 2, Options(transposed="atomic"), in_pairs, precision="3xtf32"
     ),
     "in passes, 3xtf32": Case(some_square, 2, Options(gradients="passes"), in_pairs, precision="3xtf32"),
+    "vectors multiplied where they lie, in several passes": Case(
+        lambda: models.layers((16, 512), (40, 128), n=75), 3, Options(), lambda c: c.chip.leaves_registers,
+        precision="bf16",
+    ),
+    "vectors of several segments multiplied where they lie, for tails": Case(
+        lambda: models.tree_lstm(hidden=32, embedding=32, leaves=(36, 3)), 5, Options(),
+        lambda c: c.chip.leaves_registers, precision="bf16",
+    ),
     "several lots of rows": Case(
         some_square, 1, Options(), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="bf16"
     ),
