@@ -140,7 +140,7 @@ def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]
         for pc, issued in e.spent.by_pc.items():
             if "chained_tail" not in places[pc]:
                 counts["all"] += issued
-            if {"held_matvec", "for_slots"} <= places[pc]:
+            if "held_matvec" in places[pc] and places[pc] & {"for_slots", "for_slots_by_table"}:
                 family = case.code.instructions[pc].family
                 counts["multiplying"] += issued
                 counts[family if family in KINDS else "rest"] += issued

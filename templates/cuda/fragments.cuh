@@ -179,37 +179,28 @@ template <class S> struct Fragments {
     }
 
     // Times n vectors of a pass where they lie in memory, 8 at a time; those of the next turn come meanwhile.
-    template <class X, class Sums>
-    VP_DEVICE static void product(const Store& store, const X& x, int n, int first, const Sums& sums)
+    template <class X> VP_DEVICE static void product(const Store& store, const X& x, int n, int first)
     {
-        if (x.aligned) product_in_memory<4>(store, x, n, first, sums);
-        else product_in_memory<1>(store, x, n, first, sums);
+        if (x.aligned) product_in_memory<4>(store, x, n, first);
+        else product_in_memory<1>(store, x, n, first);
     }
-    template <int BESIDE, class X, class Sums>
-    VP_DEVICE static void product_in_memory(const Store& store, const X& x, int n, int first, const Sums& sums)
+    template <int BESIDE, class X> VP_DEVICE static void product_in_memory(const Store& store, const X& x, int n, int first)
     {
         enum { CHAINS = LOTS == 1 && STEPS > 4 ? 2 : 1 };  // a product waits for the one before it of the same sums
-        const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane(), w = VP_OPAQUE(warp());
         float ahead[STEPS][4];
-        const auto load = [&](int at) {
-            const Word from = __shfl_sync(~0u, at & WARP ? x.found[1] : x.found[0], (at + mine) & (WARP - 1));
-            const float* vector = x.pieces.vp.pool + (from + (Word)column_of_lane(t));
+        const auto load = [&](const float* vector) {
             VP_UNROLL for (int k = 0; k < STEPS; k++)
                 VP_UNROLL for (int j = 0; j < 4; j += BESIDE) {
                     const auto e = Neighbours<0, BESIDE>().load(vector + k / 2 * WARP + k % 2 * 8 + j, 0);
                     VP_UNROLL for (int i = 0; i < BESIDE; i++) ahead[k][j + i] = e.of[i];
                 }
         };
-        load(0);
-        float* to = sums.of(first + first_row<S>(w) + mine, 2 * t, w % S::W);  // there is room for eight, however few are left
-        int at = 0;
-        bool more;
-        do {
+        load(x.first);
+        float* to = x.sums + first;  // there is room for eight vectors, however few are left
+        VP_ROLLED for (int at = 8; true; at += 8) {
             Factor e[STEPS], rows[2];
             VP_UNROLL for (int k = 0; k < STEPS; k++) e[k].round(ahead[k]);
-            at += 8;
-            more = VP_AGREED(at < n);
-            if (more) load(at);
+            if (at < n) load(x.of_lane(at));
             float sum[LOTS][CHAINS][4] = {};
             for_numbers<STEPS>([&](auto step) {
                 constexpr int STEP = step.VALUE;
@@ -221,10 +212,11 @@ template <class S> struct Fragments {
             VP_UNROLL for (int k = 0; k < 2 * EIGHTS; k++) {
                 float all = sum[k / 4][0][k % 4];
                 VP_UNROLL for (int chain = 1; chain < CHAINS; chain++) all += sum[k / 4][chain][k % 4];
-                to[k / 2 * 8 + k % 2 * sums.rows] = all;
+                to[k / 2 * 8 + k % 2 * x.apart] = all;
             }
-            to += 8 * sums.rows;
-        } while (more);
+            if (at >= n) return;
+            to += 8 * x.apart;
+        }
     }
 
     // The transpose times n vectors, 8 at most, of which dy + v * count has the v-th, added to y(v).

@@ -151,27 +151,25 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
         PartialSums sums = {0, pass, stages ? sums_buffer() : slot_memory()};
         int along = 1;  // warps along a row
 #if VP_IN_PLACE
-        if (!stages) in_memory.look_up(row);
+        if (!stages) in_memory.look_up(row), sums.rows = in_memory.apart;
 #endif
-        for_slots<0>(slots, [&](auto slot, int number) {
+        const auto multiply = [&](auto slot, int number) {
             using S = decltype(slot);
             along = S::W;
+#if VP_IN_PLACE
+            if constexpr (MULTIPLIES_IN_MEMORY<S>)
+                if (!stages) return Fragments<S>::product(vp.store, in_memory, n, number * Shape<S>::ROWS);
+#endif
             sums.rows = (slots.last - slots.first) * Shape<S>::ROWS;
             const int first = number * Shape<S>::ROWS;
-#if VP_IN_PLACE
-            if constexpr (MULTIPLIES_IN_MEMORY<S>) {
-                if (!stages) {
-                    sums.rows = VectorsInMemory::sums_apart(sums.rows);
-                    return Fragments<S>::product(vp.store, in_memory, n, first, sums);
-                }
-            }
-#endif
             VP_ROLLED for (int v = 0; v < n; v += S::KIND ? 8 : TILE) {
                 if constexpr (S::KIND) Fragments<S>::product(vp.store, x + v * STAGE, least(8, n - v), v, first, sums);
                 else if (n - v <= FEW) slot_product<S, FEW>(vp.store, x + v * STAGE, v, first, sums);
                 else slot_product<S, TILE>(vp.store, x + v * STAGE, v, first, sums);
             }
-        });
+        };
+        if constexpr (FRAGMENTS) for_slots_by_table(slots, multiply);
+        else for_slots<0>(slots, multiply);
         __syncthreads();
         mine.each(owned.count, n, [&](int k, int v) {
             const bool is_first = k == mine.k && v == mine.v;

@@ -29,6 +29,18 @@ template <int S, int END = VP_SLOTS, class F> VP_DEVICE void for_slots(Range ran
     }
 }
 
+// The same by a table of branches: what many slots search for one by one takes.
+template <int S = 0, class F> VP_DEVICE void at_slot(int s, F f)
+{
+    if constexpr (S + 1 >= VP_SLOTS) f(Slot<S>());
+    else if (s == S) f(Slot<S>());
+    else at_slot<S + 1>(s, f);
+}
+template <class F> VP_DEVICE void for_slots_by_table(Range range, F f)
+{
+    VP_ROLLED for (int s = range.first; s < range.last; s++) at_slot(s, [&](auto slot) { f(slot, s - range.first); });
+}
+
 template <class S> struct Shape {
     enum { GROUPS = WARPS / S::W, ROWS = S::R * GROUPS };
 };

@@ -104,14 +104,15 @@ struct VectorsInMemory {
     int pass;            // vectors; 0: they have to be staged
     Word found[2];
     bool aligned;        // all of them
+    const float* first;  // what the lane brings of the first eight
+    int apart;           // from the partial sums of a vector to those of the next one
+    float* sums;         // the lane's first one of the first slot
 
-    // From the partial sums of a vector to those of the next one: of 8 rows and two vectors no lane's are in another one's bank.
-    VP_DEVICE static int sums_apart(int rows) { return rows + 4; }
     // For the slots of a matrix; results of a pass are `room` vectors' at most.
     VP_DEVICE VectorsInMemory(const Pieces& p, Range slots, int room) : pieces(p), mine{}
     {
         const Geometry g = shape_of(slots.first);
-        const int width = g.columns * WARP, column = lane() % g.warps * width;  // what a warp needs: a lane looks for each
+        const int width = g.columns * WARP, column = (lane() & (g.warps - 1)) * width;  // what a warp needs: a lane looks for each
         bool is_there = false;
         int first = 0;
         VP_ROLLED for (int s = 0; s < p.x.count; s++) {
@@ -123,14 +124,17 @@ struct VectorsInMemory {
             }
             first = end;
         }
-        const int own = warp() % g.warps;
+        const int own = warp() & (g.warps - 1);
         mine.address = __shfl_sync(~0u, mine.address, own);
         mine.mode = __shfl_sync(~0u, mine.mode, own);
         mine.offset = __shfl_sync(~0u, mine.offset, own);
         mine.vector = lane();
-        const int sums = g.warps * sums_apart((slots.last - slots.first) * g.all_rows());
+        // Four more than there are: of 8 rows and two vectors no lane's are in another one's bank.
+        apart = (slots.last - slots.first) * small_quotient(WARPS * g.rows, g.warps) + 4;
         pass = VP_AGREED(!is_there) ? 0 : MOST;
-        VP_ROLLED while (pass && (pass > room || pass * sums > VP_STAGED)) pass = pass / 2 & ~7;
+        VP_ROLLED while (pass && (pass > room || pass * g.warps * apart > VP_STAGED)) pass = pass / 2 & ~7;
+        const int t = lane() & 3;
+        sums = slot_memory() + (own * pass + 2 * t) * apart + small_quotient(warp(), g.warps) * g.rows + row_of_lane();
     }
     VP_DEVICE void look_up(int row)
     {
@@ -140,6 +144,13 @@ struct VectorsInMemory {
         found[0] = pieces.look_up(mine, row) + offset;
         found[1] = pieces.rows - row > WARP ? pieces.look_up(other, row) + offset : 0;
         aligned = !VP_AGREED((found[0] | found[1]) & 3);
+        first = of_lane(0);
+    }
+    // Of eight from the `at`-th one on, all columns of which the lane brings some.
+    VP_DEVICE const float* of_lane(int at) const
+    {
+        const Word from = __shfl_sync(~0u, at & WARP ? found[1] : found[0], (at + row_of_lane()) & (WARP - 1));
+        return pieces.vp.pool + (from + (Word)column_of_lane(lane() & 3));
     }
 };
 #endif

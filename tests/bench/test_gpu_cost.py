@@ -130,7 +130,7 @@ def test_counts_follow_from_code_and_script(
             vectors = chip.tile * tiles + (0 if rest == 0 else few if rest <= few else chip.tile)
             expected = slot.rows * slot.columns * vectors
             if precision == "bf16":
-                expected = slot.rows // 16 * 2 * slot.columns * -(-n // 8)
+                expected = -(-slot.rows // 16) * 2 * slot.columns * -(-n // 8)
             multiplied = sum(issued for pc, issued in e.spent.by_pc.items() if pc in multiplies)
             assert multiplied == 8 * expected, e.decoded
             assert e.kind != "product" or multiplied == e.spent.issued[family], (
@@ -144,6 +144,23 @@ def test_counts_follow_from_code_and_script(
     assert '"case": "small step"' in printed.out
     assert "| forward: product and tail |" in printed.err
     assert "| product 40 x 16, n = 2: multiplying |" in printed.err
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_a_warp_multiplies_eight_vectors_with_a_sixth_of_the_instructions_of_float32(tmp_path: Path) -> None:
+    """The widest product of a Tree-LSTM: from the search for its slot until sums are in shared memory."""
+    from gpu_cost.cases import comb_case
+    from gpu_cost.executing import executed, slowest
+    from gpu_cost.reporting import products
+    from gpu_cost.timing import Constants
+
+    constants, found = Constants(), {}
+    for precision in ("float32", "bf16"):
+        case = comb_case(8, tmp_path, precision=precision, levels=1)
+        counts = products(case, slowest([executed(case, 0, constants)]))
+        found[precision] = counts["1280 x 512, n = 8"]["multiplying"]
+    assert 0 < 6 * found["bf16"] <= found["float32"]
 
 
 # PTX ISA, matrix fragments of mma: where element i of the lane with `group` = lane / 4 and `t` = lane % 4 is.
