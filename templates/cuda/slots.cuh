@@ -116,13 +116,10 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
     }
     template <class T, class F> VP_DEVICE static void exchange(T* buffer, int piece, F f)
     {
-        if constexpr (S::KIND == 0) {
-            for_numbers<N>([&](auto k) { f(k, buffer[place_of<S::C>(k.VALUE)]); });
-        } else {
-            __syncwarp();  // lanes have places of each other
-            Fragments<S>::for_sums(buffer, piece, f);
-            __syncwarp();
-        }
+        if (FRAGMENTS) __syncwarp();  // lanes have places of each other
+        if constexpr (S::KIND) Fragments<S>::for_sums(buffer, piece, f);
+        else for_numbers<N>([&](auto k) { f(k, buffer[place_of<S::C>(k.VALUE)]); });
+        if (FRAGMENTS) __syncwarp();
     }
 };
 
@@ -238,10 +235,25 @@ struct Piece {
 
 // Calls f(places, row, column, n, inside) for what this thread holds of rows of a piece: n columns next to each other, of which
 // the matrix has `inside`. They have n places side by side in shared memory, by way of which values go to and from registers
-// (Values), so that f is there once and not for each register.
+// (Values), so that f is there once and not for each register. Where lanes have places of each other (fragments), a lane takes
+// four columns whatever the slot's shape, so that the warp goes through as many as four rows at once.
 template <class F> VP_DEVICE void for_places_of_piece(const Owned& owned, const Piece& p, int from, int to, int columns, F f)
 {
     const int number = p.slot_number();
+    const auto inside = [&](int row, int column, int n) { return row < 0 ? 0 : most(0, least(n, columns - column)); };
+    if constexpr (FRAGMENTS) {
+        int n = 0;
+        VP_ROLLED for (int c = 0; c < p.columns; c += n) {
+            n = neighbours_at(p.columns, c);
+            const int k = 4 * lane() & (n * WARP - 1);
+            const int column = (warp() % p.slot.warps * p.slot.columns + p.first_column + c) * WARP + k;
+            VP_ROLLED for (int r = from + (lane() >> (3 + n / 2)); r < to; r += 4 >> n / 2) {
+                const int row = owned.row(p.slot.row(number, p.first_row + r));
+                f(slot_memory() + (r * p.columns + c) * THREADS + n * WARP * warp() + k, row, column, 4, inside(row, column, 4));
+            }
+        }
+        return;
+    }
     float* places = slot_memory() + from * p.columns * THREADS;
     VP_ROLLED for (int r = from; r < to; r++, places += p.columns * THREADS) {
         const int row = owned.row(p.slot.row(number, p.first_row + r));
@@ -249,7 +261,7 @@ template <class F> VP_DEVICE void for_places_of_piece(const Owned& owned, const 
         VP_ROLLED for (int c = 0; c < p.columns; c += n) {
             n = neighbours_at(p.columns, c);
             const int column = (warp() % p.slot.warps * p.slot.columns + p.first_column + c) * WARP + n * lane();
-            f(places + c * THREADS + n * thread(), row, column, n, row < 0 ? 0 : most(0, least(n, columns - column)));
+            f(places + c * THREADS + n * thread(), row, column, n, inside(row, column, n));
         }
     }
 }

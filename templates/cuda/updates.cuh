@@ -57,6 +57,7 @@ VP_DEVICE void step_of_piece(const Vp& vp, const Args& i, const Hyper& h, const 
     const int apart = rows * p.columns * THREADS;  // weights, first moments and second moments
     VP_ROLLED for (int from = 0; from < there; from += rows) {
         const int to = least(from + rows, there), shift = (held - from * p.columns) * THREADS;
+        if (FRAGMENTS) __syncwarp();  // a lane's place may have been another one's
         VP_ROLLED for (int copies = COPIES; copies >= 0; copies--) {
             for_places_of_piece(owned, p, from, to, columns, [&](float* places, int row, int column, int, int inside) {
                 const int k = row * columns + column;
