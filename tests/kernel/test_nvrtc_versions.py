@@ -25,6 +25,11 @@ OWN = "the environment's"
 VERSIONS = ("13.0", OWN, "12")  # 13.0 is what PyTorch's packages for CUDA 13 bring; 12 is compiled with on request
 ARCHS = ("sm_75", "sm_90", "sm_100") if COMPILE_ALL else ("sm_90",)
 INSTRUCTION_CACHE = 128 * 1024  # bytes, of a multiprocessor of a data centre's GPU: beyond, every turn fetches from L2
+MOST_CODE = {  # in bf16 a product is there in three forms - staged, from memory by four columns or one - and a launch takes one
+    "Tree-LSTM in float32 on sm_90": INSTRUCTION_CACHE,
+    "Tree-LSTM in float32 on sm_100": INSTRUCTION_CACHE,
+    "Tree-LSTM in bf16 on sm_90": INSTRUCTION_CACHE + 44 * 1024,
+}
 MOST_SECONDS = 1800  # that a process may take; reached only by what hangs
 
 
@@ -60,8 +65,8 @@ def test_compiles_every_kernel_without_spilling(version: str, arch: str) -> None
         assert found.compiler.removeprefix("NVRTC ").startswith(expected)
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), name
         assert (found.cached_registers > 0) == name.startswith("Tree-LSTM")
-        if name in ("Tree-LSTM in float32 on sm_90", "Tree-LSTM in float32 on sm_100", "Tree-LSTM in bf16 on sm_90"):
-            assert found.code_bytes <= INSTRUCTION_CACHE
+        if name in MOST_CODE:
+            assert found.code_bytes <= MOST_CODE[name]
         if name.startswith("Tree-LSTM") and (not expected.startswith("12") or arch == "sm_100"):
             assert found.live_registers is not None
             assert found.cached_registers <= found.live_registers <= found.registers <= 255
