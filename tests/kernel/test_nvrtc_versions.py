@@ -25,7 +25,8 @@ OWN = "the environment's"
 VERSIONS = ("13.0", OWN, "12")  # 13.0 is what PyTorch's packages for CUDA 13 bring; 12 is compiled with on request
 ARCHS = ("sm_75", "sm_90", "sm_100") if COMPILE_ALL else ("sm_90",)
 INSTRUCTION_CACHE = 128 * 1024  # bytes, of a multiprocessor of a data centre's GPU: beyond, every turn fetches from L2
-MOST_CODE = {  # in bf16 a product is there in three forms - staged, from memory by four columns or one - and a launch takes one
+# In bf16 a product is there in three forms - staged, from memory by four columns or by one -, and a launch takes one.
+MOST_CODE = {
     "Tree-LSTM in float32 on sm_90": INSTRUCTION_CACHE,
     "Tree-LSTM in float32 on sm_100": INSTRUCTION_CACHE,
     "Tree-LSTM in bf16 on sm_90": INSTRUCTION_CACHE + 44 * 1024,
