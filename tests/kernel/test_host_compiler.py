@@ -286,7 +286,7 @@ class TestKey:
             ("compiler_version", lambda command: "1.1"),
             ("FLAGS", (*host_compiler.FLAGS, "-g")),
             ("ISA_FLAGS", {**host_compiler.ISA_FLAGS, "avx2": ("-mavx",)}),
-            ("render_cpu", lambda tile: "// another source"),
+            ("render_cpu", lambda tile, rounds: "// another source"),
         ],
         ids=["arguments", "compiler", "version", "flags", "flags of the ISA", "source"],
     )
