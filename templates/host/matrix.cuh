@@ -159,6 +159,7 @@ template <bool FINISH, class Args, class F> VP_DEVICE void rounded_outer_tiles(c
     const bool accumulate = i.head.flags & ACCUMULATE;
     const int across = OwnTiles(vp, rows, columns).across;
     Pair dy[PAIRS_OF_ROWS][VP_PANEL], *const all_x = vp.scratch->take((size_t)across * PAIRS_OF_ROWS * VP_TILE_COLUMNS);
+    if (!all_x) return stop(vp, vp.position, NO_MEMORY);
     float finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
     const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);
     for (int pass = 0; pass < passes; pass++) {

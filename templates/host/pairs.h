@@ -131,7 +131,9 @@ VP_DEVICE void round_row(uint16_t* to, const float* x, int n)
     VP_SIMD for (int p = k; p < n; p++) to[p] = (uint16_t)bf16_of(x[p]);
 }
 
-// A virtual processor's own memory, which keeps what instructions round from one to the other of their passes.
+// A virtual processor's own memory, which keeps what instructions round from one to the other of their passes. Where the
+// system has none left, null, and the launch is stopped.
+enum { NO_MEMORY = 3 };  // beside UNKNOWN_INSTRUCTION
 struct Scratch {
     Pair* words;
     size_t count;

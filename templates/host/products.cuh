@@ -24,6 +24,7 @@ VP_ROUTINE Rounded rounded(const Vp& vp, const Matvec& i, int r0, int r1)
 {
     const int columns = (int)i.columns, pairs = (columns + 1) / 2;
     Pair* words = vp.scratch->take((size_t)(r1 - r0) * pairs);
+    if (!words) return {};
     for (int s = 0, first = 0, width; s < i.x.count; s++, first += width) {
         const Operand x = segment(vp, i.x, s, &width);
         for (int r = r0; r < r1; r++) round_row((uint16_t*)(words + (size_t)(r - r0) * pairs) + first, x.row(r), width);
@@ -180,6 +181,7 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
 #if VP_ROUNDS
             if (i.head.flags & BF16) {
                 if (blocks > 1 || !x.words) x = rounded(vp, i, from, to);  // the same for all parts
+                if (!x.words && from < to) return stop(vp, vp.position, NO_MEMORY);
                 const Flushing flushing;
                 panels_product(vp, i, x, from, to, p0, p1);
                 continue;
