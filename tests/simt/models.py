@@ -185,12 +185,16 @@ def tied(width: int = 20, words: int = 9, steps: int = 4) -> Network:
     return Network(model, batch, [])
 
 
-def layers(*shapes: tuple[int, int], n: int = 5) -> Network:
-    """A product of each matrix, W0, W1, ..., with `n` vectors and with one; all of them have gradients."""
+def layers(*shapes: tuple[int, int], n: int = 5, before: int = 0) -> Network:
+    """A product of each matrix, W0, W1, ..., with `n` vectors and with one; all of them have gradients.
+
+    Args:
+        before: elements of a vector that come before those that are multiplied.
+    """
     model = vpps.Model(seed=9)
-    tables = [model.lookup(f"x{k}", (6, columns), init="normal") for k, (_, columns) in enumerate(shapes)]
+    tables = [model.lookup(f"x{k}", (6, before + columns), init="normal") for k, (_, columns) in enumerate(shapes)]
     matrices = [model.parameter(f"W{k}", shape) for k, shape in enumerate(shapes)]
-    cells = [vpps.cell(lambda x, W=W: vpps.tanh(W @ x)) for W in matrices]
+    cells = [vpps.cell(lambda x, W=W: vpps.tanh(W @ x[before:])) for W in matrices]
 
     def batch(seed: int) -> Batch:
         rng = np.random.default_rng(seed)
@@ -200,7 +204,7 @@ def layers(*shapes: tuple[int, int], n: int = 5) -> Network:
             weights = graph.input(rng.normal(size=rows))
             ys = [cells[k](graph.lookup(tables[k], int(i))) for i in rng.integers(0, 6, n)]
             losses += [vpps.dot(weights, y) for y in ys]
-            losses.append(vpps.dot(weights, matrices[k] @ graph.lookup(tables[k], 0)))
+            losses.append(vpps.dot(weights, matrices[k] @ graph.lookup(tables[k], 0)[before:]))
         return graph, vpps.mean(losses)
 
     return Network(model, batch, [])

@@ -203,6 +203,10 @@ FRAGMENTS: dict[str, Case] = {
         lambda: models.layers((16, 512), (40, 128), n=75), 3, Options(), lambda c: c.chip.leaves_registers,
         precision="bf16",
     ),
+    "vectors multiplied where they lie, at any float": Case(
+        lambda: models.layers((40, 128), n=20, before=1), 3, Options(), lambda c: c.chip.leaves_registers,
+        precision="bf16",
+    ),
     "vectors of several segments multiplied where they lie, for tails": Case(
         lambda: models.tree_lstm(hidden=32, embedding=32, leaves=(36, 3)), 5, Options(),
         lambda c: c.chip.leaves_registers, precision="bf16",
