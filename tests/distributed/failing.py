@@ -40,7 +40,8 @@ class Training:
         model = vpps.Model(seed=1)
         rows = 9 if self.is_wrong and way == "model" else 8
         self.W = model.parameter("W", (rows, 8))
-        self.handle = vpps.Handle(model, target="cpu", vps=1, world=world, pool_limit=1 << 20)
+        precision = "bf16" if self.is_wrong and way == "precision" else "float32"
+        self.handle = vpps.Handle(model, target="cpu", vps=1, world=world, pool_limit=1 << 20, precision=precision)
 
     def step(self, rows: int = 1) -> None:
         graph = vpps.Graph()

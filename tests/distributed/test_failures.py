@@ -26,6 +26,7 @@ SAID = {
     "assigns": rf"{WHO} is not like the others in its weights, at step 5: .*",
     "compares": rf"{WHO} is not like the others in its weights, after step 3: .*",
     "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
+    "precision": rf"{WHO} is not like the others in its model \(.*, precision\), at step 1: .*",
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",
 }
 ELSEWHERE = ("raises", "exits", "stopped")

@@ -100,7 +100,11 @@ class DataParallel(Halves):
         super().__init__(model, options)
         self._sum: GradientSum | None = None
         if options.world is not None and options.world.shards > 1:
-            self._world, self._is_shared, self._sum = options.world, True, GradientSum(options.world, model)
+            self._world, self._is_shared, self._sum = (
+                options.world,
+                True,
+                GradientSum(options.world, model, options.precisions),
+            )
             self._know_history()
 
     def _check(self, graph: Graph, what: str, training: bool) -> None:

@@ -24,10 +24,11 @@ from vpps.distributed.transports.nccl import gpu_number
 from vpps.distributed.world import World
 from vpps.engine.gradients import GradientPiece, Gradients, RowGradients, are_finite, summed_rows
 from vpps.model.model import Lookup, Model, Parameter
+from vpps.model.precisions import Precisions
 from vpps.placement.distribution import Distribution
 from vpps.values import Float32
 
-LIKE = ("its model (names, shapes, what is trainable)", "the number of its step", "what it calls",
+LIKE = ("its model (names, shapes, what is trainable, precision)", "the number of its step", "what it calls",
         "its number of shards", "its weights")  # fmt: skip
 """What ranks tell each other before a step, in which they must agree."""
 
@@ -64,7 +65,7 @@ class BufferLayout:
         dense: trainable ones that are no tables, with their first float there.
         floats: of the buffer.
         tables: trainable tables.
-        digest: of names, shapes and what is trainable: all ranks must have the same.
+        digest: of names, shapes, what is trainable and precisions: all ranks must have the same.
     """
 
     dense: list[tuple[Parameter, int]] = field(default_factory=list)
@@ -79,13 +80,14 @@ class GradientSum:
     Args:
         world: whose ranks take part.
         model: has the parameters.
+        precisions: of products with them.
 
     Attributes:
         any_gradient: whether a shard of the step that all have agreed on has a gradient.
     """
 
-    def __init__(self, world: World, model: Model) -> None:
-        self._world, self._model = world, model
+    def __init__(self, world: World, model: Model, precisions: Precisions) -> None:
+        self._world, self._model, self._precisions = world, model, precisions
         self._buffer = BufferLayout()
         self._known: tuple[object, ...] = ()
         self._digested: tuple[Distribution | None, int] = None, 0
@@ -189,7 +191,12 @@ class GradientSum:
                 elif p.trainable:
                     dense.append((p, at))
                     at += math.prod(p.shape)
-            digest = _digest([(p.name, p.shape, p.trainable, isinstance(p, Lookup)) for p in self._model])
+            digest = _digest(
+                [
+                    (p.name, p.shape, p.trainable, isinstance(p, Lookup), self._precisions.of(p).name)
+                    for p in self._model
+                ]
+            )
             self._known, self._buffer = known, BufferLayout(dense, at, tables, digest)
 
     # ---- what is dense
