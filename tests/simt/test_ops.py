@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 
 import vpps
-from tests.ops import test_on_targets as elsewhere
 from tests.ops.test_on_targets import *  # noqa: F403
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
@@ -35,9 +32,3 @@ def test_sums_of_very_many_rows_keep_their_digits(width: int) -> None:
     with vpps.Handle(model, vps=1) as handle:
         (value,) = handle.forward(graph, [total])
     assert np.allclose(value, 20_000 * float(np.float32(0.7)), rtol=2e-6)
-
-
-@pytest.mark.parametrize("shape, n", [((40, 33), 70), *product([(1, 1), (5, 3), (40, 33), (70, 200)], (1, 4))])
-def test_product_with_the_transpose_of_a_matrix(shape: tuple[int, int], n: int) -> None:
-    """Not of the widest with 70 vectors: launches of two seconds."""
-    elsewhere.test_product_with_the_transpose_of_a_matrix(shape, n)
