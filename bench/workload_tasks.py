@@ -68,7 +68,7 @@ def make_task(name: str, data: Path | None, hidden: int | None, embedding: int |
     """
     kind = TASKS[name].settings_type
     hidden = hidden or SIZES.get(name, SIZE)
-    chosen = {"hidden": hidden, "embedding": embedding or hidden} | SETTINGS.get(name, {})
+    chosen = {"hidden": hidden, "embedding": embedding or hidden, "per_child": True} | SETTINGS.get(name, {})
     known = {key: value for key, value in chosen.items() if key in kind.__dataclass_fields__}
     return TASKS[name](kind(data=data, limit=limit, **known))
 

@@ -17,10 +17,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.host
+@pytest.mark.parametrize("per_child", [False, True])
 @pytest.mark.parametrize("arity", [1, 2, 3])
-def test_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
+def test_leaves_and_inner_node_follow_the_equations(arity: int, per_child: bool) -> None:
     model = vpps.Model(seed=2)
-    cell = NaryTreeGRU(model, X, H, arity)
+    cell = NaryTreeGRU(model, X, H, arity, per_child=per_child)
     rng = np.random.default_rng(arity)
     for parameter in model:
         parameter.assign(rng.normal(size=parameter.shape))  # biases, too
@@ -34,7 +35,8 @@ def test_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
     for x in xs:
         z, candidate = np.split(w["W"] @ x + w["b_leaf"], 2)
         hs.append(sigmoid(z) * np.tanh(candidate))
-    r, z = np.split(sigmoid(w["U_gates"] @ np.concatenate(hs) + w["b_gates"]), 2)
+    U = np.hstack([w[f"U_gates_{k + 1}"] for k in range(arity)]) if per_child else w["U_gates"]
+    r, z = np.split(sigmoid(U @ np.concatenate(hs) + w["b_gates"]), 2)
     candidate = np.tanh(w["U"] @ np.concatenate([r * h for h in hs]) + w["b"])
     expected = (1 - z) * np.mean(hs, axis=0) + z * candidate
     reference = Reference(graph, weights_of(model))

@@ -46,10 +46,11 @@ def assert_states_equal(
             np.testing.assert_allclose(reference.value(expression), value, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("per_child", [False, True])
 @pytest.mark.parametrize("arity", [1, 2, 3])
-def test_nary_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
+def test_nary_leaves_and_inner_node_follow_the_equations(arity: int, per_child: bool) -> None:
     model = vpps.Model(seed=2)
-    cell = NaryTreeLSTM(model, X, H, arity, forget_bias=0.5)
+    cell = NaryTreeLSTM(model, X, H, arity, forget_bias=0.5, per_child=per_child)
     xs = inputs(arity)
     graph = vpps.Graph()
     leaves = [cell.leaf(graph.input(x)) for x in xs]
@@ -57,7 +58,8 @@ def test_nary_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
 
     w = weights_of(model)
     expected = [finish(*np.split(w["tree_lstm/W"] @ x + w["tree_lstm/b_leaf"], 3)) for x in xs]
-    gates = w["tree_lstm/U"] @ np.concatenate([h for h, _ in expected]) + w["tree_lstm/b"]
+    U = np.hstack([w[f"tree_lstm/U_{k + 1}"] for k in range(arity)]) if per_child else w["tree_lstm/U"]
+    gates = U @ np.concatenate([h for h, _ in expected]) + w["tree_lstm/b"]
     i, o, u, *f = np.split(gates, 3 + arity)
     kept = sum(sigmoid(fk) * c for fk, (_, c) in zip(f, expected, strict=True))
     assert_states_equal(graph, model, [*leaves, root], [*expected, finish(i, o, u, kept)])

@@ -28,6 +28,7 @@ class Net:
         self.model = model = vpps.Model(seed=1)
         words, tags = model.lookup("words", (WORDS, X)), model.lookup("tags", (TAGS, X))
         binary, summed, lstm = NaryTreeLSTM(model, X, H), ChildSumTreeLSTM(model, X, H), LSTM(model, X, H)
+        ternary = NaryTreeLSTM(model, X, H, arity=3, per_child=True, name="ternary")
         V, b, o = model.parameter("V", (2 * H, X)), model.parameter("b", (H,)), model.parameter("o", (TAGS, H))
 
         @vpps.cell
@@ -37,6 +38,16 @@ class Net:
         @vpps.cell
         def inner(h: Any, c: Any, g: Any, d: Any) -> Any:
             return binary.inner(h, c, g, d)
+
+        @vpps.cell
+        def leaf_of_three(word: Any) -> Any:
+            return ternary.leaf(vpps.lookup(words, word))
+
+        @vpps.cell
+        def inner_of_three(tag: Any, *states: Any) -> Any:
+            """Products of children, and one that follows from an int."""
+            h, c = ternary.inner(*states)
+            return h, c + vpps.split(V @ vpps.lookup(tags, tag), 2)[0]
 
         @vpps.cell
         def node(word: Any, hs: Any, cs: Any) -> Any:
@@ -64,6 +75,7 @@ class Net:
         def loss(h: Any, tag: Any) -> Any:
             return vpps.cross_entropy(o @ h, tag)
 
+        self.ternary = [leaf_of_three, inner_of_three]
         self.leaf, self.inner, self.node, self.step, self.tagged, self.dropped = (
             leaf,
             inner,
@@ -77,6 +89,23 @@ class Net:
     def trees(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
         batch = forest(seed)[:4]
         return graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, **options)
+
+    def products(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
+        """Up to three children, the same ones for many parents."""
+        return graph.map(self.ternary, **self.shared_children(seed), **options)
+
+    @staticmethod
+    def shared_children(seed: int) -> dict[str, Any]:
+        random = np.random.default_rng(seed)
+        n, leaves = 24, 9
+        children = np.array([random.integers(0, max(i, 1), 3) for i in range(n)])
+        children[:leaves] = -1
+        children[leaves + 3 :: 4, 1 + seed % 2 :] = -1
+        kind = (np.arange(n) >= leaves).astype(np.int8)
+        order = random.permutation(n)  # rows in any order
+        children, kind = np.where(children < 0, -1, np.argsort(order)[children])[order], kind[order]
+        inputs = {"word": random.integers(0, 4, n), "tag": random.integers(0, TAGS, n)}
+        return {"kind": kind, "children": children, "inputs": inputs}
 
     def lists(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
         batch = forest(seed)[:4]
@@ -99,11 +128,11 @@ class Net:
 
     def loss(self, graph: vpps.Graph, results: Any, seed: int) -> vpps.Expression:
         """Of all results at all vertices."""
-        labels = forest(seed)[:4]["label"]
+        labels = np.resize(forest(seed)[:4]["label"], len(results[0]))
         return vpps.sum([vpps.sum(self.cell_of_loss(rows, labels)) * (0.5 + k) for k, rows in enumerate(results)])
 
 
-networks = pytest.mark.parametrize("network", ["trees", "lists", "chains", "tagged_chains"])
+networks = pytest.mark.parametrize("network", ["trees", "products", "lists", "chains", "tagged_chains"])
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +162,8 @@ def test_values_are_those_of_the_plain_map_to_the_bit_and_gradients_but_for_roun
 @pytest.mark.cpu
 @pytest.mark.parametrize(
     "network, policy",
-    [("trees", "sinks-last"), ("lists", "depth"), ("chains", "depth"), ("tagged_chains", "sinks-last")],
+    [("trees", "sinks-last"), ("lists", "depth"), ("chains", "depth"), ("tagged_chains", "sinks-last")]
+    + [("products", policy) for policy in ("sinks-last", "depth", "agenda", "sufficient", "critical")],
 )
 def test_it_agrees_with_the_reference(network: str, policy: str, net: Net) -> None:
     graph = vpps.Graph()
@@ -202,6 +232,27 @@ def test_both_recorders_record_the_same(net: Net, use_recorder: Callable[[str], 
             recorded.append((contents_of(graph), rows))
         assert is_packed(graph) == (recorder == "compiled")
     assert all(other == recorded[0] for other in recorded[1:])
+
+
+@pytest.mark.host
+def test_products_of_repeated_children_are_made_once(net: Net) -> None:
+    graph, given = vpps.Graph(), net.shared_children(3)
+    net.products(graph, 3, distinct=True)
+    made = {b.cell.name: sum(len(chunk) for _, chunk in b.bulk) for b in graph.blocks.values()}
+    same = np.where(given["kind"] == 0, -2 - given["inputs"]["word"], np.arange(24))
+    for k, of_parents in enumerate(given["children"][given["kind"] == 1].T):
+        distinct = {-1 if child < 0 else same[child] for child in of_parents}
+        assert made[f"inner_of_three.ternary/U_{k + 1}"] == len(distinct) < 12
+
+
+@pytest.mark.host
+def test_products_stay_in_their_cells_where_few_are_saved(net: Net) -> None:
+    """Of each child one parent, and all words differ."""
+    graph = vpps.Graph()
+    children = [[-1, -1, -1]] * 4 + [[0, 1, 2], [4, 3, -1]]
+    inputs = {"word": np.arange(6), "tag": np.arange(6) % TAGS}
+    graph.map(net.ternary, kind=[0, 0, 0, 0, 1, 1], children=children, inputs=inputs, distinct=True)
+    assert all("U_" not in block.cell.name for block in graph.blocks.values())
 
 
 @pytest.mark.host

@@ -138,6 +138,7 @@ class NetOfVectors:
         model = vpps.Model(seed=1)
         words = model.lookup("words", (WORDS, H))
         w, u = model.parameter("W", (H, H)), model.parameter("U", (H, 2 * H))
+        v = model.parameter("V", (H, H))
 
         def leaf(x: Any, word: Any) -> Any:
             h = vpps.tanh(w @ vpps.lookup(words, word) + x)
@@ -153,12 +154,16 @@ class NetOfVectors:
         def inner_of_both(h_left: Any, c_left: Any, h_right: Any, c_right: Any, x: Any, y: Any) -> Any:
             return vpps.tanh(u @ vpps.concat([h_left, h_right]) + x), c_left + c_right * y
 
+        def inner_of_products(h_left: Any, c_left: Any, h_right: Any, c_right: Any, x: Any, y: Any) -> Any:
+            return vpps.tanh(w @ h_left + v @ h_right + x), v @ c_right + y
+
         self.step = vpps.cell(lambda before, x: vpps.tanh(w @ before + x))
         self.alone = [vpps.cell(lambda x, word: leaf(x, word)[0])]
         self.cells = {
             "leaves": [vpps.cell(leaf), vpps.cell(inner)],
             "below": [vpps.cell(leaf), vpps.cell(inner)],
             "inner": [vpps.cell(word_leaf), vpps.cell(inner_of_both)],
+            "products": [vpps.cell(word_leaf), vpps.cell(inner_of_products)],
             "both": [vpps.cell(leaf), vpps.cell(inner_of_both)],
         }
 
@@ -186,7 +191,7 @@ def map_of_vectors(
     if form == "alone":
         structure |= {"children": None, "kind": None, "levels": np.zeros(batch.n_vertices, np.int32)}
     cells = nets.alone if form == "alone" else nets.cells[form]
-    return graph.map(cells, **{**structure, "inputs": {"word": batch["word"], **rows}, **others})
+    return graph.map(cells, **{**structure, "inputs": {"word": batch["word"] % 5, **rows}, **others})
 
 
 def n_packed(graph: vpps.Graph) -> int:
@@ -195,7 +200,7 @@ def n_packed(graph: vpps.Graph) -> int:
 
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("vectors", VECTORS)
-@pytest.mark.parametrize("form", ["leaves", "inner", "both", "alone"])
+@pytest.mark.parametrize("form", ["leaves", "inner", "products", "both", "alone"])
 def test_packed_maps_of_rows_are_what_numpy_records(
     form: str, vectors: str, distinct: bool, use_recorder: Callable[[str], None]
 ) -> None:
@@ -207,7 +212,9 @@ def test_packed_maps_of_rows_are_what_numpy_records(
         for attempt in range(2):
             graph = vpps.Graph()
             x, y = (graph.rows(array, grad=True) for array in data)
-            rows = {"x": VECTORS[vectors](nets, graph, x, batch)} | ({"y": y} if form in ("inner", "both") else {})
+            rows = {"x": VECTORS[vectors](nets, graph, x, batch)} | (
+                {"y": y} if form in ("inner", "products", "both") else {}
+            )
             before = n_packed(graph)
             found = map_of_vectors(graph, nets, form, batch, rows, distinct=distinct)
             assert (n_packed(graph) > before) == (recorder == "compiled" and attempt > 0)

@@ -14,18 +14,21 @@ from vpps.zoo.tasks.tournaments import TreeFCSettings, TreeFCTask
 pytestmark = pytest.mark.host
 
 
-def test_logits_are_those_of_a_layer_at_every_vertex() -> None:
-    task = TreeFCTask(TreeFCSettings(hidden=6, leaves=4, limit=2))
+@pytest.mark.parametrize("per_child", [False, True])
+def test_logits_are_those_of_a_layer_at_every_vertex(per_child: bool) -> None:
+    task = TreeFCTask(TreeFCSettings(hidden=6, leaves=4, limit=2, per_child=per_child))
     graph = vpps.Graph()
     batch = task.train[:]
     logits = task.outputs(graph, batch)
     weights = weights_of(task.model)
     reference = Reference(graph, weights)
+    names = ("composition/W_1", "composition/W_2") if per_child else ("composition/W",)
+    W = np.hstack([weights[name] for name in names])
     for k in range(2):
         level = [weights["words"][word] for word in task.train[k]["word"][:4]]
         while len(level) > 1:
             pairs = [np.concatenate(level[i : i + 2]) for i in range(0, len(level), 2)]
-            level = [np.tanh(weights["composition/W"] @ pair + weights["composition/b"]) for pair in pairs]
+            level = [np.tanh(W @ pair + weights["composition/b"]) for pair in pairs]
         expected = weights["output/W"] @ level[0] + weights["output/b"]
         np.testing.assert_allclose(reference.value(logits[k]), expected, rtol=1e-9)
 

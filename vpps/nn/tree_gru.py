@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import vpps
-from vpps.nn.gates import glorot_per_gate
+from vpps.nn.gates import ChildMatrices, glorot_per_gate
 from vpps.nn.layer import Named, check_children
 
 
@@ -21,10 +21,18 @@ class NaryTreeGRU(Named):
 
     Args:
         arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
+        per_child: a parameter for each U_l of the gates, as in `NaryTreeLSTM`.
     """
 
     def __init__(
-        self, model: vpps.Model, input_size: int, hidden_size: int, arity: int = 2, *, name: str = "tree_gru"
+        self,
+        model: vpps.Model,
+        input_size: int,
+        hidden_size: int,
+        arity: int = 2,
+        *,
+        per_child: bool = False,
+        name: str = "tree_gru",
     ) -> None:
         self.name = name
         self.hidden_size = H = hidden_size
@@ -32,7 +40,8 @@ class NaryTreeGRU(Named):
         with model.scope(name):
             self.W = model.parameter("W", (2 * H, input_size), init=glorot_per_gate(2))
             self.b_leaf = model.parameter("b_leaf", (2 * H,), init="zeros")
-            self.U_gates = model.parameter("U_gates", (2 * H, arity * H), init=glorot_per_gate(2))
+            init = glorot_per_gate(2)
+            self.U_gates = ChildMatrices(model, 2 * H, H, arity, init=init, per_child=per_child, name="U_gates")
             self.b_gates = model.parameter("b_gates", (2 * H,), init="zeros")
             self.U = model.parameter("U", (H, arity * H), init="glorot_uniform")
             self.b = model.parameter("b", (H,), init="zeros")
@@ -47,7 +56,7 @@ class NaryTreeGRU(Named):
     def inner(self, *hs: vpps.Expression) -> vpps.Expression:
         """h of a node without input, from h_1 ... h_N."""
         check_children(f"{self.name}.inner(", hs, self.arity, self.hidden_size, ("h",))
-        r, z = vpps.split(vpps.sigmoid(self.U_gates @ vpps.concat(hs) + self.b_gates), 2)
+        r, z = vpps.split(vpps.sigmoid(self.U_gates(hs) + self.b_gates), 2)
         candidate = vpps.tanh(self.U @ vpps.concat([r * h for h in hs]) + self.b)
         mean = vpps.sum(hs) * (1 / self.arity)
         return mean + z * (candidate - mean)

@@ -18,7 +18,7 @@ from vpps.errors import GraphError
 from vpps.ops.operand import Expression
 from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
-from vpps.record.distinct import Cut, find_distinct
+from vpps.record.distinct import ONE_IN, Cut, find_distinct
 from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.inputs import (
     Children,
@@ -114,7 +114,8 @@ def record_map(
                 part.cut = part.vertex.cut
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
         parts.sort(key=lambda part: part.number(0))
-    return _record(graph, traced, parts, structure, columns, heights, examples, n)
+    apart = distinct and structure is not None and structure.ends is None and traced.multiplies_leaves
+    return _record(graph, traced, parts, structure, columns, heights, examples, n, apart)
 
 
 @dataclass(slots=True)
@@ -130,6 +131,8 @@ class _Part:
         ints: the int arguments, a row per vertex.
         cut: of its cell, where what follows from ints alone is computed once for equal ones.
         once: then, of each vertex, the value id of what was computed from its ints: of the first result.
+        products: where those of children are made apart, of each: which children it is made of, and which of these each
+            vertex has; then the value ids that the vertices have.
     """
 
     vertex: Vertex
@@ -142,6 +145,7 @@ class _Part:
     ints: Ints = field(init=False)
     cut: Cut | None = None
     once: Ints = field(init=False)
+    products: list[tuple[Ints, Ints]] = field(default_factory=list)
 
     @property
     def program(self) -> TracedCell | None:
@@ -207,12 +211,37 @@ class _Part:
 
     def record_once(self, graph: Graph, cut: Cut) -> None:
         """Record what is computed once for equal ints."""
+        assert cut.once is not None
         ints = self.ints[:, list(cut.ints)]
         distinct, own = find_distinct(ints)
         n = len(distinct)
         levels, nothing = np.zeros(n, np.int64), np.empty((n, 0), np.int64)
         self.once = record_vertices(graph, cut.once, n, nothing, ints[distinct], [], levels)[own]
         self.ints = self.ints[:, list(cut.rest_ints)]
+
+    def find_products(self, apart: Cut, keys: Ints) -> tuple[int, int]:
+        """Find which children products are made of apart; `keys` tell whether vertices are the same. How many products
+        the vertices have, and how many are to be made."""
+        assert self.children is not None
+        made = 0
+        for product in apart.products:
+            children = self.children[:, product.child]
+            found = np.where(children < 0, -1, keys.take(children)) if self.reads_zeros else keys.take(children)
+            distinct, own = find_distinct(found[:, None])
+            self.products.append((children.take(distinct), own))
+            made += len(distinct)
+        return self.n * len(self.products), made
+
+    def record_products(self, graph: Graph, first: Ints, zeros: Mapping[int, int]) -> None:
+        """Record those products; `first` are value ids of the map's vertices."""
+        assert self.cut is not None
+        for k, (product, (children, own)) in enumerate(zip(self.cut.products, self.products, strict=True)):
+            ids = first.take(children) + product.output
+            if self.reads_zeros:
+                ids = np.where(children < 0, zeros[product.output], ids)
+            n, levels = len(ids), graph.levels_of(ids) + 1
+            made = record_vertices(graph, product.program, n, ids[:, None], np.empty((n, 0), np.int64), [], levels)
+            self.products[k] = made.take(own), own
 
     def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
         """A list of each vertex; of children, vertices rather than values."""
@@ -232,10 +261,13 @@ class _Part:
             zeros: by result of a child, what is read where it is missing.
         """
         missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
-        crossing = 0 if self.cut is None else len(self.cut.once.outputs)
-        args = np.empty((self.n, len(self.vertex.vectors) + crossing), np.int64)
+        crossing = 0 if self.cut is None else self.cut.n_crossing
+        first = len(self.vertex.vectors)
+        args = np.empty((self.n, first + crossing + len(self.products)), np.int64)
         for k in range(crossing):
-            np.add(self.once, k, out=args[:, len(self.vertex.vectors) + k])
+            np.add(self.once, k, out=args[:, first + k])
+        for k, (ids, _) in enumerate(self.products):
+            args[:, first + crossing + k] = ids
         for column, source in enumerate(self.vertex.vectors):
             if isinstance(source, Child):
                 ids, absent = self._child(source.number, read, missing)
@@ -294,21 +326,26 @@ def _record(
     heights: Ints,
     examples: ExampleNumbers | None,
     n: int,
+    apart: bool,
 ) -> Any:
-    """Record a map of which everything was checked."""
+    """Record a map of which everything was checked, products of children apart where that may pay."""
     vertices = kinds.vertices
     for part in parts:
         if part.cut is not None:
             part.record_once(graph, part.cut)
+    apart = apart and _find_products(graph, parts, n)
     _record_leaves(graph, parts, columns, n)
     zeros: dict[int, int] = {}  # by result of a child
     for part in parts:
         for source in part.vertex.sources if part.reads_zeros else ():
             if isinstance(source, Child) and source.output not in zeros:
                 zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
-    levels = _levels(graph, parts, structure, columns, heights)
+    step = 2 if apart else 1
+    levels = _levels(graph, parts, structure, columns, heights * step if apart else heights, step)
     width = 0 if any(part.program is None for part in parts) else kinds.width
     first = new_values(graph, n, width, levels) if width else _uneven_values(graph, parts, levels, n)
+    for part in parts if apart else ():
+        part.record_products(graph, first, zeros)
     base, number = int(first[0]) if n else 0, _numbers(graph, parts, n)
     for part in parts:
         program = part.program
@@ -341,6 +378,25 @@ def _record(
                 ids[part.rows] += part.vertex.pushed[place]
         found.append(Rows(graph, ids, shape, levels, examples=examples))
     return found[0] if vertices[0].single else tuple(found)
+
+
+def _find_products(graph: Graph, parts: Sequence[_Part], n: int) -> bool:
+    """Find which products of children are to be made apart; whether any are, as enough of them are saved."""
+    keys = np.arange(n) + graph.n_values
+    for part in parts:
+        if part.program is None:
+            keys[slice(None) if part.rows is None else part.rows] = part.once
+    found = [(part, cut) for part in parts if (cut := part.vertex.apart) is not None]
+    used, made = (
+        map(sum, zip(*(part.find_products(cut, keys) for part, cut in found), strict=True)) if found else (0, 1)
+    )
+    for part, cut in found:
+        if (used - made) * ONE_IN < used:
+            part.products.clear()
+        else:
+            part.ints = part.ints if part.cut else part.ints[:, list(cut.rest_ints)]
+            part.cut = cut
+    return (used - made) * ONE_IN >= used
 
 
 def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Column], n: int) -> None:
@@ -389,9 +445,15 @@ def _numbers(graph: Graph, parts: Sequence[_Part], n: int) -> Ints:
 
 
 def _levels(
-    graph: Graph, parts: Sequence[_Part], structure: Children | None, columns: Mapping[str, Column], heights: Ints
+    graph: Graph,
+    parts: Sequence[_Part],
+    structure: Children | None,
+    columns: Mapping[str, Column],
+    heights: Ints,
+    step: int,
 ) -> Ints:
-    """Levels of a map's vertices in the graph, given their heights: levels that count the map alone."""
+    """Levels of a map's vertices in the graph, given their heights: levels that count the map alone. A vertex is `step`
+    levels above its children at least."""
     floors = [_floor(graph, part, columns) for part in parts]
     numbers = [lowest for lowest in floors if isinstance(lowest, int)]
     if len(numbers) == len(floors) and len(set(numbers)) < 2:
@@ -405,13 +467,16 @@ def _levels(
     rise = int(of_lowest[0]) if len(of_lowest) else 0
     if len(of_lowest) and (of_lowest == rise).all() and (floor <= heights + rise).all():
         return heights + rise  # what else they read raises all alike
-    return raise_levels(heights, floor, *structure.edges())
+    return raise_levels(heights, floor, *structure.edges(), step)
 
 
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
     """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
     # Zeros are of level 0. Whoever has other children is higher anyway.
-    lowest: Ints | int = 1 if part.reads_zeros or (part.cut is not None and part.program is not None) else 0
+    once = part.cut is not None and part.cut.once is not None and part.program is not None
+    lowest: Ints | int = 1 if part.reads_zeros or once else 0
+    if part.reads_zeros and part.products:
+        lowest = 2  # above products of zeros
     if part.reads_zeros and part.ends is not None and not part.vertex.used and part.cut is None:
         lowest = np.minimum(np.diff(part.ends), 1)  # whose list is empty reads none
     if not part.vertex.reads_outside:

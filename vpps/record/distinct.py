@@ -1,15 +1,20 @@
-"""What of a cell follows from its ints alone: computed once for each distinct combination of them.
+"""What vertices of a map have in common: computed once by `graph.map(..., distinct=True)`.
 
 Words repeat: of 64 sentences less than half of the words are distinct, and a recurrent cell multiplies each by a matrix
-as large as that of the recurrence. `graph.map(..., distinct=True)` cuts a cell in two. The first part has what follows
-from ints alone, products above all; it gets a vertex for each distinct combination, before all others. The second one
-reads the results, many vertices the same ones. Gradients of equal values are summed before they are multiplied, which
-is exact: multiplication is linear.
+as large as that of the recurrence. So a cell is cut in two. The first part has what follows from ints alone, products
+above all; it gets a vertex for each distinct combination of them, before all others. The second one reads the results,
+many vertices the same ones.
+
+Half of all children in a tree are leaves, which now are the same ones for many parents, and so are the products that
+parents make of them. Those are cut off as well, each a vertex of its own between child and parents, where enough of
+them are saved: then the levels of a tree multiply inner children only.
+
+Gradients of equal values are summed before they are multiplied, which is exact: multiplication is linear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,21 +35,48 @@ FEW = 64
 """Up to so many vertices a dict finds them sooner than a dozen calls of NumPy."""
 
 
+ONE_IN = 10
+"""Products of children are computed apart where one in so many is saved at least: every level becomes two."""
+
+
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A cell in two parts.
+class Product:
+    """What a cell multiplies a child's result by.
 
     Attributes:
-        once: the first part: takes ints only.
-        ints: which of the cell's ints it takes.
-        rest: the second part, whose last arguments are the results of the first one; None where nothing is left.
-        rest_ints: which of the cell's ints the second part takes.
+        child, output: which result of which child.
+        program: the product, of that result alone.
     """
 
-    once: TracedCell
+    child: int
+    output: int
+    program: TracedCell
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cell in parts.
+
+    Attributes:
+        once: the first part: takes ints only; None where nothing follows from those.
+        ints: which of the cell's ints it takes.
+        rest: the last part, whose last arguments are the results of the others; None where nothing is left.
+        rest_ints: which of the cell's ints the last part takes.
+        crossing: the nodes that are the results of the first part.
+        products: parts between them.
+    """
+
+    once: TracedCell | None
     ints: tuple[int, ...]
     rest: TracedCell | None
     rest_ints: tuple[int, ...]
+    crossing: tuple[int, ...] = ()
+    products: tuple[Product, ...] = ()
+
+    @property
+    def n_crossing(self) -> int:
+        """Results of the first part."""
+        return 0 if self.once is None else len(self.once.outputs)
 
 
 def cut(cell: TracedCell) -> Cut | None:
@@ -67,7 +99,43 @@ def cut(cell: TracedCell) -> Cut | None:
         return None
     first, first_ints = _part(cell, f"{cell.name}.distinct", crossing, ())
     rest, rest_ints = _part(cell, cell.name, cell.outputs, crossing)
-    return Cut(first, first_ints, rest, rest_ints)
+    return Cut(first, first_ints, rest, rest_ints, tuple(crossing))
+
+
+def cut_products(cell: TracedCell, cut: Cut | None, children: Mapping[int, tuple[int, int]]) -> Cut | None:
+    """Cut products of children off as well; None where there are none of two children or more, as in chains.
+
+    Args:
+        cut: of the cell.
+        children: by position of an argument that is one, which child's and which result of it.
+    """
+    if cut is not None and cut.rest is None:
+        return None
+    of_node = {cell.arguments[position]: child for position, child in children.items()}
+    nodes = [
+        i
+        for i, n in enumerate(cell.nodes)
+        if n.op.form is Form.MATVEC and len(n.inputs) == 1 and n.inputs[0] in of_node and not n.domain
+    ]
+    if len({of_node[cell.nodes[i].inputs[0]][0] for i in nodes}) < 2:
+        return None
+    crossing = () if cut is None else cut.crossing
+    rest, rest_ints = _part(cell, cell.name, cell.outputs, (*crossing, *nodes))
+    products = tuple(Product(*of_node[cell.nodes[i].inputs[0]], _product(cell, i)) for i in nodes)
+    if cut is None:
+        return Cut(None, (), rest, rest_ints, (), products)
+    return replace(cut, rest=rest, products=products)
+
+
+def _product(cell: TracedCell, i: int) -> TracedCell:
+    """The program of a product alone."""
+    node = cell.nodes[i]
+    matrix, shape = node.parameter, cell.nodes[node.inputs[0]].shape
+    assert matrix is not None
+    argument = Node(OPS["argument"], (), {"position": 0}, shape)
+    return TracedCell(
+        f"{cell.name}.{matrix.name}", (Vector(shape),), [argument, replace(node, inputs=(0,))], [0], outputs=(1,)
+    )
 
 
 def _base(nodes: Sequence[Node], i: int) -> int:

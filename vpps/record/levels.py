@@ -73,13 +73,14 @@ def find_cycle(levels: NDArray[np.integer], parents: Ints, children: Ints) -> li
     return list(seen)[seen[vertex] :]
 
 
-def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints) -> Ints:
+def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, step: int = 1) -> Ints:
     """Levels where vertices have lowest levels of their own: what else they read has a level, too.
 
     Args:
         order_by: (n,) levels that `find_levels` gave: an order in which children precede parents.
         floor: (n,) lowest level of each vertex.
         parents, children: (edges,) the ends of every edge, by rising parent.
+        step: how far a parent is above its children, at least.
     """
     n = len(floor)
     levels = floor.copy()
@@ -87,19 +88,21 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints) -> 
     order = np.argsort(order_by, kind="stable")
     starts = np.flatnonzero(np.diff(order_by[order], prepend=-1))
     if n < NARROW * len(starts):
-        return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist())
+        return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist(), step)
     for vertices in np.split(order, starts[1:])[1:]:  # those of the first level have no children
         own = below.of(vertices)
-        highest = np.maximum.reduceat(levels[own.elements], own.ends[:-1]) + 1
+        highest = np.maximum.reduceat(levels[own.elements], own.ends[:-1]) + step
         levels[vertices] = np.maximum(levels[vertices], highest)
     return levels
 
 
-def _raise_one_by_one(order: Sequence[int], levels: list[int], ends: Sequence[int], children: Sequence[int]) -> Ints:
+def _raise_one_by_one(
+    order: Sequence[int], levels: list[int], ends: Sequence[int], children: Sequence[int], step: int
+) -> Ints:
     for vertex in order:
         level = levels[vertex]
         for child in children[ends[vertex] : ends[vertex + 1]]:
-            if levels[child] >= level:
-                level = levels[child] + 1
+            if levels[child] + step > level:
+                level = levels[child] + step
         levels[vertex] = level
     return np.array(levels, np.int64)

@@ -17,7 +17,18 @@ from vpps.kernel.shared_types import numbers
 from vpps.record.cell import Cell
 from vpps.record.chunks import NO_DATA, Chunk
 from vpps.record.examples import ExampleNumbers
-from vpps.record.native.interface import OF_INPUT, ArgumentForm, CutForm, IntForm, KindForm, MapForm
+from vpps.record.native.interface import (
+    APART,
+    OF_INPUT,
+    ONCE,
+    PRODUCTS,
+    REST,
+    ArgumentForm,
+    CutForm,
+    IntForm,
+    KindForm,
+    MapForm,
+)  # fmt: skip
 from vpps.record.rows import Rows
 from vpps.record.rowwise import examples_of, int_range
 from vpps.record.trace import TracedCell
@@ -116,12 +127,12 @@ def record_packed(
         return None
     memory, address, base, at_first, highest, parts = found
     n = 0
-    for number, count, at, once in parts:
+    for number, count, at, part in parts:
         vertex = kinds.vertices[number]
-        program = program_of(vertex, distinct, once)
+        program = program_of(vertex, distinct, part)
         n_args, n_ints, _ = program.layout
         graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
-        n += 0 if once else count
+        n += count if part in (REST, APART) else 0
     width, vertex = kinds.width, kinds.vertices[0]
     if examples is not None:
         own = examples
@@ -138,11 +149,14 @@ def record_packed(
     return rows[0] if vertex.single else tuple(rows)
 
 
-def program_of(vertex: Vertex, distinct: bool, once: int) -> TracedCell:
-    """The program of a kind's vertices, or of what is computed once for equal ints."""
-    if not distinct or vertex.cut is None:
+def program_of(vertex: Vertex, distinct: bool, part: int) -> TracedCell:
+    """The program of a kind's vertices, or of a part of them that is made apart."""
+    cut = vertex.cut if part < APART else vertex.apart
+    if not distinct or cut is None:
         return vertex.program
-    program = vertex.cut.once if once else vertex.cut.rest
+    if part >= PRODUCTS:
+        return cut.products[part - PRODUCTS].program
+    program = cut.once if part == ONCE else cut.rest
     assert program is not None
     return program
 
@@ -166,13 +180,16 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
         for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
             low, high = int_range(limit)
             found += numbers(IntForm(columns.index(name), low, high))
-        cut = vertex.cut if distinct else None
+        apart = vertex.apart if distinct and kinds.multiplies_leaves else None
+        cut = apart or (vertex.cut if distinct else None)
         if cut is not None and len({*cut.ints, *cut.rest_ints}) < len(vertex.ints):
             return nothing  # an int that leads to no result is in no part, but it has to be in range
         if cut is None:
             found += numbers(CutForm())
             found += (0, len(vertex.ints), *range(len(vertex.ints)))
         else:
-            found += numbers(CutForm(n_crossing=len(cut.once.outputs), whole=cut.rest is None))
+            found += numbers(CutForm(cut.n_crossing, cut.rest is None, len(cut.products)))
+            for product in cut.products:
+                found += numbers(ArgumentForm(product.child, product.output))
             found += (len(cut.ints), *cut.ints, len(cut.rest_ints), *cut.rest_ints)
     return array("q", found)

@@ -17,7 +17,7 @@ from vpps.errors import GraphError, TraceError
 from vpps.model.model import Parameter
 from vpps.ops import OPS, Shape
 from vpps.ops.operand import Expression, result_shape, running
-from vpps.record.distinct import Cut, cut
+from vpps.record.distinct import Cut, cut, cut_products
 from vpps.record.trace import UNKNOWN, ArgKind, CellTrace, Int, List, TracedCell, Vector
 from vpps.values import as_index
 
@@ -120,6 +120,12 @@ class Vertex:
         """What of it follows from ints alone, and the rest."""
         return cut(self.program)
 
+    @cached_property
+    def apart(self) -> Cut | None:
+        """The same with products of children apart."""
+        children = {p: (s.number, s.output) for p, s in enumerate(self.sources) if isinstance(s, Child)}
+        return cut_products(self.program, self.cut, children)
+
     def _sources_of(self, kind: type) -> tuple[Source, ...]:
         return tuple(s for k, s in zip(self.program.kinds, self.sources, strict=True) if isinstance(k, kind))
 
@@ -142,6 +148,13 @@ class Kinds:
             self.width = 0
         self.pushed = first.pushed if all(v.pushed == first.pushed for v in vertices) else None
         self.forms: list[array[int] | None] = [None, None]
+
+    @cached_property
+    def multiplies_leaves(self) -> bool:
+        """Whether parents multiply children that may be the same ones for many, as they follow from ints alone."""
+        return any(v.cut is not None and v.cut.rest is None for v in self.vertices) and any(
+            v.apart is not None for v in self.vertices
+        )
 
 
 class StateNeeded(Exception):

@@ -21,6 +21,7 @@ class TreeGRUSentiment(TreeClassifier):
         embedding: length of a word vector.
         hidden: length of a node's state.
         arity: the most children that a node may have.
+        per_child: a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class TreeGRUSentiment(TreeClassifier):
         embedding: int = 256,
         hidden: int = 256,
         arity: int = 2,
+        per_child: bool = False,
     ) -> None:
         self.arity = arity
         self.words = model.lookup("words", (n_words, embedding))
-        self.tree_gru = NaryTreeGRU(model, embedding, hidden, arity)
+        self.tree_gru = NaryTreeGRU(model, embedding, hidden, arity, per_child=per_child)
         self.output = Linear(model, hidden, n_classes, name="output")
 
     @vpps.cell

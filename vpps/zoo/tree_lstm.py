@@ -23,6 +23,7 @@ class TreeLSTMSentiment(TreeClassifier):
         embedding: length of a word vector.
         hidden: length of a node's state.
         arity: the most children that a node may have.
+        per_child: a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class TreeLSTMSentiment(TreeClassifier):
         embedding: int = 256,
         hidden: int = 256,
         arity: int = 2,
+        per_child: bool = False,
     ) -> None:
         self.arity = arity
         self.words = model.lookup("words", (n_words, embedding))
-        self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity)
+        self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity, per_child=per_child)
         self.output = Linear(model, hidden, n_classes, name="output")
 
     @vpps.cell
@@ -72,11 +74,12 @@ class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
         embedding: int = 256,
         hidden: int = 256,
         arity: int = 2,
+        per_child: bool = False,
     ) -> None:
         self.arity = arity
         self.words = model.lookup("words", (n_words, embedding))
-        self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity)
-        self.second = NaryTreeLSTM(model, 0, hidden, arity, name="tree_lstm_2")
+        self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity, per_child=per_child)
+        self.second = NaryTreeLSTM(model, 0, hidden, arity, per_child=per_child, name="tree_lstm_2")
         self.output = Linear(model, hidden, n_classes, name="output")
 
     @property

@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from peers.children import joined
 from peers.dynet_treelstm import Pools, import_dynet
 
 STRATEGIES = {"agenda": 1, "depth": 2}  # values of --dynet-autobatch
@@ -114,8 +115,9 @@ class DynetProgram(ABC):
         self.task = task
         self.settings = task.settings
         self.whole = batch_size <= WHOLE_UP_TO
-        self.weights = {p.name: p.numpy() for p in task.model}
-        self._trainable = {p.name: p.trainable for p in task.model}
+        self.weights = joined({p.name: p.numpy() for p in task.model})
+        fixed = {p.name for p in task.model if not p.trainable}
+        self._trainable = {name: name not in fixed for name in self.weights}
         self._strategy = STRATEGIES[strategy]
         self._flag = _strategy_flag()
         self.model = self.dynet.ParameterCollection()

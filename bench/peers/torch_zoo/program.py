@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from peers.children import joined, parted
+
 
 class SparseAdam(torch.optim.SparseAdam):
     """Adam as Kingma & Ba 2015 write it: PyTorch's adds eps to a second moment that is not yet corrected for its bias.
@@ -41,7 +43,9 @@ class TorchProgram(ABC):
         self.task = task
         self.settings = task.settings
         self.per_node = per_node
-        self.weights = {p.name: torch.tensor(p.numpy(), requires_grad=p.trainable) for p in task.model}
+        arrays = joined({p.name: p.numpy() for p in task.model})
+        fixed = {p.name for p in task.model if not p.trainable}
+        self.weights = {name: torch.tensor(a, requires_grad=name not in fixed) for name, a in arrays.items()}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.clip_norm: float | None = None
         self._loss: Tensor | None = None
@@ -60,10 +64,11 @@ class TorchProgram(ABC):
             weight.grad = None
         loss = self.loss(batch)
         loss.backward()
-        return loss.item(), {
+        found = {
             name: (torch.zeros_like(w) if w.grad is None else w.grad.to_dense()).numpy()
             for name, w in self.weights.items()
         }
+        return loss.item(), parted(found, [p.name for p in self.task.model])
 
     def train_with(self, optimizer: str, lr: float, clip_norm: float | None = None) -> None:
         """Choose the update rule: "sgd" or "adam". Rows of tables that a batch does not use stay as they are.

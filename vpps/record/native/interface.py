@@ -1,8 +1,8 @@
 """What the compiled recorder and Python share. Its header `interface.h` is made of this when it is built.
 
 The form of a map (record/packed.py) is a MapForm; then for each kind a KindForm, an ArgumentForm and an IntForm for
-each of its arguments, a CutForm, and twice how many of its ints, followed by their numbers: those of what is computed
-once for equal ints, and those of the rest.
+each of its arguments, a CutForm, an ArgumentForm for what each product of children multiplies, and twice how many of
+its ints, followed by their numbers: those of what is computed once for equal ints, and those of the rest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from ctypes import Structure
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
 from vpps.record.call_cache import ArgumentKind
+from vpps.record.distinct import ONE_IN
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
 
 
@@ -39,17 +40,23 @@ class IntForm(Structure):
     """An int: where it comes from, its lowest value, and what is past the highest."""
 
 
-@fields(ints="n_crossing whole")
+@fields(ints="n_crossing whole n_products")
 class CutForm(Structure):
     """How a kind is cut (record/distinct.py): how many values are computed once for equal ints, 0 if it is not cut;
-    whether that is all of it."""
+    whether that is all of it; how many products of children may be made apart."""
+
+
+REST, ONCE, APART, PRODUCTS = range(4)
+"""What a chunk of a kind is: the vertices, without what is computed once; that; the vertices without products of
+children as well; the first of these, the others following it."""
 
 
 def header() -> str:
     """`interface.h`."""
     structs = (MapForm, KindForm, ArgumentForm, IntForm, CutForm)
     columns = {"CALL": CALL, "FIRST": FIRST, "LEVEL": LEVEL, "ARGS": ARGS}  # of the rows of blocks
-    numbers = columns | {"OF_INPUT": OF_INPUT}
+    parts = {"REST": REST, "ONCE": ONCE, "APART": APART, "PRODUCTS": PRODUCTS}
+    numbers = columns | parts | {"OF_INPUT": OF_INPUT, "ONE_IN": ONE_IN}
     return "".join(
         (shared_types.constants(numbers), shared_types.enum(ArgumentKind), *map(shared_types.struct, structs))
     )

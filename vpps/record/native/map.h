@@ -70,6 +70,15 @@ struct Chosen {
     }
 };
 
+// A product of children, made apart from the vertices of its kind.
+struct ProductOfPart {
+    ArgumentForm of;                     // what is multiplied
+    std::vector<int32_t> own, children;  // which of the products each vertex has; a child of which each is made
+    i64 at, start, base;                 // where its arrays begin in the memory, its first call and value
+
+    i64 n() const { return static_cast<i64>(children.size()); }
+};
+
 struct PartOfMap {
     i64 kind, n, at;  // where its arrays begin in the memory
     const ArgumentForm* arguments;
@@ -82,7 +91,9 @@ struct PartOfMap {
     Chosen once, rest;
     i64 at_once, base_once;  // where the arrays of what is computed once begin, and its first value
     std::vector<int32_t> own, firsts;  // which of those each vertex has; the first vertex of each
+    std::vector<ProductOfPart> products;  // that are made apart
 
+    i64 n_args() const { return n_arguments + n_crossing + static_cast<i64>(products.size()); }
     bool is_cut() const { return n_crossing > 0; }
     i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
     // Level of those, unless they read children or inputs.
@@ -99,6 +110,8 @@ struct PartOfMap {
         const auto* cut = from.take<CutForm>();
         n_crossing = cut->n_crossing;
         whole = cut->whole;
+        products.resize(static_cast<std::size_t>(cut->n_products));
+        for (ProductOfPart& product : products) product.of = *from.take<ArgumentForm>();
         once.read(from);
         rest.read(from);
     }
@@ -155,9 +168,13 @@ template <bool looks_up>
 // What all kinds of a map share.
 struct WholeMap {
     i64 n, arity, width, start, base, rise;  // start, base: recording index and value of the first vertex
+    i64 step;  // how far a vertex is above its children, at least
     const int32_t *heights, *children;
     i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
     const std::vector<std::unique_ptr<View>>& columns;
+
+    i64 first_of(i64 row) const { return first ? first[row] : base + width * row; }
+    i64 level_of(i64 row) const { return first_of(row) < base ? 0 : heights[row] + rise; }
 
     // One int of some vertices; whether they are in range.
     bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
@@ -201,7 +218,7 @@ i64 n_children(const PartOfMap& part, i64 arity)
 // Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
 template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
-    const i64 n = part.n_own(), n_args = part.n_arguments + part.n_crossing;
+    const i64 n = part.n_own(), n_args = part.n_args();
     if (!n) return true;
     fill_vertices<looks_up>(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
     i64* args = to + ARGS * n;
@@ -220,6 +237,11 @@ template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMa
         for (i64 i = 0; i < n; i++)
             args[i * n_args + part.n_arguments + k] =
                 part.base_once + part.own[static_cast<std::size_t>(i)] * part.n_crossing + k;
+    i64* of_products = args + part.n_arguments + part.n_crossing;
+    for (const ProductOfPart& product : part.products) {
+        for (i64 i = 0; i < n; i++) of_products[i * n_args] = product.base + product.own[static_cast<std::size_t>(i)];
+        of_products++;
+    }
     for (i64 k = 0; k < part.rest.n; k++)
         if (!map.take(part, part.rest.at[k], part.rows, n, ints + k, part.rest.n)) return false;
     return true;
@@ -234,6 +256,19 @@ void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
     std::fill_n(to + LEVEL * n, n, 0);
     for (i64 k = 0; k < part.once.n; k++)
         map.take(part, part.once.at[k], part.firsts.data(), n, to + ARGS * n + k, part.once.n);
+}
+
+// The arrays of a product of children.
+void fill_product(const ProductOfPart& product, i64* to, const WholeMap& map)
+{
+    const i64 n = product.n();
+    for (i64 i = 0; i < n; i++) {
+        const i64 child = product.children[static_cast<std::size_t>(i)];
+        to[CALL * n + i] = product.start + i;
+        to[FIRST * n + i] = product.base + i;
+        to[LEVEL * n + i] = map.level_of(child) + 1;
+        to[ARGS * n + i] = map.first_of(child) + product.of.number;
+    }
 }
 
 // Find the vertices of a kind with equal ints, by hashing. False where an int is out of range, or there are too many.
@@ -271,6 +306,35 @@ bool find_distinct(PartOfMap& part, const WholeMap& map)
 }
 
 using Parts = std::vector<PartOfMap*>;
+
+// Find which products of children are to be made apart; whether any are, as enough of them are saved.
+bool find_products(const Parts& parts, const WholeMap& map)
+{
+    std::vector<int32_t> same(static_cast<std::size_t>(map.n)), number(same.size());  // of equal vertices the first one
+    std::iota(same.begin(), same.end(), 0);
+    for (const PartOfMap* part : parts)
+        for (std::size_t i = 0; part->whole && i < part->own.size(); i++)
+            same[static_cast<std::size_t>(part->rows[i])] = part->firsts[static_cast<std::size_t>(part->own[i])];
+    i64 used = 0, made = 0;
+    for (PartOfMap* part : parts)
+        for (ProductOfPart& product : part->products) {
+            std::fill(number.begin(), number.end(), -1);
+            product.own.resize(static_cast<std::size_t>(part->n));
+            for (std::size_t i = 0; i < product.own.size(); i++) {
+                const i64 child = map.children[part->rows[i] * map.arity + product.of.child];
+                if (static_cast<u64>(child) >= static_cast<u64>(map.n)) return false;  // refused where it is read
+                int32_t& found = number[static_cast<std::size_t>(same[static_cast<std::size_t>(child)])];
+                if (found < 0) {
+                    found = static_cast<int32_t>(product.n());
+                    product.children.push_back(static_cast<int32_t>(child));
+                }
+                product.own[i] = found;
+            }
+            used += part->n;
+            made += product.n();
+        }
+    return used && (used - made) * ONE_IN >= used;
+}
 
 // The lowest level that each vertex may have for what it reads besides children. False where that is not there.
 bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int32_t* floor)
@@ -311,7 +375,7 @@ void raise_levels(const WholeMap& map, int32_t* floor)
         for (i64 k = 0; k < map.arity; k++) {
             const i64 child = map.children[vertex * map.arity + k];
             if (static_cast<u64>(child) < static_cast<u64>(map.n))  // others are refused where they are read
-                floor[vertex] = static_cast<int32_t>(std::max(i64{floor[vertex]}, i64{floor[child]} + 1));
+                floor[vertex] = static_cast<int32_t>(std::max(i64{floor[vertex]}, floor[child] + map.step));
         }
 }
 
@@ -364,22 +428,28 @@ void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
         }
 }
 
-bool add(PyObject* parts, const PartOfMap* part, i64 n, i64 at, i64 once)
+bool add(PyObject* parts, const PartOfMap* part, i64 n, i64 at, i64 what)
 {
-    PyObject* described = Py_BuildValue("LLLL", part->kind, n, at, once);
+    PyObject* described = Py_BuildValue("LLLL", part->kind, n, at, what);
     const bool added = described && !PyList_Append(parts, described);
     Py_XDECREF(described);
     return added;
 }
 
-// Kind, number of vertices, place in the memory and whether they are computed once, of each chunk.
+// Kind, number of vertices, place in the memory and what of the kind they are, of each chunk.
 PyObject* describe(const Parts& order)
 {
     PyObject* parts = PyList_New(0);
     bool ok = parts;
     for (const PartOfMap* part : order)
-        ok = ok && (!part->is_cut() || add(parts, part, static_cast<i64>(part->firsts.size()), part->at_once, 1));
-    for (const PartOfMap* part : order) ok = ok && (!part->n_own() || add(parts, part, part->n, part->at, 0));
+        ok = ok && (!part->is_cut() || add(parts, part, static_cast<i64>(part->firsts.size()), part->at_once, ONCE));
+    for (const PartOfMap* part : order) {
+        i64 number = PRODUCTS;
+        for (const ProductOfPart& product : part->products)
+            ok = ok && add(parts, part, product.n(), product.at, number++);
+    }
+    for (const PartOfMap* part : order)
+        ok = ok && (!part->n_own() || add(parts, part, part->n, part->at, part->products.empty() ? REST : APART));
     if (!ok) Py_CLEAR(parts);
     return parts;
 }
@@ -394,7 +464,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     Tape* tape = as<Tape>(self);
     const View form(args[0], 1), levels(args[3], 1);
     const i64 n = levels.holds_ints(4) ? levels.length() : 0;
-    if (!n || n > INT32_MAX || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
+    if (!n || n > INT32_MAX / 2 || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
     Form from{form.data<i64>()};
     const auto [arity, width, n_kinds] = *from.take<MapForm>();
     const View children(args[2], 2);
@@ -434,10 +504,20 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
 
     const i64 first_value = tape->levels->size;
-    WholeMap map{n, arity, width, tape->n_calls, first_value, 0, levels.data<int32_t>(),
+    WholeMap map{n, arity, width, tape->n_calls, first_value, 0, 1, levels.data<int32_t>(),
                  arity ? children.data<int32_t>() : nullptr, nullptr, columns};
-    std::vector<int32_t> floor;  // read by the map
+    std::vector<int32_t> floor, doubled;  // read by the map
     if (!are_levels(map.heights, map.children, n, arity)) Py_RETURN_NONE;
+    for (PartOfMap* part : order)
+        if (part->is_cut() && !find_distinct(*part, map)) Py_RETURN_NONE;
+    if (find_products(order, map)) {  // each level becomes two
+        map.step = 2;
+        doubled.assign(map.heights, map.heights + n);
+        for (int32_t& height : doubled) height *= 2;
+        map.heights = doubled.data();
+    } else {
+        for (PartOfMap* part : order) part->products.clear();
+    }
     if (!find_levels(order, map, tape->levels, floor)) Py_RETURN_NONE;
     // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
     i64 n_read = 0;
@@ -447,7 +527,6 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     bool looks_up = false;
     for (PartOfMap* part : order) {
         if (part->is_cut()) {
-            if (!find_distinct(*part, map)) Py_RETURN_NONE;
             const i64 n_once = static_cast<i64>(part->firsts.size());
             part->at_once = size;
             part->base_once = map.base;
@@ -456,11 +535,21 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
             map.start += n_once;
         }
         part->at = size;
-        size += part->n_own() * (ARGS + part->n_arguments + part->n_crossing + part->rest.n);
+        size += part->n_own() * (ARGS + part->n_args() + part->rest.n);
         n_own += part->n_own();
         looks_up |= part->whole;
     }
-    const i64 at_first = looks_up ? size : -1, n_values = map.base - first_value + n_own * width;
+    i64 n_values = map.base - first_value + n_own * width;
+    for (PartOfMap* part : order)
+        for (ProductOfPart& product : part->products) {
+            product.at = size;
+            product.start = map.start;
+            product.base = first_value + n_values;
+            size += product.n() * (ARGS + 1);
+            map.start += product.n();
+            n_values += product.n();
+        }
+    const i64 at_first = looks_up ? size : -1;
     if (looks_up) size += n;
     PyObject* made = PyObject_CallNoArgs(object(&ints_type));
     if (!made || !as<Ints>(made)->reserve(size) || !tape->levels->reserve(n_values)) {
@@ -482,6 +571,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
             Py_DECREF(made);
             Py_RETURN_NONE;
         }
+        for (const ProductOfPart& product : part->products) fill_product(product, memory->data + product.at, map);
     }
     PyObject* found = describe(order);
     const i64 highest = *std::max_element(map.heights, map.heights + n) + map.rise;
@@ -502,10 +592,14 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     to += map.base - first_value;
     if (!looks_up) {
         fill_levels(map.heights, n, width, map.rise, to);
+        to += n * width;
     } else {
         for (i64 i = 0; i < n; i++)
             if (map.first[i] >= map.base) to = std::fill_n(to, width, map.heights[i] + map.rise);
     }
+    for (const PartOfMap* part : order)
+        for (const ProductOfPart& product : part->products)
+            for (const int32_t child : product.children) *to++ = map.level_of(child) + 1;
     tape->levels->size += n_values;
     return result;
 }

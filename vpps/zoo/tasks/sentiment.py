@@ -13,7 +13,7 @@ from vpps.errors import DataError
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.task import setting
-from vpps.zoo.tasks.trees import TreeSettings, TreeTask
+from vpps.zoo.tasks.trees import PER_CHILD, TreeSettings, TreeTask
 from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.tree_lstm import ChildSumTreeLSTMSentiment, TreeLSTMSentiment, TwoTypeTreeLSTMSentiment
 
@@ -25,12 +25,19 @@ class WordTreeSettings(TreeSettings):
     embedding: int = setting(256, "Length of a word vector.", min=1, shapes_model=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChildrenSettings(WordTreeSettings):
+    """And those that multiply children in order."""
+
+    per_child: bool = setting(False, PER_CHILD, shapes_model=True)
+
+
 class TreeLSTMTask(TreeTask):
     """Train a Tree-LSTM for sentiment (Tai, Socher & Manning 2015)."""
 
     name = "tree-lstm"
     network_type = TreeLSTMSentiment
-    settings_type = WordTreeSettings
+    settings_type = ChildrenSettings
 
 
 class ChildSumTreeLSTMTask(TreeTask):
@@ -47,7 +54,7 @@ class TwoTypeTreeLSTMTask(TreeTask):
 
     name = "tree-lstm-2type"
     network_type = TwoTypeTreeLSTMSentiment
-    settings_type = WordTreeSettings
+    settings_type = ChildrenSettings
 
     def read(self, settings: Any, like: GraphSet | None, n_classes: int | None) -> tuple[GraphSet, GraphSet]:
         """The drawing is part of the data: the same for all seeds of training."""
@@ -61,11 +68,11 @@ class TreeGRUTask(TreeTask):
 
     name = "tree-gru"
     network_type = TreeGRUSentiment
-    settings_type = WordTreeSettings
+    settings_type = ChildrenSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class RvNNSettings(WordTreeSettings):
+class RvNNSettings(ChildrenSettings):
     """Sizes of the VPPS paper, whose network judges sentences."""
 
     hidden: int = setting(512, "Length of a node's state.", min=1, shapes_model=True)

@@ -11,6 +11,7 @@ from vpps.data.tournaments import N_CLASSES
 from vpps.errors import DataError
 from vpps.zoo.task import Settings, setting
 from vpps.zoo.tasks.network import GraphLabelTask
+from vpps.zoo.tasks.trees import PER_CHILD
 from vpps.zoo.tree_fc import TreeFC
 
 N_WORDS = 30
@@ -22,6 +23,7 @@ class TreeFCSettings(Settings):
     """Sizes of Tree-FC and its trees."""
 
     hidden: int = setting(256, "Length of a word vector and of all states.", min=1, shapes_model=True)
+    per_child: bool = setting(False, PER_CHILD, shapes_model=True)
     leaves: int = setting(16, "Of every tree: 2, 4, 8, ...; Cavs measures trees of 256.", min=2)
 
 

@@ -17,6 +17,10 @@ from vpps.zoo.task import Settings, setting
 from vpps.zoo.tasks.files import kept_count, read_both, set_kept, train_and_dev
 from vpps.zoo.tasks.network import NetworkTask
 
+PER_CHILD = (
+    "A matrix per child: products of words are computed once, at best half of all. One matrix suits GPUs and few trees."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TreeSettings(Settings):

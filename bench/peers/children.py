@@ -1,0 +1,37 @@
+"""Matrices per child, "U_1" and "U_2", as the one matrix "U" of all children that peers multiply by, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+def _whole(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names by what they are parts of, in order; a name that is no part, by itself."""
+    known, found = set(names), dict[str, list[str]]()
+    for name in names:
+        numbered = re.fullmatch(r"(.+)_\d+", name)
+        found.setdefault(numbered[1] if numbered and f"{numbered[1]}_1" in known else name, []).append(name)
+    return found
+
+
+def joined(arrays: Arrays) -> Arrays:
+    """What peers have in place of some parameters."""
+    return {
+        whole: np.concatenate([arrays[part] for part in parts], -1) if len(parts) > 1 else arrays[parts[0]]
+        for whole, parts in _whole(arrays).items()
+    }
+
+
+def parted(arrays: Mapping[str, NDArray[np.float32]], names: Iterable[str]) -> Arrays:
+    """The arrays by such names, of those that `joined` put together; others as they are."""
+    parts_of, found = _whole(list(names)), Arrays()
+    for whole, array in arrays.items():
+        parts = parts_of.get(whole, [whole])
+        found |= zip(parts, np.split(array, len(parts), -1) if len(parts) > 1 else [array], strict=True)
+    return found
