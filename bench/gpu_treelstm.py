@@ -69,7 +69,10 @@ def parse_options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
     parser.add_argument(
-        "--program", default="vpps-bulk", choices=("vpps", "vpps-bulk", "vpps-distinct"), help="of vpps (%(default)s)"
+        "--program",
+        default="vpps-bulk",
+        choices=("vpps", "vpps-bulk", "vpps-distinct", "vpps-per-child"),
+        help="of vpps (%(default)s)",
     )
     options = parse(parser)
     if options.quick:

@@ -59,8 +59,11 @@ class Trainer:
         self.handle.close()
 
 
-def tree_states(W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter, bU: vpps.Parameter) -> tuple[Any, Any]:
-    """Functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`."""
+def tree_states(
+    W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter | Sequence[vpps.Parameter], bU: vpps.Parameter
+) -> tuple[Any, Any]:
+    """Functions that compute h and c of a leaf and of an inner node, by the equations in `treelstm.py`; U may be in two
+    parts, one per child."""
 
     def finished(c, o):
         return vpps.sigmoid(o) * vpps.tanh(c), c
@@ -70,7 +73,9 @@ def tree_states(W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter, bU: vpp
         return finished(vpps.sigmoid(i) * vpps.tanh(u), o)
 
     def inner(h_left, c_left, h_right, c_right):
-        i, f_left, f_right, o, u = vpps.split(U @ vpps.concat([h_left, h_right]) + bU, 5)
+        whole = isinstance(U, vpps.Parameter)
+        product = U @ vpps.concat([h_left, h_right]) if whole else U[0] @ h_left + U[1] @ h_right
+        i, f_left, f_right, o, u = vpps.split(product + bU, 5)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f_left) * c_left + vpps.sigmoid(f_right) * c_right
         return finished(c, o)
 
@@ -79,6 +84,8 @@ def tree_states(W: vpps.Parameter, b: vpps.Parameter, U: vpps.Parameter, bU: vpp
 
 class VppsTreeLstm(Trainer):
     """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`, recording a call of a cell per node."""
+
+    per_child: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -92,13 +99,15 @@ class VppsTreeLstm(Trainer):
         """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors; the rest: see vpps.Handle."""
         model = vpps.Model(seed=1)
         self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
-        W, b, U, bU, Wo, bo = (
-            model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "U", "bU", "Wo", "bo")
+        W, b, bU, Wo, bo = (
+            model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "bU", "Wo", "bo")
         )
+        parts = np.split(weights["U"], 2, axis=1) if self.per_child else [weights["U"]]
+        U, *right = (model.parameter(f"U{k or ''}", part.shape, init=part) for k, part in enumerate(parts))
 
         table = self.words
 
-        leaf_state, inner_state = tree_states(W, b, U, bU)
+        leaf_state, inner_state = tree_states(W, b, [U, *right] if right else U, bU)
 
         def finished(h, c, label):
             """State and loss of a node."""
@@ -185,6 +194,12 @@ class VppsDistinctTreeLstm(VppsBulkTreeLstm):
     """The same, words that a mini-batch repeats once."""
 
     distinct = True
+
+
+class VppsPerChildTreeLstm(VppsDistinctTreeLstm):
+    """And with them what their parents multiply them by, as each child has a matrix of its own."""
+
+    per_child = True
 
 
 class VppsLstm(Trainer):
@@ -279,5 +294,6 @@ class TreesAsData:
 PROGRAMS: dict[str, Callable[..., VppsTreeLstm]] = {
     "vpps-bulk": VppsBulkTreeLstm,
     "vpps-distinct": VppsDistinctTreeLstm,
+    "vpps-per-child": VppsPerChildTreeLstm,
     "vpps": VppsTreeLstm,
 }

@@ -28,7 +28,7 @@ from trees import Tree, read_trees
 BENCH = "tree_fc"
 CLASSES = treelstm.CLASSES
 WORDS = 1000
-CONTENDERS = treelstm.CONTENDERS
+CONTENDERS = ("vpps-bulk", "vpps", "autograd", "manual", "dynet")
 LEARNING_RATE = 0.05
 CHECKED_BATCHES = 2  # different ones, the second after an update
 
