@@ -1,7 +1,8 @@
 // ---- the machine, host: OS threads as virtual processors. They live from open to close and sleep between launches.
 //
 // To wake one takes longer than many a launch of a single example. Where somebody waits for a launch at once, that thread
-// is the first virtual processor (`helped`), and its own sleeps on.
+// is the first virtual processor (`helped`), and its own sleeps on; the others are woken when it begins to plan, and wait
+// awake for a while.
 struct Machine {
     pthread_mutex_t lock;
     pthread_cond_t start, first, done;  // `first`: `start` of the first one
@@ -13,6 +14,7 @@ struct Machine {
     Vp launch;          // what every virtual processor gets, but for its id
     int count, spins;
     int host;  // the core that virtual processors keep off; -1: none yet
+    bool apart;  // whether all but the first do
     pthread_t* threads;
     struct Place { Machine* machine; int id; }* places;
     unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
@@ -22,7 +24,10 @@ struct Machine {
     Scratch* scratch;       // one per virtual processor
 #endif
 };
-enum { SPINS = 100 };  // about two microseconds: what a wait takes when all virtual processors run at once
+enum {
+    SPINS = 100,        // about two microseconds: what a wait takes when all virtual processors run at once
+    AWAKE_US = 500,     // that threads wait for an announced launch: planning for few examples takes less
+};
 
 // Executes the part of one virtual processor in the launch; all the same in whatever mode of rounding and of denormals
 // that the process has brought its threads into.
@@ -43,6 +48,21 @@ static void execute(Machine& m, Vp vp, int id)
     pthread_mutex_unlock(&m.lock);
 }
 
+// Waits awake for a launch that was announced.
+static void stay_awake(const Machine& m, unsigned seen)
+{
+    const auto now_us = [] {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000L + now.tv_nsec / 1000;
+    };
+    for (const long end = now_us() + AWAKE_US; now_us() < end;)
+        for (int i = 0; i < SPINS; i++) {
+            if (__atomic_load_n(&m.launches, __ATOMIC_ACQUIRE) != seen || __atomic_load_n(&m.closing, __ATOMIC_ACQUIRE)) return;
+            relax();
+        }
+}
+
 static void* vpps_thread(void* argument)
 {
     const Machine::Place place = *(Machine::Place*)argument;
@@ -50,8 +70,14 @@ static void* vpps_thread(void* argument)
     unsigned seen = 0;
     for (;;) {
         pthread_mutex_lock(&m.lock);
-        while ((m.launches == seen || (m.helped && !place.id)) && !m.closing)
+        const auto idle = [&] { return (m.launches == seen || (m.helped && !place.id)) && !m.closing; };
+        while (idle()) {
             pthread_cond_wait(place.id ? &m.start : &m.first, &m.lock);
+            if (!idle() || !place.id) continue;
+            pthread_mutex_unlock(&m.lock);  // an announcement
+            stay_awake(m, seen);
+            pthread_mutex_lock(&m.lock);
+        }
         if (m.closing) {
             pthread_mutex_unlock(&m.lock);
             return nullptr;
@@ -64,20 +90,22 @@ static void* vpps_thread(void* argument)
 }
 
 // Lets virtual processors keep off the core of the thread that launches, which goes on meanwhile, or is the first of them,
-// where there are others. Linux wakes a thread on the core where it ran last, busy or not, if it takes the cores to be well
+// where there are others; whether the others do. Linux wakes a thread on the core where it ran last, busy or not, if it takes the cores to be well
 // used; then whoever launches stands still until the virtual processor has ended, which takes longer than most launches.
-static void keep_off(Machine& m)
+static bool keep_off(Machine& m)
 {
 #if defined(__linux__)
     const int core = sched_getcpu();
     cpu_set_t rest;
-    if (core == m.host || sched_getaffinity(0, sizeof rest, &rest)) return;
+    if (core == m.host) return m.apart;
+    if (sched_getaffinity(0, sizeof rest, &rest)) return false;
     m.host = core;
     CPU_CLR(core, &rest);
     const int others = CPU_COUNT(&rest);
-    for (int i = m.count > others; i < m.count && m.count - 1 <= others; i++)
-        pthread_setaffinity_np(m.threads[i], sizeof rest, &rest);
+    m.apart = m.count - 1 <= others;
+    for (int i = m.count > others; m.apart && i < m.count; i++) pthread_setaffinity_np(m.threads[i], sizeof rest, &rest);
 #endif
+    return m.apart;
 }
 
 // If that is wanted be the first virtual processor, with the lock held.
@@ -160,6 +188,15 @@ Machine* vpps_open(int count, int cores)
 void vpps_set_tails(Machine* m, const TailEntry* tails) { m->tails = tails; }  // programs of the next launch's tails
 unsigned vpps_launches(Machine* m) { return m->launches; }                    // begun so far
 void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; }  // of the next launch
+
+// A launch comes soon: whoever sleeps wakes up meanwhile, if nobody needs the core.
+void vpps_expect(Machine* m)
+{
+    if (m->count == 1) return;
+    pthread_mutex_lock(&m->lock);
+    if (!m->running && keep_off(*m)) pthread_cond_broadcast(&m->start);
+    pthread_mutex_unlock(&m->lock);
+}
 
 // Begin a launch and return at once: 1, or 0 if the previous one is still running. `helped`: vpps_wait comes at once.
 int vpps_launch(Machine* m, float* pool, const Word* script, int helped)

@@ -21,6 +21,14 @@ static void wake(unsigned*, unsigned) {}
 VP_DEVICE const Word* fetch(const Vp& vp) { return vp.script + vp.position; }
 VP_DEVICE int words_of(const Word* ip) { return size_of(ip); }
 
+// Leaves the core to its other thread for a moment.
+VP_DEVICE void relax()
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 VP_DEVICE void signal(const Vp& vp, const Signal& i)
 {
     unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
@@ -35,9 +43,7 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
     unsigned seen;
     for (int turn = 0; (seen = __atomic_load_n(counter, __ATOMIC_ACQUIRE)) < i.target; turn++) {
         if (turn < vp.spins) {
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#endif
+            relax();
         } else if (turn < vp.spins + YIELDS) {
             sched_yield();
         } else {

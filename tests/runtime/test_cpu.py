@@ -279,10 +279,12 @@ class TestThreads:
             vpps.Handle(net.model, vps=2)
         assert n_threads(before) == before
 
-    @pytest.mark.parametrize("state", ["fresh", "after fb", "after a refused call", "after a stopped launch"])
+    @pytest.mark.parametrize(
+        "state", ["fresh", "after fb", "after a refused call", "after a stopped launch", "after an announcement"]
+    )
     def test_use_no_processor_while_idle(self, state: str) -> None:
         net = new()
-        with vpps.Handle(net.model, vps=4) as handle:
+        with vpps.Handle(net.model, vps=2 if state == "after an announcement" else 4) as handle:
             if state != "fresh":
                 net.train(handle, range(2))
             if state == "after a refused call":
@@ -293,6 +295,12 @@ class TestThreads:
                 handle.fb(*net.batch(3))
                 with pytest.raises(vpps.KernelError):
                     handle.sync_get_latest_loss()
+            if state == "after an announcement":
+                machine = handle._engine.machine
+                machine.expect()
+                time.sleep(0.01)  # longer than anybody stays awake for it
+                machine.expect()
+                net.train(handle, range(2, 4))
             before = time.process_time()
             time.sleep(0.5)
             assert time.process_time() - before < 0.1  # one spinning thread would use 0.5

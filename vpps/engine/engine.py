@@ -192,6 +192,8 @@ class Engine:
         self.store.adopt()
         assert self.planner is not None
         self._prepared = time.perf_counter_ns()
+        if not self._flights:
+            self.machine.expect()
         return self.planner
 
     @property

@@ -36,6 +36,7 @@ _FUNCTIONS = {
     "vpps_open": (_POINTER, [_INT, _INT]),
     "vpps_close": (None, [_POINTER]),
     "vpps_launches": (ctypes.c_uint, [_POINTER]),
+    "vpps_expect": (None, [_POINTER]),
     "vpps_launch": (_INT, [_POINTER, _POINTER, _POINTER, _INT]),
     "vpps_wait": (ctypes.c_long, [_POINTER, _INT]),
     "vpps_set_tails": (None, [_POINTER, _POINTER]),
@@ -136,6 +137,9 @@ class CpuMachine(Machine):
         self._recording = HostRecording(self.vps, capacity)
         self._state.lib.vpps_timeline(self._state.handle, self._recording.address)
         return self._recording
+
+    def expect(self) -> None:
+        self._state.lib.vpps_expect(self._state.handle)
 
     def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
         if continuation is not None:

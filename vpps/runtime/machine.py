@@ -104,6 +104,10 @@ class Machine(ABC):
     resources: Resources | None = None
     gpu = b""
 
+    def expect(self) -> None:
+        """A launch comes soon."""
+        return
+
     @property
     def in_order(self) -> AbstractContextManager[Any]:
         """A context in which what CuPy does has its place among the launches, and has ended when that is left."""
