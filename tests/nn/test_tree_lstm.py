@@ -101,6 +101,11 @@ def test_nary_without_inner_inputs_declares_no_weights_for_them() -> None:
     }
 
 
+def test_per_child_is_a_flag() -> None:
+    with pytest.raises(vpps.VppsError, match="per_child"):
+        NaryTreeLSTM(vpps.Model(), X, H, per_child="no")  # type: ignore[arg-type]
+
+
 def child_sum(w: dict[str, Array], x: Array, children: list[NumpyState]) -> NumpyState:
     wi, wo, wu, wf = np.split(w["child_sum/W"] @ x + w["child_sum/b"], 4)
     ui, uo, uu = np.split(w["child_sum/U"] @ sum((h for h, _ in children), np.zeros(H)), 3)

@@ -33,11 +33,11 @@ edges = st.integers(1, 60).flatmap(
 )
 
 
-def plain_levels(n: int, parents: list[int], children: list[int], floor: list[int]) -> list[int]:
+def plain_levels(n: int, parents: list[int], children: list[int], floor: list[int], step: int = 1) -> list[int]:
     levels = list(floor)
     for _ in range(n):
         for p, c in zip(parents, children, strict=True):
-            levels[p] = max(levels[p], levels[c] + 1)
+            levels[p] = max(levels[p], levels[c] + step)
     return levels
 
 
@@ -60,7 +60,8 @@ def test_levels_are_longest_distances(drawn: Any, narrow: int, seed: int) -> Non
             assert all(pair in found for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True))
             return
         assert levels.tolist() == plain_levels(n, parents.tolist(), children.tolist(), [0] * n)
-        floor = rng.integers(0, 4, n)
+        floor, step = rng.integers(0, 4, n), 1 + seed % 2
         order = np.argsort(parents, kind="stable")
-        raised = raise_levels(levels, floor, parents[order], children[order])
-    assert raised.tolist() == plain_levels(n, parents.tolist(), children.tolist(), floor.tolist())
+        for given in (levels, 2 * levels + rng.integers(0, 2, n)):  # and some that are higher than need be
+            raised = raise_levels(given, floor, parents[order], children[order], step)
+            assert raised.tolist() == plain_levels(n, parents.tolist(), children.tolist(), floor.tolist(), step)

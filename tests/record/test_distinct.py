@@ -43,11 +43,18 @@ class Net:
         def leaf_of_three(word: Any) -> Any:
             return ternary.leaf(vpps.lookup(words, word))
 
+        T = model.parameter("T", (H, H))
+
+        @vpps.cell
+        def leaf_of_floats(x: Any) -> Any:
+            return ternary.leaf(x)
+
         @vpps.cell
         def inner_of_three(tag: Any, *states: Any) -> Any:
-            """Products of children, and one that follows from an int."""
+            """Products of children, two of one; one that leads to nothing; one that follows from an int."""
             h, c = ternary.inner(*states)
-            return h, c + vpps.split(V @ vpps.lookup(tags, tag), 2)[0]
+            _ = T @ states[2]
+            return h * (T @ states[0]), c + vpps.split(V @ vpps.lookup(tags, tag), 2)[0]
 
         @vpps.cell
         def node(word: Any, hs: Any, cs: Any) -> Any:
@@ -75,7 +82,7 @@ class Net:
         def loss(h: Any, tag: Any) -> Any:
             return vpps.cross_entropy(o @ h, tag)
 
-        self.ternary = [leaf_of_three, inner_of_three]
+        self.ternary = [leaf_of_three, inner_of_three, leaf_of_floats]
         self.leaf, self.inner, self.node, self.step, self.tagged, self.dropped = (
             leaf,
             inner,
@@ -102,10 +109,12 @@ class Net:
         children[:leaves] = -1
         children[leaves + 3 :: 4, 1 + seed % 2 :] = -1
         kind = (np.arange(n) >= leaves).astype(np.int8)
+        kind[2:leaves:4] = 2
         order = random.permutation(n)  # rows in any order
         children, kind = np.where(children < 0, -1, np.argsort(order)[children])[order], kind[order]
-        inputs = {"word": random.integers(0, 4, n), "tag": random.integers(0, TAGS, n)}
-        return {"kind": kind, "children": children, "inputs": inputs}
+        words, tags = random.integers(0, 4, n), random.integers(0, TAGS, n)
+        x = random.normal(size=(n, X)).astype(np.float32)
+        return {"kind": kind, "children": children, "inputs": {"word": words, "tag": tags, "x": x}}
 
     def lists(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
         batch = forest(seed)[:4]
@@ -240,9 +249,10 @@ def test_products_of_repeated_children_are_made_once(net: Net) -> None:
     net.products(graph, 3, distinct=True)
     made = {b.cell.name: sum(len(chunk) for _, chunk in b.bulk) for b in graph.blocks.values()}
     same = np.where(given["kind"] == 0, -2 - given["inputs"]["word"], np.arange(24))
-    for k, of_parents in enumerate(given["children"][given["kind"] == 1].T):
+    names = ["ternary/U_1.T", "ternary/U_2", "ternary/U_3"]
+    for name, of_parents in zip(names, given["children"][given["kind"] == 1].T, strict=True):
         distinct = {-1 if child < 0 else same[child] for child in of_parents}
-        assert made[f"inner_of_three.ternary/U_{k + 1}"] == len(distinct) < 12
+        assert made[f"inner_of_three.{name}"] == len(distinct) < 12
 
 
 @pytest.mark.host
@@ -250,7 +260,7 @@ def test_products_stay_in_their_cells_where_few_are_saved(net: Net) -> None:
     """Of each child one parent, and all words differ."""
     graph = vpps.Graph()
     children = [[-1, -1, -1]] * 4 + [[0, 1, 2], [4, 3, -1]]
-    inputs = {"word": np.arange(6), "tag": np.arange(6) % TAGS}
+    inputs = {"word": np.arange(6), "tag": np.arange(6) % TAGS, "x": np.zeros((6, X), np.float32)}
     graph.map(net.ternary, kind=[0, 0, 0, 0, 1, 1], children=children, inputs=inputs, distinct=True)
     assert all("U_" not in block.cell.name for block in graph.blocks.values())
 

@@ -155,7 +155,7 @@ class NetOfVectors:
             return vpps.tanh(u @ vpps.concat([h_left, h_right]) + x), c_left + c_right * y
 
         def inner_of_products(h_left: Any, c_left: Any, h_right: Any, c_right: Any, x: Any, y: Any) -> Any:
-            return vpps.tanh(w @ h_left + v @ h_right + x), v @ c_right + y
+            return vpps.tanh(w @ h_left + v @ h_right + x), v @ c_right + (v @ h_left) * y
 
         self.step = vpps.cell(lambda before, x: vpps.tanh(w @ before + x))
         self.alone = [vpps.cell(lambda x, word: leaf(x, word)[0])]

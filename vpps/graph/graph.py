@@ -266,10 +266,10 @@ class Graph:
             distinct: compute once what vertices with equal ints have in common. The part of a cell that follows from
                 ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
                 combination of them, and the rest of the cell reads its results; where all of a cell follows from ints
-                no rest is left. In a batch of sentences half the words are repetitions. Where a cell multiplies each
-                child's result by a matrix of its own - `U_l @ h_left + U_r @ h_right`, `vpps.nn` with `per_child` - and
-                a tenth of those products is of equal children, such as leaves of one word, each is computed once as
-                well. Values are the same to the bit, gradients but for rounding: they are summed before they are
+                no rest is left. In a batch of sentences half the words are repetitions. Where leaves follow from ints,
+                and a cell multiplies the results of two children of a table or more - `U_l @ h_left + U_r @ h_right`,
+                `vpps.nn` with `per_child` - such products of equal children are computed once as well, if a tenth is
+                saved. Values are the same to the bit, gradients but for rounding: they are summed before they are
                 multiplied. Dropout still has a mask for every vertex, but others than without, as vertices are numbered
                 otherwise.
             examples: (n,) ints, which example of the whole mini-batch each vertex belongs to, such as a `GraphBatch`'s

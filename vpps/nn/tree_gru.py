@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import vpps
-from vpps.nn.gates import ChildMatrices, glorot_per_gate
+from vpps.nn.gates import child_matrices, glorot_per_gate, multiply_children
 from vpps.nn.layer import Named, check_children
 
 
@@ -41,7 +41,7 @@ class NaryTreeGRU(Named):
             self.W = model.parameter("W", (2 * H, input_size), init=glorot_per_gate(2))
             self.b_leaf = model.parameter("b_leaf", (2 * H,), init="zeros")
             init = glorot_per_gate(2)
-            self.U_gates = ChildMatrices(model, 2 * H, H, arity, init=init, per_child=per_child, name="U_gates")
+            self.U_gates = child_matrices(model, 2 * H, H, arity, init=init, per_child=per_child, name="U_gates")
             self.b_gates = model.parameter("b_gates", (2 * H,), init="zeros")
             self.U = model.parameter("U", (H, arity * H), init="glorot_uniform")
             self.b = model.parameter("b", (H,), init="zeros")
@@ -56,7 +56,7 @@ class NaryTreeGRU(Named):
     def inner(self, *hs: vpps.Expression) -> vpps.Expression:
         """h of a node without input, from h_1 ... h_N."""
         check_children(f"{self.name}.inner(", hs, self.arity, self.hidden_size, ("h",))
-        r, z = vpps.split(vpps.sigmoid(self.U_gates(hs) + self.b_gates), 2)
+        r, z = vpps.split(vpps.sigmoid(multiply_children(self.U_gates, hs) + self.b_gates), 2)
         candidate = vpps.tanh(self.U @ vpps.concat([r * h for h in hs]) + self.b)
         mean = vpps.sum(hs) * (1 / self.arity)
         return mean + z * (candidate - mean)

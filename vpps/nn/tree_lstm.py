@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import vpps
 from vpps.errors import TraceError
-from vpps.nn.gates import ChildMatrices, gate_biases, glorot_per_gate
+from vpps.nn.gates import child_matrices, gate_biases, glorot_per_gate, multiply_children
 from vpps.nn.layer import Named, check_children
 from vpps.nn.lstm import State
 from vpps.record.cell import LISTS
@@ -56,7 +56,7 @@ class NaryTreeLSTM(Named):
                 self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))
                 self.b_leaf = model.parameter("b_leaf", (3 * H,), init="zeros")
             init = glorot_per_gate(3 + arity)
-            self.U = ChildMatrices(model, (3 + arity) * H, H, arity, init=init, per_child=per_child)
+            self.U = child_matrices(model, (3 + arity) * H, H, arity, init=init, per_child=per_child)
             self.b = model.parameter("b", ((3 + arity) * H,), init=gate_biases(H, 0, 0, 0, *[forget_bias] * arity))
             if inner_input_size:
                 self.V = model.parameter("V", (4 * H, inner_input_size), init=glorot_per_gate(4))
@@ -89,7 +89,7 @@ class NaryTreeLSTM(Named):
 
     def _gates(self, what: str, states: Sequence[vpps.Expression]) -> Sequence[vpps.Expression]:
         check_children(f"{self.name}.{what}", states, self.arity, self.hidden_size, ("h", "c"))
-        return vpps.split(self.U(states[0::2]) + self.b, 3 + self.arity)
+        return vpps.split(multiply_children(self.U, states[0::2]) + self.b, 3 + self.arity)
 
 
 class ChildSumTreeLSTM(Named):

@@ -131,8 +131,9 @@ class _Part:
         ints: the int arguments, a row per vertex.
         cut: of its cell, where what follows from ints alone is computed once for equal ones.
         once: then, of each vertex, the value id of what was computed from its ints: of the first result.
-        products: where those of children are made apart, of each: which children it is made of, and which of these each
-            vertex has; then the value ids that the vertices have.
+        products: of each child's result that is multiplied apart, which children that is done with, and which of these
+            each vertex has.
+        multiplied: then, of each product, the value ids that the vertices read.
     """
 
     vertex: Vertex
@@ -146,6 +147,7 @@ class _Part:
     cut: Cut | None = None
     once: Ints = field(init=False)
     products: list[tuple[Ints, Ints]] = field(default_factory=list)
+    multiplied: list[Ints] = field(default_factory=list)
 
     @property
     def program(self) -> TracedCell | None:
@@ -229,19 +231,19 @@ class _Part:
             found = np.where(children < 0, -1, keys.take(children)) if self.reads_zeros else keys.take(children)
             distinct, own = find_distinct(found[:, None])
             self.products.append((children.take(distinct), own))
-            made += len(distinct)
-        return self.n * len(self.products), made
+            made += len(distinct) * len(product.program.outputs)
+        return self.n * sum(len(p.program.outputs) for p in apart.products), made
 
     def record_products(self, graph: Graph, first: Ints, zeros: Mapping[int, int]) -> None:
         """Record those products; `first` are value ids of the map's vertices."""
         assert self.cut is not None
-        for k, (product, (children, own)) in enumerate(zip(self.cut.products, self.products, strict=True)):
+        for product, (children, own) in zip(self.cut.products, self.products, strict=True):
             ids = first.take(children) + product.output
             if self.reads_zeros:
                 ids = np.where(children < 0, zeros[product.output], ids)
             n, levels = len(ids), graph.levels_of(ids) + 1
             made = record_vertices(graph, product.program, n, ids[:, None], np.empty((n, 0), np.int64), [], levels)
-            self.products[k] = made.take(own), own
+            self.multiplied += [made.take(own) + k for k in range(len(product.program.outputs))]
 
     def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
         """A list of each vertex; of children, vertices rather than values."""
@@ -261,13 +263,12 @@ class _Part:
             zeros: by result of a child, what is read where it is missing.
         """
         missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
-        crossing = 0 if self.cut is None else self.cut.n_crossing
-        first = len(self.vertex.vectors)
-        args = np.empty((self.n, first + crossing + len(self.products)), np.int64)
+        crossing, first = 0 if self.cut is None else len(self.cut.crossing), len(self.vertex.vectors)
+        args = np.empty((self.n, first + crossing + len(self.multiplied)), np.int64)
         for k in range(crossing):
             np.add(self.once, k, out=args[:, first + k])
-        for k, (ids, _) in enumerate(self.products):
-            args[:, first + crossing + k] = ids
+        for k, ids in enumerate(self.multiplied, first + crossing):
+            args[:, k] = ids
         for column, source in enumerate(self.vertex.vectors):
             if isinstance(source, Child):
                 ids, absent = self._child(source.number, read, missing)
@@ -340,12 +341,12 @@ def _record(
         for source in part.vertex.sources if part.reads_zeros else ():
             if isinstance(source, Child) and source.output not in zeros:
                 zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
-    step = 2 if apart else 1
-    levels = _levels(graph, parts, structure, columns, heights * step if apart else heights, step)
+    levels = _levels(graph, parts, structure, columns, heights, 2 if apart else 1)
     width = 0 if any(part.program is None for part in parts) else kinds.width
     first = new_values(graph, n, width, levels) if width else _uneven_values(graph, parts, levels, n)
-    for part in parts if apart else ():
-        part.record_products(graph, first, zeros)
+    for part in parts:
+        if part.products:
+            part.record_products(graph, first, zeros)
     base, number = int(first[0]) if n else 0, _numbers(graph, parts, n)
     for part in parts:
         program = part.program
@@ -386,17 +387,20 @@ def _find_products(graph: Graph, parts: Sequence[_Part], n: int) -> bool:
     for part in parts:
         if part.program is None:
             keys[slice(None) if part.rows is None else part.rows] = part.once
+    used = made = 0
     found = [(part, cut) for part in parts if (cut := part.vertex.apart) is not None]
-    used, made = (
-        map(sum, zip(*(part.find_products(cut, keys) for part, cut in found), strict=True)) if found else (0, 1)
-    )
     for part, cut in found:
-        if (used - made) * ONE_IN < used:
+        of_part = part.find_products(cut, keys)
+        used, made = used + of_part[0], made + of_part[1]
+    if not used or (used - made) * ONE_IN < used:
+        for part, _ in found:
             part.products.clear()
-        else:
-            part.ints = part.ints if part.cut else part.ints[:, list(cut.rest_ints)]
-            part.cut = cut
-    return (used - made) * ONE_IN >= used
+        return False
+    for part, cut in found:
+        if part.cut is None:
+            part.ints = part.ints[:, list(cut.rest_ints)]
+        part.cut = cut
+    return True
 
 
 def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Column], n: int) -> None:
@@ -454,6 +458,7 @@ def _levels(
 ) -> Ints:
     """Levels of a map's vertices in the graph, given their heights: levels that count the map alone. A vertex is `step`
     levels above its children at least."""
+    heights = heights * step if step > 1 else heights
     floors = [_floor(graph, part, columns) for part in parts]
     numbers = [lowest for lowest in floors if isinstance(lowest, int)]
     if len(numbers) == len(floors) and len(set(numbers)) < 2:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,12 @@ ONE_IN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """What a cell multiplies a child's result by.
+class Products:
+    """What a cell multiplies one child's result by.
 
     Attributes:
         child, output: which result of which child.
-        program: the product, of that result alone.
+        program: the products, of that result alone.
     """
 
     child: int
@@ -63,7 +64,7 @@ class Cut:
         rest: the last part, whose last arguments are the results of the others; None where nothing is left.
         rest_ints: which of the cell's ints the last part takes.
         crossing: the nodes that are the results of the first part.
-        products: parts between them.
+        products: parts between children and the last part, where those are made apart.
     """
 
     once: TracedCell | None
@@ -71,12 +72,7 @@ class Cut:
     rest: TracedCell | None
     rest_ints: tuple[int, ...]
     crossing: tuple[int, ...] = ()
-    products: tuple[Product, ...] = ()
-
-    @property
-    def n_crossing(self) -> int:
-        """Results of the first part."""
-        return 0 if self.once is None else len(self.once.outputs)
+    products: tuple[Products, ...] = ()
 
 
 def cut(cell: TracedCell) -> Cut | None:
@@ -92,7 +88,7 @@ def cut(cell: TracedCell) -> Cut | None:
         worth[i] = alone[i] and product[i] and varies[i]
     all_ints = tuple(range(sum(isinstance(k, Int) for k in cell.kinds)))
     if all_ints and len(all_ints) == len(cell.kinds) and all(alone[o] and varies[o] for o in cell.outputs):
-        return Cut(cell, all_ints, None, ())
+        return Cut(cell, all_ints, None, (), cell.outputs)
     read = [j for i in _reached(nodes, cell.outputs, ()) if not worth[i] for j in nodes[i].inputs]
     crossing = list(dict.fromkeys(_base(nodes, j) for j in (*read, *cell.outputs) if worth[j]))
     if not crossing:
@@ -112,30 +108,29 @@ def cut_products(cell: TracedCell, cut: Cut | None, children: Mapping[int, tuple
     if cut is not None and cut.rest is None:
         return None
     of_node = {cell.arguments[position]: child for position, child in children.items()}
-    nodes = [
-        i
-        for i, n in enumerate(cell.nodes)
-        if n.op.form is Form.MATVEC and len(n.inputs) == 1 and n.inputs[0] in of_node and not n.domain
-    ]
-    if len({of_node[cell.nodes[i].inputs[0]][0] for i in nodes}) < 2:
+    found: dict[int, list[int]] = {}  # by what is multiplied
+    for i in _reached(cell.nodes, cell.outputs, ()):
+        n = cell.nodes[i]
+        if n.op.form is Form.MATVEC and len(n.inputs) == 1 and n.inputs[0] in of_node and not n.domain:
+            found.setdefault(n.inputs[0], []).append(i)
+    if len({of_node[x][0] for x in found}) < 2:
         return None
     crossing = () if cut is None else cut.crossing
-    rest, rest_ints = _part(cell, cell.name, cell.outputs, (*crossing, *nodes))
-    products = tuple(Product(*of_node[cell.nodes[i].inputs[0]], _product(cell, i)) for i in nodes)
+    rest, rest_ints = _part(cell, cell.name, cell.outputs, (*crossing, *chain(*found.values())))
+    products = tuple(Products(*of_node[x], _products(cell, x, nodes)) for x, nodes in found.items())
     if cut is None:
         return Cut(None, (), rest, rest_ints, (), products)
     return replace(cut, rest=rest, products=products)
 
 
-def _product(cell: TracedCell, i: int) -> TracedCell:
-    """The program of a product alone."""
-    node = cell.nodes[i]
-    matrix, shape = node.parameter, cell.nodes[node.inputs[0]].shape
-    assert matrix is not None
+def _products(cell: TracedCell, x: int, nodes: Sequence[int]) -> TracedCell:
+    """The program of some products of node x alone."""
+    shape, outputs = cell.nodes[x].shape, range(1, len(nodes) + 1)
     argument = Node(OPS["argument"], (), {"position": 0}, shape)
-    return TracedCell(
-        f"{cell.name}.{matrix.name}", (Vector(shape),), [argument, replace(node, inputs=(0,))], [0], outputs=(1,)
-    )
+    made = [argument, *(replace(cell.nodes[i], inputs=(0,)) for i in nodes)]
+    matrices = [p.name for i in nodes if (p := cell.nodes[i].parameter) is not None]
+    name = ".".join([cell.name, *dict.fromkeys(matrices)])
+    return TracedCell(name, (Vector(shape),), made, [0], outputs=tuple(outputs), single=len(nodes) == 1)
 
 
 def _base(nodes: Sequence[Node], i: int) -> int:

@@ -90,6 +90,9 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, ste
     if n < NARROW * len(starts):
         return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist(), step)
     for vertices in np.split(order, starts[1:])[1:]:  # those of the first level have no children
+        vertices = vertices[below.ends[vertices] < below.ends[vertices + 1]]  # given levels may be higher than need be
+        if not len(vertices):
+            continue
         own = below.of(vertices)
         highest = np.maximum.reduceat(levels[own.elements], own.ends[:-1]) + step
         levels[vertices] = np.maximum(levels[vertices], highest)

@@ -28,6 +28,7 @@ from vpps.record.native.interface import (
     IntForm,
     KindForm,
     MapForm,
+    ProductsForm,
 )  # fmt: skip
 from vpps.record.rows import Rows
 from vpps.record.rowwise import examples_of, int_range
@@ -127,12 +128,12 @@ def record_packed(
         return None
     memory, address, base, at_first, highest, parts = found
     n = 0
-    for number, count, at, part in parts:
+    for number, count, at, what in parts:
         vertex = kinds.vertices[number]
-        program = program_of(vertex, distinct, part)
+        program = program_of(vertex, distinct, what)
         n_args, n_ints, _ = program.layout
         graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
-        n += count if part in (REST, APART) else 0
+        n += count if what in (REST, APART) else 0
     width, vertex = kinds.width, kinds.vertices[0]
     if examples is not None:
         own = examples
@@ -149,14 +150,14 @@ def record_packed(
     return rows[0] if vertex.single else tuple(rows)
 
 
-def program_of(vertex: Vertex, distinct: bool, part: int) -> TracedCell:
-    """The program of a kind's vertices, or of a part of them that is made apart."""
-    cut = vertex.cut if part < APART else vertex.apart
+def program_of(vertex: Vertex, distinct: bool, what: int) -> TracedCell:
+    """The program of a chunk of a kind, by what it is."""
+    cut = vertex.cut if what < APART else vertex.apart
     if not distinct or cut is None:
         return vertex.program
-    if part >= PRODUCTS:
-        return cut.products[part - PRODUCTS].program
-    program = cut.once if part == ONCE else cut.rest
+    if what >= PRODUCTS:
+        return cut.products[what - PRODUCTS].program
+    program = cut.once if what == ONCE else cut.rest
     assert program is not None
     return program
 
@@ -188,8 +189,8 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
             found += numbers(CutForm())
             found += (0, len(vertex.ints), *range(len(vertex.ints)))
         else:
-            found += numbers(CutForm(cut.n_crossing, cut.rest is None, len(cut.products)))
-            for product in cut.products:
-                found += numbers(ArgumentForm(product.child, product.output))
+            found += numbers(CutForm(len(cut.crossing), cut.rest is None, len(cut.products)))
+            for p in cut.products:
+                found += numbers(ProductsForm(p.child, p.output, len(p.program.outputs)))
             found += (len(cut.ints), *cut.ints, len(cut.rest_ints), *cut.rest_ints)
     return array("q", found)

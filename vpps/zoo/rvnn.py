@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import vpps
 from vpps.nn import MLP, Linear
-from vpps.nn.gates import ChildMatrices
+from vpps.nn.gates import child_matrices, multiply_children
 from vpps.zoo.classifier import TreeClassifier
 
 
@@ -45,7 +45,7 @@ class RvNNSentiment(TreeClassifier):
         self.of_word = Linear(model, embedding, hidden, name="leaf")
         with model.scope("inner"):
             init = vpps.init.glorot_uniform
-            self.W = ChildMatrices(model, hidden, hidden, arity, init=init, per_child=per_child, name="W")
+            self.W = child_matrices(model, hidden, hidden, arity, init=init, per_child=per_child, name="W")
             self.b = model.parameter("b", (hidden,), init="zeros")
         self.output = MLP(model, hidden, mlp, n_classes)
 
@@ -58,4 +58,4 @@ class RvNNSentiment(TreeClassifier):
     def inner(self) -> vpps.Expression:
         """The state of a phrase, from those of its parts; a missing part reads zeros."""
         parts: list[vpps.Expression] = vpps.gather()
-        return vpps.tanh(self.W(parts) + self.b)
+        return vpps.tanh(multiply_children(self.W, parts) + self.b)

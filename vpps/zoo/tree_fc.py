@@ -13,7 +13,7 @@ from __future__ import annotations
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import Linear
-from vpps.nn.gates import ChildMatrices
+from vpps.nn.gates import child_matrices, multiply_children
 from vpps.zoo.classifier import Classifier
 
 
@@ -34,7 +34,7 @@ class TreeFC(Classifier):
         self.words = model.lookup("words", (n_words, hidden))
         with model.scope("composition"):
             init = vpps.init.glorot_uniform
-            self.W = ChildMatrices(model, hidden, hidden, 2, init=init, per_child=per_child, name="W")
+            self.W = child_matrices(model, hidden, hidden, 2, init=init, per_child=per_child, name="W")
             self.b = model.parameter("b", (hidden,), init="zeros")
         self.output = Linear(model, hidden, n_classes, name="output")
 
@@ -46,7 +46,7 @@ class TreeFC(Classifier):
     @vpps.cell
     def inner(self, left: vpps.Expression, right: vpps.Expression) -> vpps.Expression:
         """The state of a vertex from its children's."""
-        return vpps.tanh(self.W([left, right]) + self.b)
+        return vpps.tanh(multiply_children(self.W, [left, right]) + self.b)
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The state of every root.

@@ -1,7 +1,7 @@
 """What the compiled recorder and Python share. Its header `interface.h` is made of this when it is built.
 
 The form of a map (record/packed.py) is a MapForm; then for each kind a KindForm, an ArgumentForm and an IntForm for
-each of its arguments, a CutForm, an ArgumentForm for what each product of children multiplies, and twice how many of
+each of its arguments, a CutForm, a ProductsForm for each child's result that is multiplied apart, and twice how many of
 its ints, followed by their numbers: those of what is computed once for equal ints, and those of the rest.
 """
 
@@ -43,17 +43,26 @@ class IntForm(Structure):
 @fields(ints="n_crossing whole n_products")
 class CutForm(Structure):
     """How a kind is cut (record/distinct.py): how many values are computed once for equal ints, 0 if it is not cut;
-    whether that is all of it; how many products of children may be made apart."""
+    whether that is all of it; of how many results of children products may be made apart."""
+
+
+@fields(ints="child number n_results")
+class ProductsForm(Structure):
+    """Products of one child's result: which child, which of its results, how many products."""
 
 
 REST, ONCE, APART, PRODUCTS = range(4)
-"""What a chunk of a kind is: the vertices, without what is computed once; that; the vertices without products of
-children as well; the first of these, the others following it."""
+"""What a chunk of a kind holds:
+REST: its vertices, without what is computed once for equal ints;
+ONCE: what is computed once for equal ints;
+APART: its vertices, without that and without products of children;
+PRODUCTS: products of the first child's result that is multiplied, PRODUCTS + 1 of the second one ...
+"""
 
 
 def header() -> str:
     """`interface.h`."""
-    structs = (MapForm, KindForm, ArgumentForm, IntForm, CutForm)
+    structs = (MapForm, KindForm, ArgumentForm, IntForm, CutForm, ProductsForm)
     columns = {"CALL": CALL, "FIRST": FIRST, "LEVEL": LEVEL, "ARGS": ARGS}  # of the rows of blocks
     parts = {"REST": REST, "ONCE": ONCE, "APART": APART, "PRODUCTS": PRODUCTS}
     numbers = columns | parts | {"OF_INPUT": OF_INPUT, "ONE_IN": ONE_IN}

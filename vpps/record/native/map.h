@@ -70,13 +70,14 @@ struct Chosen {
     }
 };
 
-// A product of children, made apart from the vertices of its kind.
-struct ProductOfPart {
-    ArgumentForm of;                     // what is multiplied
+// Products of one child's result, made apart from the vertices of their kind.
+struct ProductsOfPart {
+    ProductsForm of;
     std::vector<int32_t> own, children;  // which of the products each vertex has; a child of which each is made
     i64 at, start, base;                 // where its arrays begin in the memory, its first call and value
 
     i64 n() const { return static_cast<i64>(children.size()); }
+    i64 first_of(i64 number) const { return base + number * of.n_results; }
 };
 
 struct PartOfMap {
@@ -91,9 +92,14 @@ struct PartOfMap {
     Chosen once, rest;
     i64 at_once, base_once;  // where the arrays of what is computed once begin, and its first value
     std::vector<int32_t> own, firsts;  // which of those each vertex has; the first vertex of each
-    std::vector<ProductOfPart> products;  // that are made apart
+    std::vector<ProductsOfPart> products;  // that are made apart
 
-    i64 n_args() const { return n_arguments + n_crossing + static_cast<i64>(products.size()); }
+    i64 n_args() const
+    {
+        i64 n = n_arguments + n_crossing;
+        for (const ProductsOfPart& product : products) n += product.of.n_results;
+        return n;
+    }
     bool is_cut() const { return n_crossing > 0; }
     i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
     // Level of those, unless they read children or inputs.
@@ -111,7 +117,7 @@ struct PartOfMap {
         n_crossing = cut->n_crossing;
         whole = cut->whole;
         products.resize(static_cast<std::size_t>(cut->n_products));
-        for (ProductOfPart& product : products) product.of = *from.take<ArgumentForm>();
+        for (ProductsOfPart& product : products) product.of = *from.take<ProductsForm>();
         once.read(from);
         rest.read(from);
     }
@@ -238,10 +244,10 @@ template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMa
             args[i * n_args + part.n_arguments + k] =
                 part.base_once + part.own[static_cast<std::size_t>(i)] * part.n_crossing + k;
     i64* of_products = args + part.n_arguments + part.n_crossing;
-    for (const ProductOfPart& product : part.products) {
-        for (i64 i = 0; i < n; i++) of_products[i * n_args] = product.base + product.own[static_cast<std::size_t>(i)];
-        of_products++;
-    }
+    for (const ProductsOfPart& product : part.products)
+        for (i64 k = 0; k < product.of.n_results; k++, of_products++)
+            for (i64 i = 0; i < n; i++)
+                of_products[i * n_args] = product.first_of(product.own[static_cast<std::size_t>(i)]) + k;
     for (i64 k = 0; k < part.rest.n; k++)
         if (!map.take(part, part.rest.at[k], part.rows, n, ints + k, part.rest.n)) return false;
     return true;
@@ -258,14 +264,14 @@ void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
         map.take(part, part.once.at[k], part.firsts.data(), n, to + ARGS * n + k, part.once.n);
 }
 
-// The arrays of a product of children.
-void fill_product(const ProductOfPart& product, i64* to, const WholeMap& map)
+// The arrays of products of children.
+void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
 {
     const i64 n = product.n();
     for (i64 i = 0; i < n; i++) {
         const i64 child = product.children[static_cast<std::size_t>(i)];
         to[CALL * n + i] = product.start + i;
-        to[FIRST * n + i] = product.base + i;
+        to[FIRST * n + i] = product.first_of(i);
         to[LEVEL * n + i] = map.level_of(child) + 1;
         to[ARGS * n + i] = map.first_of(child) + product.of.number;
     }
@@ -310,6 +316,7 @@ using Parts = std::vector<PartOfMap*>;
 // Find which products of children are to be made apart; whether any are, as enough of them are saved.
 bool find_products(const Parts& parts, const WholeMap& map)
 {
+    if (std::all_of(parts.begin(), parts.end(), [](auto* part) { return part->products.empty(); })) return false;
     std::vector<int32_t> same(static_cast<std::size_t>(map.n)), number(same.size());  // of equal vertices the first one
     std::iota(same.begin(), same.end(), 0);
     for (const PartOfMap* part : parts)
@@ -317,7 +324,7 @@ bool find_products(const Parts& parts, const WholeMap& map)
             same[static_cast<std::size_t>(part->rows[i])] = part->firsts[static_cast<std::size_t>(part->own[i])];
     i64 used = 0, made = 0;
     for (PartOfMap* part : parts)
-        for (ProductOfPart& product : part->products) {
+        for (ProductsOfPart& product : part->products) {
             std::fill(number.begin(), number.end(), -1);
             product.own.resize(static_cast<std::size_t>(part->n));
             for (std::size_t i = 0; i < product.own.size(); i++) {
@@ -330,8 +337,8 @@ bool find_products(const Parts& parts, const WholeMap& map)
                 }
                 product.own[i] = found;
             }
-            used += part->n;
-            made += product.n();
+            used += part->n * product.of.n_results;
+            made += product.n() * product.of.n_results;
         }
     return used && (used - made) * ONE_IN >= used;
 }
@@ -445,7 +452,7 @@ PyObject* describe(const Parts& order)
         ok = ok && (!part->is_cut() || add(parts, part, static_cast<i64>(part->firsts.size()), part->at_once, ONCE));
     for (const PartOfMap* part : order) {
         i64 number = PRODUCTS;
-        for (const ProductOfPart& product : part->products)
+        for (const ProductsOfPart& product : part->products)
             ok = ok && add(parts, part, product.n(), product.at, number++);
     }
     for (const PartOfMap* part : order)
@@ -456,8 +463,9 @@ PyObject* describe(const Parts& order)
 
 // map(form, kind, children, levels, columns): makes the values of n vertices and, in one memory, the arrays of each
 // chunk. Returns (memory, its address, first value, where the first values of all vertices are in the memory, -1 where
-// they follow from that one, highest level, [(kind, vertices, place in the memory, whether computed once), ...]); first
-// what is computed once, then the rest, each in the order of the first vertices.
+// they follow from that one, highest level, [(kind, vertices, place in the memory, what of the kind), ...]); first what
+// is computed once, then products of children, then the rest, each in the order of the first vertices. Values of those
+// products come last.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 5 || !PyTuple_CheckExact(args[4])) Py_RETURN_NONE;
@@ -541,13 +549,13 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     }
     i64 n_values = map.base - first_value + n_own * width;
     for (PartOfMap* part : order)
-        for (ProductOfPart& product : part->products) {
+        for (ProductsOfPart& product : part->products) {
             product.at = size;
             product.start = map.start;
             product.base = first_value + n_values;
             size += product.n() * (ARGS + 1);
             map.start += product.n();
-            n_values += product.n();
+            n_values += product.n() * product.of.n_results;
         }
     const i64 at_first = looks_up ? size : -1;
     if (looks_up) size += n;
@@ -571,7 +579,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
             Py_DECREF(made);
             Py_RETURN_NONE;
         }
-        for (const ProductOfPart& product : part->products) fill_product(product, memory->data + product.at, map);
+        for (const ProductsOfPart& product : part->products) fill_products(product, memory->data + product.at, map);
     }
     PyObject* found = describe(order);
     const i64 highest = *std::max_element(map.heights, map.heights + n) + map.rise;
@@ -598,8 +606,8 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
             if (map.first[i] >= map.base) to = std::fill_n(to, width, map.heights[i] + map.rise);
     }
     for (const PartOfMap* part : order)
-        for (const ProductOfPart& product : part->products)
-            for (const int32_t child : product.children) *to++ = map.level_of(child) + 1;
+        for (const ProductsOfPart& product : part->products)
+            for (const int32_t child : product.children) to = std::fill_n(to, product.of.n_results, map.level_of(child) + 1);
     tape->levels->size += n_values;
     return result;
 }
