@@ -116,4 +116,4 @@ def prepare() -> None:
                 raise
             headers = "; if those were missing, with Python's headers (Debian and Ubuntu: apt-get install python3-dev)"
             tail = "" if find(described()) else headers
-            notice(f"graphs are recorded in Python, which takes four times as long: {error}{tail}")
+            notice(f"graphs are recorded in Python, which takes five times as long: {error}{tail}")
