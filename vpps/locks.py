@@ -7,6 +7,7 @@ behind is a file or folder without its lock, which `sweep` recognises by that.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -15,11 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system: processes do not wait for each other, and leftovers go when they are old
-    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +101,6 @@ def private(path: str, flags: int) -> int:
 
 def try_lock(descriptor: int) -> bool | None:
     """Take the lock of an open file if it is free. None: there are no locks here."""
-    if fcntl is None:
-        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

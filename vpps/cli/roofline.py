@@ -98,7 +98,7 @@ def roofline(
 def _warn_if_busy() -> None:
     """Say so where other programs will take part of the time."""
     cores = usable_cores()
-    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > BUSY * cores:
+    if (load := os.getloadavg()[0]) > BUSY * cores:
         print(
             f"vpps-profile: this machine has a load of {load:.1f} on {cores} cores: others take part of the time",
             file=sys.stderr,

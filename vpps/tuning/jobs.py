@@ -54,7 +54,7 @@ Job = KernelJob | CpuJob
 
 def step_back(niceness: int) -> None:
     """Let others have the cores first, by so much; 0 changes nothing."""
-    if niceness and hasattr(os, "nice"):
+    if niceness:
         os.nice(niceness)
         # We lead a session. Where Linux shares the cores among sessions, `nice` means nothing to other ones; this does.
         with contextlib.suppress(OSError):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import grp
 import hashlib
 import logging
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -20,12 +22,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from vpps.config import CACHE_DIR, cache_dir
-
-try:
-    import grp
-    import pwd
-except ImportError:  # Windows has no such groups
-    grp = pwd = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +94,7 @@ def for_building() -> Iterator[Path]:
 def temporary() -> Path | None:
     """The user's folder in the system's temporary directory, which need not exist; None where there is no such one."""
     try:
-        return Path(tempfile.gettempdir()).absolute() / f"vpps-{_user()}"
+        return Path(tempfile.gettempdir()).absolute() / f"vpps-{os.getuid()}"
     except OSError:
         return None
 
@@ -154,8 +150,8 @@ def why_refused(directory: Path) -> str | None:
         return f"it cannot be read ({error})"
     if not stat.S_ISDIR(status.st_mode):
         return "it is no directory"
-    if status.st_uid != _user() or link.st_uid not in (0, _user()):
-        return f"it belongs to another user (number {status.st_uid}, you are {_user()})"
+    if status.st_uid != os.getuid() or link.st_uid not in (0, os.getuid()):
+        return f"it belongs to another user (number {status.st_uid}, you are {os.getuid()})"
     if status.st_mode & _OTHERS_WRITE:
         return (
             f"it is writable by other users (mode {stat.S_IMODE(status.st_mode):o}), who could plant a binary there; "
@@ -172,7 +168,7 @@ def _why_replaceable(directory: Path) -> str | None:
             status = above.stat()
         except OSError as error:
             return f"{above} cannot be read ({error})"
-        if status.st_uid not in (0, _user(), Path(above.anchor).stat().st_uid):
+        if status.st_uid not in (0, os.getuid(), Path(above.anchor).stat().st_uid):
             return f"{above} belongs to another user (number {status.st_uid}), who could put another directory there"
         shared = stat.S_IWOTH if _is_of_nobody_else(status.st_gid) else _OTHERS_WRITE
         if status.st_mode & shared and not status.st_mode & stat.S_ISVTX:  # there everybody can rename only their own
@@ -186,10 +182,8 @@ def _why_replaceable(directory: Path) -> str | None:
 @lru_cache
 def _is_of_nobody_else(group: int) -> bool:
     """Whether a group is the user's own, as most systems give every user one: then folders may be writable by it."""
-    if grp is None or pwd is None:
-        return False
     try:
-        user, found = pwd.getpwuid(_user()), grp.getgrgid(group)
+        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:
         return False
     return group == user.pw_gid and found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
@@ -197,7 +191,7 @@ def _is_of_nobody_else(group: int) -> bool:
 
 def why_planted(status: os.stat_result) -> str | None:
     """Why a file in a trusted directory may be somebody else's work; None if it cannot."""
-    if status.st_uid not in (0, _user()):
+    if status.st_uid not in (0, os.getuid()):
         return f"belongs to another user (number {status.st_uid})"
     if status.st_mode & _OTHERS_WRITE:
         return f"is writable by other users (mode {stat.S_IMODE(status.st_mode):o})"
@@ -237,7 +231,3 @@ def tell(directory: Path, reason: str) -> None:
         reason,
         ADVICE,
     )
-
-
-def _user() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
