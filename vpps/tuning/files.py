@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +14,7 @@ from typing import Any, TypeVar
 from vpps.config import TUNING, cache_dir
 from vpps.errors import CompileError
 from vpps.files import replacing
-from vpps.kernel.cache.places import ADVICE, why_refused
+from vpps.kernel.cache.places import ADVICE, why_planted, why_refused
 from vpps.locks import LOCK, held, sweep
 
 T = TypeVar("T")
@@ -53,9 +51,11 @@ def listed(path: Path, parse: Callable[[Any], T]) -> T | None:
 def read(path: Path, parse: Callable[[Any], T]) -> T | None:
     """The same for use; None as well where there is no file, or others may have written it. Says so in the log."""
     try:
-        if _is_private(path.parent) and _is_private(path):
-            return parse(_contents(path))
-        _log.warning("%s is not used: other users own it or may write to it", path)
+        for one in (path.parent, path):
+            if reason := why_planted(one.stat()):
+                _log.warning("%s is not used: %s %s", path, one, reason)
+                return None
+        return parse(_contents(path))
     except (FileNotFoundError, NotADirectoryError):
         pass
     except _OtherVersionError:
@@ -95,10 +95,3 @@ def _contents(path: Path) -> Any:
     if kept["format"] != FORMAT:
         raise _OtherVersionError
     return kept
-
-
-def _is_private(path: Path) -> bool:
-    """Whether nobody else may have written a file or folder. Raises OSError."""
-    status = path.stat()
-    owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return owned and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
