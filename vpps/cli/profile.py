@@ -16,17 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from vpps.cli.console import Version, app_named, exit_codes, printed
-from vpps.cli.inspected import (
-    AsJson,
-    Output,
-    Precision,
-    Target,
-    WorkloadName,
-    as_file,
-    chosen_target,
-    emit,
-    examples,
-)
+from vpps.cli.inspected import AsJson, Output, Precision, Target, WorkloadName, as_file, chosen_target, emit, examples
 from vpps.cli.options import AUTO_TARGET, TargetName, precisions_in
 from vpps.cli.profile_tables import (
     compiled_json,

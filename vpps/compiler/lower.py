@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from vpps.compiler.barriers import assign_groups
-from vpps.compiler.instr import (
-    Args,
-    Elements,
-    Instr,
-    ParameterGradient,
-    SameRow,
-    Slab,
-    TableGradient,
-    Uses,
-    View,
-)
+from vpps.compiler.instr import Args, Elements, Instr, ParameterGradient, SameRow, Slab, TableGradient, Uses, View
 from vpps.compiler.lower_backward import Backward
 from vpps.compiler.passes import Passes
 from vpps.compiler.passes.chaining import chain

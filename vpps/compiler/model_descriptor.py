@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vpps.compiler.cell_descriptor import NOTHING, Names, template_record
-from vpps.compiler.records import (
-    Frame,
-    InstructionRecord,
-    LoadRecord,
-    ModelRecord,
-    ParameterRecord,
-    TemplateRecord,
-)
+from vpps.compiler.records import Frame, InstructionRecord, LoadRecord, ModelRecord, ParameterRecord, TemplateRecord
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.placement.distribution import AGAIN, LEFT_OUT, Distribution

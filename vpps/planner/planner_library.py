@@ -36,15 +36,7 @@ from vpps.placement.update import Averaging, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account, Ending
 from vpps.planner.native.inputs import WORD, BatchInputs
-from vpps.planner.native.interface import (
-    Call,
-    Following,
-    FoundMemory,
-    LayoutCode,
-    Noted,
-    Pair,
-    Status,
-)
+from vpps.planner.native.interface import Call, Following, FoundMemory, LayoutCode, Noted, Pair, Status
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice

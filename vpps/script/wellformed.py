@@ -12,17 +12,7 @@ from typing import NamedTuple
 from vpps.model.optim import OPTIMIZERS
 from vpps.ops import OPS
 from vpps.script.disassemble import Decoded, DecodedOperand
-from vpps.script.instructions import (
-    BY_NAME,
-    COUNTERS,
-    INDEXED,
-    OFFSET_MASK,
-    SCALAR,
-    SOURCES,
-    Flag,
-    Instruction,
-    Slices,
-)
+from vpps.script.instructions import BY_NAME, COUNTERS, INDEXED, OFFSET_MASK, SCALAR, SOURCES, Flag, Instruction, Slices
 from vpps.script.tails import Load, Tail, ViewUse
 
 MOMENTS = {optimizer.name: len(optimizer.moments) for optimizer in OPTIMIZERS}

@@ -14,14 +14,7 @@ from vpps.kernel.chip import WARPS, Chip, sums_of
 from vpps.ops.element import FLOAT32, ElementType
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.slots import (
-    ACCUMULATORS,
-    Ownership,
-    SlotShape,
-    in_slot_order,
-    row_step,
-    valid_rpw,
-)
+from vpps.placement.onchip.slots import ACCUMULATORS, Ownership, SlotShape, in_slot_order, row_step, valid_rpw
 from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
 from vpps.values import as_count, as_mapping, said_of
 

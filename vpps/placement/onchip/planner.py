@@ -9,16 +9,7 @@ from itertools import count
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
-from vpps.kernel.chip import (
-    KERNEL_SHARED,
-    RESULT_FLOATS,
-    SUM_FLOATS,
-    WARPS,
-    Chip,
-    KernelMatrix,
-    KernelSlot,
-    sums_of,
-)
+from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, SUM_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot, sums_of
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.gradients import choose_gradients
