@@ -12,10 +12,10 @@ from vpps.profiling.search import Row, SearchOutcome
 
 pytestmark = pytest.mark.host
 
-DEFAULT = Measured(Configuration(), np.array([[2.0, 4.0]] * 4))
+DEFAULT = Measured(Configuration(), times=np.array([[2.0, 4.0]] * 4))
 # In two turns the machine was slow, just when candidate 2 had its turn: by the median of its times it is no faster.
-QUICK = Measured(Configuration(vps=2), np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 5.0], [1.0, 5.0]]))
-EVEN = Measured(Configuration(vps=1), np.array([[1.6, 3.0]] * 4))
+QUICK = Measured(Configuration(vps=2), times=np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 5.0], [1.0, 5.0]]))
+EVEN = Measured(Configuration(vps=1), times=np.array([[1.6, 3.0]] * 4))
 BROKEN = Measured(Configuration(vps=3), reason="no compiler")
 
 
@@ -43,7 +43,7 @@ def test_of_one_configuration_there_are_no_ratios_to_explain() -> None:
 
 
 def test_times_that_vary_are_not_kept_unasked() -> None:
-    noisy = Measured(Configuration(vps=2), np.array([[1.0], [2.0], [1.0], [2.0]]))
+    noisy = Measured(Configuration(vps=2), times=np.array([[1.0], [2.0], [1.0], [2.0]]))
     assert why_unsteady(outcome(DEFAULT, EVEN, noisy, best=EVEN), 4) == ""
     for found in (outcome(DEFAULT, noisy, best=noisy), outcome(noisy, EVEN, best=EVEN)):
         assert why_unsteady(found, 4).startswith("times of one and the same batch vary by 67%")

@@ -27,7 +27,7 @@ LARGE: dict[str, list[Change]] = {
 
 
 def measured(configuration: Configuration, *turns: float) -> Measured:
-    return Measured(configuration, np.array([[t, t] for t in turns]))
+    return Measured(configuration, times=np.array([[t, t] for t in turns]))
 
 
 class Stopwatch:
@@ -104,9 +104,9 @@ class TestBest:
 
     def test_compares_batches_with_themselves(self) -> None:
         """A batch of large graphs takes longer in any configuration."""
-        default = Measured(BASE, np.array([[1.0, 10.0, 30.0]] * 3))
-        other = Measured(Configuration(vps=1), np.array([[0.5, 9.0, 29.0], [0.5, 9.0, 29.0], [0.5, 9.5, 29.0]]))
+        default = Measured(BASE, times=np.array([[1.0, 10.0, 30.0]] * 3))
+        other = Measured(Configuration(vps=1), times=np.array([[0.5, 9.0, 29.0], [0.5, 9.0, 29.0], [0.5, 9.5, 29.0]]))
         assert other.ratio(default) == pytest.approx(10 / 9)
         assert best_of([default, other]) is other
         assert default.variation == 0.0, "they take what they take"
-        assert Measured(BASE, np.array([[1.0], [1.5], [2.0]])).variation == pytest.approx(1 / 3)
+        assert Measured(BASE, times=np.array([[1.0], [1.5], [2.0]])).variation == pytest.approx(1 / 3)

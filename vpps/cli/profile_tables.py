@@ -9,7 +9,6 @@ from typing import Any
 from rich.table import Table
 
 from vpps.cli.console import table_of
-from vpps.compiler.arrangement import Arrangement
 from vpps.engine.configuration import Configuration
 from vpps.kernel.resources import Resources
 from vpps.profiling.search import Row, SearchOutcome
@@ -43,7 +42,7 @@ def _measured_cells(row: Row, base: Configuration, wins: bool, compiled: bool, o
     cells += [f"{1e3 * m.seconds:.3f}", f"±{5e2 * m.spread:.3f}", f"{row.ratio:.2f}"]
     if compiled:
         cells += _registers(m.resources)
-    return [*cells, f"{m.barriers:.0f}", *([tiers(m.arrangement, m.stepped_down)] if on_chip else [])]
+    return [*cells, f"{m.barriers:.0f}", *([tiers(m)] if on_chip else [])]
 
 
 def notes(outcome: SearchOutcome) -> list[str]:
@@ -102,18 +101,18 @@ def _compiled_cells(row: Compiled) -> list[str]:
     if found is not None:
         shared = found.shared_bytes + (row.arrangement.chip.shared_bytes if row.arrangement is not None else 0)
         cells = [str(found.stack), str(shared), str(found.code_bytes), f"{found.compile_seconds:.1f}"]
-    return [*_registers(found), *cells, str(row.barriers), tiers(row.arrangement, row.stepped_down)]
+    return [*_registers(found), *cells, str(row.barriers), tiers(row)]
 
 
-def tiers(arrangement: Arrangement | None, stepped_down: int) -> str:
+def tiers(kernel: Compiled) -> str:
     """Where each matrix is: "U, U^T registers; Wo L2"."""
-    if arrangement is None or arrangement.onchip is None:
+    if kernel.arrangement is None or kernel.arrangement.onchip is None:
         return ""
     by_tier: dict[str, list[str]] = {}
-    for held in arrangement.onchip.held:
+    for held in kernel.arrangement.onchip.held:
         by_tier.setdefault(held.tier, []).append(held.name)
     text = "; ".join(f"{', '.join(names)} {tier}" for tier, names in by_tier.items())
-    return f"{text} (stepped down {stepped_down}x)" if stepped_down else text
+    return f"{text} (stepped down {kernel.stepped_down}x)" if kernel.stepped_down else text
 
 
 def measured_json(outcome: SearchOutcome) -> dict[str, Any]:
@@ -126,12 +125,9 @@ def measured_json(outcome: SearchOutcome) -> dict[str, Any]:
         "best": outcome.best.measured.configuration.as_json(),
         "candidates": [
             {
-                "configuration": row.measured.configuration.as_json(),
-                "description": row.measured.configuration.describe(outcome.rows[0].measured.configuration),
+                **_kernel_json(row.measured, outcome.rows[0].measured.configuration),
                 "best": row is outcome.best,
                 **_times(row),
-                **_chip_json(row.measured.arrangement, row.measured.resources, row.measured.stepped_down),
-                "reason": row.measured.reason or None,
             }
             for row in outcome.rows
         ],
@@ -142,12 +138,9 @@ def compiled_json(rows: Iterable[Compiled], base: Configuration) -> list[dict[st
     """All that the table says."""
     return [
         {
-            "configuration": row.configuration.as_json(),
-            "description": row.configuration.describe(base),
+            **_kernel_json(row, base),
             "barriers": None if row.reason else row.barriers,
             "shared_bytes": None if row.arrangement is None else row.arrangement.chip.shared_bytes,
-            **_chip_json(row.arrangement, row.resources, row.stepped_down),
-            "reason": row.reason or None,
         }
         for row in rows
     ]
@@ -163,14 +156,17 @@ def _times(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _chip_json(arrangement: Arrangement | None, resources: Resources | None, stepped_down: int) -> dict[str, Any]:
-    onchip = None if arrangement is None else arrangement.onchip
+def _kernel_json(kernel: Compiled, base: Configuration) -> dict[str, Any]:
+    onchip = None if kernel.arrangement is None else kernel.arrangement.onchip
     return {
+        "configuration": kernel.configuration.as_json(),
+        "description": kernel.configuration.describe(base),
         "tiers": None if onchip is None else {held.name: held.tier for held in onchip.held},
         "tile": None if onchip is None else onchip.chip.tile,
         "gradients": None if onchip is None else onchip.gradients,
-        "stepped_down": stepped_down,
-        "resources": None if resources is None else asdict(resources),
+        "stepped_down": kernel.stepped_down,
+        "resources": None if kernel.resources is None else asdict(kernel.resources),
+        "reason": kernel.reason or None,
     }
 
 

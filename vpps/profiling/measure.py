@@ -14,17 +14,15 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.compiler.arrangement import Arrangement
-from vpps.engine.configuration import Configuration
 from vpps.errors import VppsError, WorkloadError
 from vpps.graph.graph import Graph
-from vpps.kernel.resources import Resources
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.operand import Expression
 from vpps.session.handle import Handle
 from vpps.targets import AUTO
 from vpps.tuning.candidates import GAIN
+from vpps.tuning.compiling import Compiled
 from vpps.tuning.model_copy import ModelCopy
 
 Batches = Callable[[], Iterable[tuple[Graph, Expression]]]
@@ -53,28 +51,16 @@ class MeasuringPlan:
 
 
 @dataclass(slots=True)
-class Measured:
-    """How fast a configuration is.
+class Measured(Compiled):
+    """How fast a configuration is; barriers are those of a launch, on average.
 
     Attributes:
-        configuration: it.
         times: seconds per batch, a row per turn; None where it does not run.
-        barriers: of a launch, on average.
-        arrangement: what the chip holds; None before it ran.
-        resources: of the kernel, where a compiler reports them.
-        stepped_down: larger arrangements that spilled.
         vps: virtual processors.
-        reason: why it does not run, "" if it does.
     """
 
-    configuration: Configuration
     times: NDArray[np.float64] | None = None
-    barriers: float = 0.0
-    arrangement: Arrangement | None = None
-    resources: Resources | None = None
-    stepped_down: int = 0
     vps: int = 0
-    reason: str = ""
 
     @property
     def seconds(self) -> float:

@@ -32,13 +32,13 @@ from vpps.tuning.subject import Recipe
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Compiled:
     """A candidate's kernel.
 
     Attributes:
         configuration: of the candidate.
-        arrangement: what the chip holds.
+        arrangement: what the chip holds; None before that is known.
         resources: as the compiler reports them; None unless it is a cubin.
         stepped_down: larger arrangements that spilled.
         barriers: of a step of training (or of evaluation) with the example.
@@ -49,7 +49,7 @@ class Compiled:
     arrangement: Arrangement | None = None
     resources: Resources | None = None
     stepped_down: int = 0
-    barriers: int = 0
+    barriers: float = 0
     reason: str = ""
 
 
