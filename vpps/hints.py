@@ -62,8 +62,6 @@ _TABLE = (
     ("Handle", "loss", "handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before"),
     ("Handle", "device", "handle.target is it"),
     ("Handle", "dtype", "handle.precision is that of products; all else is float32"),
-    ("Handle", "lr learning_rate", "handle.optimizer.lr is it"),
-    ("Optimizer", "learning_rate", "optimizer.lr is it"),
     ("Model", "numel", "model.n_weights counts them, and model.summary() says more"),
     (
         "Model Handle",
