@@ -149,18 +149,16 @@ def test_counts_follow_from_code_and_script(
 @pytest.mark.nvrtc
 @needs_nvrtc
 def test_a_warp_multiplies_eight_vectors_with_a_sixth_of_the_instructions_of_float32(tmp_path: Path) -> None:
-    """The widest product of a Tree-LSTM: from the search for its slot until sums are in shared memory."""
+    """The widest product of a Tree-LSTM: from the search for its slot until sums are in shared memory. In float32 there
+    are 346; counting them here would take two more compilations of 5 s."""
     from gpu_cost.cases import comb_case
     from gpu_cost.executing import executed, slowest
     from gpu_cost.reporting import products
     from gpu_cost.timing import Constants
 
-    constants, found = Constants(), {}
-    for precision in ("float32", "bf16"):
-        case = comb_case(8, tmp_path, precision=precision, levels=1)
-        counts = products(case, slowest([executed(case, 0, constants)]))
-        found[precision] = counts["1280 x 512, n = 8"]["multiplying"]
-    assert 0 < 6 * found["bf16"] <= found["float32"]
+    case = comb_case(8, tmp_path, precision="bf16", levels=1)
+    counts = products(case, slowest([executed(case, 0, Constants())]))
+    assert 0 < 6 * counts["1280 x 512, n = 8"]["multiplying"] <= 346
 
 
 # PTX ISA, matrix fragments of mma: where element i of the lane with `group` = lane / 4 and `t` = lane % 4 is.
