@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import vpps.engine.engine
+from vpps.kernel import host_compiler
 from vpps.kernel.chip import MEMORY_ONLY
 from vpps.kernel.spec import KernelSpec
 from vpps.runtime.simt import SimtMachine
@@ -43,6 +44,13 @@ def know_gradients(spec: KernelSpec) -> KernelSpec:
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
     """All instructions, where no weights are on the chip: one kernel serves every model."""
     return replace(spec, instructions=spec.instructions | EVERYTHING) if spec.chip == MEMORY_ONLY else spec
+
+
+def compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels of the cpu target be compiled in 3 s, not 20: where another instruction set or tile is tested beside
+    the usual one, which is optimised."""
+    flags = tuple("-O0" if flag == "-O2" else flag for flag in host_compiler.FLAGS)
+    monkeypatch.setattr(host_compiler, "FLAGS", flags)
 
 
 def emulate_with_one(monkeypatch: pytest.MonkeyPatch) -> None:

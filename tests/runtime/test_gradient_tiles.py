@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.kernels import compile_quickly
 from vpps.kernel import host_compiler
 from vpps.kernel.host_compiler import tile_of_machine
 from vpps.kernel.render import TILES
@@ -29,6 +30,8 @@ def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -
     added to it, and with the same once more a step of SGD."""
     tile = replace(TILES[isa], isa=tile_of_machine().isa)
     monkeypatch.setattr(host_compiler, "tile_of_machine", lambda name: tile)
+    if tile != tile_of_machine():
+        compile_quickly(monkeypatch)
     rng = np.random.default_rng(0)
     machine = CpuMachine(1)
     machine.reserve(SIZE, 0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import vpps
 from tests.classifier import Classifier, new
 from tests.classifier import same_bits as same_bits_of_all
+from tests.kernels import compile_quickly
 from vpps.kernel import host_compiler
 from vpps.kernel.cache import Label
 from vpps.kernel.host_compiler import FLAGS, ISA_FLAGS, ISA_NEEDS, cpu_features, isas_of, tile_of_machine
@@ -132,12 +133,18 @@ class Machine(CpuMachine):
         assert self.wait() is None
 
 
+def use_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_quickly(monkeypatch)
+    monkeypatch.setenv("VPPS_ISA", OTHER)
+
+
 @pytest.fixture(scope="module", params=["own", "other"])
 def machines(request: pytest.FixtureRequest) -> Iterator[list[Machine]]:
     """Of several numbers of virtual processors: the usual one, and of another tile, with arithmetic for processors that
     multiply no pairs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VPPS_ISA", OTHER if request.param == "other" else "auto")
+        if request.param == "other":
+            use_the_other(patch)
         made = [Machine(vps) for vps in (1, 3)]
     yield made
     for machine in made:
@@ -275,7 +282,8 @@ def test_training_leaves_the_same_bits_whoever_computes(
 
     found = []
     for isa in ("auto", OTHER):
-        monkeypatch.setenv("VPPS_ISA", isa)
+        if isa == OTHER:
+            use_the_other(monkeypatch)
         found += [
             train(new().model, range(4), vps=vps, schedule=s) for vps, s in ((1, "vector"), (3, "vector"), (2, "paper"))
         ]
