@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.kernels import know_both_schedules, widen
 from tests.simt import models
 from tests.simt.models import Network
 from tests.training import ReferenceTraining
@@ -26,6 +27,12 @@ from vpps.reference import Reference, weights_of
 from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.simt
+
+
+@pytest.fixture(autouse=True)
+def one_kernel_for_both_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    widen(monkeypatch, SimtMachine, know_both_schedules)
+
 
 SEEDS = (0, 1, 300, 50000)
 Gradients = dict[str, NDArray[np.float32]]
@@ -268,6 +275,7 @@ def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: st
     check(CASES[name], schedule)
 
 
+@pytest.mark.usefixtures("roomy_kernels")
 def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multiply_vectors() -> None:
     network = models.tied()
     witness = ReferenceTraining(network.model, vpps.Adam(lr=0.01), clip_norm=1.0)
@@ -282,6 +290,7 @@ def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multip
         assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
 
 
+@pytest.mark.usefixtures("roomy_kernels")
 @pytest.mark.parametrize("rpw, strategy", [(8, "overlay"), (16, "passes")])
 def test_slots_are_trained_piece_by_piece(rpw: int, strategy: Literal["overlay", "passes"]) -> None:
     network = wide_and_tall()
