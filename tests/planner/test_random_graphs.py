@@ -7,8 +7,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import comparison
 from tests.comparison import assert_agrees_with_reference, is_away_from_ties
 from tests.fuzz import graphs
+from tests.gpu.conftest import with_default
 from tests.planner import launches
 from vpps.compiler import pieces
 from vpps.model.precisions import Precisions
@@ -38,6 +40,12 @@ def check(number: int, onchip: ChipOptions | None = None, precision: str = "floa
     assert_agrees_with_reference(
         model, graph, loss, used, policy=policy, layout=layout, onchip=onchip, precision=precision
     )
+
+
+@pytest.fixture(autouse=True)
+def three_virtual_processors_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = comparison.assert_agrees_with_reference
+    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3, 7)))
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Weights stay in memory, and results of 3 virtual processors are the same with both schedules.
+    """Weights stay in memory, and results of 3 virtual processors are those of 2 with schedule "paper".
 
     Threads run in an order of the test's own. Scripts are not verified: on `cpu` those of the same graphs are, and that
     the verifier accepts those of other machines is tests/planner/test_random_graphs.py's to say.
