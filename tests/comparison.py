@@ -35,11 +35,11 @@ def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) 
 
 
 def contents_of(graph: vpps.Graph) -> list[Any]:
-    """All that was recorded, without lists and data."""
+    """All that was recorded, without data."""
     found: list[Any] = [graph.n_calls, graph.n_values, graph.levels_of(np.arange(graph.n_values)).tolist()]
     for block in graph.blocks.values():
         b = BlockArrays(block)
-        arrays = (b.calls, *b.values, b.levels, b.args, b.ints)
+        arrays = (b.calls, *b.values, b.levels, b.args, b.ints, *(a for xs in b.lists for a in (xs.ends, xs.elements)))
         assert all(a.dtype == np.int64 for a in arrays)
         found.append((block.cell.name, len(block), [a.tolist() for a in arrays]))
     return found

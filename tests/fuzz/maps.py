@@ -65,8 +65,8 @@ class Map:
         vps: virtual processors.
         paper: whether the schedule is the published one.
         options: the rest of the configuration.
-        packed: whether compiled code may record it: levels are given, arrays as a GraphSet has them, cells were mapped
-            before, and whoever takes children has all of them; unless children are lists.
+        packed: whether compiled code may record it: levels are given, arrays as a GraphSet has them, and cells were
+            mapped before.
     """
 
     seed: int
@@ -97,14 +97,14 @@ class Map:
         """Lines that make `bulk` and `single`, each with its loss, in one graph each."""
         made, vertices = self.cells(), self.vertices or (Vertex(0, (), 0, 0),)
         n, w = len(vertices), made[0].w
-        packed = self.packed and not self.lists
-        kind = [v.kind % len(made) if place or not packed else 0 for place, v in enumerate(vertices)]
+        packed = self.packed
+        kind = [v.kind % len(made) for v in vertices]
         rows = [v.row % ROWS for v in vertices]
         states, below = 1 + self.states % 2, []
         for place, v in enumerate(vertices):
             most = 3 if self.lists else ARITIES[kind[place] % len(ARITIES)]
             given = (v.children + (0, 0))[:most] if not self.lists else v.children[:most]
-            numbers = [place - 1 - (c - 1) % place if (c or packed) and place else -1 for c in given]
+            numbers = [place - 1 - (c - 1) % place if c and place else -1 for c in given]
             below.append(numbers)
         levels: list[int] = []
         for children in below:
@@ -114,12 +114,13 @@ class Map:
         inputs += ['"x": x'] if any(c.own for c in made) else []
         wanted = [n - 1 - i % n for i in self.wanted or (0,)]
         names = ", ".join(f"cell{k}" for k in range(len(made)))
-        options = "" if packed else ", state=" + repr([(w,)] * states) if states > 1 else f", state={w}"
+        options = ", state=" + repr([(w,)] * states) if states > 1 else f", state={w}"
         options += f", levels=np.array({levels}{', np.int32' * packed})" if self.levels or packed else ""
         options += ", distinct=True" if self.distinct else ""
         if self.lists:
             offsets = [sum(len(b) for b in below[:k]) for k in range(n + 1)]
-            children = f"(np.array({offsets}), np.array({[c for b in below for c in b]}, int))"
+            dtype = "np.int32" if packed else "int"
+            children = f"(np.array({offsets}, {dtype}), np.array({[c for b in below for c in b]}, {dtype}))"
         else:
             children = f"np.array({[(b + [-1, -1])[:2] for b in below]}{', np.int32' * packed})"
         lines = [

@@ -533,10 +533,10 @@ class Graph:
         extend(self._tape.levels, levels)
         return first
 
-    def make_vertices(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
+    def make_vertices(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any, shapes: Any) -> Any:
         """Make the values of a map's vertices in compiled code, as `record_values`, and the arrays of its chunks. None
         where there is no such code or the map not of the usual form; see `vpps.record.packed` and native/map.h."""
-        return self._tape.map(form, kind, children, levels, columns)
+        return self._tape.map(form, kind, children, levels, columns, shapes, self._zeros, self.zeros_of)
 
     def record_chunk(self, cell: TracedCell, chunk: Chunk) -> None:
         """Append vertices in bulk, whose recording indices follow each other with those of other chunks."""

@@ -71,8 +71,8 @@ def record_map(
     if type(cells) is not list and isinstance(cells, Mapping):  # which takes long to tell
         cells = cells_by_kind(cells, kinds)
     trusted = levels is not None
-    if trusted and state is None:
-        found = record_packed(graph, cells, kind, children, inputs, levels, distinct, examples)
+    if trusted:
+        found = record_packed(graph, cells, kind, children, inputs, state, levels, distinct, examples)
         if found is not None:
             return found
     made = cells_of(cells)
@@ -331,16 +331,14 @@ def _record(
 ) -> Any:
     """Record a map of which everything was checked, products of children apart where that may pay."""
     vertices = kinds.vertices
+    lacking = {s.output for part in parts if part.reads_zeros for s in part.vertex.sources if isinstance(s, Child)}
+    # By result of a child. They come first, as compiled code can make them nowhere else.
+    zeros = {output: graph.zeros_of(vertices[0].state[output]).ref for output in sorted(lacking)}
     for part in parts:
         if part.cut is not None:
             part.record_once(graph, part.cut)
     apart = apart and _find_products(graph, parts, n)
     _record_leaves(graph, parts, columns, n)
-    zeros: dict[int, int] = {}  # by result of a child
-    for part in parts:
-        for source in part.vertex.sources if part.reads_zeros else ():
-            if isinstance(source, Child) and source.output not in zeros:
-                zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
     levels = _levels(graph, parts, structure, columns, heights, 2 if apart else 1)
     width = 0 if any(part.program is None for part in parts) else kinds.width
     first = new_values(graph, n, width, levels) if width else _uneven_values(graph, parts, levels, n)

@@ -1,8 +1,7 @@
 """Maps of the usual form, recorded in one call of compiled code: all of a mini-batch's arrays in one piece of memory.
 
-The usual form: graphs of a `GraphSet`, whose levels are known, a fixed number of children none of which is missing
-where a cell reads it, and inputs that are ints or rows. `vpps.record.bulk` records any map, and says what is wrong
-with one.
+The usual form: graphs of a `GraphSet`, whose levels are known, and inputs that are ints or rows. `vpps.record.bulk`
+records any map, and says what is wrong with one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from vpps.kernel.shared_types import numbers
 from vpps.record.cell import Cell
-from vpps.record.chunks import NO_DATA, Chunk
+from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.examples import ExampleNumbers
 from vpps.record.native.interface import (
     APART,
@@ -51,17 +50,21 @@ class PackedChunk(Chunk):
         address: of that place, for compiled code.
         n: vertices.
         n_args, n_ints: vector and int arguments of a vertex.
+        list_at: where the arrays of each list begin, from `at` on: n + 1 ends, then the elements.
     """
 
-    __slots__ = ("address", "at", "memory", "n", "n_args", "n_ints")
+    __slots__ = ("address", "at", "list_at", "memory", "n", "n_args", "n_ints")
 
-    def __init__(self, memory: Any, address: int, at: int, n: int, n_args: int, n_ints: int) -> None:
+    def __init__(
+        self, memory: Any, address: int, at: int, n: int, n_args: int, n_ints: int, list_at: tuple[int, ...]
+    ) -> None:
         self.memory = memory
         self.at = at
         self.address = address + WORD * at
         self.n = n
         self.n_args = n_args
         self.n_ints = n_ints
+        self.list_at = list_at
 
     def __len__(self) -> int:
         return self.n
@@ -70,17 +73,27 @@ class PackedChunk(Chunk):
         if name not in Chunk.__slots__:
             raise AttributeError(f"a chunk has no {name!r}")
         n, n_args, n_ints = self.n, self.n_args, self.n_ints
-        ints = np.frombuffer(self.memory, np.int64)[self.at : self.at + n * (ARGS + n_args + n_ints)]
+        ints = np.frombuffer(self.memory, np.int64)[self.at :]
         columns = ints[: ARGS * n].reshape(ARGS, n)
         self.calls, self.first, self.levels = columns[CALL], columns[FIRST], columns[LEVEL]
         self.args = ints[ARGS * n : n * (ARGS + n_args)].reshape(n, n_args)
-        self.ints = ints[n * (ARGS + n_args) :].reshape(n, n_ints)
-        self.lists, self.data = [], NO_DATA
+        self.ints = ints[n * (ARGS + n_args) : n * (ARGS + n_args + n_ints)].reshape(n, n_ints)
+        ends = [ints[at : at + n + 1] for at in self.list_at]
+        self.lists = [Lists(of, ints[at + n + 1 :][: of[n]]) for at, of in zip(self.list_at, ends, strict=True)]
+        self.data = NO_DATA
         return object.__getattribute__(self, name)
 
 
 def record_packed(
-    graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any, distinct: bool, examples: Any
+    graph: Graph,
+    cells: Any,
+    kind: Any,
+    children: Any,
+    inputs: Any,
+    state: Any,
+    levels: Any,
+    distinct: bool,
+    examples: Any,
 ) -> Any:
     """Record a map, or return None, nothing recorded: where it was never recorded before, or is not of the usual form.
 
@@ -93,8 +106,15 @@ def record_packed(
         arity = 0
     elif type(children) is np.ndarray and children.ndim == 2:
         arity = children.shape[1]
+    elif type(children) is tuple:
+        arity = CSR
     else:
         return None
+    declared: tuple[Any, ...] | None = None
+    if state is not None:
+        declared = tuple((x,) if type(x) is int else x for x in (state if type(state) in (list, tuple) else (state,)))
+        if not all(type(shape) is tuple and all(type(k) is int for k in shape) for shape in declared):
+            return None
     for cell in made:
         if type(cell) is not Cell:
             return None
@@ -111,7 +131,7 @@ def record_packed(
             columns.append(value.ids)
         else:
             return None
-    kinds: Kinds | None = made[0].maps.get((made, arity, tuple(signature), None))
+    kinds: Kinds | None = made[0].maps.get((made, arity, tuple(signature), declared))
     if kinds is None:
         return None
     form = kinds.forms[distinct]
@@ -123,16 +143,16 @@ def record_packed(
         examples = examples_of(inputs.values())
     elif type(examples) is not ExampleNumbers or type(levels) is not np.ndarray or examples.n != len(levels):
         return None
-    found = graph.make_vertices(form, kind, children, levels, tuple(columns))
+    found = graph.make_vertices(form, kind, children, levels, tuple(columns), kinds.shapes)
     if found is None:
         return None
     memory, address, base, at_first, highest, parts = found
     n = 0
-    for number, count, at, what in parts:
+    for number, count, at, what, list_at in parts:
         vertex = kinds.vertices[number]
         program = program_of(vertex, distinct, what)
         n_args, n_ints, _ = program.layout
-        graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
+        graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints, list_at))
         n += count if what in (REST, APART) else 0
     width, vertex = kinds.width, kinds.vertices[0]
     if examples is not None:
@@ -165,23 +185,29 @@ def program_of(vertex: Vertex, distinct: bool, what: int) -> TracedCell:
 def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
     """What compiled code has to know of a map, see native/interface.py. Empty where it cannot do it."""
     nothing = array("q")
-    if arity == CSR or not kinds.width or kinds.pushed is None:
+    if not kinds.width or kinds.pushed is None:
         return nothing
-    columns = list(inputs)
-    found = numbers(MapForm(arity, kinds.width, n_kinds=len(kinds.vertices)))
+    columns, state = list(inputs), kinds.vertices[0].state
+    found = numbers(MapForm(arity, kinds.width, n_kinds=len(kinds.vertices), n_results=len(state)))
+    found += map(kinds.shapes.index, state)
     for vertex in kinds.vertices:
-        if vertex.lists or len(vertex.ints) != len(vertex.program.int_limits):
+        lists = [source for source in vertex.lists if isinstance(source, Child)]
+        if len(lists) < len(vertex.lists) or len(vertex.ints) != len(vertex.program.int_limits):
             return nothing
-        found += numbers(KindForm(n_arguments=len(vertex.vectors), n_ints=len(vertex.ints)))
+        if len({*zip(vertex.program.lists, (xs.start for xs in lists), strict=True)}) > len({*vertex.program.lists}):
+            return nothing  # some that are mapped together may differ in length
+        found += numbers(KindForm(n_arguments=len(vertex.vectors), n_lists=len(lists), n_ints=len(vertex.ints)))
         for source in vertex.vectors:
             if isinstance(source, Child):
                 found += numbers(ArgumentForm(child=source.number, number=source.output))
             else:
                 found += numbers(ArgumentForm(child=OF_INPUT, number=columns.index(source.name)))
+        for xs in lists:
+            found += numbers(ArgumentForm(child=xs.start, number=xs.output))
         for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
             low, high = int_range(limit)
             found += numbers(IntForm(columns.index(name), low, high))
-        apart = vertex.apart if distinct and kinds.multiplies_leaves else None
+        apart = vertex.apart if distinct and arity != CSR and kinds.multiplies_leaves else None
         cut = apart or (vertex.cut if distinct else None)
         if cut is not None and len({*cut.ints, *cut.rest_ints}) < len(vertex.ints):
             return nothing  # an int that leads to no result is in no part, but it has to be in range

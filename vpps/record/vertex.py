@@ -150,6 +150,11 @@ class Kinds:
         self.forms: list[array[int] | None] = [None, None]
 
     @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Those of what parents gather, each once."""
+        return tuple(dict.fromkeys(self.vertices[0].state))
+
+    @cached_property
     def multiplies_leaves(self) -> bool:
         """Whether parents multiply children that may be the same ones for many, as they follow from ints alone."""
         return any(v.cut is not None and v.cut.rest is None for v in self.vertices) and any(

@@ -39,7 +39,7 @@ class Tape:
 
     recorder = call_recorder
 
-    def map(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
+    def map(self, *what: Any) -> Any:
         """None: the compiled one makes values and arrays of a map's vertices, see `vpps.record.packed`."""
         return None
 

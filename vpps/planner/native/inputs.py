@@ -106,6 +106,8 @@ class BatchInputs:
             args_at = at + length * ARGS
             found += (n, at + length * CALL, 1, at + length * FIRST, 1, at + length * LEVEL, 1)
             found += (args_at, v.n_args, args_at + length * v.n_args, v.n_ints, 0)
+            for list_at in v.list_at:
+                found += (at + WORD * list_at, 0, at + WORD * (list_at + n + 1))
             return
         self._alive.append(v)
         calls, args, ints = v.calls, v.args, v.ints

@@ -1,8 +1,9 @@
 """What the compiled recorder and Python share. Its header `interface.h` is made of this when it is built.
 
-The form of a map (record/packed.py) is a MapForm; then for each kind a KindForm, an ArgumentForm and an IntForm for
-each of its arguments, a CutForm, a ProductsForm for each child's result that is multiplied apart, and twice how many of
-its ints, followed by their numbers: those of what is computed once for equal ints, and those of the rest.
+The form of a map (record/packed.py) is a MapForm, and which of the shapes of zeros each result of a child has; then for
+each kind a KindForm, an ArgumentForm for each of its vector and list arguments, an IntForm for each int, a CutForm, a
+ProductsForm for each child's result that is multiplied apart, and twice how many of its ints, followed by their
+numbers: those of what is computed once for equal ints, and those of the rest.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from vpps.record.distinct import ONE_IN
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
 
 
-@fields(ints="arity width n_kinds")
+@fields(ints="arity width n_kinds n_results")
 class MapForm(Structure):
-    """`width`: outputs of a vertex."""
+    """`arity`: -1 where children are lists; `width`: outputs of a vertex; `n_results`: those that parents read."""
 
 
-@fields(ints="n_arguments n_ints")
+@fields(ints="n_arguments n_lists n_ints")
 class KindForm(Structure):
-    """How many vector arguments and ints vertices have."""
+    """How many vector arguments, lists and ints vertices have."""
 
 
 OF_INPUT = -1
@@ -32,7 +33,8 @@ OF_INPUT = -1
 
 @fields(ints="child number")
 class ArgumentForm(Structure):
-    """A vector argument: which child it comes from, and which of its results it is; OF_INPUT, and which input."""
+    """A vector argument: which child it comes from, and which of its results it is; OF_INPUT, and which input. A list:
+    the first child that is in it, and which of their results it has."""
 
 
 @fields(ints="column low high")

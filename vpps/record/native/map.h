@@ -70,10 +70,19 @@ struct Chosen {
     }
 };
 
+// The children of all vertices: a table, a row of each, or lists, end to end.
+struct Structure {
+    const int32_t *elements, *offsets;  // -1 for none; of lists, where each begins, and the end
+    i64 arity;                          // of a table
+
+    i64 begin(i64 row) const { return offsets ? offsets[row] : row * arity; }
+    i64 end(i64 row) const { return begin(row + 1); }
+};
+
 // Products of one child's result, made apart from the vertices of their kind.
 struct ProductsOfPart {
     ProductsForm of;
-    std::vector<int32_t> own, children;  // which of the products each vertex has; a child of which each is made
+    std::vector<int32_t> own, children;  // which of the products each vertex has; a child of which each is made, or -1
     i64 at, start, base;                 // where its arrays begin in the memory, its first call and value
 
     i64 n() const { return static_cast<i64>(children.size()); }
@@ -83,9 +92,12 @@ struct ProductsOfPart {
 struct PartOfMap {
     i64 kind, n, at;  // where its arrays begin in the memory
     const ArgumentForm* arguments;
+    const ArgumentForm* lists;  // of children: from which child on, and which results
     const IntForm* ints;
-    i64 n_arguments, n_ints;
-    bool reads_inputs;  // as vector arguments
+    i64 n_arguments, n_lists, n_ints;
+    i64 used = 0;              // children that are read one by one: the first ones
+    bool reads_inputs;         // as vector arguments
+    bool reads_zeros = false;  // as some child that is read is missing
     int32_t* rows;
     i64 n_crossing;  // values that are computed once for equal ints; 0 where the kind is not cut
     bool whole;      // that is all of it
@@ -93,6 +105,7 @@ struct PartOfMap {
     i64 at_once, base_once;  // where the arrays of what is computed once begin, and its first value
     std::vector<int32_t> own, firsts;  // which of those each vertex has; the first vertex of each
     std::vector<ProductsOfPart> products;  // that are made apart
+    std::vector<i64> list_at;              // where the arrays of each list begin, from `at` on
 
     i64 n_args() const
     {
@@ -102,16 +115,21 @@ struct PartOfMap {
     }
     bool is_cut() const { return n_crossing > 0; }
     i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
-    // Level of those, unless they read children or inputs.
-    int32_t lowest() const { return is_cut() && !whole; }
+    // Level of those, unless they read children or inputs. Zeros are of level 0, and products of them of level 1.
+    int32_t lowest() const { return reads_zeros && !products.empty() ? 2 : reads_zeros || (is_cut() && !whole); }
+    // But it is 0 of those whose list is empty, where zeros are read in lists alone.
+    bool lowest_varies() const { return reads_zeros && !used && !is_cut(); }
 
     void read(Form& from)
     {
         const auto* of_kind = from.take<KindForm>();
         n_arguments = of_kind->n_arguments;
+        n_lists = of_kind->n_lists;
         n_ints = of_kind->n_ints;
         arguments = from.take<ArgumentForm>(n_arguments);
         reads_inputs = std::any_of(arguments, arguments + n_arguments, [](auto& a) { return a.child == OF_INPUT; });
+        for (i64 k = 0; k < n_arguments; k++) used = std::max(used, arguments[k].child + 1);  // OF_INPUT is -1
+        lists = from.take<ArgumentForm>(n_lists);
         ints = from.take<IntForm>(n_ints);
         const auto* cut = from.take<CutForm>();
         n_crossing = cut->n_crossing;
@@ -143,19 +161,36 @@ template <class T>
 // In what follows values of vertices follow from the vertices' numbers, unless some were computed once for equal ints:
 // then `first` has the first value of each.
 
+// Values of a result of children.
+template <bool looks_up> struct ResultOf {
+    i64 result, width, zero;  // zero: where there is no child
+    const i64* __restrict first;
+
+    i64 operator()(i64 child) const { return child < 0 ? zero : result + (looks_up ? first[child] : width * child); }
+};
+
 template <bool looks_up>
-[[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
-                                     i64* __restrict to, i64 step, i64 arity, i64 number, i64 width, i64 result,
-                                     const i64* __restrict first, i64 n_all)
+[[gnu::noinline]] void fill_argument(const Structure of, const int32_t* __restrict rows, i64 n, i64* __restrict to,
+                                     i64 step, i64 number, const ResultOf<looks_up> result)
 {
-    bool beyond = false;
     for (i64 i = 0; i < n; i++) {
-        const i64 child = children[rows[i] * arity + number];
-        beyond |= static_cast<u64>(child) >= static_cast<u64>(n_all);
-        if (looks_up && beyond) return false;
-        to[i * step] = result + (looks_up ? first[child] : width * child);
+        const i64 row = rows[i], place = of.begin(row) + number;
+        to[i * step] = place < of.end(row) ? result(of.elements[place]) : result.zero;
     }
-    return !beyond;
+}
+
+// Where the list of each vertex begins, and the end; then what is in them.
+template <bool looks_up>
+[[gnu::noinline]] void fill_list(const Structure of, const int32_t* __restrict rows, i64 n, i64* __restrict to,
+                                 i64 start, const ResultOf<looks_up> result)
+{
+    i64 size = 0;
+    to[0] = 0;
+    for (i64 i = 0; i < n; i++) {
+        const i64 row = rows[i], end = of.end(row);
+        for (i64 k = of.begin(row) + start; k < end; k++) to[n + 1 + size++] = result(of.elements[k]);
+        to[i + 1] = size;
+    }
 }
 
 template <bool looks_up>
@@ -173,14 +208,21 @@ template <bool looks_up>
 
 // What all kinds of a map share.
 struct WholeMap {
-    i64 n, arity, width, start, base, rise;  // start, base: recording index and value of the first vertex
-    i64 step;  // how far a vertex is above its children, at least
-    const int32_t *heights, *children;
+    i64 n, width, start, base, rise;  // start, base: recording index and value of the first vertex
+    i64 step;                         // how far a vertex is above its children, at least
+    const int32_t* heights;
+    Structure children;
     i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
     const std::vector<std::unique_ptr<View>>& columns;
+    std::vector<i64> zeros;  // by result of children; -1 where none are read
 
     i64 first_of(i64 row) const { return first ? first[row] : base + width * row; }
-    i64 level_of(i64 row) const { return first_of(row) < base ? 0 : heights[row] + rise; }
+    // A missing child is zeros, of level 0, as is what is computed once.
+    i64 level_of(i64 row) const { return row < 0 || first_of(row) < base ? 0 : heights[row] + rise; }
+    template <bool looks_up> ResultOf<looks_up> result(i64 number) const
+    {
+        return {looks_up ? number : base + number, width, zeros[static_cast<std::size_t>(number)], first};
+    }
 
     // One int of some vertices; whether they are in range.
     bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
@@ -192,36 +234,31 @@ struct WholeMap {
     }
 };
 
-// How many children a kind's vertices have if they have those that it reads, and no others.
-i64 n_children(const PartOfMap& part, i64 arity)
+// Whether children are vertices of lower levels, or none, and no more than the kind's cell takes. Finds whether some
+// that it reads are missing.
+bool check_children(PartOfMap& part, const WholeMap& map)
 {
-    std::vector<bool> read(static_cast<std::size_t>(arity));
-    for (i64 k = 0; k < part.n_arguments; k++)
-        if (part.arguments[k].child != OF_INPUT) read[static_cast<std::size_t>(part.arguments[k].child)] = true;
-    return part.n * std::count(read.begin(), read.end(), true);
-}
-
-[[gnu::noinline]] i64 count_children(const int32_t* __restrict children, i64 n)
-{
-    i64 found = 0;
-    for (i64 i = 0; i < n; i++) found += children[i] != -1;
-    return found;
-}
-
-// Whether levels may be those of these vertices: from 0 to n - 1, and those of children lower.
-[[gnu::noinline]] bool are_levels(const int32_t* __restrict levels, const int32_t* __restrict children, i64 n, i64 arity)
-{
-    bool wrong = false;
-    for (i64 i = 0; i < n; i++) wrong |= static_cast<u64>(levels[i]) >= static_cast<u64>(n);
-    for (i64 i = 0; i < n; i++)
-        for (i64 k = 0; k < arity; k++) {
-            const i64 child = children[i * arity + k];  // that is out of range is refused elsewhere
-            wrong |= static_cast<u64>(child) < static_cast<u64>(n) && levels[child] >= levels[i];
+    const Structure of = map.children;
+    bool wrong = false, missing = false;
+    for (i64 i = 0; i < part.n; i++) {
+        const i64 row = part.rows[i], begin = of.begin(row), end = of.end(row), level = map.heights[row];
+        missing |= end - begin < part.used;
+        for (i64 k = begin; k < end; k++) {
+            const i64 child = of.elements[k];
+            const bool is_taken = part.n_lists || k - begin < part.used;
+            if (child < 0) {
+                wrong |= child < -1;
+                missing |= is_taken || of.offsets;  // of lists, as vpps/record/bulk.py looks at all of them
+            } else {
+                wrong |= !is_taken || child >= map.n || map.heights[child] >= level;
+            }
         }
+    }
+    part.reads_zeros = missing && (part.used || part.n_lists);
     return !wrong;
 }
 
-// Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
+// Fill the arrays of one kind: calls, first values, levels, arguments, ints, lists. Whether inputs are in range.
 template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
     const i64 n = part.n_own(), n_args = part.n_args();
@@ -231,14 +268,15 @@ template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMa
     i64* ints = args + n * n_args;
     for (i64 k = 0; k < part.n_arguments; k++) {
         const auto [child, number] = part.arguments[k];
-        const bool fits =
-            child == OF_INPUT
-                ? fill_ints(map.columns[static_cast<std::size_t>(number)]->data<i64>(), part.rows, n, args + k, n_args,
-                            i64{0}, map.base)
-                : fill_argument<looks_up>(map.children, part.rows, n, args + k, n_args, map.arity, child, map.width,
-                                          looks_up ? number : map.base + number, map.first, map.n);
-        if (!fits) return false;
+        if (child != OF_INPUT)
+            fill_argument(map.children, part.rows, n, args + k, n_args, child, map.result<looks_up>(number));
+        else if (!fill_ints(map.columns[static_cast<std::size_t>(number)]->data<i64>(), part.rows, n, args + k, n_args,
+                            i64{0}, map.base))
+            return false;
     }
+    for (i64 k = 0; k < part.n_lists; k++)
+        fill_list(map.children, part.rows, n, to + part.list_at[static_cast<std::size_t>(k)], part.lists[k].child,
+                  map.result<looks_up>(part.lists[k].number));
     for (i64 k = 0; k < part.n_crossing; k++)
         for (i64 i = 0; i < n; i++)
             args[i * n_args + part.n_arguments + k] =
@@ -273,7 +311,8 @@ void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
         to[CALL * n + i] = product.start + i;
         to[FIRST * n + i] = product.first_of(i);
         to[LEVEL * n + i] = map.level_of(child) + 1;
-        to[ARGS * n + i] = map.first_of(child) + product.of.number;
+        to[ARGS * n + i] = child < 0 ? map.zeros[static_cast<std::size_t>(product.of.number)]
+                                     : map.first_of(child) + product.of.number;
     }
 }
 
@@ -317,7 +356,8 @@ using Parts = std::vector<PartOfMap*>;
 bool find_products(const Parts& parts, const WholeMap& map)
 {
     if (std::all_of(parts.begin(), parts.end(), [](auto* part) { return part->products.empty(); })) return false;
-    std::vector<int32_t> same(static_cast<std::size_t>(map.n)), number(same.size());  // of equal vertices the first one
+    // Of equal vertices the first one; missing children are equal, too.
+    std::vector<int32_t> same(static_cast<std::size_t>(map.n) + 1), number(same.size());
     std::iota(same.begin(), same.end(), 0);
     for (const PartOfMap* part : parts)
         for (std::size_t i = 0; part->whole && i < part->own.size(); i++)
@@ -328,9 +368,9 @@ bool find_products(const Parts& parts, const WholeMap& map)
             std::fill(number.begin(), number.end(), -1);
             product.own.resize(static_cast<std::size_t>(part->n));
             for (std::size_t i = 0; i < product.own.size(); i++) {
-                const i64 child = map.children[part->rows[i] * map.arity + product.of.child];
-                if (static_cast<u64>(child) >= static_cast<u64>(map.n)) return false;  // refused where it is read
-                int32_t& found = number[static_cast<std::size_t>(same[static_cast<std::size_t>(child)])];
+                const i64 child = map.children.elements[map.children.begin(part->rows[i]) + product.of.child];
+                const i64 row = child < 0 ? map.n : child;
+                int32_t& found = number[static_cast<std::size_t>(same[static_cast<std::size_t>(row)])];
                 if (found < 0) {
                     found = static_cast<int32_t>(product.n());
                     product.children.push_back(static_cast<int32_t>(child));
@@ -347,7 +387,11 @@ bool find_products(const Parts& parts, const WholeMap& map)
 bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int32_t* floor)
 {
     for (const PartOfMap* part : parts) {
-        for (i64 i = 0; i < part->n; i++) floor[part->rows[i]] = part->lowest();
+        for (i64 i = 0; i < part->n; i++) {
+            const i64 row = part->rows[i];
+            const bool reads_none = part->lowest_varies() && map.children.begin(row) == map.children.end(row);
+            floor[row] = reads_none ? 0 : part->lowest();
+        }
         for (i64 k = 0; k < part->n_arguments; k++) {
             const auto [child, number] = part->arguments[k];
             if (child != OF_INPUT) continue;
@@ -366,10 +410,13 @@ bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int
 // How much higher than its height each vertex is, given its floor; -1 where they differ in that.
 i64 rise_of(const int32_t* heights, const int32_t* floor, i64 n)
 {
-    i64 rise = 0, n_others = 0;
+    i64 rise = 0, n_lowest = 0, n_others = 0;
     for (i64 i = 0; i < n; i++) rise = std::max(rise, i64{floor[i]} - heights[i]);
-    for (i64 i = 0; i < n; i++) n_others += heights[i] == 0 && floor[i] != rise;
-    return n_others ? -1 : rise;
+    for (i64 i = 0; i < n; i++) {
+        n_lowest += heights[i] == 0;
+        n_others += heights[i] == 0 && floor[i] != rise;
+    }
+    return n_others || !n_lowest ? -1 : rise;
 }
 
 // From the floors of vertices to their levels, which are above those of their children.
@@ -379,10 +426,9 @@ void raise_levels(const WholeMap& map, int32_t* floor)
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return map.heights[a] < map.heights[b]; });
     for (const i64 vertex : order)
-        for (i64 k = 0; k < map.arity; k++) {
-            const i64 child = map.children[vertex * map.arity + k];
-            if (static_cast<u64>(child) < static_cast<u64>(map.n))  // others are refused where they are read
-                floor[vertex] = static_cast<int32_t>(std::max(i64{floor[vertex]}, floor[child] + map.step));
+        for (i64 k = map.children.begin(vertex); k < map.children.end(vertex); k++) {
+            const i64 child = map.children.elements[k];
+            if (child >= 0) floor[vertex] = static_cast<int32_t>(std::max(i64{floor[vertex]}, floor[child] + map.step));
         }
 }
 
@@ -391,7 +437,8 @@ bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vec
 {
     map.rise = parts[0]->lowest();
     bool alike = true;
-    for (const PartOfMap* part : parts) alike &= !part->reads_inputs && part->lowest() == map.rise;
+    for (const PartOfMap* part : parts)
+        alike &= !part->reads_inputs && !part->lowest_varies() && part->lowest() == map.rise;
     if (alike) return true;
     floor.resize(static_cast<std::size_t>(map.n));
     if (!find_floor(parts, map, levels, floor.data())) return false;
@@ -435,15 +482,71 @@ void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
         }
 }
 
-bool add(PyObject* parts, const PartOfMap* part, i64 n, i64 at, i64 what)
+// Zeros that the map reads and the graph has not made yet: which of the shapes, and their values.
+using NewZeros = std::vector<std::pair<Py_ssize_t, i64>>;
+
+// Find the zeros that are read, and number those that there are not yet. `known` are the graph's, by shape; `shape_of`
+// tells which of the shapes each result of a child has. False where Python failed.
+bool find_zeros(const Parts& parts, const i64* shape_of, PyObject* shapes, PyObject* known, i64 next, WholeMap& map,
+                NewZeros& made)
 {
-    PyObject* described = Py_BuildValue("LLLL", part->kind, n, at, what);
+    std::vector<bool> is_read(map.zeros.size());
+    for (const PartOfMap* part : parts) {
+        if (!part->reads_zeros) continue;
+        for (i64 k = 0; k < part->n_arguments; k++)
+            if (part->arguments[k].child != OF_INPUT) is_read[static_cast<std::size_t>(part->arguments[k].number)] = true;
+        for (i64 k = 0; k < part->n_lists; k++) is_read[static_cast<std::size_t>(part->lists[k].number)] = true;
+    }
+    for (std::size_t k = 0; k < is_read.size(); k++) {
+        if (!is_read[k]) continue;
+        const Py_ssize_t shape = shape_of[k];
+        PyObject* value = PyDict_GetItemWithError(known, PyTuple_GET_ITEM(shapes, shape));
+        auto same = std::find_if(made.begin(), made.end(), [&](auto& zeros) { return zeros.first == shape; });
+        if (!value && same == made.end()) same = made.insert(same, {shape, next++});
+        map.zeros[k] = value ? PyLong_AsLongLong(value) : same->second;
+    }
+    return !PyErr_Occurred();
+}
+
+// Have the graph make zeros, `zeros_of(shape)`; whether they have the values that they were to have.
+bool make_zeros(const NewZeros& zeros, PyObject* shapes, PyObject* zeros_of)
+{
+    for (const auto& [shape, value] : zeros) {
+        PyObject* made = PyObject_CallOneArg(zeros_of, PyTuple_GET_ITEM(shapes, shape));
+        const bool is_same = made && PyLong_AsLongLong(slot(made, ref_at)) == value;
+        Py_XDECREF(made);
+        if (!is_same) return false;
+    }
+    return true;
+}
+
+// Give the lists of a kind their places, behind its other arrays; returns how many ints they take.
+i64 place_lists(PartOfMap& part, i64 at, const Structure& children)
+{
+    const i64 begin = at;
+    for (i64 k = 0; k < part.n_lists; k++) {
+        part.list_at.push_back(at);
+        at += part.n + 1;
+        for (i64 i = 0; i < part.n; i++) {
+            const i64 row = part.rows[i];
+            at += std::max(children.end(row) - children.begin(row) - part.lists[k].child, i64{0});
+        }
+    }
+    return at - begin;
+}
+
+bool add(PyObject* parts, const PartOfMap* part, i64 n, i64 at, i64 what, const std::vector<i64>& list_at = {})
+{
+    PyObject* lists = PyTuple_New(static_cast<Py_ssize_t>(list_at.size()));
+    for (std::size_t k = 0; lists && k < list_at.size(); k++)
+        PyTuple_SET_ITEM(lists, static_cast<Py_ssize_t>(k), PyLong_FromLongLong(list_at[k]));
+    PyObject* described = lists ? Py_BuildValue("LLLLN", part->kind, n, at, what, lists) : nullptr;
     const bool added = described && !PyList_Append(parts, described);
     Py_XDECREF(described);
     return added;
 }
 
-// Kind, number of vertices, place in the memory and what of the kind they are, of each chunk.
+// Kind, number of vertices, place in the memory, what of the kind they are and places of lists, of each chunk.
 PyObject* describe(const Parts& order)
 {
     PyObject* parts = PyList_New(0);
@@ -456,27 +559,43 @@ PyObject* describe(const Parts& order)
             ok = ok && add(parts, part, product.n(), product.at, number++);
     }
     for (const PartOfMap* part : order)
-        ok = ok && (!part->n_own() || add(parts, part, part->n, part->at, part->products.empty() ? REST : APART));
+        ok = ok && (!part->n_own() ||
+                    add(parts, part, part->n, part->at, part->products.empty() ? REST : APART, part->list_at));
     if (!ok) Py_CLEAR(parts);
     return parts;
 }
 
-// map(form, kind, children, levels, columns): makes the values of n vertices and, in one memory, the arrays of each
-// chunk. Returns (memory, its address, first value, where the first values of all vertices are in the memory, -1 where
-// they follow from that one, highest level, [(kind, vertices, place in the memory, what of the kind), ...]); first what
-// is computed once, then products of children, then the rest, each in the order of the first vertices. Values of those
-// products come last.
+// Whether they are those of n lists with so many elements in all.
+bool are_offsets(const View& offsets, i64 n, i64 n_elements)
+{
+    if (!offsets.holds_ints(4) || offsets.length() != n + 1) return false;
+    const int32_t* ends = offsets.data<int32_t>();
+    return ends[0] == 0 && ends[n] == n_elements && std::is_sorted(ends, ends + n + 1);
+}
+
+// map(form, kind, children, levels, columns, shapes, zeros, zeros_of): makes the values of n vertices and, in one memory,
+// the arrays of each chunk. Returns (memory, its address, first value, where the first values of all vertices are in the
+// memory, -1 where they follow from that one, highest level, [(kind, vertices, place in the memory, what of the kind,
+// places of lists from there on), ...]); first what is computed once, then products of children, then the rest, each in
+// the order of the first vertices. Values of those products come last. Zeros that missing children need are made before
+// all of it, by `zeros_of(shape)`.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
-    if (n_given != 5 || !PyTuple_CheckExact(args[4])) Py_RETURN_NONE;
+    if (n_given != 8 || !PyTuple_CheckExact(args[4]) || !PyDict_CheckExact(args[6])) Py_RETURN_NONE;
     Tape* tape = as<Tape>(self);
     const View form(args[0], 1), levels(args[3], 1);
     const i64 n = levels.holds_ints(4) ? levels.length() : 0;
     if (!n || n > INT32_MAX / 2 || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
     Form from{form.data<i64>()};
-    const auto [arity, width, n_kinds] = *from.take<MapForm>();
-    const View children(args[2], 2);
-    if (arity && !(children.holds_ints(4) && children.length() == n && children.view.shape[1] == arity))
+    const auto [arity, width, n_kinds, n_results] = *from.take<MapForm>();
+    const auto* shape_of = from.take<i64>(n_results);
+    const bool has_lists = arity < 0;
+    if (has_lists && !(PyTuple_CheckExact(args[2]) && PyTuple_GET_SIZE(args[2]) == 2)) Py_RETURN_NONE;
+    const View children(has_lists ? PyTuple_GET_ITEM(args[2], 1) : args[2], has_lists ? 1 : 2);
+    const View offsets(has_lists ? PyTuple_GET_ITEM(args[2], 0) : Py_None, 1);
+    if (arity && !children.holds_ints(4)) Py_RETURN_NONE;
+    if (has_lists ? !are_offsets(offsets, n, children.length())
+                  : arity && !(children.length() == n && children.view.shape[1] == arity))
         Py_RETURN_NONE;
     std::vector<std::unique_ptr<View>> columns;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(args[4]); k++) {
@@ -511,11 +630,20 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         if (part.n) order.push_back(&part);
     std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
 
-    const i64 first_value = tape->levels->size;
-    WholeMap map{n, arity, width, tape->n_calls, first_value, 0, 1, levels.data<int32_t>(),
-                 arity ? children.data<int32_t>() : nullptr, nullptr, columns};
+    const Structure structure{arity ? children.data<int32_t>() : nullptr,
+                              has_lists ? offsets.data<int32_t>() : nullptr, arity};
+    WholeMap map{n, width, 0, 0, 0, 1, levels.data<int32_t>(), structure, nullptr, columns,
+                 std::vector<i64>(static_cast<std::size_t>(n_results), -1)};
     std::vector<int32_t> floor, doubled;  // read by the map
-    if (!are_levels(map.heights, map.children, n, arity)) Py_RETURN_NONE;
+    for (i64 i = 0; i < n; i++)
+        if (static_cast<u64>(map.heights[i]) >= static_cast<u64>(n)) Py_RETURN_NONE;
+    for (PartOfMap* part : order)
+        if (!check_children(*part, map)) Py_RETURN_NONE;
+    NewZeros zeros;
+    if (!find_zeros(order, shape_of, args[5], args[6], tape->levels->size, map, zeros)) return nullptr;
+    const i64 n_zeros = static_cast<i64>(zeros.size()), first_value = tape->levels->size + n_zeros;
+    map.start = tape->n_calls + n_zeros;
+    map.base = first_value;
     for (PartOfMap* part : order)
         if (part->is_cut() && !find_distinct(*part, map)) Py_RETURN_NONE;
     if (find_products(order, map)) {  // each level becomes two
@@ -527,11 +655,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         for (PartOfMap* part : order) part->products.clear();
     }
     if (!find_levels(order, map, tape->levels, floor)) Py_RETURN_NONE;
-    // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
-    i64 n_read = 0;
-    for (const PartOfMap& part : parts) n_read += n_children(part, arity);
-    if (arity && count_children(map.children, n * arity) != n_read) Py_RETURN_NONE;
-    i64 size = 0, n_own = 0;
+    i64 start = map.start, size = 0, n_own = 0;
     bool looks_up = false;
     for (PartOfMap* part : order) {
         if (part->is_cut()) {
@@ -544,6 +668,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         }
         part->at = size;
         size += part->n_own() * (ARGS + part->n_args() + part->rest.n);
+        if (part->n_own()) size += place_lists(*part, size - part->at, map.children);
         n_own += part->n_own();
         looks_up |= part->whole;
     }
@@ -560,7 +685,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     const i64 at_first = looks_up ? size : -1;
     if (looks_up) size += n;
     PyObject* made = PyObject_CallNoArgs(object(&ints_type));
-    if (!made || !as<Ints>(made)->reserve(size) || !tape->levels->reserve(n_values)) {
+    if (!made || !as<Ints>(made)->reserve(size) || !tape->levels->reserve(n_zeros + n_values)) {
         Py_XDECREF(made);
         return nullptr;
     }
@@ -570,7 +695,6 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         map.first = memory->data + at_first;
         find_first(order, n, map.base, width, map.first);
     }
-    i64 start = tape->n_calls;
     for (const PartOfMap* part : order) {
         if (part->is_cut()) fill_once(*part, memory->data + part->at_once, start, map);
         start += static_cast<i64>(part->firsts.size());
@@ -590,7 +714,8 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         return nullptr;
     }
     // New objects may have started a garbage collection, and it code that recorded in this graph: then NumPy does it.
-    if (first_value != tape->levels->size || !tape->levels->reserve(n_values)) {
+    if (!make_zeros(zeros, args[5], args[7]) || first_value != tape->levels->size ||
+        !tape->levels->reserve(n_values)) {
         Py_DECREF(result);
         if (PyErr_Occurred()) return nullptr;
         Py_RETURN_NONE;

@@ -150,7 +150,7 @@ PyMethodDef ints_methods[] = {
 };
 PyMethodDef tape_methods[] = {
     {"recorder", tape_recorder, METH_VARARGS, "recorder(rows, arguments, results, single, takes_empty)"},
-    {"map", as_function(tape_map), METH_FASTCALL, "map(form, kind, children, levels, columns)"},
+    {"map", as_function(tape_map), METH_FASTCALL, "map(form, kind, children, levels, columns, shapes, zeros, zeros_of)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMemberDef tape_members[] = {
