@@ -19,6 +19,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.script.access import Access, word
 from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.footprint import Cells
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 from vpps.script.verify import READS, Latest, Verifier, verify
 
@@ -89,9 +90,7 @@ def test_every_word_of_pairs_is_written_by_one_and_read_where_products_find_it(v
     start = word(update, "transposed") - words
 
     def touched(d: Decoded, access: Access) -> NDArray[np.int64]:
-        cells = [
-            c for p in range(vps) for some, how in verifier.touches(p, d) if how is access for c in [np.unique(some)]
-        ]
+        cells = [np.unique(some.numbers) for p in range(vps) for some, how in verifier.touches(p, d) if how is access]
         found = np.concatenate(cells)
         return np.sort(found[(found >= start) & (found < start + 2 * words)])
 
@@ -117,7 +116,7 @@ def test_a_missing_signal_is_a_deadlock() -> None:
 class _Races(Verifier):
     """As if everything had been written before: what is left to find are races alone."""
 
-    def access(self, p: int, d: Decoded, cells: NDArray[np.int64], access: Access) -> None:
+    def access(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
         self.written_in[:] = 1 << 30  # later than anything
         super().access(p, d, cells, access)
 
@@ -150,10 +149,10 @@ def test_what_is_kept_of_reads_tells_what_all_of_them_would() -> None:
                 clock[p] = np.maximum(clock[p], clock[q])
                 clock[q, q] += 1
             elif rng.random() < 0.5:
-                kept.note(int(p), cells, clock[p])
+                kept.note(int(p), Cells(cells), clock[p])
                 every[cells, p] = clock[p, p]
             late = (every[cells] > clock[p]).any(axis=0)
-            who = kept.unknown(cells, clock[p])
+            who = kept.unknown(Cells(cells), clock[p])
             assert not late.any() if who is None else late[who]
             found[who is None] += 1
     assert min(found.values()) > 100
@@ -176,7 +175,7 @@ def _conflicts(plan: Plan) -> bool:
         for p in range(2):
             if d.instruction.name not in ("barrier", "end"):
                 epochs[-1][p].extend(
-                    (set(cells.tolist()), Access.READ if access in READS else access)
+                    (set(cells.numbers.tolist()), Access.READ if access in READS else access)
                     for cells, access in verifier.touches(p, d)
                 )
     harmless = {Access.READ}, {Access.ADD}  # any number at once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import vpps
 from vpps.errors import ScriptError
@@ -15,7 +14,7 @@ from vpps.planner.planner import Planner
 from vpps.script.access import Access
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import AnyWord, encode, plain
-from vpps.script.footprint import MemoryMap
+from vpps.script.footprint import Cells, MemoryMap
 from vpps.script.instructions import HEADER_WORDS, MAGIC, Flag
 from vpps.script.verify import Verifier, verify
 
@@ -68,7 +67,7 @@ def test_scripts_of_the_scheduler_pass(groups: int, vps: int, train: bool, clip_
 class _Races(Verifier):
     """As if everything had been written before: what is left to find are races alone."""
 
-    def access(self, p: int, d: Decoded, cells: NDArray[np.int64], access: Access) -> None:
+    def access(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
         self.written_in[:] = 1 << 30  # later than anything
         super().access(p, d, cells, access)
 

@@ -91,28 +91,26 @@ def decode(script: Words, position: int) -> Decoded:
     end = position + words
     if words < instruction.fixed_words or end > len(script):
         raise ScriptError(f"word {position}: {instruction.name} of {words} words does not fit")
-    at = position + HEAD_WORDS
+    found, at = script[position:end].tolist(), HEAD_WORDS
     fields: dict[str, object] = {}
     for f in instruction.fields:
         if f.kind is Kind.OPERAND:
-            fields[f.name] = DecodedOperand(int(script[at]), int(script[at + 1]))
+            fields[f.name] = DecodedOperand(found[at], found[at + 1])
         elif f.kind is Kind.FLOAT:
-            fields[f.name] = float(script[at : at + 1].view(np.float32)[0])
+            fields[f.name] = float(script[position + at : end].view(np.float32)[0])
         elif f.kind.repeated:
-            if (end - at) % 3:
+            if (words - at) % 3:
                 raise ScriptError(
                     f"word {position}: {instruction.name} of {words} words ends within one of its {f.name}"
                 )
-            fields[f.name] = [
-                (DecodedOperand(int(script[i]), int(script[i + 1])), int(script[i + 2])) for i in range(at, end, 3)
-            ]
-            at = end
+            fields[f.name] = [(DecodedOperand(*found[i : i + 2]), found[i + 2]) for i in range(at, words, 3)]
+            at = words
             continue
         else:
-            fields[f.name] = int(script[at])
+            fields[f.name] = found[at]
         at += f.kind.words
-    if at != end:
-        raise ScriptError(f"word {position}: {instruction.name} has {words} words, its fields take {at - position}")
+    if at != words:
+        raise ScriptError(f"word {position}: {instruction.name} has {words} words, its fields take {at}")
     return Decoded(position, instruction, words, first >> 16, n, width, parts, fields)
 
 

@@ -6,8 +6,10 @@ labels are classes of their row, or rows of their matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
@@ -72,6 +74,41 @@ class MemoryMap:
     knows: KnownKernel = EVERYTHING
 
 
+class Cells:
+    """Elements of the pool: some ascending units of rows that start somewhere, one row after the other.
+
+    Attributes:
+        start, stop: all lie between.
+        is_run: they are all between, one after the other.
+    """
+
+    def __init__(self, starts: range | Ints, units: Ints = ONE_UNIT) -> None:
+        self.starts, self.units = starts, units
+        self.start = self.stop = 0
+        n, width = len(starts), len(units)
+        step = width if n == 1 else starts.step if isinstance(starts, range) else 0
+        if n and width:
+            low, high = (starts[0], starts[-1]) if step else (np.min(starts), np.max(starts))
+            self.start, self.stop = int(low + units[0]), int(high + units[-1]) + 1
+        self.is_run = step == width and self.stop - self.start == n * width
+
+    @cached_property
+    def at(self) -> slice | Ints:
+        """What NumPy finds them by: a slice if it can be, which is far quicker."""
+        if self.is_run:
+            return slice(self.start, self.stop)
+        return (np.asarray(self.starts)[:, None] + self.units).reshape(-1)
+
+    @property
+    def numbers(self) -> Ints:
+        """Each of them."""
+        return np.arange(self.start, self.stop) if isinstance(self.at, slice) else self.at
+
+    def meets(self, other: Cells) -> bool:
+        """Whether there may be elements that are both's."""
+        return self.start < other.stop and other.start < self.stop
+
+
 class Footprint:
     """What instructions of a script touch, with the period that they belong to."""
 
@@ -83,31 +120,29 @@ class Footprint:
         self.n = layout.n_vps
         self.of_group = self.n // layout.groups  # virtual processors
         self.most = layout.pool_floats + len(script)  # rows of anything
-        self.list_starts, self.list_stops = np.ascontiguousarray(layout.lists.T)
+        self.list_starts, self.list_stops = layout.lists.T.tolist()
+        self.period_starts, self.periods = layout.periods.T.tolist()
         # By position, of instructions: virtual processors share streams.
         self.touched: dict[int, tuple[tuple[Touch, ...], tuple[tuple[str, Length], ...]]] = {}
-        self.periods: dict[int, int] = {}  # of instructions, by position
         self.now = self.latest = BEFORE  # the periods of the instruction that is executed, and of any so far
-        # By period: where the arrays that are there start and stop, and their first periods, sorted by start.
-        self.present: dict[int, tuple[Ints, Ints, Ints]] = {}
+        self.present: dict[int, tuple[Sequence[int], Ints, Ints, Ints]] = {}  # by period, see `arrays`
 
     def fail(self, d: Decoded, what: str) -> NoReturn:
         """Raise, in the user's words."""
         where = self.origin(d.position)
         raise ScriptError(f"word {d.position}, {d.instruction.name}{f' ({where})' if where else ''}: {what}")
 
-    def touches(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
+    def touches(self, p: int, d: Decoded) -> Iterator[tuple[Cells, Access]]:
         """(pool elements, what is done with them) for VP p; reads first."""
-        self.now = self.period_of(d)
+        i = bisect_right(self.period_starts, d.position) - 1
+        self.now = self.periods[i] if i >= 0 else BEFORE
         self.latest = max(self.latest, self.now)
         among = (p, self.n) if d.bits & ALL else (p % self.of_group, self.of_group)
         rows, units = self.slice_of(d, *among)
-        if not len(units) or not (len(rows) or self.has_sum_of_none(d)):
+        is_sum = d.instruction.slices is Slices.TILES or d.instruction.form == "ColumnSum"  # zeros if there are no rows
+        if not len(units) or not (len(rows) or (is_sum and d.n == 0)):
             return
-        found = self.touched.get(d.position)
-        if found is None:
-            found = self.touched[d.position] = touches(d), lists(d)
-        touched, listed = found
+        touched, listed = self.touched.get(d.position) or self.touched.setdefault(d.position, (touches(d), lists(d)))
         self.check_lists(d, listed, rows, units)
         for touch in touched:
             does = touch.access
@@ -123,32 +158,26 @@ class Footprint:
             else:
                 yield cells, does
 
-    def has_sum_of_none(self, d: Decoded) -> bool:
-        """Whether an instruction has a result though there are no rows: what sums over them writes zeros."""
-        return d.n == 0 and (d.instruction.slices is Slices.TILES or d.instruction.form == "ColumnSum")
-
-    def slice_of(self, d: Decoded, index: int, count: int) -> tuple[Ints, Ints]:
+    def slice_of(self, d: Decoded, index: int, count: int) -> tuple[range, Ints]:
         """(rows, units) that one of those who divide an instruction owns of the result; of tiles (rows, elements)."""
         if d.instruction.slices is Slices.UNITS:
-            rows = rows_of(d, index, count)
-            units = units_of_rows(d.width, d.parts, d.bits, self.panel, index, count)
-            return np.arange(rows.start, rows.stop), units
+            return rows_of(d, index, count), units_of_rows(d.width, d.parts, d.bits, self.panel, index, count)
         if d.instruction.slices is Slices.TILES:
             columns = columns_of_tiles(d)
-            return np.arange(d.n), tiles_of(d.width, columns, d.parts, d.bits, self.panel, index, count)
-        return ONE_UNIT, ONE_UNIT
+            return range(d.n), tiles_of(d.width, columns, d.parts, d.bits, self.panel, index, count)
+        return range(1), ONE_UNIT
 
-    def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: Ints, units: Ints) -> None:
+    def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: range, units: Ints) -> None:
         """Check lists that fields name, and what depends on the number of virtual processors."""
         if d.instruction.form == "Matvec" and d.parts > 1 and d.width // d.parts % self.panel:
             self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")
         for name, length in listed:
             if length is Length.ENDS:
-                at = np.append(rows, rows[-1] + 1)
+                at = range(rows.start, rows.stop + 1)
             elif length is Length.UNITS:
-                at = rows[[0, -1]] * d.width + units[[0, -1]]
+                at = range(rows[0] * d.width + int(units[0]), rows[-1] * d.width + int(units[-1]) + 1)
             else:
-                at = rows if length is Length.ROWS else np.arange(FIXED_WORDS[name])
+                at = rows if length is Length.ROWS else range(FIXED_WORDS[name])
             found = self.list(d, word(d, name), at)
             if name == "labels" and found.max() >= (most := self._classes(d)):
                 self.fail(d, f"label {found.max()} in a row of {most} classes")
@@ -159,111 +188,104 @@ class Footprint:
             return d.width
         return word(d, "rows" if d.instruction.form == "PackedRows" else "row_width")
 
-    def parted(self, d: Decoded, listed: Ints, rows: Ints, units: Ints) -> Iterator[tuple[Ints, Access]]:
+    def parted(self, d: Decoded, listed: Cells, rows: range, units: Ints) -> Iterator[tuple[Cells, Access]]:
         """Elements of listed rows that an instruction reads, apart from those that it writes as well: a unit's thread
         reads its own before it writes it."""
         own = d.fields["dst"]
         assert isinstance(own, DecodedOperand)
-        counts = np.diff(self.list(d, word(d, "offsets"), np.append(rows, rows[-1] + 1)))
-        written = self.grid(d, self.starts(d, own, rows), units).reshape(len(rows), -1)
-        same = listed == np.repeat(written, counts, axis=0).reshape(-1)
-        yield listed[~same], Access.READ
-        yield listed[same], Access.SAME
+        written = self.grid(d, self.starts(d, own, rows), units)
+        if not written.meets(listed):
+            yield listed, Access.READ
+            return
+        counts = np.diff(self.list(d, word(d, "offsets"), range(rows.start, rows.stop + 1)))
+        same = listed.numbers == np.repeat(written.numbers.reshape(len(rows), -1), counts, axis=0).reshape(-1)
+        yield Cells(listed.numbers[~same]), Access.READ
+        yield Cells(listed.numbers[same]), Access.SAME
 
-    def cells(self, d: Decoded, touch: Touch, rows: Ints, units: Ints) -> Ints:
+    def cells(self, d: Decoded, touch: Touch, rows: range, units: Ints) -> Cells:
         """Pool elements that a virtual processor touches whose slice these rows and units are."""
-        at, start = touch.at, touch.at.address
+        at, start, panel = touch.at, touch.at.address, self.panel
         mine = units if touch.width is None else ONE_UNIT if touch.width == 1 else np.arange(touch.width)
         if touch.content is OF_ROWS and touch.reach is not LISTED:
-            return self.grid(d, self.starts(d, at, self.elements(d, rows) if touch.reach is ELEMENTS else rows), mine)
+            if touch.reach is ELEMENTS:  # those of vertices that lie one after the other
+                rows = self.between(d, word(d, "elements"), rows)
+            return self.grid(d, self.starts(d, at, rows), mine)
         match touch.reach:
             case Reach.OWN:
-                return grid_of(self.starts(d, at, rows), mine)
+                return Cells(self.starts(d, at, rows), mine)
             case Reach.LISTED:
-                entries = self.list(d, 0, self.between(d, self.list(d, start, np.append(rows, rows[-1] + 1))))
+                entries = self.list(d, 0, self.between(d, start, rows))
                 return self.grid(d, entries + at.mode, units)
             case Reach.TABLE:
-                return grid_of(start + self.list(d, word(d, "table_rows"), rows) * at.stride, mine)
-            case Reach.ONCE | Reach.FIRST:
-                return start + mine
+                return Cells(start + self.list(d, word(d, "table_rows"), rows) * at.stride, mine)
+            case Reach.ONCE | Reach.FIRST | Reach.TILES:
+                return Cells(range(start, start + 1), mine)
             case Reach.MATRIX:
-                return grid_of(start + units * at.stride, mine)
+                return Cells(start + units * at.stride, mine)
             case Reach.PANELS:  # the last one's padding included
                 width = word(d, "columns") if d.instruction.form == "PackedMatmul" else 1
-                span = self.panel * len(mine)
-                return grid_of(start + np.unique(units // width // self.panel) * span, np.arange(span))
-            case Reach.TILES:
-                return start + units
+                span = panel * len(mine)
+                return Cells(start + np.unique(units // width // panel) * span, np.arange(span))
         columns = columns_of_tiles(d)
-        row, column = row_and_column(units, columns, self.panel)
+        row, column = row_and_column(units, columns, panel)
         if touch.reach is Reach.PAIRS:  # the last panel's padding included
             n_pairs = -(-columns // 2)
-            start -= -(-d.width // self.panel) * self.panel * n_pairs
-            return start + np.unique((row // self.panel * n_pairs + column // 2) * self.panel + row % self.panel)
+            start -= -(-d.width // panel) * panel * n_pairs
+            return Cells(start + np.unique((row // panel * n_pairs + column // 2) * panel + row % panel))
         row, column = row[row < d.width], column[row < d.width]
         if touch.reach is Reach.SUMS:
-            return start + np.unique(row * -(-columns // TILE_COLUMNS) + column // TILE_COLUMNS)
+            return Cells(start + np.unique(row * -(-columns // TILE_COLUMNS) + column // TILE_COLUMNS))
         if touch.reach is Reach.TRANSPOSED_PAIRS:
             height = -(-d.width // 2)
-            return start + np.unique((column // self.panel * height + row // 2) * self.panel + column % self.panel)
-        return start + (column // self.panel * d.width + row) * self.panel + column % self.panel
+            return Cells(start + np.unique((column // panel * height + row // 2) * panel + column % panel))
+        return Cells(start + (column // panel * d.width + row) * panel + column % panel)
 
-    def elements(self, d: Decoded, rows: Ints) -> Ints:
-        """Rows of the list elements of vertices that lie one after the other."""
-        return self.between(d, self.list(d, word(d, "elements"), np.append(rows, rows[-1] + 1)))
-
-    def between(self, d: Decoded, ends: Ints) -> Ints:
-        """Numbers from the first end of lists that follow each other to the last one."""
-        if (np.diff(ends) < 0).any():
+    def between(self, d: Decoded, offsets: int, rows: range) -> range:
+        """Numbers from the beginning of the first row's list to the end of the last one's, which follow each other."""
+        ends = self.list(d, offsets, range(rows.start, rows.stop + 1))
+        if np.count_nonzero(ends[1:] < ends[:-1]):
             self.fail(d, f"a list ends before it begins: rows {ends.tolist()}")
         if ends[-1] - ends[0] > self.most:
             self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than there can be")
-        return np.arange(ends[0], ends[-1])
+        return range(int(ends[0]), int(ends[-1]))
 
-    def starts(self, d: Decoded, operand: DecodedOperand, rows: Ints) -> Ints:
+    def starts(self, d: Decoded, operand: DecodedOperand, rows: range) -> range | Ints:
         """Where rows of an operand begin."""
         if operand.indexed:
             return self.list(d, operand.address, rows) + operand.stride
-        return operand.address + rows * operand.stride
+        address, stride = operand.address, operand.stride
+        first, last = address + rows.start * stride, address + rows.stop * stride
+        return range(first, last, stride) if stride else np.full(len(rows), address)
 
-    def grid(self, d: Decoded, starts: Ints, units: Ints) -> Ints:
+    def grid(self, d: Decoded, starts: range | Ints, units: Ints) -> Cells:
         """Elements of rows; each row must lie inside one array that the pool holds now."""
-        outside = self.outside(starts, units)
-        if len(outside):
+        cells = Cells(starts, units)
+        if len(outside := self.outside(cells)):
             first, last = outside[0] + units[0], outside[0] + units[-1]
             self.fail(d, f"elements {first} to {last} are no row of one array of the pool")
-        return grid_of(starts, units)
+        return cells
 
-    def outside(self, starts: Ints, units: Ints) -> Ints:
-        """Those of some rows that do not lie inside one array that the pool holds now."""
-        if not len(units):
-            return starts[:0]
-        first, stops, _ = self.arrays()
-        array = first.searchsorted(starts + units[0], side="right") - 1
-        found: Ints = starts[(array < 0) | (starts + units[-1] >= stops[array])]
+    def outside(self, cells: Cells) -> range | Ints:
+        """The starts of rows that do not lie inside one array that the pool holds now."""
+        there, first, stops, _ = self.arrays()
+        array = bisect_right(there, cells.start) - 1
+        if cells.start == cells.stop or (array >= 0 and cells.stop <= stops[array]):
+            return range(0)
+        starts, units = np.asarray(cells.starts), cells.units
+        array_of = first.searchsorted(starts + units[0], side="right") - 1
+        found: Ints = starts[(array_of < 0) | (starts + units[-1] >= stops[array_of])]
         return found
 
-    def list(self, d: Decoded, position: int, rows: Ints) -> Ints:
+    def list(self, d: Decoded, position: int, rows: range) -> Ints:
         """Words of an index list."""
-        at = np.asarray(position + rows, np.int64)
-        if len(at):
-            found = self.list_starts.searchsorted(at.min(), side="right") - 1
-            if found < 0 or at.max() >= self.list_stops[found]:
-                self.fail(d, f"words {at.min()} to {at.max()} are no part of one list of the script")
-        values: Ints = self.script[at].astype(np.int64)
-        return values
+        start, stop = position + rows.start, position + rows.stop
+        found = bisect_right(self.list_starts, start) - 1
+        if start < stop and (found < 0 or stop > self.list_stops[found]):
+            self.fail(d, f"words {start} to {stop - 1} are no part of one list of the script")
+        return self.script[start:stop].astype(np.int64)
 
-    def period_of(self, d: Decoded) -> int:
-        """The period that an instruction belongs to."""
-        period = self.periods.get(d.position)
-        if period is None:
-            positions, numbers = self.layout.periods.T
-            i = int(np.searchsorted(positions, d.position, side="right")) - 1
-            period = self.periods[d.position] = int(numbers[i]) if i >= 0 else -1
-        return period
-
-    def arrays(self) -> tuple[Ints, Ints, Ints]:
-        """Where the arrays that are there now start and stop, and their first periods, sorted by start."""
+    def arrays(self) -> tuple[Sequence[int], Ints, Ints, Ints]:
+        """Where the arrays that are there now start (as a list too) and stop, and their first periods; sorted."""
         found = self.present.get(self.now)
         if found is None:
             memory = self.layout.memory
@@ -271,10 +293,5 @@ class Footprint:
             if len(self.present) > PERIODS_AT_ONCE:
                 self.present.clear()
             starts, stops, first = np.ascontiguousarray(there[np.argsort(there[:, 0]), :3].T)
-            found = self.present[self.now] = starts, stops, first
+            found = self.present[self.now] = starts.tolist(), starts, stops, first
         return found
-
-
-def grid_of(starts: Ints, units: Ints) -> Ints:
-    """Elements of rows, one row after the other."""
-    return (np.asarray(starts)[:, None] + units).reshape(-1)

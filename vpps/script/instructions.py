@@ -137,9 +137,9 @@ class Field:
     rounded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One row of the instruction table.
+    """One row of the instruction table; equal to itself alone, so that it is looked up quickly.
 
     Attributes:
         name: mnemonic.

@@ -22,8 +22,10 @@ Order is tracked by vector clocks, so it holds for any arrangement of signals an
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +33,9 @@ from numpy.typing import NDArray
 from vpps.errors import ScriptError
 from vpps.script.access import Access, word
 from vpps.script.disassemble import Decoded, DecodedOperand, Words, decode, entry_points
-from vpps.script.footprint import BEFORE, Footprint, MemoryMap, grid_of
+from vpps.script.footprint import BEFORE, Cells, Footprint, MemoryMap
 from vpps.script.instructions import BY_NAME, Flag
-from vpps.script.products import Continuation, Product, entered_at
+from vpps.script.products import Continuation, PoolRows, Product, entered_at
 from vpps.script.slices import Ints
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import diagnostics
@@ -79,11 +81,11 @@ class Verifier(Footprint):
         self.written_in = np.full(layout.pool_floats, BEFORE)  # the period of each element's latest write
         for start, stop in layout.unwritten:
             self.written_in[start:stop] = NEVER
-        self.written_by = np.zeros(layout.pool_floats, np.int16)
+        self.written_by = np.zeros(layout.pool_floats, np.int64)  # NumPy is quickest to find things by these
         self.written_at = np.zeros(layout.pool_floats, np.int64)
-        self.place = np.full(layout.pool_floats, -1)  # of an element among those that an instruction writes
+        self.place = np.zeros(layout.pool_floats, np.int64)  # of an element among those that an instruction writes
         self.loaded: list[set[int]] = [set() for _ in range(self.n)]  # matrices on the chip, by virtual processor
-        self.left: list[list[Ints]] = [[] for _ in range(self.n)]  # what a product reads whose result a tail takes
+        self.left: list[list[Cells]] = [[] for _ in range(self.n)]  # what a product reads whose result a tail takes
         self.reads, self.adds = (Latest(layout.pool_floats, self.n) for _ in range(2))
         self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
         self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # who gave each, where, and what it knew
@@ -135,7 +137,8 @@ class Verifier(Footprint):
                 d = decode(self.script, position)
                 for diagnostic in diagnostics(d, self.layout.knows, self.most):
                     self.fail(d, diagnostic)
-                found = self.decoded[position] = tuple(_halves(d))
+                halves = ("signal", "wait") if d.instruction.name == "barrier" else ()
+                found = self.decoded[position] = tuple(replace(d, instruction=BY_NAME[half]) for half in halves) or (d,)
             self.check_behind(before, found[0])
             yield from found
             position += found[0].words
@@ -191,21 +194,20 @@ class Verifier(Footprint):
     def multiply(self, product: Product) -> None:
         """Check a product between two launches, and note what it writes."""
         where = f"the product for the gradient of {product.name!r}"
-        gradient = product.gradient + np.arange(product.rows * product.columns)
-        touched = [("G", gradient[:1], product.rows * product.columns, product.accumulate)]
-        for side, at, width in (("dY", product.dy, product.rows), ("X", product.x, product.columns)):
-            touched.append((side, at.address + np.arange(product.n) * at.stride, width, True))
-        for side, starts, width, read in touched:
-            units = np.arange(width)
-            self.now = self.latest
-            outside = self.outside(starts, units)
-            if len(outside):
+        size = product.rows * product.columns
+        self.now = self.latest
+        for side, at, n, width, read in (
+            ("G", PoolRows(product.gradient, 0), 1, size, product.accumulate),
+            ("dY", product.dy, product.n, product.rows, True),
+            ("X", product.x, product.n, product.columns, True),
+        ):
+            cells = Cells(at.address + np.arange(n) * at.stride, np.arange(width))
+            if len(outside := self.outside(cells)):
                 raise ScriptError(f"{where}: {width} elements of {side} from {outside[0]} on are no row of one array")
-            cells = grid_of(starts, units)
-            missing = cells[self.stale(cells)]
+            missing = cells.numbers[self.stale(cells)]
             if read and len(missing):
                 raise ScriptError(f"{where}: reads element {missing[0]} of {side}, which nothing has written")
-        self.written_in[gradient] = self.now
+        self.written_in[product.gradient : product.gradient + size] = self.now
 
     def step(self, p: int, d: Decoded) -> bool:
         """Execute one instruction of VP p; False if it must wait."""
@@ -227,10 +229,10 @@ class Verifier(Footprint):
         else:
             if d.instruction.on_chip:
                 self.hold(p, d)
-            accesses = [(cells, access) for cells, access in self.touches(p, d) if len(cells)]
+            accesses = [(cells, access) for cells, access in self.touches(p, d) if cells.start < cells.stop]
             for cells, _ in accesses:
-                if cells.view(np.uint64).max() >= self.layout.pool_floats:  # those below 0 too
-                    self.fail(d, f"touches element {cells.max()} of a pool of {self.layout.pool_floats}")
+                if cells.start < 0 or cells.stop > self.layout.pool_floats:
+                    self.fail(d, f"touches element {cells.stop - 1} of a pool of {self.layout.pool_floats}")
             self.within(p, d, accesses)
             for cells, access in accesses:
                 self.access(p, d, cells, access)
@@ -259,7 +261,7 @@ class Verifier(Footprint):
             if operand.indexed and not 1 <= operand.address <= len(self.script):
                 self.fail(d, "there is no word before the list of x, which is looked up")
 
-    def within(self, p: int, d: Decoded, accesses: list[tuple[Ints, Access]]) -> None:
+    def within(self, p: int, d: Decoded, accesses: list[tuple[Cells, Access]]) -> None:
         """Check that the threads of VP p do not meet within an instruction, nor in one and the tail that is executed
         with it, where nothing orders them."""
         written = [cells for cells, access in accesses if access is WRITE]
@@ -269,69 +271,69 @@ class Verifier(Footprint):
             return
         read.extend((cells, READ) for cells in self.left[p])
         self.left[p] = []
-        begins = np.cumsum([0, *map(len, written)]).tolist()
-        for begin, cells in zip(begins, written, strict=False):
-            self.place[cells] = np.arange(begin, begin + len(cells))
-        for begin, cells in zip(begins, written, strict=False):
-            twice = self.place[cells] != np.arange(begin, begin + len(cells))
-            if np.count_nonzero(twice):
-                self.fail(d, f"writes element {cells[twice][0]} twice")
         added = [cells for cells, access in accesses if access is ADD]
+        read = [(cells, access) for cells, access in read if any(map(cells.meets, (*written, *added)))]
+        if not read and all(w.is_run for w in written) and not any(w.meets(x) for w, x in combinations(written, 2)):
+            return
+        each = [cells.numbers for cells in written]
+        every = np.concatenate([*each, np.arange(0)])
+        places = np.arange(1, len(every) + 1)
+        self.place[every] = places
+        twice = every[self.place[every] != places]
+        if len(twice):
+            self.fail(d, f"writes element {twice[0]} twice")
         for cells in added:
-            self.place[cells] = begins[-1]
+            self.place[cells.at] = len(every) + 1
+        begins = np.cumsum([1, *map(len, each)])
         for cells, access in read:
-            at = self.place[cells]
-            met = np.flatnonzero(at >= 0)
+            at = self.place[cells.at]
+            met = np.flatnonzero(at)
             if len(met):
-                own = [b for b, w in zip(begins, written, strict=False) if access is OWN and len(w) == len(cells)]
+                own = [b for b, w in zip(begins, each, strict=False) if access is OWN and len(w) == len(at)]
                 others = met[~np.isin(at[met] - met, own)]
                 if len(others):
-                    self.fail(d, f"one thread reads element {cells[others[0]]}, another one writes it")
+                    self.fail(d, f"one thread reads element {cells.numbers[others[0]]}, another one writes it")
         for cells in (*written, *added):
-            self.place[cells] = -1
+            self.place[cells.at] = 0
 
-    def access(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
+    def access(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
         """Check one access to pool elements against the accesses before it, and note it."""
         if self.n > 1:  # there is nobody to race with else
             self.order(p, d, cells, access)
         if access is WRITE:
-            self.written_in[cells] = self.now
+            self.written_in[cells.at] = self.now
             return
-        stale = self.stale(cells)
-        if np.count_nonzero(stale):
-            self.fail(d, f"reads element {cells[stale][0]}, which nothing has written")
+        if np.count_nonzero(stale := self.stale(cells)):
+            self.fail(d, f"reads element {cells.numbers[stale][0]}, which nothing has written")
 
-    def order(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
+    def order(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
         """Check that VP p knows of all that others did with some elements, as far as that matters to its access, and
         note it.
 
         What it did itself is never later than what it knows of its own time.
         """
         known = self.clock[p]
-        late = self.written_at[cells] > known[self.written_by[cells]]
-        if np.count_nonzero(late):  # quicker than any()
+        # Quicker than any().
+        if np.count_nonzero(late := self.written_at[cells.at] > known[self.written_by[cells.at]]):
             kind = "read after write" if access in READS else "write after write"
-            e = int(cells[late][0])
+            e = int(cells.numbers[late][0])
             self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
-        if access is not ADD:
-            q = self.adds.unknown(cells, known)
-            if q is not None:
-                self.fail(d, f"{'write' if access is WRITE else 'read'} after add race of VP {p} with VP {q}")
-        if access not in READS:
-            q = self.reads.unknown(cells, known)
-            if q is not None:
-                self.fail(d, f"write after read race of VP {p} with VP {q}")
+        if access is not ADD and (q := self.adds.unknown(cells, known)) is not None:
+            self.fail(d, f"{'write' if access is WRITE else 'read'} after add race of VP {p} with VP {q}")
+        if access not in READS and (q := self.reads.unknown(cells, known)) is not None:
+            self.fail(d, f"write after read race of VP {p} with VP {q}")
         if access is WRITE:
-            self.written_by[cells] = p
-            self.written_at[cells] = known[p]
+            self.written_by[cells.at], self.written_at[cells.at] = p, known[p]
         else:
             (self.adds if access is ADD else self.reads).note(p, cells, known)
 
-    def stale(self, cells: Ints) -> NDArray[np.bool_]:
+    def stale(self, cells: Cells) -> NDArray[np.bool_]:
         """Which elements hold nothing of the arrays that are in their places now."""
-        starts, _, first = self.arrays()
-        array = starts.searchsorted(cells, side="right") - 1
-        found: NDArray[np.bool_] = self.written_in[cells] < first[array]
+        there, starts, _, first = self.arrays()
+        array: int | Ints = bisect_right(there, cells.start) - 1
+        if array != bisect_right(there, cells.stop - 1) - 1:
+            array = starts.searchsorted(cells.numbers, side="right") - 1
+        found: NDArray[np.bool_] = self.written_in[cells.at] < first[array]
         return found
 
 
@@ -345,46 +347,32 @@ class Latest:
     """
 
     def __init__(self, elements: int, n: int) -> None:
-        self.by = np.zeros(elements, np.int16)
+        self.by = np.zeros(elements, np.int64)
         self.at = np.zeros(elements, np.int64)
         self.is_shared = np.zeros(elements, np.bool_)
         # By element and virtual processor: there is memory only for what is written, and few elements are shared.
         self.shared_at = np.zeros((elements, n), np.int64)
         self.any, self.any_shared = False, False
 
-    def note(self, p: int, cells: Ints, known: Ints) -> None:
+    def note(self, p: int, cells: Cells, known: Ints) -> None:
         """VP p has done it. known: what it knows of the time of each."""
         self.any = True
-        by, at = self.by[cells], self.at[cells]
-        unknown = at > known[by]
-        if np.count_nonzero(unknown):
-            shared = cells[unknown]
+        by, at = self.by[cells.at], self.at[cells.at]
+        if np.count_nonzero(unknown := at > known[by]):
+            shared = cells.numbers[unknown]
             self.shared_at[shared, by[unknown]] = at[unknown]
             self.is_shared[shared] = self.any_shared = True
-        self.by[cells] = p
-        self.at[cells] = known[p]
+        self.by[cells.at], self.at[cells.at] = p, known[p]
 
-    def unknown(self, cells: Ints, known: Ints) -> int | None:
+    def unknown(self, cells: Cells, known: Ints) -> int | None:
         """A virtual processor that has done it to one of some elements and of whose time not enough is known."""
         if not self.any:
             return None
-        by = self.by[cells]
-        late = self.at[cells] > known[by]
-        if np.count_nonzero(late):
+        by = self.by[cells.at]
+        if np.count_nonzero(late := self.at[cells.at] > known[by]):
             return int(by[late][0])
-        if self.any_shared:
-            shared = cells[self.is_shared[cells]]
-            if len(shared):
-                others = (self.shared_at[shared] > known).any(axis=0)
-                if np.count_nonzero(others):
-                    return int(others.argmax())
+        if self.any_shared and np.count_nonzero(shared := self.is_shared[cells.at]):
+            others = (self.shared_at[cells.numbers[shared]] > known).any(axis=0)
+            if np.count_nonzero(others):
+                return int(others.argmax())
         return None
-
-
-def _halves(d: Decoded) -> Iterator[Decoded]:
-    """An instruction, a barrier as the two that it stands for."""
-    if d.instruction.name == "barrier":
-        for name in ("signal", "wait"):
-            yield replace(d, instruction=BY_NAME[name])
-    else:
-        yield d

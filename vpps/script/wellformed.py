@@ -61,7 +61,7 @@ def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
     Args:
         most: rows, or floats of a row, that there can be.
     """
-    if d.instruction.name not in knows.instructions | ALWAYS:
+    if d.instruction.name not in knows.instructions and d.instruction.name not in ALWAYS:
         yield "the kernel has no code for it"
     if unknown := d.bits & ~_allowed(d.instruction):
         yield f"flags {Flag(unknown)!r} mean nothing to it"
@@ -75,6 +75,7 @@ def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
     yield from _of_form(d, knows)
 
 
+@cache
 def _allowed(instruction: Instruction) -> int:
     """Flags that device code looks at, as the verifier does, or that say how a matrix on the chip is dealt."""
     found = Flag.ALL
