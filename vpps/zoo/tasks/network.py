@@ -20,7 +20,8 @@ class NetworkTask(Task[Batch]):
     """A network of vpps.zoo and its data.
 
     Attributes:
-        network_type: the network, whose arguments are settings or attributes of the task, by name.
+        network_type: the network, whose arguments are settings or attributes of the task, by name; others are as they
+            are by default.
         summary: what the sets hold and what is known of it, a format of `task`.
     """
 
@@ -39,8 +40,11 @@ class NetworkTask(Task[Batch]):
 
     def make_network(self) -> Any:
         """Declare the parameters in `self.model`."""
-        names = [name for name in inspect.signature(self.network_type).parameters if name != "model"]
-        arguments = {name: getattr(self.settings if hasattr(self.settings, name) else self, name) for name in names}
+        arguments = {}
+        for name, parameter in inspect.signature(self.network_type).parameters.items():
+            owner = self.settings if hasattr(self.settings, name) else self
+            if name != "model" and (hasattr(owner, name) or parameter.default is parameter.empty):
+                arguments[name] = getattr(owner, name)
         return self.network_type(self.model, **arguments)
 
     @property
