@@ -124,7 +124,8 @@ class Net:
     def map(self, graph: vpps.Graph, form: str, batch: GraphBatch, **others: Any) -> Any:
         cells = self.cells[form][1]
         structure: dict[str, Any] = dict(batch.structure)
-        kinds = {1: None, 2: batch.kind, 3: batch.kind * (1 + batch["other"] % 2).astype(np.int8)}  # type: ignore[operator]
+        assert batch.kind is not None
+        kinds = {1: None, 2: batch.kind, 3: batch.kind * (1 + batch["other"] % 2).astype(np.int8)}
         structure |= {"kind": kinds[len(cells)], "kinds": None}
         inputs = {"word": batch["word"] % 9}
         if form == "rows":

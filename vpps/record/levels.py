@@ -77,7 +77,7 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, ste
     """Levels where vertices have lowest levels of their own: what else they read has a level, too.
 
     Args:
-        order_by: (n,) levels that `find_levels` gave: an order in which children precede parents.
+        order_by: (n,) levels, those of children lower: of `find_levels`, or as they were given, which may be higher.
         floor: (n,) lowest level of each vertex.
         parents, children: (edges,) the ends of every edge, by rising parent.
         step: how far a parent is above its children, at least.
