@@ -33,13 +33,14 @@ from trees import read_trees
 import vpps
 from vpps.errors import HandleError
 from vpps.model.precisions import ALL_EXACT, Precisions
-from vpps.ops.precision import PRECISIONS
+from vpps.ops.precision import PRECISIONS, Precision
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import usable_gpu
 
 BENCH = "gpu_contact"
 NO_GPU = 3  # exit status
 FORWARD, GRADIENT = 1e-5, 1e-4  # relative errors, of norms: those of the tests
+FLOAT32_ERROR = 3e-7  # of a sum of some hundred products, relative to the largest element of a vector
 STEPS = 50
 PACKAGES = (
     "vpps", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
@@ -107,7 +108,7 @@ def smallest(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - begun
         expected = float(Reference(graph, weights_of(model)).value(loss))
         report("smallest kernel, until its first result", [seconds], "s", handle, loss=found, expected=expected)
-        require({"loss": abs(found - expected) / abs(expected)}, FORWARD)
+        require({"loss": abs(found - expected) / abs(expected)}, {"loss": FORWARD})
         times = harness.timed(lambda: handle.forward(graph, [loss]), options.steps)
         report("smallest kernel, planned, launched and awaited", [1e6 * s for s in times], "us", handle)
 
@@ -124,8 +125,11 @@ def tree_lstm(options: argparse.Namespace) -> None:
     batch = [net.prepare(tree) for tree in (trees[0], trees[len(trees) // 2])]
     graph, loss = net.graph(batch)
     before = weights_of(model)
-    references = [Reference(graph, before, precisions=p) for p in (Precisions.given(options.precision), ALL_EXACT)]
-    (expected, gradients), exact = ((float(r.value(loss)), r.backward(loss)) for r in references)
+    precisions = Precisions.given(options.precision)
+    references = [Reference(graph, before, precisions=precisions), Reference(graph, before, precisions=ALL_EXACT)]
+    references.append(Disturbed(graph, before, precisions=precisions))
+    (expected, gradients), exact, (_, disturbed) = ((float(r.value(loss)), r.backward(loss)) for r in references)
+    most = {name: GRADIENT + 2 * relative_error(disturbed[name], g) for name, g in gradients.items()}
 
     begun = time.perf_counter()
     value, found = handle.gradients(graph, loss)
@@ -136,8 +140,7 @@ def tree_lstm(options: argparse.Namespace) -> None:
     )
     report(f"gradients, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors),
            from_exact=rounded(from_exact))  # fmt: skip
-    require({"loss": errors["loss"]}, FORWARD)
-    require(errors, GRADIENT)
+    require(errors, {"loss": FORWARD, **most})
 
     begun = time.perf_counter()
     handle.fb(graph, loss)
@@ -146,7 +149,7 @@ def tree_lstm(options: argparse.Namespace) -> None:
     errors = {"loss": abs(value - expected) / abs(expected)}
     errors |= {p.name: relative_error(p.numpy(), before[p.name] - lr * gradients[p.name]) for p in model}
     report(f"update, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors))
-    require(errors, FORWARD)
+    require(errors, dict.fromkeys(errors, FORWARD))
 
     one = [net.prepare(trees[len(trees) // 2])]
     times = []
@@ -161,6 +164,18 @@ def tree_lstm(options: argparse.Namespace) -> None:
     net.close()
 
 
+class Disturbed(Reference):
+    """A reference whose vectors carry float32's errors when a product rounds them.
+
+    A value next to a rounding boundary can go either way. In bf16 a flip moves it by 2^-8 of itself, so a deep network
+    cannot agree with the reference to 1e-4. This class measures how far correct results can lie apart.
+    """
+
+    def _rounded(self, precision: Precision, x: NDArray[Any]) -> NDArray[Any]:
+        noise = np.random.default_rng(x.size).standard_normal(x.shape)
+        return super()._rounded(precision, x + FLOAT32_ERROR * np.abs(x).max(initial=0) * noise)
+
+
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
     """Norm of the difference over the norm of what is expected."""
     scale = float(np.linalg.norm(expected))
@@ -172,11 +187,13 @@ def rounded(errors: dict[str, float]) -> dict[str, float]:
     return {name: float(f"{error:.3g}") for name, error in errors.items()}
 
 
-def require(errors: dict[str, float], most: float) -> None:
-    """Exit where a result is wrong; a NaN is, too."""
-    wrong = {name: error for name, error in errors.items() if not error <= most}
+def require(errors: dict[str, float], most: dict[str, float]) -> None:
+    """Exit if a result is wrong or NaN."""
+    wrong = {
+        name: f"{error:.3g}, at most {most[name]:.3g}" for name, error in errors.items() if not error <= most[name]
+    }
     if wrong:
-        sys.exit(f"relative errors of more than {most:g}: {wrong}")
+        sys.exit(f"relative errors: {wrong}")
 
 
 def main() -> None:
