@@ -72,16 +72,41 @@ def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: 
     With exclusive scripts nothing is known of who executes an instruction, so every conflict counts; likewise where
     slices are not to be aligned.
     """
-    earlier: list[tuple[Instr, list[_Access]]] = []
+    earlier = _Earlier()
     for instr in instrs:
         mine = _accesses(instr, granule, n_vps)
-        group = 0
-        for other, theirs in earlier:
-            conflicts = [a.same_vp(b) for a in mine for b in theirs if a.conflicts(b)]
-            if conflicts:
-                group = max(group, other.group + (n_vps > 1 and (exclusive or not all(conflicts))))
-        instr.group = group
-        earlier.append((instr, mine))
+        instr.group = 0
+        for access in mine:
+            for group, other in earlier.conflicts(access):
+                apart = n_vps > 1 and (exclusive or not access.same_vp(other))
+                instr.group = max(instr.group, group + apart)
+        for access in mine:
+            earlier.add(access, instr.group)
+
+
+class _Earlier:
+    """Accesses with their groups, found by slab and units.
+
+    Comparing all pairs takes seconds for a concatenation of thousands of pieces. Here accesses of similar widths share
+    a size class, whose buckets are as wide as the widest of them, so an access can only reach into the next bucket.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[int, set[int]] = {}  # slab -> size classes
+        self._buckets: dict[tuple[int, int, int], list[tuple[int, _Access]]] = {}  # (slab, class, bucket)
+
+    def add(self, access: _Access, group: int) -> None:
+        size = (access.hi - access.lo).bit_length()
+        self._classes.setdefault(access.slab, set()).add(size)
+        self._buckets.setdefault((access.slab, size, access.lo >> size), []).append((group, access))
+
+    def conflicts(self, access: _Access) -> Iterator[tuple[int, _Access]]:
+        """Groups and accesses that conflict with an access."""
+        for size in self._classes.get(access.slab, ()):
+            for bucket in range((access.lo >> size) - 1, (access.hi - 1 >> size) + 1):
+                for group, other in self._buckets.get((access.slab, size, bucket), ()):
+                    if access.conflicts(other):
+                        yield group, other
 
 
 def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:

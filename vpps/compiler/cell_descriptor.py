@@ -129,9 +129,9 @@ class CellDescriptor:
         self._bases = self._numbers_of_bases()
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
-        lists = {operand.key: None for operand in cell.operands}  # in the order of their first use
+        lists: dict[ListKey, int] = {}  # numbers, in the order of their first use
+        operands = [RowOperandRecord(lists.setdefault(o.key, len(lists)), o.whole, o.offset) for o in cell.operands]
         row_lists = [self._source(key) for key in lists]
-        operands = [RowOperandRecord(list(lists).index(o.key), o.whole, o.offset) for o in cell.operands]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
         arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
