@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import struct
@@ -17,7 +18,7 @@ from vpps.errors import DtypeError, VppsError
 from vpps.interop import host_array, requires_gradient
 
 Float32 = NDArray[np.float32]
-MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MAX_FLOAT32, MIN_NORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 
 
 def as_float32(value: ArrayLike, what: str) -> Float32:
@@ -160,6 +161,21 @@ def said_of(name: str, known: Collection[str]) -> str:
     """What may have been meant by an unknown name: those like it, or all that there are."""
     near = get_close_matches(name, known, n=3)
     return f"is {' or '.join(map(repr, near))} meant?" if near else f"there are {', '.join(known) or 'none'}"
+
+
+def single_factors(value: float, power: int = 1) -> list[float]:
+    """Numbers whose product is value ** power (1 or -1): one, unless float32 has it not, or not all its digits.
+
+    What is multiplied by one after the other leaves the range of float32 only where the result does.
+    """
+    found = value if power == 1 else 1.0 / value
+    if value == 0 or not math.isfinite(value) or MIN_NORMAL <= abs(found) <= MAX_FLOAT32:
+        return [found]
+    mantissa, exponent = math.frexp(value)
+    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # beyond that no product has digits left
+    parts = 2 if abs(exponent) <= 252 else 3
+    step = exponent // parts
+    return [math.ldexp(mantissa, exponent - (parts - 1) * step)] + [math.ldexp(1.0, step)] * (parts - 1)
 
 
 _SINGLE, _WORD = struct.Struct("<f"), struct.Struct("<I")

@@ -23,7 +23,7 @@ HEADINGS = {
 # How ops are written, where that does not follow from their signature.
 WRITTEN = {
     "neg": "-x", "add": "a + b", "sub": "a - b", "mul": "a * b", "div": "a / b", "scale": "x * 0.5", "shift": "x + 0.5",
-    "reciprocal": "1 / x", "at_least": "clamp(x, low)", "at_most": "clamp(x, high=high)", "affine": "W @ x + b",
+    "over": "0.5 / x", "at_least": "clamp(x, low)", "at_most": "clamp(x, high=high)", "affine": "W @ x + b",
     "affine_columns": "W @ M", "affine_transposed": "W.T @ x", "greater": "a > b", "greater_equal": "a >= b",
     "equal": "eq(a, b)", "above": "x > 0.5", "below": "x < 0.5", "not_below": "x >= 0.5", "not_above": "x <= 0.5",
     "equals": "eq(x, 0.5)", "keep": "where(c, x, 0)", "drop": "where(c, 0, x)", "given": "where(c, 0.5, 0)",

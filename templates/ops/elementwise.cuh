@@ -21,7 +21,11 @@ struct Log {
 };
 struct Square {
     VP_DEVICE static float forward(float x, float) { return x * x; }
-    VP_DEVICE static float backward(float x, float, float dy, float) { return dy * (2.f * x); }
+    VP_DEVICE static float backward(float x, float, float dy, float)
+    {
+        const float half = dy * x;  // 2 x may be infinite where this is not
+        return half + half;
+    }
 };
 struct Neg {
     VP_DEVICE static float forward(float x, float) { return -x; }
@@ -51,7 +55,8 @@ struct LeakyRelu {
 };
 struct Elu {
     VP_DEVICE static float forward(float x, float value) { return x > 0.f ? x : value * expm1_(x); }
-    VP_DEVICE static float backward(float x, float y, float dy, float value) { return x > 0.f ? dy : dy * (y + value); }
+    // Not y + value: the closer y is to -value the fewer digits that has.
+    VP_DEVICE static float backward(float x, float, float dy, float value) { return x > 0.f ? dy : dy * (value * exp_(x)); }
 };
 struct Sqrt {
     VP_DEVICE static float forward(float x, float) { return sqrt_(x); }
@@ -74,19 +79,22 @@ struct Softplus {
 };
 struct Gelu {
     VP_DEVICE static float gate(float x) { return sigmoid_(1.5957691216f * x * fma_(0.044715f * x, x, 1.f)); }
-    VP_DEVICE static float forward(float x, float) { return x * gate(x); }
-    VP_DEVICE static float backward(float x, float, float dy, float)
+    // Beyond 12 either way the gate is 0 or 1; the slope's square might be infinite, and infinity times 0 is NaN.
+    VP_DEVICE static float near(float x) { return x < -12.f ? -12.f : x > 12.f ? 12.f : x; }
+    VP_DEVICE static float forward(float x, float) { return (x < -12.f ? -12.f : x) * gate(near(x)); }
+    VP_DEVICE static float backward(float far, float, float dy, float)
     {
-        const float s = gate(x);
+        const float x = near(far), s = gate(x);
         const float slope = 1.5957691216f * fma_(0.134145f * x, x, 1.f);  // of the gate's argument
         return dy * fma_(x * slope, s * (1.f - s), s);
     }
 };
 struct Silu {
-    VP_DEVICE static float forward(float x, float) { return x * sigmoid_(x); }
-    VP_DEVICE static float backward(float x, float, float dy, float)
+    // Beyond 120 either way the gate is 0 or 1: infinity times 0 would be NaN.
+    VP_DEVICE static float forward(float x, float) { return (x < -120.f ? -120.f : x) * sigmoid_(x); }
+    VP_DEVICE static float backward(float far, float, float dy, float)
     {
-        const float s = sigmoid_(x);
+        const float x = far < -120.f ? -120.f : far > 120.f ? 120.f : far, s = sigmoid_(x);
         return dy * fma_(x * s, 1.f - s, s);
     }
 };
@@ -140,14 +148,23 @@ struct Given {
 struct Unless {
     VP_DEVICE static float forward(float c, float value) { return c != 0.f ? 0.f : value; }
 };
-struct Reciprocal {
-    VP_DEVICE static float forward(float x, float) { return 1.f / x; }
-    VP_DEVICE static float backward(float, float y, float dy, float) { return -dy * y * y; }
+// a * b / c: a product that is infinite or has lost digits is not made where the quotient is neither.
+VP_DEVICE float product_over(float a, float b, float c)
+{
+    const float product = a * b;
+    const bool a_is_larger = magnitude(a) > magnitude(b);
+    const float larger = a_is_larger ? a : b, smaller = a_is_larger ? b : a;
+    const bool over = magnitude(product) >= 0x7f800000u, under = magnitude(product) < 0x00800000u && magnitude(c) < 0x3f800000u;
+    return (over ? larger : under ? smaller : product) / c * (over ? smaller : under ? larger : 1.f);
+}
+struct Over {
+    VP_DEVICE static float forward(float x, float value) { return value / x; }
+    VP_DEVICE static float backward(float x, float y, float dy, float) { return -product_over(dy, y, x); }
 };
 struct Div {
     VP_DEVICE static float forward(float a, float b, float) { return a / b; }
     VP_DEVICE static float backward0(float, float b, float, float dy, float) { return dy / b; }
-    VP_DEVICE static float backward1(float, float b, float y, float dy, float) { return -(dy * y) / b; }
+    VP_DEVICE static float backward1(float, float b, float y, float dy, float) { return -product_over(dy, y, b); }
 };
 struct Maximum {
     VP_DEVICE static float forward(float a, float b, float) { return a >= b || a != a ? a : b; }

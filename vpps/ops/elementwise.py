@@ -54,7 +54,7 @@ def unary(
     """
     constants = () if value is None else ("value",)
     if constants:
-        rest |= {"attrs": constants, "samples": {"value": value}}
+        rest |= {"attrs": constants, "samples": rest.get("samples", {}) | {"value": value}}
     _register(
         name,
         1,
@@ -165,22 +165,21 @@ unary(
     lambda x, y, c: np.where(x > 0, 1.0, c * np.exp(np.minimum(x, 0))),
     1,
     "x where positive, else alpha (exp(x) - 1)",
-    "ay",
+    "a",
     signature="x, alpha=1.0",
     value=1.3,
 )
 
 unary("sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", "y", samples=_POSITIVE, gradient_flops=2)
 unary(
-    "reciprocal",
-    np.reciprocal,
-    lambda x, y: -y * y,
+    "over",
+    lambda x, c: c / x,
+    lambda x, y, c: -c / (x * x),
     8,
-    "1 divided by x",
-    "y",
-    signature="",
+    "a Python constant divided by x",
+    gradient_flops=10,
     samples=_POSITIVE,
-    gradient_flops=2,
+    **_CONSTANT,
 )
 unary("abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; the slope at 0 is 0", "a")
 unary(

@@ -17,7 +17,7 @@ from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, Trace
 from vpps.hints import Hinting, read_only
 from vpps.ops import OPS, Shape, size
 from vpps.text import dir_without
-from vpps.values import as_index, as_number
+from vpps.values import as_index, as_number, single_factors
 
 if TYPE_CHECKING:
     from vpps.model.model import Parameter
@@ -90,6 +90,12 @@ def _with_number(op: str, of_number: str, sign: int = 1, swapped: bool = False) 
     return operator
 
 
+def _times(x: Operand, factors: Iterable[float]) -> Expression:
+    for factor in factors:
+        x = record("scale", [x], value=factor)
+    return x  # type: ignore[return-value]
+
+
 class Operand:
     """Base of everything that ops take: has a shape, and Python's arithmetic operators."""
 
@@ -108,7 +114,12 @@ class Operand:
         difference: Expression = -self + other
         return difference
 
-    __mul__ = __rmul__ = _with_number("mul", "scale")
+    @_operator
+    def __mul__(self, other: Any) -> Expression:
+        number = None if isinstance(other, Operand) else as_number(other)
+        return record("mul", [self, other]) if number is None else _times(self, single_factors(number))
+
+    __rmul__ = __mul__
 
     @_operator
     def __truediv__(self, other: Any) -> Expression:
@@ -117,13 +128,15 @@ class Operand:
             return record("div", [self, other])
         if number == 0:
             raise DivisionError(f"{self!r} / 0")
-        return record("scale", [self], value=1.0 / number)
+        return _times(self, single_factors(number, -1))
 
     @_operator
     def __rtruediv__(self, other: Any) -> Expression:
-        inverse: Expression = record("reciprocal", [self])
-        scaled: Expression = inverse * other
-        return scaled
+        number = as_number(other)
+        if number is None:
+            return other * record("over", [self], value=1.0)  # which refuses it
+        first, *rest = single_factors(number)
+        return _times(record("over", [self], value=first), rest)
 
     def __neg__(self) -> Expression:
         return record("neg", [self])
