@@ -127,28 +127,37 @@ struct ListLogSoftmax {
         ListMax::find(i.a, s, top, where);
         s.sum(total, [&](int e, float* part) {
             const float* x = s.row(i.a, e);
-            VP_SIMD for (int u = 0; u < s.width; u++) part[u] += exp_(x[u] - top[u]);
+            VP_SIMD for (int u = 0; u < s.width; u++) part[u] += where[u] == e ? 0.f : exp_(x[u] - top[u]);
         });
-        VP_SIMD for (int u = 0; u < s.width; u++) total[u] = log_(total[u]);
+        VP_SIMD for (int u = 0; u < s.width; u++) total[u] = log1p_(total[u]);
         for (int e = s.from; e < s.to; e++) {
             const float* x = s.row(i.a, e);
             float* y = s.row(i.dst, e);
             VP_SIMD for (int u = 0; u < s.width; u++) y[u] = (x[u] - top[u]) - total[u];
         }
     }
+    // As of rows (rowwise.cuh).
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
-        float total[STRIP];
+        if (s.from == s.to) return;
+        float total[STRIP], of_best[STRIP], best[STRIP];
+        int where[STRIP];
+        ListMax::find(i.a, s, best, where);
         s.sum(total, [&](int e, float* part) {
             const float* dy = s.row(i.dy, e);
-            VP_SIMD for (int u = 0; u < s.width; u++) part[u] += dy[u];
+            VP_SIMD for (int u = 0; u < s.width; u++) part[u] += where[u] == e ? 0.f : dy[u];
         });
+        for (int u = 0; u < s.width; u++) {
+            const float dy = s.row(i.dy, where[u])[u];
+            of_best[u] = LogSoftmax::best_gradient(best[u], dy, total[u]);
+            total[u] += dy;
+        }
         const bool accumulate = i.head.flags & ACCUMULATE;
         for (int e = s.from; e < s.to; e++) {
             const float *y = s.row(i.a, e), *dy = s.row(i.dy, e);
             float* d = s.row(i.dst, e);
             VP_SIMD for (int u = 0; u < s.width; u++) {
-                const float v = dy[u] - exp_(y[u]) * total[u];
+                const float v = where[u] == e ? of_best[u] : dy[u] - exp_(y[u]) * total[u];
                 d[u] = accumulate ? d[u] + v : v;
             }
         }

@@ -1,4 +1,10 @@
 // ---- row-wise instructions: a virtual processor owns whole rows
+// A power of two p with x p between 1 and 2, as far as there is one: products with it keep all digits.
+VP_DEVICE float power_over(float x)
+{
+    const int exponent = (int)(magnitude(x) >> 23);
+    return as_float((Word)(254 - least(most(exponent, 1), 253)) << 23);
+}
 struct Row {
     float* y;            // result
     const float* x[4];   // operands; in a gradient: the forward pass's operands, its result, its gradient
@@ -24,6 +30,12 @@ struct Row {
         else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
     }
     template <class F> VP_DEVICE float sum(F f) const { return reduce_sum(width, f); }
+    // The mean of f over units, from f(unit, a power of two to multiply by): the sum may be infinite where the mean is not.
+    template <class F> VP_DEVICE float mean(F f) const
+    {
+        const float n = (float)width, down = 0.5f * power_over(n);
+        return sum([&](int u) { return f(u, down); }) / (n * down);
+    }
     VP_DEVICE void give(float v) const
     {
         if (mine && first_lane()) put(0, v);
@@ -49,14 +61,19 @@ template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row3& i) { each_ro
 template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row4& i) { each_row<F>(vp, i, {i.a, i.b, i.c, i.d}); }
 
 // ---- device code of the row-wise ops. In backward, x holds the operands, then the result y, then its gradient dy.
-// The largest logit, and the sum of exp(x - largest): never a rounded log-sum-exp, which would cost digits when subtracted.
+// The largest logit, and the sum of exp(x - largest) over the others: never a rounded log-sum-exp, nor a sum with 1, which
+// would cost digits when something is subtracted.
 struct Exponentials {
-    float top, sum;
+    float top, rest;
     VP_DEVICE static Exponentials of(const float* x, int n)
     {
         const float top = reduce_max(n, [&](int u) { return x[u]; });
-        return {top, reduce_sum(n, [&](int u) { return exp_(x[u] - top); })};
+        const float equal = reduce_sum(n, [&](int u) { return x[u] == top ? 1.f : 0.f; });
+        const float less = reduce_sum(n, [&](int u) { return x[u] == top ? 0.f : exp_(x[u] - top); });
+        return {top, less + (equal - 1.f) + (top - top)};  // NaN where the largest is infinite
     }
+    VP_DEVICE float scale() const { return 1.f / (1.f + rest); }
+    VP_DEVICE float log_sum() const { return log1p_(rest); }
 };
 
 struct Sum {
@@ -64,7 +81,7 @@ struct Sum {
     VP_DEVICE static void backward(const Row& r) { r.fill([=](int) VP_INLINE { return r.x[2][0]; }); }
 };
 struct Mean {
-    VP_DEVICE static void forward(const Row& r) { r.give(r.sum([&](int u) { return r.x[0][u]; }) / (float)r.width); }
+    VP_DEVICE static void forward(const Row& r) { r.give(r.mean([&](int u, float down) { return r.x[0][u] * down; })); }
     VP_DEVICE static void backward(const Row& r)
     {
         const float d = r.x[2][0] / (float)r.width;
@@ -80,11 +97,12 @@ struct Dot {
 template <bool MEAN> struct SquaredError {
     VP_DEVICE static void forward(const Row& r)
     {
-        const float total = r.sum([&](int u) {
+        const auto square = [&](int u, float down) {
             const float d = r.x[0][u] - r.x[1][u];
-            return d * d;
-        });
-        r.give(MEAN ? total / (float)r.width : total);
+            return d * down * d;
+        };
+        if (MEAN) r.give(r.mean(square));
+        else r.give(r.sum([&](int u) { return square(u, 1.f); }));
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
@@ -104,7 +122,7 @@ struct Softmax {
     VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        const float scale = 1.f / e.sum;
+        const float scale = e.scale();
         r.fill([=](int u) VP_INLINE { return exp_(r.x[0][u] - e.top) * scale; });
     }
     // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
@@ -116,51 +134,71 @@ struct Softmax {
     }
 };
 struct LogSoftmax {
+    // dy - e^y (dy + others): of the largest y, the only one that may be near 0, where that cancels.
+    VP_DEVICE static float best_gradient(float y, float dy, float others) { return -expm1_(y) * dy - exp_(y) * others; }
     VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        const float log_sum = log_(e.sum);
+        const float log_sum = e.log_sum();
         r.fill([=](int u) VP_INLINE { return (r.x[0][u] - e.top) - log_sum; });
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2];
-        const float total = r.sum([&](int u) { return dy[u]; });
-        r.fill([=](int u) VP_INLINE { return dy[u] - exp_(y[u]) * total; });
+        const int best = ArgMax::position(y, r.width);
+        const float others = r.sum([&](int u) { return u == best ? 0.f : dy[u]; }), total = dy[best] + others;
+        const float of_best = best_gradient(y[best], dy[best], others);
+        r.fill([=](int u) VP_INLINE { return u == best ? of_best : dy[u] - exp_(y[u]) * total; });
     }
 };
 struct CrossEntropy {
     // From x - x[label], so that the loss of a confident right answer keeps its digits.
-    VP_DEVICE static float loss(const Row& r)
+    VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        return (e.top - r.x[0][r.label]) + log_(e.sum);
+        r.give((e.top - r.x[0][r.label]) + e.log_sum());
     }
-    VP_DEVICE static void forward(const Row& r) { r.give(loss(r)); }
+    // The softmax, less 1 at the label: not exp((x - x[label]) - y), as y has lost what is small beside a large difference.
     VP_DEVICE static void backward(const Row& r)
     {
-        const float *x = r.x[0], mine = x[r.label], y = r.x[1][0], dy = r.x[2][0];
+        const Exponentials e = Exponentials::of(r.x[0], r.width);
+        const float *x = r.x[0], mine = x[r.label], dy = r.x[2][0], scale = e.scale();
+        const float less_one = mine == e.top ? -e.rest * scale : exp_(mine - e.top) * scale - 1.f;
         const int label = r.label;
-        r.fill([=](int u) VP_INLINE { return dy * (exp_((x[u] - mine) - y) - (u == label ? 1.f : 0.f)); });
+        r.fill([=](int u) VP_INLINE { return dy * (u == label ? less_one : exp_(x[u] - e.top) * scale); });
     }
 };
 struct Cosine {
-    VP_DEVICE static float norm(const float* x, int n)
-    {
-        return sqrt_(reduce_sum(n, [&](int u) { return x[u] * x[u]; }));
-    }
+    // A vector's norm, of units times a power of two: their squares are neither 0 nor infinite.
+    struct Side {
+        float power, norm;
+        VP_DEVICE static Side of(const float* x, int n)
+        {
+            const float power = power_over(reduce_max(n, [&](int u) { return as_float(magnitude(x[u])); }));
+            return {power, sqrt_(reduce_sum(n, [&](int u) { return (x[u] * power) * (x[u] * power); }))};
+        }
+    };
+    // Whether the product of the norms is above the least; else the denominator is a constant.
+    VP_DEVICE static bool is_free(const Side& a, const Side& b) { return a.norm / a.power * (b.norm / b.power) > 1e-8f; }
     VP_DEVICE static void forward(const Row& r)
     {
-        const float norms = norm(r.x[0], r.width) * norm(r.x[1], r.width);
-        const float product = r.sum([&](int u) { return r.x[0][u] * r.x[1][u]; });
-        r.give(product / (norms > 1e-8f ? norms : 1e-8f));
+        const Side a = Side::of(r.x[0], r.width), b = Side::of(r.x[1], r.width);
+        const float product = r.sum([&](int u) { return (r.x[0][u] * a.power) * (r.x[1][u] * b.power); });
+        r.give(is_free(a, b) ? product / (a.norm * b.norm) : product / 1e-8f / a.power / b.power);
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
-        const float my_norm = norm(mine, r.width), norms = my_norm * norm(other, r.width), dy = r.x[3][0];
-        const bool free = norms > 1e-8f;  // else the denominator is a constant
-        const float scale = dy / (free ? norms : 1e-8f), along = free ? dy * r.x[2][0] / (my_norm * my_norm) : 0.f;
-        r.fill([=](int u) VP_INLINE { return scale * other[u] - along * mine[u]; });
+        const Side m = Side::of(mine, r.width), o = Side::of(other, r.width);
+        const float dy = r.x[3][0];
+        const bool free = is_free(m, o);
+        const float scale = free ? 1.f / (m.norm * o.norm) : 1.f / 1e-8f;
+        const float power = free ? m.power : 1.f, other_power = free ? o.power : 1.f;
+        const float inverse = free ? 1.f / (m.norm * m.norm) : 0.f, along = r.x[2][0] * inverse;
+        const auto unit = [=](int u) VP_INLINE { return mine[u] * m.power; };
+        const auto beside = [=](int u) VP_INLINE { return scale * (other[u] * other_power) - along * unit(u); };
+        // Twice: where the vectors are nearly parallel, the rounding of what is along would hide the rest.
+        const float more = free ? r.sum([&](int u) { return beside(u) * unit(u); }) * inverse : 0.f;
+        r.fill([=](int u) VP_INLINE { return dy * (beside(u) - more * unit(u)) * power; });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -170,12 +208,12 @@ struct LogSumExp {
     VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        r.give(is_infinite(e.top) ? e.top : e.top + log_(e.sum));
+        r.give(is_infinite(e.top) ? e.top : e.top + e.log_sum());
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        const float scale = r.x[2][0] / e.sum;
+        const float scale = r.x[2][0] * e.scale();
         const bool nothing = is_infinite(e.top);  // all are minus infinity, or the loss is infinite
         r.fill([=](int u) VP_INLINE { return nothing ? 0.f : exp_(r.x[0][u] - e.top) * scale; });
     }
@@ -213,16 +251,19 @@ struct Hinge {
 struct BinaryCrossEntropy {
     VP_DEVICE static void forward(const Row& r)
     {
-        const float total = r.sum([&](int u) {
-            const float x = r.x[0][u], far = x < 0.f ? x : -x;
-            return (x > 0.f ? x : 0.f) - x * r.x[1][u] + log1p_(exp_(far));
-        });
-        r.give(total / (float)r.width);
+        r.give(r.mean([&](int u, float down) {
+            const float x = r.x[0][u], t = r.x[1][u], far = x < 0.f ? x : -x;
+            const float weight = x > 0.f ? 1.f - t : t;  // of the wrong answer's cost, -far: not max(x, 0) - x t
+            return (weight == 0.f ? 0.f : -far * weight) * down + log1p_(exp_(far)) * down;
+        }));
     }
     VP_DEVICE static void backward0(const Row& r)
     {
         const float scale = r.x[3][0] / (float)r.width;
-        r.fill([=](int u) VP_INLINE { return scale * (sigmoid_(r.x[0][u]) - r.x[1][u]); });
+        r.fill([=](int u) VP_INLINE {
+            const float x = r.x[0][u], t = r.x[1][u], wrong = sigmoid_(x > 0.f ? -x : x);
+            return scale * (x > 0.f ? (1.f - t) - wrong : wrong - t);
+        });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
@@ -249,30 +290,46 @@ struct KlDivergence {
 };
 struct LayerNorm {
     // The mean is rounded; what it is off by is subtracted, too: of equal elements nothing is left that 1 / sqrt(eps) magnifies.
+    // A quarter of each element, whose differences are finite, times a power of two, so that no square is infinite or 0.
     struct Moments {
-        float mean, rest, scale;
-        VP_DEVICE float centred(float x) const { return (x - mean) - rest; }
+        float mean, rest, top, power, eps, variance;
+        VP_DEVICE float difference(float x) const { return (x * 0.25f - mean) - rest; }
+        VP_DEVICE float centred(float x) const { return difference(x) * power; }
+        VP_DEVICE float scale() const { return 1.f / sqrt_(variance + eps); }
     };
     VP_DEVICE static Moments of(const Row& r)
     {
-        const float *x = r.x[0], n = (float)r.width;
-        Moments m{r.sum([&](int u) { return x[u]; }) / n, 0.f, 0.f};
-        m.rest = r.sum([&](int u) { return x[u] - m.mean; }) / n;
-        const float squares = r.sum([&](int u) { return m.centred(x[u]) * m.centred(x[u]); });
-        m.scale = 1.f / sqrt_(squares / n + r.value);
+        const float* x = r.x[0];
+        Moments m{r.mean([&](int u, float down) { return x[u] * 0.25f * down; }), 0.f, 0.f, 0.f, 0.f, 0.f};
+        m.rest = r.mean([&](int u, float down) { return (x[u] * 0.25f - m.mean) * down; });
+        const float least_of_all = r.value > 0.f ? 0.25f * sqrt_(r.value) : 0.f;
+        m.top = reduce_max(r.width, [&](int u) { return as_float(magnitude(m.difference(x[u]))); });
+        m.power = power_over(m.top < least_of_all ? least_of_all : m.top);
+        m.eps = r.value * (0.25f * m.power) * (0.25f * m.power);
+        m.variance = r.sum([&](int u) { return m.centred(x[u]) * m.centred(x[u]); }) / (float)r.width;
         return m;
     }
     VP_DEVICE static void forward(const Row& r)
     {
         const Moments m = of(r);
-        r.fill([=](int u) VP_INLINE { return m.centred(r.x[0][u]) * m.scale; });
+        const float scale = m.scale();
+        r.fill([=](int u) VP_INLINE { return m.centred(r.x[0][u]) * scale; });
     }
+    // What dy less its mean has beside the result, and of what it has along it the part that eps leaves. Where nearly all is
+    // along the first is taken twice: the rounding of the larger part would hide the other.
     VP_DEVICE static void backward(const Row& r)
     {
-        const float *y = r.x[1], *dy = r.x[2];
-        const float scale = of(r).scale;
-        const float mean = r.sum([&](int u) { return dy[u]; }) / (float)r.width;
-        const float along = r.sum([&](int u) { return dy[u] * y[u]; }) / (float)r.width;
-        r.fill([=](int u) VP_INLINE { return scale * (dy[u] - mean - y[u] * along); });
+        const Moments m = of(r);
+        const float *x = r.x[0], *dy = r.x[2], scale = m.scale(), power = power_over(m.top);
+        const float mean = r.mean([&](int u, float down) { return dy[u] * down; });
+        const float rest = r.mean([&](int u, float down) { return (dy[u] - mean) * down; });
+        const auto result = [=](int u) VP_INLINE { return m.difference(x[u]) * power; };  // times a number
+        const float squares = r.sum([&](int u) { return result(u) * result(u); }), inverse = squares > 0.f ? 1.f / squares : 0.f;
+        const float along = r.sum([&](int u) { return ((dy[u] - mean) - rest) * result(u); }) * inverse;
+        const auto beside = [=](int u) VP_INLINE { return ((dy[u] - mean) - rest) - result(u) * along; };
+        const float off = r.mean([&](int u, float down) { return beside(u) * down; });
+        const float more = r.sum([&](int u) { return (beside(u) - off) * result(u); }) * inverse;
+        const float left = (along + more) * (m.eps / (m.variance + m.eps)) - more;
+        r.fill([=](int u) VP_INLINE { return ((beside(u) - off) + result(u) * left) * scale * (0.25f * m.power); });
     }
 };
