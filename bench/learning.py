@@ -27,7 +27,6 @@ import json
 import os
 import statistics
 import sys
-import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -87,7 +86,6 @@ SETUPS = {
     "nmt": Setup("iwslt15", epochs=5, settings=SMALL | {"attention": True}, labels="next"),
     "lattice-lstm": LATTICES,
     "lattice-gru": LATTICES,
-    "program-gru": Setup(sysconfig.get_paths()["stdlib"] + "/asyncio", epochs=4, settings=SMALL),
 }
 
 

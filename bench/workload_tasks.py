@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ DATA = {
     **dict.fromkeys(("fixed-lstm", "var-lstm"), "ptb"),
     **dict.fromkeys(("lattice-lstm", "lattice-gru"), "weibo"),
     "nmt": "iwslt15",
-    "program-gru": sysconfig.get_paths()["stdlib"] + "/asyncio",  # programs, which are always there
 }
 
 

@@ -32,7 +32,6 @@ def vpps_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         "vi.txt": "x\ny\nz z\n",
         "weibo.txt": "1\n2\n0 5\n0\n1 0 8\n",
         "dags.jsonl": '{"children": [[], [0]], "columns": {"op": ["in", "out"]}}\n',
-        "program.py": "def f(x):\n    return x + 1\n",
         "wrong.txt": "(3 (2 a) b)\n",
     }.items():
         (tmp_path / name).write_text(text)
@@ -60,7 +59,6 @@ class TestConvert:
             (["text", "en.txt", "--no-targets"], 2, 3),
             (["lattice", "weibo.txt"], 1, 1),
             (["lattice", "weibo.txt", "--min-count", "1"], 1, 1),
-            (["programs", "program.py"], 1, 6),
             (["jsonl", "dags.jsonl", "--fixed", "--classes", "op"], 1, 2),
         ],
         ids=lambda x: " ".join(x) if isinstance(x, list) else None,

@@ -33,7 +33,7 @@ LONG = "x" * 300
 
 @pytest.mark.host
 class TestOptions:
-    @pytest.mark.parametrize("name", ["tree-lstm", "nmt", "program-gru", "lattice-gru"])
+    @pytest.mark.parametrize("name", ["tree-lstm", "nmt", "lattice-gru"])
     @pytest.mark.parametrize("path", ["x" * 5000, "x/" * 5000])
     def test_data_of_a_name_that_is_too_long(self, name: str, path: str) -> None:
         code, out, err = vpps_train(name, data=path)

@@ -331,9 +331,7 @@ class TestForged:
         assert err.startswith(f"vpps-train: {forged}: damaged: ")
         assert len(err.splitlines()) == 1
 
-    @pytest.mark.parametrize(
-        "name", ["lattice-gru", "bilstm-char-tagger", "nmt", "td-rnn", "fixed-lstm", "program-gru"]
-    )
+    @pytest.mark.parametrize("name", ["lattice-gru", "bilstm-char-tagger", "nmt", "td-rnn", "fixed-lstm"])
     def test_states_of_all_kinds_are_checked(self, name: str) -> None:
         task = TASKS[name]
         settings = task.settings_type(limit=2, **{"hidden": 2} if name == "td-rnn" else {"hidden": 2, "embedding": 2})

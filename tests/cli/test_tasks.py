@@ -36,7 +36,6 @@ class Small(NamedTuple):
 WORDS = {"hidden": 24, "embedding": 16}
 PYRAMIDS = {"epochs": 4, "limit": 2000, "lr": 0.003}
 PAIRS = ("train.en", "train.vi", "dev.en", "dev.vi")
-PROGRAMS = ("train/a.py", "dev/a.py")
 TAGGER = Small(WORDS, {"epochs": 4, "limit": 200, "lr": 0.01}, labels="tag", malformed="a|O b")
 TEXT = Small(WORDS, {"epochs": 3, "limit": 200, "lr": 0.01}, labels="next")
 LATTICES = Small(WORDS, {"epochs": 4, "limit": 300, "lr": 0.01}, labels="tag", malformed="x")
@@ -61,7 +60,6 @@ SMALL = {
     "nmt": Small(WORDS, {"epochs": 4, "limit": 600, "lr": 0.01}, labels="next", files=PAIRS),
     "lattice-lstm": LATTICES,
     "lattice-gru": LATTICES,
-    "program-gru": Small(WORDS, {"epochs": 5, "limit": 1000, "lr": 0.005}, malformed="one two", files=PROGRAMS),
 }
 
 READERS = [name for name, small in SMALL.items() if small.files]
@@ -103,7 +101,7 @@ class TestUsage:
     def test_empty_folder_is_one_sentence(self, name: str, tmp_path: Path) -> None:
         assert_refused(name, tmp_path, str(tmp_path))
 
-    @pytest.mark.parametrize("name", [name for name in READERS if name != "program-gru"])
+    @pytest.mark.parametrize("name", READERS)
     def test_data_that_is_no_text_is_one_sentence(self, name: str, tmp_path: Path) -> None:
         write(name, tmp_path, b"\xff\xfe\x00binary\n" * 20)
         assert_refused(name, tmp_path, ":1:1: expected UTF-8 text")

@@ -34,13 +34,12 @@ TEXTS = {
     "read_stream": b"the film is good .\n\nna\xc3\xafve words and more " * 9,
     "read_jsonl": json.dumps(DAGS).encode() + b"\n" + json.dumps({"vertices": 2, "edges": [[0, 1]]}).encode() + b"\n",
     "read_lattices": b"2\n4\n0 7 9 3\n0\n1 0 62\n2 1 480 0 3395\n1 2 947\n\n2\n0 5\n0\n1 0 8\n",
-    "read_programs": b"def get_x(a, b=1):\n    return a.c + [b]\n\nclass A:\n    def set(self):\n        self.x = 1\n",
 }
 PIECES = (
     b'(', b')', b' ', b'\n', b'\t', b'|', b'\x00', b'\r\n', b'\xff', b'\xc3', b'\xef\xbb\xbf', b'\xed\xa0\x80',
     b'\\ud800', b'[', b']', b'{', b'"', b',', b'-', b'-1', b'0', b'1e999', b'NaN', b'null', b'true', b'2147483647',
     b'2147483648', b"9" * 25, b'[[', b'((((((((((((', b'\xc2\xa0', b'0x1', b'1_0', b'"vertices": 2147483647',
-    b'"children": [[0]]', b'(1 ', b'def f(): 0\n', b'    ', b"'", b'\xe2\x80\xa8',
+    b'"children": [[0]]', b'(1 ', b'    ', b"'", b'\xe2\x80\xa8',
 )  # fmt: skip
 
 
@@ -63,7 +62,7 @@ class File:
     def check(self) -> None:
         """Raises Found."""
         with tempfile.TemporaryDirectory() as folder:
-            suffix = {"read_programs": ".py", "tuning": ".json"}.get(self.form, ".txt") + ".gz" * self.compressed
+            suffix = {"tuning": ".json"}.get(self.form, ".txt") + ".gz" * self.compressed
             path = Path(folder) / f"case{suffix}"
             path.write_bytes(self.content)
             with suppress(OSError):
@@ -187,7 +186,7 @@ def draw(random: Random) -> File:
     numbers = np.random.default_rng(random.randrange(2**32))
     form = random.choice((*TEXTS, *TEXTS, "graphs", "graphs", "checkpoint", "checkpoint", "tuning"))
     if form in TEXTS:
-        content, compressed = mutated(TEXTS[form], random), form != "read_programs" and random.random() < 0.2
+        content, compressed = mutated(TEXTS[form], random), random.random() < 0.2
         if compressed:
             content = gzip.compress(content, mtime=0)
             content = mutated(content, random) if random.random() < 0.5 else content

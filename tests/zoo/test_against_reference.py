@@ -15,7 +15,7 @@ from vpps.zoo.tasks import TASKS
 ON_CHIP = [
     CASES[name]
     for name in (
-        "tree-lstm-2type", "td-lstm", "bilstm-char-tagger", "nmt with attention", "lattice-gru", "program-gru"
+        "tree-lstm-2type", "td-lstm", "bilstm-char-tagger", "nmt with attention", "lattice-gru"
     )
 ]  # fmt: skip
 

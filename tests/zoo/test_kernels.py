@@ -9,7 +9,7 @@ from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from tests.zoo.cases import CASES, Case
 
 # Those with the most weights in registers and the most tails. Every instruction: tests/kernel/test_nvrtc_versions.py.
-SELECTION = ("tree-lstm-2type", "bilstm-char-tagger", "program-gru")
+SELECTION = ("tree-lstm-2type", "bilstm-char-tagger")
 COMPILED = CASES if COMPILE_ALL else SELECTION
 
 

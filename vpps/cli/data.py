@@ -23,7 +23,6 @@ from vpps.data import (
     read_jsonl,
     read_lattices,
     read_parallel,
-    read_programs,
     read_tagged,
     read_text,
     read_treebank,
@@ -40,7 +39,6 @@ READERS: dict[str, Callable[..., GraphSet | tuple[GraphSet, GraphSet]]] = {
     "text": read_text,
     "parallel": read_parallel,
     "lattice": read_lattices,
-    "programs": read_programs,
     "jsonl": read_jsonl,
 }
 """By the name of the format. Their keywords are the options that the format knows."""
@@ -55,7 +53,6 @@ tagged: sentences of `word|TAG`, one a line\n
 text: sentences, one a line, to predict the next word\n
 parallel: two texts, source and target, whose lines translate each other\n
 lattice: character-word lattices, as in ED-Batch's Weibo files\n
-programs: functions of Python files, or of all below a folder, as graphs of their syntax, to tell their names\n
 jsonl: any directed acyclic graphs, one JSON object a line: `{"children": [[], [], [0, 1]], "columns": {"word":
 ["good", "film", null]}}`; `python -c "help('vpps.data.readers.jsonlines')"` says all
 

@@ -15,7 +15,6 @@ from vpps.data.pairs import chain_pairs
 from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers.jsonlines import read_jsonl
 from vpps.data.readers.lattice import read_lattices
-from vpps.data.readers.programs import read_programs
 from vpps.data.readers.sentences import (
     graphs_of_stream,
     graphs_of_tagged,
@@ -30,7 +29,6 @@ from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
 from vpps.data.synthetic_lattices import synthetic_lattices
-from vpps.data.synthetic_programs import synthetic_programs
 from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.synthetic_text import synthetic_parallel, synthetic_text
 from vpps.data.tournaments import tournaments
@@ -59,7 +57,6 @@ __all__ = [
     "read_jsonl",
     "read_lattices",
     "read_parallel",
-    "read_programs",
     "read_stream",
     "read_tagged",
     "read_text",
@@ -68,7 +65,6 @@ __all__ = [
     "synthetic_lattices",
     "synthetic_opinions",
     "synthetic_parallel",
-    "synthetic_programs",
     "synthetic_sentences",
     "synthetic_text",
     "synthetic_treebank",

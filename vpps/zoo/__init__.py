@@ -14,7 +14,6 @@ from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.lattice_gru import LatticeGRU
 from vpps.zoo.lattice_lstm import LatticeLSTM
 from vpps.zoo.mv_rnn import MVRNNSentiment
-from vpps.zoo.program_gru import ProgramGRU
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.td_lstm import TDLSTMSentiment
@@ -32,7 +31,6 @@ __all__ = [
     "LatticeGRU",
     "LatticeLSTM",
     "MVRNNSentiment",
-    "ProgramGRU",
     "RvNNSentiment",
     "Settings",
     "TDLSTMSentiment",

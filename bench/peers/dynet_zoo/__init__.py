@@ -11,7 +11,6 @@ from peers.dynet_zoo.complete_trees import TreeFc
 from peers.dynet_zoo.language import LstmLanguageModel
 from peers.dynet_zoo.lattices import LatticeGru, LatticeLstm
 from peers.dynet_zoo.program import DynetProgram
-from peers.dynet_zoo.programs import ProgramGru
 from peers.dynet_zoo.pyramids import TdLstm, TdRnn
 from peers.dynet_zoo.taggers import BiLstmCharTagger, BiLstmTagger
 from peers.dynet_zoo.translation import EncoderDecoder
@@ -31,7 +30,6 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "bilstm-char-tagger": BiLstmCharTagger,
     "lattice-lstm": LatticeLstm,
     "lattice-gru": LatticeGru,
-    "program-gru": ProgramGru,
     "fixed-lstm": LstmLanguageModel,
     "var-lstm": LstmLanguageModel,
     "nmt": EncoderDecoder,

@@ -6,7 +6,6 @@ from peers.torch_zoo.complete_trees import TreeFc
 from peers.torch_zoo.language import LstmLanguageModel
 from peers.torch_zoo.lattices import LatticeGru, LatticeLstm
 from peers.torch_zoo.program import TorchProgram
-from peers.torch_zoo.programs import ProgramGru
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmCharTagger, BiLstmTagger
 from peers.torch_zoo.translation import EncoderDecoder
@@ -29,5 +28,4 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "nmt": EncoderDecoder,
     "lattice-lstm": LatticeLstm,
     "lattice-gru": LatticeGru,
-    "program-gru": ProgramGru,
 }

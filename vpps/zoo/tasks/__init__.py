@@ -5,7 +5,6 @@ from typing import Any
 from vpps.zoo.task import Task
 from vpps.zoo.tasks.language import FixedLSTMTask, VarLSTMTask
 from vpps.zoo.tasks.lattices import LatticeGRUTask, LatticeLSTMTask
-from vpps.zoo.tasks.programs import ProgramTask
 from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
 from vpps.zoo.tasks.sentiment import (
     ChildSumTreeLSTMTask,
@@ -36,7 +35,6 @@ _ALL: tuple[type[Task[Any]], ...] = (
     TranslationTask,
     LatticeLSTMTask,
     LatticeGRUTask,
-    ProgramTask,
 )
 
 TASKS = {task.name: task for task in _ALL}
