@@ -6,6 +6,7 @@ Out: `DevicePool.view` gives a CuPy array over the pool's memory, which has both
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -63,6 +64,28 @@ def host_array(value: Any, what: str) -> Any:
             ".detach().cpu().numpy() for a PyTorch tensor"
         ) from error
     return cupy.asnumpy(array)
+
+
+def refuse_masked(value: Any, what: str) -> None:
+    """Raise DtypeError if elements of an array, or of one within lists, are masked out (`numpy.ma`).
+
+    NumPy's own conversions keep what is under the mask, so a masked element would be computed with like any other.
+    """
+    masked = sys.modules.get("numpy.ma")  # whoever makes such arrays has imported it
+    if masked is not None and _is_masked(value, masked, set()):
+        raise DtypeError(f"{what}: a masked array with masked elements: fill them, array.filled(0), or leave them out")
+
+
+def _is_masked(value: Any, masked: Any, seen: set[int]) -> bool:
+    if isinstance(value, masked.MaskedArray):
+        return bool(masked.is_masked(value))
+    if not isinstance(value, list | tuple) or id(value) in seen:  # a list can contain itself
+        return False
+    nested = (list, tuple, masked.MaskedArray)
+    if not any(issubclass(kind, nested) for kind in set(map(type, value))):
+        return False
+    seen.add(id(value))
+    return any(_is_masked(x, masked, seen) for x in value)
 
 
 def requires_gradient(value: Any) -> bool:

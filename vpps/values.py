@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, VppsError
-from vpps.interop import host_array, requires_gradient
+from vpps.interop import host_array, refuse_masked, requires_gradient
 
 Float32 = NDArray[np.float32]
 MAX_FLOAT32, MIN_NORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
@@ -51,8 +51,10 @@ def _is_narrow(dtype: np.dtype[Any]) -> bool:
 def as_array(value: Any, what: str) -> NDArray[Any]:
     """`value` as a NumPy array in the host's memory, wherever it was; a copy only where that is needed.
 
-    Raises DtypeError: it has no numbers, or not yet.
+    Raises DtypeError: it has no numbers, or not yet, or some are masked out.
     """
+    if type(value) is not np.ndarray:
+        refuse_masked(value, what)
     if not isinstance(value, np.ndarray | list | tuple | float | int):  # of these it is known where they are
         value = host_array(value, what)
     try:
@@ -77,6 +79,7 @@ def as_number(value: Any) -> float | None:
         return value
     if isinstance(value, bool | np.bool_):
         return None
+    refuse_masked(value, "a number")
     if isinstance(value, int | float | np.integer | np.floating):
         try:
             return float(value)
@@ -91,6 +94,8 @@ def as_index(value: Any) -> int | None:
     """`value` as an int if it is an integer scalar (Python's, NumPy's, a 0-d integer array; not a bool), else None."""
     if isinstance(value, bool | np.bool_) or (type(value) is not int and getattr(value, "ndim", 0) > 0):
         return None  # PyTorch takes a tensor of one element for an int, NumPy no such array
+    if isinstance(value, np.ndarray):
+        refuse_masked(value, "an index")
     try:
         return operator.index(value)
     except TypeError:

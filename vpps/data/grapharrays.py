@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError
+from vpps.interop import refuse_masked
 from vpps.record.levels import find_cycle, find_levels
 from vpps.record.ranges import running_sum
 
@@ -305,6 +306,7 @@ def _check_offsets(begins: NDArray[np.int64], flat: NDArray[np.int32]) -> None:
 
 
 def _array(array: ArrayLike, what: str) -> NDArray[Any]:
+    refuse_masked(array, what)
     try:
         return np.asarray(array)
     except ValueError as error:  # lists of different lengths

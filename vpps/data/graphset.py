@@ -18,6 +18,7 @@ from vpps.data.statistics import GraphStatistics
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
 from vpps.hints import read_only
+from vpps.interop import refuse_masked
 from vpps.record.ranges import ragged, running_sum
 from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
 
@@ -411,6 +412,7 @@ class GraphSet:
         self._starts, self._ends = self.arrays.vertex_offsets[:-1], self.arrays.vertex_offsets[1:]
 
     def _indices(self, graphs: ArrayLike) -> NDArray[np.int64]:
+        refuse_masked(graphs, "graphs")
         indices = np.asarray(graphs)
         if indices.dtype == np.int64 and indices.ndim == 1:
             return indices

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpps.engine.nonfinite import SQUARABLE
 from vpps.errors import DtypeError, IndexRangeError, ModelError, ShapeError
-from vpps.interop import is_on_gpu
+from vpps.interop import is_on_gpu, refuse_masked
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.state import AccumulatedGradients
 from vpps.placement.distribution import Distribution, Pool
@@ -149,7 +149,7 @@ def given_gradients(model: Model, given: Mapping[str, Any], what: str, copy: boo
 
 def _array(value: Any, shape: tuple[int, ...], where: str, copy: bool) -> Float32:
     """`value` itself where it is as it should be and no copy is asked for."""
-    good = isinstance(value, np.ndarray) and value.dtype == np.float32 and value.flags.c_contiguous
+    good = type(value) is np.ndarray and value.dtype == np.float32 and value.flags.c_contiguous
     array: Float32 = value if good and not copy else as_float32(value, where)
     if array.shape != shape:
         raise ShapeError(f"{where}: expected shape {shape}, got {array.shape}")
@@ -160,6 +160,7 @@ def _rows(
     table: Parameter, rows: Any, values: Any, where: str, copy: bool = False
 ) -> tuple[NDArray[np.int64], Float32]:
     """Rows, rising, each once: those of the same number are added up in their order."""
+    refuse_masked(rows, f"{where}: rows")
     numbers = np.asarray(rows)
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
         raise DtypeError(f"{where}: rows are ints, (n,); got shape {numbers.shape}, dtype {numbers.dtype}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
 from vpps.hints import Hinting, read_only
+from vpps.interop import refuse_masked
 from vpps.ops import OPS, Shape, size
 from vpps.text import dir_without
 from vpps.values import as_index, as_number, single_factors
@@ -406,7 +407,8 @@ def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where:
 
 
 def checked_slice(x: Any, key: slice) -> slice:
-    """The slice, if its bounds are ints, or left out, and its step is not 0. Raises ShapeError."""
+    """The slice, if its bounds are ints, or left out, and its step is not 0. Raises DtypeError, ShapeError."""
+    refuse_masked((key.start, key.stop, key.step), f"{x!r}[...]")
     try:
         key.indices(1)
     except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import GraphError
+from vpps.interop import refuse_masked
 from vpps.ops.operand import Expression
 from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
@@ -70,6 +71,9 @@ def record_map(
     """See `Graph.map`."""
     if type(cells) is not list and isinstance(cells, Mapping):  # which takes long to tell
         cells = cells_by_kind(cells, kinds)
+    given = inputs if isinstance(inputs, Mapping) else {}
+    for name, value in (("kind", kind), ("children", children), ("levels", levels), *given.items()):
+        refuse_masked(value, f"graph.map: {name}")
     trusted = levels is not None
     if trusted:
         found = record_packed(graph, cells, kind, children, inputs, state, levels, distinct, examples)

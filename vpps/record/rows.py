@@ -9,6 +9,7 @@ import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.hints import Hinting, read_only
+from vpps.interop import refuse_masked
 from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
 from vpps.record.examples import ExampleNumbers, example_numbers
 from vpps.record.ranges import Ints
@@ -126,6 +127,7 @@ class Rows(Operand, Hinting):
             if not -len(self) <= i < len(self):
                 raise IndexRangeError(f"{self!r}[{i}]: out of range, there are {len(self)} rows")
             return Expression(self.owner, int(self.ids[i]), self.shape)
+        refuse_masked(key, f"{self!r}[...]")
         which = np.asarray(key)
         if isinstance(key, list) and not key:  # NumPy takes it for floats
             which = which.astype(np.int64)

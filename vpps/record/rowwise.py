@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
+from vpps.interop import refuse_masked
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape, size
 from vpps.ops.operand import Expression, shown
@@ -307,6 +308,7 @@ def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shap
 
 def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple[Ints, Ints]:
     """Offsets of a CSR structure of n lists with so many elements, and their lengths. Raises DtypeError, ShapeError."""
+    refuse_masked(offsets, f"{where}: offsets")
     found = np.asarray(offsets)
     if found.dtype.kind not in "iu":
         raise DtypeError(f"{where}: offsets are ints, not of dtype {found.dtype}")
