@@ -19,6 +19,7 @@ import numpy as np
 
 import vpps
 import vpps.distributed
+from vpps.data import graphs_of_trees, synthetic_treebank
 from vpps.session import gradient_sum
 
 WHO = 1
@@ -41,9 +42,12 @@ class Training:
         rows = 9 if self.is_wrong and way == "model" else 8
         self.W = model.parameter("W", (rows, 8))
         precision = "bf16" if self.is_wrong and way == "precision" else "float32"
+        trees = graphs_of_trees(synthetic_treebank(n_train=2 * STEPS + 4, n_dev=1).train)
+        self.batches = trees.batches(2, world=world)
         self.handle = vpps.Handle(model, target="cpu", vps=1, world=world, pool_limit=1 << 20, precision=precision)
 
     def step(self, rows: int = 1) -> None:
+        next(self.batches)
         graph = vpps.Graph()
         states = [vpps.tanh(self.W @ graph.input(np.full(8, k))) for k in range(rows)]
         self.handle.fb(graph, vpps.sum([vpps.sum(state) for state in states]))
@@ -83,6 +87,8 @@ class Training:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "assigns" | "compares":
                 self.W.assign(np.ones(self.W.shape))
+            case "skips":
+                next(self.batches)
             case "gathers":
                 self.world.gather("this")
             case "sleeps":

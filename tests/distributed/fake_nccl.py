@@ -37,6 +37,13 @@ class NCCLError(Exception):
 class UniqueId(NamedTuple):
     number: int
 
+    def __bytes__(self) -> bytes:
+        return bytes([self.number])
+
+    @staticmethod
+    def from_bytes(data: bytes) -> UniqueId:
+        return UniqueId(*data)
+
 
 @dataclass(kw_only=True)
 class NCCLConfig:

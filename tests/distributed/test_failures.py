@@ -25,6 +25,7 @@ SAID = {
     "gathers": r"ranks do different things: rank 0 a step, rank 1 a gather.*",
     "assigns": rf"{WHO} is not like the others in its weights, at step 5: .*",
     "compares": rf"{WHO} is not like the others in its weights, after step 3: .*",
+    "skips": rf"{WHO} is not like the others in the number of mini-batches that it has drawn, at step 4: .*",
     "model": rf"{WHO} is not like the others in its model \(names, .*\), at step 1: .*",
     "precision": rf"{WHO} is not like the others in its model \(.*, precision\), at step 1: .*",
     "stopped": rf"{WHO} did not come within {TIMEOUT:g} s, while rank \d .* waited",

@@ -279,6 +279,7 @@ class GraphSet:
     def _shards(self, graphs: NDArray[np.int64], world: World) -> Iterator[GraphBatch]:
         """The parts of a mini-batch that this process computes; the order within is that of the batch."""
         shard = shards_of(self._ends.take(graphs) - self._starts.take(graphs), world.shards)
+        world.count_batch()
         for k in world.mine:
             numbers = np.flatnonzero(shard == k)
             part = self[graphs[numbers]]

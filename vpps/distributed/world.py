@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import pickle
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.config import leave_notices_to_others
+from vpps.distributed.message import packed, unpacked
 from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
@@ -79,6 +79,7 @@ class World:
         check_every: steps after which all compare their weights.
         peers: all processes, by rank.
         abandoned: loops over `batches(world=)` that were left before their end.
+        drawn: mini-batches of which `batches(world=)` has given shards to the world's thread.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class World:
         self._aside: _Aside | None = None
         self._done = threading.Event()  # what was done aside
         self._done.set()
-        self._meetings = self.abandoned = 0
+        self._meetings = self.abandoned = self.drawn = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
         self._without_nccl = ""  # why, as far as was tried
@@ -109,8 +110,11 @@ class World:
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
             self._catch()
-            told = self.gather((self.peers[0], self.shards, check_every))
-            self.peers = [peer for peer, *_ in told]
+            told = self.gather([list(self.peers[0]), self.shards, check_every])
+            try:
+                self.peers = [Peer(str(host), int(pid), tuple(map(int, cores))) for (host, pid, cores), *_ in told]
+            except (TypeError, ValueError) as error:
+                self.give_up(f"init: another rank introduces itself in another way ({error})")
             if any(more != [self.shards, check_every] for _, *more in told):
                 self.give_up("init: all ranks must have the same shards and check_every")
             self._share_cores(bind)
@@ -149,14 +153,20 @@ class World:
         self.gather(None)
 
     def gather(self, given: Any) -> list[Any]:
-        """What every rank gives, in the order of ranks; all get it. It must be possible to pickle it.
+        """What every rank gives, in the order of ranks; all get copies of it.
+
+        Args:
+            given: None, bool, int, float, str, bytes, arrays and numbers of NumPy, or lists, tuples and dicts of these.
+                Nothing that another rank sends is executed.
 
         Raises:
-            DistributedError: another rank does something else, has failed, or does not come.
+            DistributedError: `given` is something else; another rank does something else, has failed, or does not come.
         """
-        data = np.frombuffer(bytearray(pickle.dumps(given)), np.uint8)  # PyTorch wants arrays that can be written
+        data = np.frombuffer(bytearray(packed(given)), np.uint8)  # PyTorch wants arrays that can be written
         lengths = self.meet("gather", [len(data)])[:, 0]
-        return [pickle.loads(part.tobytes()) for part in self.all_gather(data, lengths)]
+        if lengths.min() < 0:
+            self.give_up(f"{self.named(int(lengths.argmin()))} announces {lengths.min()} bytes")
+        return [unpacked(part.tobytes()) for part in self.all_gather(data, lengths)]
 
     def meet(self, call: str, details: Sequence[int] = ()) -> Ints:
         """Begin something that all ranks do.
@@ -288,10 +298,13 @@ class World:
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
         """Raise: other ranks do something else, or fail."""
+        if not all(0 <= call < len(CALLS) for call in headers["call"].tolist()):
+            self.give_up("another rank sent what vpps did not write; do all ranks have the same version of vpps?")
         kinds = [CALLS[call] for call in headers["call"]]
         if "failure" in kinds:
             failed = kinds.index("failure")
-            why = bytes(headers["failure"][failed]).decode(errors="replace")
+            said = bytes(headers["failure"][failed]).decode(errors="replace")
+            why = "".join(c if c.isprintable() else " " for c in said)  # a terminal obeys what is not
             if failed != self.rank:
                 time.sleep(GRACE)
             self.give_up(f"{self.named(failed)} has failed: {why}")
@@ -338,6 +351,11 @@ class World:
         with suppress(DistributedError):  # they are gone, or have failed as well
             self.wait_aside()
             self._headers("failure", failure=why)
+
+    def count_batch(self) -> None:
+        """A mini-batch is drawn: where a rank skips a step, its shards meet those of another one. What threads that
+        fetch ahead draw is not counted, as nobody knows how far they are."""
+        self.drawn += threading.get_ident() == self._thread
 
     def fails_alike(self, why: str) -> bool:
         """Let the other ranks know that this one cannot go on, where they cannot either; whether one before it fails

@@ -305,25 +305,34 @@ class DataParallel(Halves):
         kept = bool(accumulate or self._store.accumulated)
         kind = int(accumulate) + 2 * bool(shards) + 4 * kept
         number = self.model.step + 1
-        add_up = partial(self._add_up, shards, found, number, kind, self._digest(), pieces=not kept)
+        alike = number, kind, self._digest(), self._world.drawn
+        add_up = partial(self._add_up, shards, found, alike, pieces=not kept)
         rule = copy.copy(self.optimizer)
         rule.groups = {pattern: dict(values) for pattern, values in rule.groups.items()}
         self._step = BegunStep(shards, accumulate, number, (rule, self.clip_norm), self._world.aside(add_up))
         self.model._step += not accumulate
 
     def _add_up(
-        self, shards: Sequence[Shard], found: Callable[[], list[Sums]], step: int, kind: int, digest: int, pieces: bool
+        self,
+        shards: Sequence[Shard],
+        found: Callable[[], list[Sums]],
+        alike: tuple[int, int, int, int],
+        pieces: bool,
     ) -> Sums:
-        """The sums over all shards of all ranks."""
+        """The sums over all shards of all ranks.
+
+        Args:
+            alike: step, kind, digest and drawn, as `GradientSum.agree` takes them.
+        """
         assert self._sum is not None
         assert self._world is not None
         with self._telling():
             sums, machine = found(), self._engine.machine
-            if self._sum.agree(sums, step, kind, digest, machine.gpu, self._n_new()):
+            if self._sum.agree(sums, *alike, machine.gpu, self._n_new()):
                 self._take_over()
                 if shards:
                     sums, machine = self._again(shards), self._engine.machine
-                self._sum.agree(sums, step, kind, digest, machine.gpu, 0)
+                self._sum.agree(sums, *alike, machine.gpu, 0)
             if shards and not self._sum.any_gradient:
                 raise NoGradientError(
                     "the loss depends on no trainable parameter, in no shard of any rank, so there is nothing to "

@@ -29,7 +29,7 @@ from vpps.placement.distribution import Distribution
 from vpps.values import Float32
 
 LIKE = ("its model (names, shapes, what is trainable, precision)", "the number of its step", "what it calls",
-        "its number of shards", "its weights")  # fmt: skip
+        "its number of shards", "its weights", "the number of mini-batches that it has drawn")  # fmt: skip
 """What ranks tell each other before a step, in which they must agree."""
 
 
@@ -98,7 +98,9 @@ class GradientSum:
         self._gpus: list[int] = []  # numbers of all ranks' GPUs
         self.any_gradient = False
 
-    def agree(self, shards: Sequence[Sums], step: int, kind: int, digest: int, gpu: bytes, n_new: int) -> bool:
+    def agree(
+        self, shards: Sequence[Sums], step: int, kind: int, digest: int, drawn: int, gpu: bytes, n_new: int
+    ) -> bool:
         """Begin a step.
 
         Args:
@@ -106,6 +108,7 @@ class GradientSum:
             step: number of the update that they are for.
             kind: of call, an int that must be the same on all ranks.
             digest: of the weights, or 0.
+            drawn: mini-batches that this rank has drawn: shards are of the latest one.
             gpu: identity of the GPU that the pool is on, or b"".
             n_new: cells that this rank has met first in this step.
 
@@ -122,11 +125,12 @@ class GradientSum:
         has_any = any(shard.piece is not None or shard.gradients for shard in shards)
         rows = [one for of_table in self._rows(shards) for one in of_table]
         lengths = [sum(len(one.rows) for one in rows), sum(one.values.size for one in rows)]
-        mine = [self._buffer.digest, step, kind, len(shards), digest, layout, gpu_number(gpu), n_new, has_any, *lengths]
+        alike = [self._buffer.digest, step, kind, len(shards), digest, drawn]
+        mine = [*alike, layout, gpu_number(gpu), n_new, has_any, *lengths]
         found = self._world.meet("step", mine)
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
             self._world.check_alike(values, f"{what}, at step {step}")
-        layouts_of_ranks, self._gpus, new, gradients, *lengths_of_ranks = found.T[len(LIKE) : len(mine)].tolist()
+        layouts_of_ranks, self._gpus, new, gradients, *lengths_of_ranks = found.T[len(alike) : len(mine)].tolist()
         self._lengths = lengths_of_ranks
         self._alike = bool(layout) and set(layouts_of_ranks) == {layout}
         self.any_gradient = any(gradients)
@@ -268,6 +272,8 @@ class GradientSum:
             ends = [(i + m, v + m * floats) for (i, v), m in zip(begins, counts, strict=True)]
             spans = list(zip(begins, ends, strict=True))
             numbers = np.concatenate([ints[r][i:j] for r, ((i, _), (j, _)) in enumerate(spans)])
+            if len(numbers) and not (numbers.min() >= 0 and numbers.max() < table.shape[0]):
+                self._world.give_up(f"another rank sent gradients of rows that table {table.name!r} does not have")
             if len(tables) == 1:  # there is nothing between those of one rank and the next
                 rows = self._values[: len(numbers) * floats]
             else:

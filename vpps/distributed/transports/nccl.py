@@ -84,7 +84,8 @@ class NcclTransport(Transport):
             gather: gives what every rank has given, in their order.
             timeout: seconds that it may take.
         """
-        unique_id, why = gather(self._tried(self._nccl.get_unique_id) if self.rank == 0 else (None, ""))[0]
+        own_id = self._tried(lambda: bytes(self._nccl.get_unique_id())) if self.rank == 0 else (None, "")
+        unique_id, why = gather(own_id)[0]
         if not why:
             why = self._tried(self._join, unique_id, timeout)[1]
         why = next((f"rank {r}: {said}" for r, said in enumerate(gather(why)) if said), "")
@@ -101,9 +102,9 @@ class NcclTransport(Transport):
         except Unanswered as missing:
             return None, missing.cause or "NCCL has not connected all ranks in time"
 
-    def _join(self, unique_id: Any, timeout: float) -> None:
+    def _join(self, unique_id: bytes, timeout: float) -> None:
         config = self._nccl.NCCLConfig(blocking=False)
-        self._comm.initialize(self.size, self.rank, unique_id, config)
+        self._comm.initialize(self.size, self.rank, self._nccl.UniqueId.from_bytes(unique_id), config)
         self._wait(lambda: True, timeout)
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
