@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -19,8 +20,10 @@ from typing import BinaryIO
 
 _log = logging.getLogger(__name__)
 
-SCRATCH = "build-"  # prefix of folders to work in
+SCRATCH = "vpps-build-"  # prefix of folders to work in
 LOCK = ".lock"
+_OUR_SCRATCH = re.compile(re.escape(SCRATCH) + "[0-9a-f]{16}")
+_OUR_LOCK = re.compile("([a-z]+-)?[0-9a-f]{32}" + re.escape(LOCK))  # of a key (kernel/cache); else a user's file
 PATIENCE = 300.0  # seconds to wait for a lock; the longest compilations take a quarter of that, on a busy machine
 PAUSE = 0.02  # seconds between attempts
 YOUNG = 60.0  # seconds in which what has no lock may still get one
@@ -136,16 +139,16 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove locks and scratch folders that killed processes left in a folder."""
+    """Remove locks and scratch folders that killed processes left in a folder, where others may keep files, too."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
     for name in names:
         path = folder / name
-        if name.startswith(SCRATCH) and is_left(path, path / LOCK):
+        if _OUR_SCRATCH.fullmatch(name) and is_left(path, path / LOCK):
             _remove_folder(path)
-        elif name.endswith(LOCK) and name != LOCK:
+        elif _OUR_LOCK.fullmatch(name) and not path.lstat().st_size:
             _remove_lock(path)
 
 

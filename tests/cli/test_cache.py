@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.caches import cache_with_kernels
-from tests.kernel.cache.builders import copy
+from tests.kernel.cache.builders import copy, key_named, name_of
+from tests.kernel.cache.test_eviction import theirs_in
 from tests.nvrtc import needs_nvrtc
 from vpps.cli import inspect
 from vpps.cli.cache import app
@@ -26,6 +27,7 @@ from vpps.tuning.database import Key, Tuned, TuningDatabase
 
 pytestmark = pytest.mark.host
 
+CHOICE = f"tuning/{'0' * 32}.json"
 MAIN = [sys.executable, "-c", "from vpps.cli.cache import main; main()"]
 
 
@@ -36,12 +38,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VPPS_CACHE_DIR", str(folder))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    cached("new", ".so", "source", copy, label=Label("cpu kernel", "avx2", "g++ 12"))
-    old = cached("old", ".cubin", "source", copy, ".cu", Label("cubin", "sm_90", "NVRTC 13"))
+    cached(key_named("new"), ".so", "source", copy, label=Label("cpu kernel", "avx2", "g++ 12"))
+    old = cached(key_named("old"), ".cubin", "source", copy, ".cu", Label("cubin", "sm_90", "NVRTC 13"))
     os.utime(old.with_suffix(".json"), (0, time.time() - 40 * 86400))
-    cached("bad", ".so", "source", copy, label=Label("tails", "2 programs")).write_bytes(b"binary of Source")
+    cached(key_named("bad"), ".so", "source", copy, label=Label("tails", "2 programs")).write_bytes(b"binary of Source")
     (folder / "tuning").mkdir(mode=0o700)
-    (folder / "tuning/choice.json").write_text("{}")
+    (folder / CHOICE).write_text('{"format": 0}')
     return folder
 
 
@@ -50,7 +52,7 @@ def run(*arguments: str) -> Result:
 
 
 def keys(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "kernels").iterdir())
+    return sorted(name_of(path.name) for path in (folder / "kernels").iterdir())
 
 
 def test_works_as_a_command_in_a_pipe(folder: Path) -> None:
@@ -59,29 +61,30 @@ def test_works_as_a_command_in_a_pipe(folder: Path) -> None:
     assert "\x1b" not in done.stdout
     header, *lines = done.stdout.splitlines()
     assert header.split() == "key kind made for compiler size made last used".split()
-    assert [line.split()[0] for line in lines] == ["bad", "new", "old"]
+    assert [name_of(line.split()[0]) for line in lines] == ["bad", "new", "old"]
 
 
 class TestList:
     def test_tells_what_entries_are(self, folder: Path) -> None:
-        lines = {line.split()[0]: line for line in run("list").stdout.splitlines()}
+        lines = {name_of(line.split()[0]): line for line in run("list").stdout.splitlines()[1:]}
         for word in ("cpu kernel", "avx2", "g++ 12", " B"):
             assert word in lines["new"]
         assert "40 d" in lines["old"]
-        assert "damaged: bad.so has other contents" in lines["bad"]
+        assert f"damaged: {key_named('bad')}.so has other" in lines["bad"]
 
     def test_as_json(self, folder: Path) -> None:
-        found = {item["key"]: item for item in json.loads(run("list", "--json").stdout)}
+        found = {name_of(item["key"]): item for item in json.loads(run("list", "--json").stdout)}
         assert found["old"]["kind"] == "cubin"
         assert found["old"]["made_for"] == "sm_90"
         assert found["new"]["damage"] is None
         assert Path(found["new"]["path"]).read_bytes() == b"binary of source"
-        assert found["new"]["bytes"] == sum(path.stat().st_size for path in (folder / "kernels/new").iterdir())
+        assert found["new"]["bytes"] == sum(path.stat().st_size for path in Path(found["new"]["path"]).parent.iterdir())
         assert "other contents" in found["bad"]["damage"]
 
     def test_of_a_record_that_cannot_be_read(self, folder: Path) -> None:
-        (folder / "kernels/new/new.json").write_text("{")
-        (new,) = [item for item in json.loads(run("list", "--json").stdout) if item["key"] == "new"]
+        key = key_named("new")
+        (folder / f"kernels/{key}/{key}.json").write_text('{"format": 1')
+        (new,) = [item for item in json.loads(run("list", "--json").stdout) if item["key"] == key]
         assert (new["kind"], new["damage"]) == ("unknown", "its record is illegible")
 
     def test_of_nothing(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,14 +104,14 @@ class TestListOfChoices:
         assert headings.split() == "device for vertices ms/batch configuration gain by when vpps".split()
         for word in ("cpu: Some, 2 cores", "training", " 100 ", "250.000", "vps 1", "1.50x the default", "2026-11-22"):
             assert word in line
-        assert damaged.startswith(f"{folder / 'tuning/choice.json'}: damaged, or of another version")
+        assert damaged.startswith(f"{folder / CHOICE}: damaged, or of another version")
         (found,) = json.loads(run("list", "--tuning", "--json").stdout)
         assert (found["configuration"], found["seconds"], found["path"]) == (
             tuned.configuration.as_json(), 0.25, str(path),
         )  # fmt: skip
 
     def test_of_none(self, folder: Path) -> None:
-        (folder / "tuning/choice.json").unlink()
+        (folder / CHOICE).unlink()
         assert run("list", "--tuning").stdout == f"no measured choices in {folder}\n"
         assert run("list", "--tuning", "--json").stdout == "[]\n"
 
@@ -171,7 +174,7 @@ class TestClear:
         done = run("clear", *options)
         assert done.stdout.startswith(f"removed {3 - len(left)} of 3 entries, ")
         assert keys(folder) == left
-        assert (folder / "tuning/choice.json").is_file()
+        assert (folder / CHOICE).is_file()
 
     def test_removes_measured_choices_when_asked(self, folder: Path) -> None:
         assert run("clear", "--tuning").stdout.endswith("; files of measured choices: 1\n")
@@ -180,7 +183,7 @@ class TestClear:
     def test_says_that_measured_choices_stay(self, folder: Path) -> None:
         kept = "; files of measured choices that are kept: 1 (--tuning removes them, too)\n"
         assert run("clear").stdout.endswith(kept)
-        (folder / "tuning/choice.json").unlink()
+        (folder / CHOICE).unlink()
         assert "choices" not in run("clear").stdout
 
     def test_removes_nothing_but_measured_choices(self, folder: Path) -> None:
@@ -193,10 +196,20 @@ class TestClear:
         assert "leave one of them out" in wrong.stderr
 
     def test_removes_what_killed_processes_left(self, folder: Path) -> None:
-        (folder / "kernels/build-x").mkdir()
-        os.utime(folder / "kernels/build-x", (0, 0))
+        left = folder / f"kernels/vpps-build-{7:016x}"
+        left.mkdir()
+        os.utime(left, (0, 0))
         run("clear")
         assert keys(folder) == []
+
+    def test_leaves_what_vpps_did_not_make(self, folder: Path) -> None:
+        choices = [folder / "tuning" / name for name in ("gemm.json", f"{'1' * 32}.json", f"x{'1' * 32}.lock")]
+        for path in choices:
+            path.write_text("[]")
+        theirs = theirs_in(folder / "kernels")
+        assert run("clear", "--tuning").stdout.startswith("removed 3 of 3 entries")
+        assert all(path.exists() for path in (*theirs, *choices))
+        assert json.loads(run("stat", "--json").stdout)["entries"] == 0
 
     def test_leaves_alone_what_cannot_be_trusted(self, folder: Path) -> None:
         folder.chmod(0o777)
@@ -241,7 +254,9 @@ class TestWarm:
     def test_compiles_for_a_gpu_that_is_not_there(self, folder: Path, compiler: None) -> None:
         done = run("warm", "tree-fc", "--hidden", "8", "--target", "cuda", "--arch", "sm_90", "--vps", "2")
         assert done.exit_code == 0, done.output
-        (cubin,) = [i for i in json.loads(run("list", "--json").stdout) if i["kind"] == "cubin" and i["key"] != "old"]
+        (cubin,) = [
+            i for i in json.loads(run("list", "--json").stdout) if i["kind"] == "cubin" and i["key"] != key_named("old")
+        ]
         assert cubin["made_for"].startswith("sm_90")
         assert Path(cubin["path"]).read_bytes()[:4] == b"\x7fELF"
 
@@ -289,7 +304,7 @@ def test_lists_what_was_learned_of_batches(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < found["lower_bound"] <= found["batches"]
     assert {"LatticeGRU.character", "LatticeGRU.word"} <= set(found["cells"])
     assert run("list", "--tuning").stdout.startswith("machine for batches of")
-    Path(found["path"]).write_text("{}")
+    Path(found["path"]).write_text('{"format": 0}')
     assert "damaged, or of another version" in run("list", "--tuning").stdout
 
 

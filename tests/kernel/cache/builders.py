@@ -29,3 +29,13 @@ def names(folder: Path) -> list[str]:
 def suffixes(folder: Path) -> list[str]:
     """Of all files of a cache."""
     return sorted(Path(name).suffix for name in names(folder))
+
+
+def key_named(name: str) -> str:
+    """A key that tells its name."""
+    return name.encode().hex().ljust(32, "0")
+
+
+def name_of(key: str) -> str:
+    """Of a key that tells it."""
+    return bytes.fromhex(key).rstrip(b"\0").decode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.cache.builders import copy, names, refuse
+from tests.kernel.cache.builders import copy, key_named, name_of, names, refuse
 from vpps.errors import CompileError
 from vpps.kernel.cache import cached, eviction, read_binary
 
@@ -19,7 +19,7 @@ KILO = "x" * 1000  # of source: an entry takes this twice, and its record
 
 def store(key: str, hours: float = 0.0) -> Path:
     """An entry of more than 2000 bytes that was last used so many hours ago."""
-    binary = cached(key, ".so", KILO, copy)
+    binary = cached(key_named(key), ".so", KILO, copy)
     if hours:
         moment = time.time() - 3600 * hours
         os.utime(binary.with_suffix(".json"), (moment, moment))
@@ -27,7 +27,7 @@ def store(key: str, hours: float = 0.0) -> Path:
 
 
 def keys(folder: Path) -> list[str]:
-    return sorted(Path(name).stem for name in names(folder) if name.endswith(".so"))
+    return sorted(name_of(Path(name).stem) for name in names(folder) if name.endswith(".so"))
 
 
 class TestLimit:
@@ -71,12 +71,12 @@ class TestEviction:
         assert keys(folder) == ["fourth", "new"]
 
     def test_knows_when_an_entry_was_used(self, folder: Path) -> None:
-        cached("first", ".so", KILO, refuse)
+        cached(key_named("first"), ".so", KILO, refuse)
         store("new")
         assert keys(folder) == ["first", "new"]
 
     def test_knows_when_an_entry_was_loaded(self, folder: Path) -> None:
-        read_binary(cached("first", ".so", KILO, refuse))
+        read_binary(cached(key_named("first"), ".so", KILO, refuse))
         store("new")
         assert keys(folder) == ["first", "new"]
 
@@ -85,7 +85,7 @@ class TestEviction:
     ) -> None:
         """Another process may be about to load it."""
         monkeypatch.setenv("VPPS_CACHE_SIZE", "1")
-        cached("second", ".so", KILO, refuse)
+        cached(key_named("second"), ".so", KILO, refuse)
         store("new")
         assert keys(folder) == ["new", "second"]
 
@@ -102,13 +102,14 @@ class TestEviction:
         assert (folder / "tuning/tree-lstm.json").is_file()
 
     def test_takes_what_is_damaged_when_its_turn_comes(self, folder: Path) -> None:
-        (folder / "kernels/first/first.json").unlink()
-        os.utime(folder / "kernels/first", (0, 0))
+        first = folder / "kernels" / key_named("first")
+        (first / f"{first.name}.json").write_text('{\n "format": 1, "key')
+        os.utime(first / f"{first.name}.json", (0, 0))
         store("new")
         assert keys(folder) == ["fourth", "new"]
 
     def test_does_no_harm_to_what_is_found_and_evicted_at_once(self, folder: Path) -> None:
-        binary = cached("third", ".so", KILO, copy)
+        binary = cached(key_named("third"), ".so", KILO, copy)
         os.utime(binary.with_suffix(".json"), (0, 0))
         store("new")
         assert not binary.exists()
@@ -129,12 +130,12 @@ class TestLeftovers:
     def test_of_killed_processes_go(self, folder: Path, temporary: Path) -> None:
         store("old")
         left = [
-            self.leave(folder / "kernels", "build-abc", 100),
-            self.leave(temporary / f"vpps-{os.getuid()}", "build-x", 100),
+            self.leave(folder / "kernels", f"vpps-build-{7:016x}", 100),
+            self.leave(temporary / f"vpps-{os.getuid()}", f"vpps-build-{8:016x}", 100),
         ]
         (left[0] / ".lock").unlink()
         os.utime(left[0], (0, 0))
-        lock = folder / "kernels/some.lock"
+        lock = folder / "kernels" / (key_named("some") + ".lock")
         lock.touch()
         os.utime(lock, (0, 0))
         store("new")
@@ -145,8 +146,11 @@ class TestLeftovers:
         import fcntl
 
         store("old")
-        left = [self.leave(folder / "kernels", "build-locked", 100), self.leave(folder / "kernels", "build-young", 1)]
-        lock = folder / "kernels/some.lock"
+        left = [
+            self.leave(folder / "kernels", f"vpps-build-{7:016x}", 100),
+            self.leave(folder / "kernels", f"vpps-build-{8:016x}", 1),
+        ]
+        lock = folder / "kernels" / (key_named("some") + ".lock")
         lock.touch()
         os.utime(lock, (0, 0))
         with (left[0] / ".lock").open("r+") as one, lock.open("r+") as other:
@@ -156,3 +160,31 @@ class TestLeftovers:
             assert all(path.exists() for path in (*left, lock))
         store("newer")
         assert [path.exists() for path in (*left, lock)] == [False, True, False]
+
+    def test_of_others_stay(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """VPPS_CACHE_DIR names a folder of a project, which has a folder of this name anyway."""
+        store("old", 5)
+        theirs = theirs_in(folder / "kernels")
+        monkeypatch.setenv("VPPS_CACHE_SIZE", "1")
+        store("new")
+        assert keys(folder) == ["new"]
+        assert all(path.exists() for path in theirs)
+
+
+def theirs_in(kernels: Path) -> list[Path]:
+    """What vpps did not make, untouched for long."""
+    digest, other, third = "0123456789abcdef" * 2, "f" * 32, "e" * 32
+    texts = {
+        "gemm/gemm.cu": "years of work", "Makefile": "all:", "Cargo.lock": "lock", "uv.lock": "", "build-release/a.o": "",
+        "build-0123456789abcdef/a.o": "", "vpps-build-notes/a.txt": "", f"{digest}.lock": "held by others",
+        f"{digest}/data.bin": "", f"{other}/{other}.json": '{"of": "others"}', f"{third}": "a file",
+        f"{'d' * 32}/{'d' * 32}.json": '{\n "format": 1}', f"{'d' * 32}/notes.txt": "mine",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (kernels / name).parent.mkdir(parents=True, exist_ok=True)
+        (kernels / name).write_text(text)
+    (kernels / ("c" * 32)).symlink_to(kernels / "gemm")
+    for path in [*kernels.rglob("*")]:
+        if path.name not in (f"{key_named('old')}.json", key_named("old")):
+            os.utime(path, (0, 0), follow_symlinks=False)
+    return [kernels / name for name in (*texts, "c" * 32)]

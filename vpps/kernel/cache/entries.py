@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from vpps.kernel.cache import places
 
 FORMAT = 1  # of records; those of another one are not read
 RECORD = ".json"
-_KEY = re.compile(r"[0-9A-Za-z_-]+")
+_KEY = re.compile("[0-9a-f]{32}")  # of `key_of`
 _ATTEMPTS = 5  # to put an entry in its place, where other processes put theirs
 
 # Files that were compared with their digests, and how they looked on the disk then: once per process is enough.
@@ -250,15 +249,9 @@ def discard(folder: Path) -> bool:
 
 
 def folders(place: Path) -> Iterator[Path]:
-    """What holds an entry, or should."""
-    try:
-        with os.scandir(place) as found:
-            names = [item.name for item in found]
-    except OSError:
-        return
-    for name in names:
-        if _KEY.fullmatch(name) and not name.startswith(locks.SCRATCH):
-            yield place / name
+    """Those that may hold an entry; `usage` tells whether they do."""
+    with contextlib.suppress(OSError):
+        yield from [place / name for name in os.listdir(place) if _KEY.fullmatch(name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +264,18 @@ class Usage:
 
 
 def usage(folder: Path) -> Usage | None:
-    """What a folder takes; None if it is gone."""
+    """The size of an entry; None if it is gone, or something that vpps did not make: a folder `kernels` within
+    VPPS_CACHE_DIR may be somebody else's, too."""
+    record = folder.name + RECORD
     try:
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode):
-            return Usage(folder, status.st_size, status.st_mtime)
         with os.scandir(folder) as files:
             states = {file.name: file.stat(follow_symlinks=False) for file in files}
+        is_ours = not folder.is_symlink() and all(name.startswith(f"{folder.name}.") for name in states)
+        if not is_ours or record not in states or not places.is_record(folder / record):
+            return None
     except OSError:
         return None
-    record = states.get(folder.name + RECORD)
-    return Usage(folder, sum(s.st_size for s in states.values()), (record or status).st_mtime)
+    return Usage(folder, sum(s.st_size for s in states.values()), states[record].st_mtime)
 
 
 def _record_of(folder: Path) -> Path:

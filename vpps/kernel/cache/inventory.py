@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from vpps.kernel.cache import entries, eviction, places
 from vpps.kernel.cache.entries import DamagedError, Record, Usage
 
 TUNING = "tuning"  # folder of choices that were measured, beside the entries
+_CHOICE = re.compile(r"([a-z]+-)?[0-9a-f]{32}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def items() -> Iterator[Item]:
 
 def keys() -> set[str]:
     """Keys of all entries, sound or not."""
-    return {folder.name for place in places.usable(create=False) for folder in entries.folders(place)}
+    found = (folder for place in places.usable(create=False) for folder in entries.folders(place))
+    return {folder.name for folder in found if entries.usage(folder) is not None}
 
 
 def _item(folder: Path) -> Item | None:
@@ -107,7 +110,7 @@ def tuning() -> list[Path]:
     if places.why_refused(folder.parent) or places.why_refused(folder):
         return []
     with contextlib.suppress(OSError):
-        return sorted(path for path in folder.glob("*.json") if path.is_file())
+        return sorted(path for path in folder.glob("*.json") if _CHOICE.fullmatch(path.name) and places.is_record(path))
     return []
 
 

@@ -198,6 +198,12 @@ def why_planted(status: os.stat_result) -> str | None:
     return None
 
 
+def is_record(path: Path) -> bool:
+    """Whether a file begins as vpps's records do: with their format. Raises OSError: it cannot be read."""
+    with path.open("rb") as file:
+        return b'{"format":' in file.read(16).replace(b"\n ", b"")
+
+
 def _missing(directory: Path) -> list[Path]:
     """The directories above one that are not there, the nearest first."""
     return [path for path in directory.parents if not os.path.exists(path)]
