@@ -11,7 +11,7 @@ from vpps.ops import OPS, Form
 # Functions whose form would put them elsewhere, or that are no op.
 HEADINGS = {
     "Element by element": ("clamp", "eq", "where"),
-    "Reductions": ("min",),
+    "Reductions": ("min", "norm"),
     "Products, distances": ("dot", "cosine", "squared_distance", "bilinear"),
     "Parts": ("pick", "split", "stack"),
     "Lists": ("each",),

@@ -39,6 +39,7 @@ UNARY: dict[str, Op] = {
     "argmax": lambda x: vpps.argmax(x) * vpps.sum(x),
     "pick": lambda x: vpps.pick(x, x.shape[0] // 2),
     "hinge": lambda x: vpps.hinge(x, x.shape[0] // 3, 0.8),
+    "norm": vpps.norm,
     "softmax": vpps.softmax,
     "log_softmax": vpps.log_softmax,
     "sum": vpps.sum,

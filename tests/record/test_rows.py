@@ -49,6 +49,7 @@ ROW_WISE: dict[str, Callable[[World, Any, Any, Any], Any]] = {
     "constants": lambda w, a, b, k: vpps.clamp(vpps.leaky_relu(vpps.elu(a, 0.5), 0.1), -0.5, 0.5),
     "unclamped": lambda w, a, b, k: vpps.clamp(a) + vpps.dropout(b, 0.0),
     "pairs": lambda w, a, b, k: vpps.dot(a, b) + vpps.mse(a, w.p) + vpps.cosine(a, w.one),
+    "norms": lambda w, a, b, k: vpps.norm(a) * b + vpps.norm(vpps.reshape(a, (2, 3))) + abs(vpps.norm(b)),
     "softmax": lambda w, a, b, k: vpps.softmax(a) * vpps.log_softmax(b) + vpps.layer_norm(a),
     "scalars": lambda w, a, b, k: vpps.logsumexp(a) * b,
     "concat": lambda w, a, b, k: vpps.concat([a, w.one, b, w.q]),

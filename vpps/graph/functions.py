@@ -8,7 +8,7 @@ from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.derive import Label, One, Value, as_constant
-from vpps.graph.primitives import dot, exp, log, maximum, minimum, stop_gradient
+from vpps.graph.primitives import dot, exp, log, maximum, minimum, sqrt, stop_gradient
 from vpps.hints import hinted
 from vpps.model.model import Parameter
 from vpps.ops import size
@@ -17,7 +17,7 @@ from vpps.record.cell import Cell, R
 from vpps.record.rows import Rows
 from vpps.record.rowwise import reduce_rows
 from vpps.record.trace import CellTrace
-from vpps.values import MAX_FLOAT32, as_index, as_items, as_number, check_callable
+from vpps.values import MAX_FLOAT32, MIN_NORMAL, as_index, as_items, as_number, check_callable
 
 __all__ = [
     "bilinear",
@@ -32,6 +32,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "norm",
     "reshape",
     "softmax",
     "split",
@@ -375,6 +376,33 @@ LIST_CELLS: dict[str, Cell[Any]] = {
 }
 for _name, _cell in LIST_CELLS.items():
     _cell.name = _name
+
+
+@overload
+def norm(x: One) -> Expression: ...
+@overload
+def norm(x: Rows) -> Rows: ...
+def norm(x: Value) -> Any:
+    """Euclidean norm of all elements, a scalar; of rows, that of each. It is exact for large and small elements, whose
+    squares float32 cannot hold, and its gradient at 0 is 0, where that of `sqrt(sum(x ** 2))` is NaN.
+    """
+    x = record("copy", [x]) if isinstance(x, Parameter) else x
+    of_graph = isinstance(x, Rows) or (isinstance(x, Expression) and not isinstance(x.owner, CellTrace))
+    return _NORM(x) if of_graph else _norm(x)
+
+
+def _norm(x: Value) -> Expression:
+    size = record("abs", [x])
+    if not size.shape:
+        return size
+    largest = clamp(stop_gradient(record("max", [reshape(size, -1)])), MIN_NORMAL, MAX_FLOAT32)
+    total = record("sum", [record("square", [x / largest])])
+    is_zero = eq(total, 0)  # not total > 0, which is false for NaN
+    return cast(Expression, where(is_zero, 0, largest * sqrt(where(is_zero, 1, total))))
+
+
+_NORM = Cell(_norm)
+_NORM.name = "norm"
 
 
 @overload

@@ -142,6 +142,9 @@ class Operand:
     def __neg__(self) -> Expression:
         return record("neg", [self])
 
+    def __abs__(self) -> Expression:
+        return record("abs", [self])
+
     @_operator
     def __matmul__(self, other: Any) -> Expression:
         return record("affine", [self, other])
