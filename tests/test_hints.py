@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import pickle
 import re
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import vpps
 import vpps.data
-from vpps.hints import ARGUMENTS, HINTS, hinted
+from vpps import habits, hints
+from vpps.hints import ARGUMENTS, HINTS, VALUES, hinted
 from vpps.nn import Linear
 
 pytestmark = pytest.mark.host
@@ -36,6 +41,7 @@ def owners() -> dict[str, object]:
         "Rows": graph.rows(np.ones((3, 2))),
         "Optimizer": vpps.Adam(0.1),
         "Adam": vpps.AdamW(0.1),
+        "Graph": graph,
         "Handle": object.__new__(vpps.Handle),  # without threads; there is nothing to close
     }
 
@@ -54,15 +60,213 @@ def test_habits_of_other_libraries_get_a_hint_and_raise_nothing_else(owner: str)
 def test_what_hints_name_exists() -> None:
     there = owners()
     there |= {"graph": vpps.Graph(), "handle": vpps.Handle, "model": there["Model"], "p": there["Parameter"]}
-    there |= {"x": vpps.Expression, "layer": there["Layer"]}
-    for hint in set(HINTS.values()):
-        for owner, name in re.findall(r"\b(vpps|graph|handle|model|p|x|layer)\.(\w+)", hint):
-            assert hasattr(there[owner], name), hint
+    there |= {"x": vpps.Expression, "layer": there["Layer"], "lstm": vpps.nn.LSTM, "optimizer": there["Optimizer"]}
+    for hint in {*HINTS.values(), *ARGUMENTS.values(), *VALUES.values()}:
+        for owner, path in re.findall(r"\b(vpps|graph|handle|model|p|x|layer|lstm|optimizer)((?:\.\w+)+)", hint):
+            found = there[owner]
+            for name in path.split(".")[1:]:
+                assert isinstance(found, property) or hasattr(found, name), hint
+                found = getattr(found, name, found)
+
+
+def test_a_name_has_one_hint() -> None:
+    for table in (habits.NAMES + "\n[vpps vpps.nn Expression]" + hints.FORMULAS, habits.ARGUMENTS, habits.OPTIONS):
+        keys: list[tuple[str, str]] = []
+        for block in re.split(r"^\[", table, flags=re.MULTILINE)[1:]:
+            owners, _, lines = block.partition("]")
+            names = [name for line in lines.strip().splitlines() for name in line.partition(": ")[0].split()]
+            keys += itertools.product(owners.split(), names)
+        assert [key for key, n in Counter(keys).items() if n > 1] == []
+
+
+def logistic(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+X, Y = np.array([-1.7, 0.3, 0.9, 6.4]), np.array([0.6, 0.2, 1.1, 0.7])
+A, B = np.arange(12.0).reshape(4, 3) / 7 - 0.6, np.arange(12.0)[::-1].reshape(4, 3) / 5 + 0.1
+I = 2
+
+
+def softmax(x: Any) -> Any:
+    return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+
+
+def huber(d: Any) -> Any:
+    return np.where(d < 1, d * d / 2, d - 0.5).mean()
+
+
+def cross_entropy(x: Any) -> Any:
+    return -np.log(softmax(x)[I])
+
+
+# By one of the names: what the formula is in NumPy, of x alone where it depends on nothing else.
+TRUTH: dict[str, Callable[..., Any]] = {
+    "logistic": lambda x, y: logistic(x),
+    "rectify": lambda x, y: np.maximum(x, 0),
+    "swish": lambda x, y: x * logistic(x),
+    "cmult": lambda x, y: x * y,
+    "cdiv": lambda x, y: x / y,
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "neg": lambda x, y: -x,
+    "not_equal": lambda x, y: 1.0 * (x != y),
+    "logical_and": lambda x, y: x * y,
+    "logical_or": np.maximum,
+    "logical_not": lambda x, y: 1.0 * (x == 0),
+    "sign": lambda x, y: np.sign(x),
+    "esum": lambda x, y: x + y,
+    "average": lambda x, y: (x + y) / 2,
+    "emax": np.maximum,
+    "bmax": np.maximum,
+    "bmin": np.minimum,
+    "sum_elems": lambda x, y: x.sum(),
+    "mean_elems": lambda x, y: x.mean(),
+    "reduce_max": lambda x, y: x.max(),
+    "reduce_min": lambda x, y: x.min(),
+    "sum_dim": lambda x, y: A.sum(axis=0),
+    "mean_dim": lambda x, y: A.mean(axis=0),
+    "max_dim": lambda x, y: A.max(axis=0),
+    "min_dim": lambda x, y: A.min(axis=0),
+    "var": lambda x, y: x.var(),
+    "std": lambda x, y: x.std(),
+    "squared_norm": lambda x, y: x @ x,
+    "l2_norm": lambda x, y: np.linalg.norm(x),
+    "normalize": lambda x, y: x / np.linalg.norm(x),
+    "dot_product": lambda x, y: x @ y,
+    "trace_of_product": lambda x, y: (A * B).sum(),
+    "l1_distance": lambda x, y: abs(x - y).sum(),
+    "dist": lambda x, y: np.linalg.norm(x - y),
+    "cosine_similarity": lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y),
+    "mse_loss": lambda x, y: ((x - y) ** 2).mean(),
+    "l1_loss": lambda x, y: abs(x - y).mean(),
+    "huber_loss": lambda x, y: huber(abs(x - y)),
+    "poisson_loss": lambda x, y: (np.exp(x) - y * x).mean(),
+    "binary_log_loss": lambda x, y: -(y * np.log(logistic(x)) + (1 - y) * np.log(1 - logistic(x))).mean(),
+    "pairwise_rank_loss": lambda x, y: np.maximum(1 - x + y, 0),
+    "soft_margin_loss": lambda x, y: np.log(1 + np.exp(-y * x)).mean(),
+    "pickneglogsoftmax": lambda x, y: cross_entropy(x),
+    "multi_margin_loss": lambda x, y: np.maximum(1 - x[I] + np.delete(x, I), 0).sum() / 4,
+    "cube": lambda x, y: x**3,
+    "rsqrt": lambda x, y: abs(x) ** -0.5,
+    "reciprocal": lambda x, y: 1 / x,
+    "exp2": lambda x, y: 2**x,
+    "log2": lambda x, y: np.log2(abs(x)),
+    "log10": lambda x, y: np.log10(abs(x)),
+    "expm1": lambda x, y: np.expm1(x),
+    "log1p": lambda x, y: np.log1p(abs(x)),
+    "logit": lambda x, y: np.log(x / (1 - x)),
+    "logaddexp": np.logaddexp,
+    "tan": lambda x, y: np.tan(x),
+    "cosh": lambda x, y: np.cosh(x),
+    "softsign": lambda x, y: x / (1 + abs(x)),
+    "log_sigmoid": lambda x, y: np.log(logistic(x)),
+    "selu": lambda x, y: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    "celu": lambda x, y: np.where(x > 0, x, np.expm1(x)),
+    "relu6": lambda x, y: np.clip(x, 0, 6),
+    "hardtanh": lambda x, y: np.clip(x, -1, 1),
+    "hardsigmoid": lambda x, y: np.clip(x + 3, 0, 6) / 6,
+    "hardswish": lambda x, y: x * np.clip(x + 3, 0, 6) / 6,
+    "hardshrink": lambda x, y: np.where(abs(x) > 0.5, x, 0),
+    "softshrink": lambda x, y: np.sign(x) * np.maximum(abs(x) - 0.5, 0),
+    "mish": lambda x, y: x * np.tanh(np.log(1 + np.exp(x))),
+    "glu": lambda x, y: x[:2] * logistic(x[2:]),
+    "prelu": lambda x, y: np.where(x > 0, x, y * x),
+    "softmin": lambda x, y: softmax(-x),
+    "pick_range": lambda x, y: x[1:3],
+    "concatenate": lambda x, y: np.concatenate([x, y]),
+    "concatenate_cols": lambda x, y: np.stack([x, y], axis=1),
+    "vstack": lambda x, y: np.stack([x, y]),
+    "colwise_add": lambda x, y: A + x[:, None],
+    "affine_transform": lambda x, y: A.T @ x + y[:3],
+    "mm": lambda x, y: A.T @ x,
+    "bilinear_form": lambda x, y: x @ (A @ A.T) @ y,
+}
+WITHOUT_ITS_GRADIENT = {"nobackprop": (1.0, 0.0), "flip_gradient": (1.0, -1.0), "scale_gradient": (1.0, 0.1)}
+POSITIVE = {"rsqrt", "log2", "log10", "log1p"}
+BELOW_ONE = {"logit"}
+FORMULAS = {
+    names.split()[0]: formula.partition(" | ")[0]
+    for names, _, formula in (line.partition(": ") for line in hints.FORMULAS.strip().splitlines())
+}
+
+
+def at(name: str) -> NDArray[np.float64]:
+    return logistic(X) if name in BELOW_ONE else abs(X) if name in POSITIVE else X
+
+
+def computed(name: str, graph: vpps.Graph, x: Any) -> Any:
+    a = graph.input({"affine_transform": A.T, "mm": A.T, "bilinear_form": A @ A.T}.get(name, A))
+    y = graph.input(Y[:3] if name == "affine_transform" else Y)
+    given = {"vpps": vpps, "x": x, "y": y, "xs": [x, y], "A": a, "B": graph.input(B), "i": I}
+    return eval(FORMULAS[name], given)
+
+
+@pytest.mark.cpu
+def test_formulas_of_hints_compute_and_differentiate_right() -> None:
+    """Against NumPy and its differences; all at once, so that there is one kernel."""
+    assert set(FORMULAS) == {*TRUTH, *WITHOUT_ITS_GRADIENT}
+    graph, rng = vpps.Graph(), np.random.default_rng(1)
+    xs = {name: graph.input(at(name), grad=True) for name in FORMULAS}
+    found = {name: computed(name, graph, x) for name, x in xs.items()}
+    weights = {name: rng.normal(size=y.shape) for name, y in found.items()}
+    loss = vpps.sum([vpps.sum(y * graph.input(weights[name])) for name, y in found.items()])
+    with vpps.Handle(vpps.Model(), vps=1) as handle:
+        handle.gradients(graph, loss)
+        for name, x in xs.items():
+            value, slope = handle.value(found[name]), handle.input_gradient(x)
+            if name in WITHOUT_ITS_GRADIENT:
+                factor, through = WITHOUT_ITS_GRADIENT[name]
+                assert np.allclose(value, factor * X), name
+                assert np.allclose(slope, through * weights[name]), name
+                continue
+            assert np.allclose(value, TRUTH[name](at(name), Y), rtol=1e-5, atol=1e-6), name
+            steps = 1e-6 * np.eye(4)
+            sides = [[np.sum(weights[name] * TRUTH[name](at(name) + sign * d, Y)) for d in steps] for sign in (1, -1)]
+            assert np.allclose(slope, np.subtract(*sides) / 2e-6, rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    "tried, message",
+    [
+        (lambda x: 2**x, r"vpps\.exp\(x \* math\.log\(a\)\)"),
+        (lambda x: (x > 0) & (x < 1), r"a \* b is their and"),
+        (lambda x: ~(x > 0), r"vpps\.eq\(a, 0\) is not a"),
+        (lambda x: x % 2, "no rounding and no remainder"),
+        (lambda x: 2 // x, "no rounding and no remainder"),
+        (lambda x: round(x), "no rounding and no remainder"),
+        (lambda x: f"{x:.3f}", r"has no value while .* handle\.forward"),
+        (lambda x: x.__setitem__(0, 1.0), "expressions never change"),
+        (lambda x: vpps.cross_entropy([x[0], x[1]], 1), r"vpps\.stack\(xs\)"),
+        (lambda x: vpps.cross_entropy(x, x), r"-vpps\.dot\(targets, vpps\.log_softmax\(logits\)\)"),
+        (lambda x: vpps.softmax(vpps.stack([x, x])), r"a row of a matrix is A\[k\]"),
+        (lambda x: vpps.nn.LSTM(vpps.Model(), 4, 4).step(x, (x, x)), r"lstm\.step\(x, \*state\)"),
+        (lambda x: vpps.cell(lambda xs: vpps.sum(-xs))([x]), "different length at every vertex"),
+        (lambda x: vpps.cell(lambda xs, i: vpps.pick(xs, i))([x[0]], 0), r"vpps\.logsumexp\(scores\) - score"),
+    ],
+)
+def test_operators_and_calls_of_other_libraries_get_a_hint(tried: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(vpps.VppsError, match=message):
+        tried(vpps.Graph().input(X))
+
+
+def test_a_class_of_a_user_may_take_other_arguments_than_its_base() -> None:
+    class Head(Linear):
+        def __init__(self, sizes: tuple[int, int]) -> None:
+            super().__init__(vpps.Model(), *sizes)
+
+    assert Head((2, 3)).W.shape == (3, 2)
+    with pytest.raises(TypeError, match="Head"):
+        Head()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in ARGUMENTS}))
 def test_arguments_of_other_libraries_get_a_hint(name: str) -> None:
-    called = getattr(vpps, name, None) or inspect.getattr_static(vpps.Handle, name).__wrapped__  # without the lock
+    called = (
+        getattr(vpps, name, None)
+        or getattr(vpps.nn, name, None)
+        or inspect.getattr_static(vpps.Handle, name).__wrapped__
+    )  # without the lock
     for owner, keyword in ARGUMENTS:
         if owner == name:
             options = {} if keyword == "-" else {keyword: 1}

@@ -20,7 +20,6 @@ OTHER_MEANINGS = {
     "runtime/driver.py": "a package",
     "kernel/simt_compiler.py": "a folder of templates",
     "report/listing.py": "a language",
-    "hints.py": "a method of PyTorch",
     **dict.fromkeys([f"torch/{name}.py" for name in ("function", "module", "state", "tensors")], "a device of PyTorch"),
 }
 

@@ -1,192 +1,141 @@
-"""What users of other libraries try on an object of vpps, and what does it here: one table."""
+"""Errors for what users of other libraries try say what does it here, by the table in `habits.py`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from functools import wraps
+from itertools import product
 from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vpps import habits
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-_EVALUATES = "handle.forward(graph, [x]) evaluates it, and after fb handle.value(x) reads it"
-_TRAINS = "handle.fb(graph, loss) runs forward, backward and the update"
-_GRADIENTS = "handle.gradients(graph, loss) returns the gradients of the parameters"
-_ELSEWHERE = "the handle says where all is computed: vpps.Handle(model, target='cuda')"
-_ROUNDS = "the handle says what products round: vpps.Handle(model, precision='bf16')"
-_PARAMETERS = "parameters are the model's: for p in model, each with p.name, p.shape and p.numpy()"
-_VALUES = "value npvalue vec_value scalar_value item tolist cpu"
-_FUNCTIONS = (
-    "sum mean max min exp log sqrt square abs tanh sigmoid relu gelu softmax log_softmax dot reshape clamp split "
-    "argmax logsumexp maximum minimum outer"
-)
 
-# Classes, names, hint; {name} in it is the name that was tried.
-_TABLE = (
-    ("Expression Rows", f"{_VALUES} numpy", _EVALUATES),
-    ("Expression Rows", "detach data", f"vpps.stop_gradient(x) lets no gradient through; {_EVALUATES}"),
-    ("Expression Rows", "backward", _TRAINS),
-    ("Expression Rows Parameter", "grad gradient", _GRADIENTS),
-    (
-        "Expression Rows",
-        "requires_grad requires_grad_ retain_grad",
-        "vpps.stop_gradient(x) lets no gradient through; graph.input(array, grad=True) has handle.input_gradient(x)",
-    ),
-    ("Expression Rows Parameter", "size dim ndim numel", "x.shape is its shape"),
-    ("Expression Rows Parameter", _FUNCTIONS, "that is a function: vpps.{name}"),
-    ("Expression Rows Parameter", "view unsqueeze squeeze flatten", "vpps.reshape(x, shape) gives it another shape"),
-    ("Expression Rows Parameter", "chunk", "vpps.split(x, n) cuts it into n parts"),
-    ("Expression Rows Parameter", "pow", "there are x ** 2 and x ** 0.5"),
-    ("Expression Rows Parameter", "norm", "vpps.sqrt(vpps.sum(x ** 2)) is it"),
-    ("Expression Rows Parameter", "masked_fill", "vpps.where(condition, a, b) chooses"),
-    ("Expression Rows", "clone copy", "nothing writes to it, so there is no need for a copy"),
-    ("Expression Rows Parameter", "dtype", "all values are float32"),
-    ("Expression Rows Parameter Model Layer", "device", _ELSEWHERE),
-    ("Expression Rows Parameter", "mm mv matmul", "the operator does it: A @ x"),
-    ("Expression Rows Parameter", "t transpose", "x.T is the transpose"),
-    ("Parameter", f"{_VALUES} data detach", "p.numpy() is a copy of its weights, and p.assign(array) replaces them"),
-    ("Parameter", "copy_ set_value", "p.assign(array) replaces its weights"),
-    ("Parameter", "requires_grad requires_grad_", "p.trainable = False freezes it"),
-    ("Model Handle Layer", "parameters named_parameters", _PARAMETERS),
-    ("Model", "modules children", _PARAMETERS),
-    ("Model Layer", "forward", "cells and functions of yours compute, and handle.forward(graph, [x]) evaluates"),
-    (
-        "Layer",
-        "weight bias",
-        "parameters are attributes such as layer.W; layer.state_dict() copies them by PyTorch's names, and "
-        "layer.load replaces them",
-    ),
-    ("Handle", "save load restore", "the model has the weights: model.save(path), model.restore(path)"),
-    ("Handle", "loss", "handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before"),
-    ("Handle", "device", "handle.target is it"),
-    ("Handle", "dtype", "handle.precision is that of products; all else is float32"),
-    ("Model", "numel", "model.n_weights counts them, and model.summary() says more"),
-    (
-        "Model Handle",
-        "state_dict",
-        "model.numpy() copies all weights by name, and model.save(path) writes the state, too",
-    ),
-    (
-        "Model Handle",
-        "load_state_dict",
-        "model.restore(path) reads what model.save wrote, model[name].assign(array) sets one parameter, and layers of "
-        "vpps.nn load what PyTorch's have: layer.load(weights)",
-    ),
-    ("Layer", "load_state_dict", "layer.load(weights) takes a state_dict of PyTorch"),
-    ("Model Layer", "requires_grad_", "p.trainable = False freezes one, for each p of the model"),
-    ("Model Handle Layer", "train eval", "handle.fb trains, and handle.forward evaluates, without dropout"),
-    ("Expression Rows Parameter Model Handle Layer", "to cuda", _ELSEWHERE),
-    ("Model Handle Layer", "cpu", _ELSEWHERE),
-    ("Model", "half double bfloat16", f"all weights are float32; {_ROUNDS}"),
-    ("Model", "add_parameters", "model.parameter(name, shape) declares one"),
-    ("Model", "add_lookup_parameters", "model.lookup(name, shape) declares one"),
-    (
-        "Model Handle Optimizer",
-        "zero_grad",
-        "no gradient outlives its step: there is none to reset; handle.fb(graph, loss, accumulate=True) adds them up",
-    ),
-    ("Handle Optimizer", "step update", _TRAINS),
-    (
-        "Optimizer",
-        "param_groups add_param_group",
-        "groups={'words': {'lr': 0.01}} gives parameters rates by their names",
-    ),
-    (
-        "Optimizer",
-        "state_dict load_state_dict",
-        "its moments are the model's: model.save(path) writes and model.restore(path) reads them",
-    ),
-    ("Handle", "lr learning_rate", "handle.optimizer.lr = 0.01 sets the rate; lr may be a schedule, too"),
-    ("Handle", "clip", "handle.clip_norm = 5.0 bounds the global norm of all gradients"),
-    (
-        "Optimizer",
-        "learning_rate",
-        "optimizer.lr = 0.01 sets the rate, or a schedule: a function of the update's number",
-    ),
-    ("Adam", "betas", "they are optimizer.beta1 and optimizer.beta2"),
-    ("vpps", "no_grad inference_mode", "handle.forward(graph, [x]) computes no gradients"),
-    ("vpps", "tensor Tensor as_tensor from_numpy inputTensor", "graph.input(array) brings data into a graph"),
-    ("vpps", "cat concatenate", "vpps.concat joins vectors"),
-    ("vpps", "mm matmul", "the operator does it: A @ x"),
-    ("vpps", "save load", "model.save(path) writes a checkpoint, and model.restore(path) reads it"),
-    ("vpps", "manual_seed", "vpps.Model(seed=1) decides initial values and dropout"),
-    ("vpps", "device cuda", _ELSEWHERE),
-    ("vpps", "bfloat16 float16 half amp autocast GradScaler", _ROUNDS),
-    ("vpps", "ParameterCollection", "vpps.Model() is it"),
-    ("vpps", "zeros", "graph.zeros(n) is a vector of zeros"),
-    ("vpps", "pow", "there are x ** 2 and x ** 0.5"),
-    ("vpps", "optim", "optimizers are classes of vpps, such as vpps.Adam"),
-    ("vpps", "renew_cg ComputationGraph", "every mini-batch has a vpps.Graph() of its own"),
-    (
-        "vpps.nn",
-        "Module ModuleList",
-        "a class of yours holds parameters of a model, and its methods may be cells: @vpps.cell",
-    ),
-    ("vpps.nn", "Parameter", "model.parameter(name, shape) declares one"),
-    ("vpps.nn", "Sequential", "vpps.nn.MLP has a hidden layer; a function of yours calls layers one after the other"),
-    ("vpps.nn", "Dropout", "that is a function: vpps.dropout(x, rate)"),
-    ("vpps.nn", "LayerNorm", "that is a function: vpps.layer_norm(x)"),
-    ("vpps.nn", "LSTMCell", "vpps.nn.LSTM(model, input_size, hidden_size).step is it"),
-    ("vpps.nn", "GRUCell", "vpps.nn.GRU(model, input_size, hidden_size).step is it"),
-    ("vpps.nn", "functional", "functions are those of vpps, such as vpps.relu"),
-    ("vpps.nn", "CrossEntropyLoss", "that is a function: vpps.cross_entropy(logits, label)"),
-    ("vpps.nn", "MSELoss", "that is a function: vpps.mse(x, y)"),
-    ("vpps.nn", "BCEWithLogitsLoss", "that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)"),
-    ("vpps.nn", "ReLU Tanh Sigmoid GELU", "that is a function, such as vpps.relu"),
-)
-
-_OPTIMIZERS = "SGD Momentum Nesterov Adam AdamW Adagrad RMSprop"
-
-# Classes, functions and methods, keyword arguments, hint; "-" is one that does not fit otherwise.
-_ARGUMENTS = (
-    (_OPTIMIZERS, "learning_rate", "it is called lr"),
-    (_OPTIMIZERS, "params parameters model", "the handle has the model: vpps.Handle(model, vpps.Adam(lr=0.01))"),
-    ("Adam AdamW", "betas", "they are called beta1 and beta2"),
-    ("RMSprop", "alpha", "it is called rho"),
-    ("SGD RMSprop", "momentum nesterov", "vpps.Momentum(lr=0.1, momentum=0.9) has it, and vpps.Nesterov"),
-    ("Handle", "lr learning_rate weight_decay", "the optimizer has it: vpps.Handle(model, vpps.Adam(lr=0.01))"),
-    ("Handle", "device", _ELSEWHERE),
-    ("Handle", "dtype amp autocast mixed_precision", "precision='bf16' rounds what products multiply"),
-    ("dropout", "p", "it is called rate"),
-    ("dropout", "training train", "it is on in handle.fb, and off in handle.forward"),
-    ("softmax log_softmax logsumexp", "dim axis", "it goes over the elements of a vector, of rows over those of each"),
-    ("sum mean max min", "dim axis keepdim", "it goes over all elements of one expression, or over a list or rows"),
-    ("max min", "-", "vpps.{owner}imum(x, y) is that of two, and vpps.{owner}([x, y]) of a list"),
-    ("concat stack", "dim axis", "concat joins vectors end to end and matrices row after row, stack makes rows"),
-    ("concat stack sum mean logsumexp", "-", "expressions come in a list: vpps.{owner}([x, y])"),
-    ("forward gradients", "training", "it is called train"),
-    ("forward", "-", "the graph comes first: handle.forward(graph, [x])"),
-    ("fb gradients", "-", "the graph comes first: handle.{owner}(graph, loss)"),
-)
-
-# Options, words in what is given for them, hint.
-_OF_OPTIONS = (
-    ("precision", "bfloat16 mixed amp auto", "'bf16' rounds what products multiply, and all else is float32"),
-    ("precision", "float16 fp16 half", "there is 'bf16', with the range of float32, so that no loss is scaled"),
-    ("precision", "fp32 single full", "'float32' is it"),
-    ("precision", "tensorfloat32 high medium", "'tf32' is it, and '3xtf32' is about as exact as float32"),
-    ("precision", "float64 fp64 double", "there is none wider than 'float32'"),
-)
+FORMULAS = """
+logistic expit: vpps.sigmoid(x)
+rectify: vpps.relu(x)
+swish: vpps.silu(x)
+nobackprop: vpps.stop_gradient(x)
+flip_gradient: 2 * vpps.stop_gradient(x) - x
+scale_gradient: 0.1 * x + 0.9 * vpps.stop_gradient(x) | for a factor of 0.1
+cmult mul multiply: x * y
+cdiv div divide true_divide: x / y
+add: x + y
+sub subtract: x - y
+neg negative: -x
+not_equal ne: 1 - vpps.eq(x, y)
+logical_and: x * y | of two conditions
+logical_or: vpps.maximum(x, y) | of two conditions
+logical_not: vpps.eq(x, 0)
+sign sgn: (x > 0) - (x < 0)
+esum add_n: vpps.sum(xs)
+average: vpps.mean(xs)
+emax: vpps.max(xs)
+bmax: vpps.maximum(x, y)
+bmin: vpps.minimum(x, y)
+sum_elems reduce_sum: vpps.sum(x)
+mean_elems reduce_mean: vpps.mean(x)
+reduce_max amax: vpps.max(x)
+reduce_min amin: vpps.min(x)
+sum_dim sum_cols sum_rows: vpps.sum([A[k] for k in range(A.shape[0])]) | over the rows; of A.T over the columns
+mean_dim: vpps.mean([A[k] for k in range(A.shape[0])]) | over the rows; of A.T over the columns
+max_dim: vpps.max([A[k] for k in range(A.shape[0])]) | over the rows; of A.T over the columns
+min_dim: vpps.min([A[k] for k in range(A.shape[0])]) | over the rows; of A.T over the columns
+var variance moment_elems: vpps.mean(vpps.square(x - vpps.mean(x))) | divided by n, not n - 1
+std std_elems: vpps.norm(x - vpps.mean(x)) / x.shape[0] ** 0.5 | divided by n, not n - 1
+squared_norm: vpps.dot(x, x)
+l2_norm: vpps.norm(x)
+normalize l2_normalize: x / vpps.clamp(vpps.norm(x), 1e-12)
+dot_product inner vdot: vpps.dot(x, y)
+trace_of_product: vpps.sum(A * B)
+l1_distance: vpps.sum(abs(x - y))
+dist pairwise_distance PairwiseDistance: vpps.norm(x - y)
+cosine_similarity CosineSimilarity: vpps.cosine(x, y)
+mse_loss: vpps.mse(x, y)
+l1_loss L1Loss: vpps.mean(abs(x - y))
+huber_loss huber_distance smooth_l1_loss HuberLoss SmoothL1Loss: vpps.mean(vpps.clamp(abs(x - y), high=1) * (abs(x - \
+y) - vpps.clamp(abs(x - y), high=1) / 2)) | with delta=1; vpps.sum in place of vpps.mean adds up
+poisson_loss poisson_nll_loss PoissonNLLLoss: vpps.mean(vpps.exp(x) - y * x) | of logarithms x
+binary_log_loss binary_cross_entropy BCELoss: vpps.binary_cross_entropy_with_logits(x, y) | of x before the sigmoid
+pairwise_rank_loss margin_ranking_loss MarginRankingLoss: vpps.relu(1 - x + y)
+soft_margin_loss SoftMarginLoss: vpps.mean(vpps.softplus(-y * x))
+pickneglogsoftmax nll_loss NLLLoss: vpps.cross_entropy(x, i) | of x before the softmax
+multi_margin_loss MultiMarginLoss: vpps.hinge(x, i) / x.shape[0]
+cube: x * x * x
+rsqrt: 1 / vpps.sqrt(x)
+reciprocal: 1 / x
+exp2: vpps.exp(x * 0.6931471805599453)
+log2: vpps.log(x) * 1.4426950408889634
+log10: vpps.log(x) * 0.4342944819032518
+expm1: vpps.where(x > 0, -vpps.elu(-x) * vpps.exp(x), vpps.elu(x))
+log1p: vpps.softplus(vpps.log(x)) | of positive x
+logit: vpps.log(x / (1 - x)) | of x between 0 and 1
+logaddexp: vpps.logsumexp([x, y])
+tan: vpps.sin(x) / vpps.cos(x)
+cosh: (vpps.exp(x) + vpps.exp(-x)) / 2
+softsign soft_sign Softsign: x / (1 + abs(x))
+log_sigmoid logsigmoid LogSigmoid: -vpps.softplus(-x)
+selu SELU: 1.0507009873554805 * vpps.elu(x, 1.6732632423543772)
+celu CELU: vpps.elu(x)
+relu6 ReLU6: vpps.clamp(x, 0, 6)
+hardtanh hard_tanh Hardtanh: vpps.clamp(x, -1, 1)
+hardsigmoid hard_sigmoid Hardsigmoid: vpps.clamp(x / 6 + 0.5, 0, 1)
+hardswish hard_swish Hardswish: x * vpps.clamp(x / 6 + 0.5, 0, 1)
+hardshrink Hardshrink: vpps.where(abs(x) > 0.5, x, 0)
+softshrink Softshrink: x - vpps.clamp(x, -0.5, 0.5)
+mish Mish: x * vpps.tanh(vpps.softplus(x))
+glu GLU: vpps.split(x, 2)[0] * vpps.sigmoid(vpps.split(x, 2)[1])
+prelu PReLU: vpps.relu(x) - y * vpps.relu(-x) | with slopes y
+softmin Softmin: vpps.softmax(-x)
+pick_range pickrange narrow: x[1:3]
+concatenate cat hstack: vpps.concat(xs)
+concatenate_cols column_stack: vpps.stack(xs).T
+vstack: vpps.stack(xs)
+colwise_add: (A.T + x).T
+affine_transform addmv addmm: A @ x + y
+mm mv matmul bmm: A @ x
+bilinear_form: vpps.bilinear(x, A, y)
+"""
+"""Names that other libraries have for what a formula says here, of vectors x and y, a list xs of vectors, matrices A
+and B, a label i; behind "|", what the formula takes for granted."""
 
 
-def _by_name(table: tuple[tuple[str, str, str], ...]) -> dict[tuple[str, str], str]:
-    return {
-        (owner, name): hint.replace("{name}", name).replace("{owner}", owner)
-        for owners, names, hint in table
-        for owner in owners.split()
-        for name in names.split()
-    }
+def _by_name(table: str) -> dict[tuple[str, str], str]:
+    for phrase, text in habits.PHRASES.items():
+        table = table.replace(phrase, text)
+    found: dict[tuple[str, str], str] = {}
+    owners: list[str] = []
+    for line in table.strip().splitlines():
+        if line.startswith("["):
+            owners = line.strip("[]").split()
+        names, _, hint = line.partition(": ")
+        for owner, name in product(owners, names.split() if hint else ()):
+            found[owner, name] = hint.replace("{name}", name).replace("{owner}", owner)
+    return found
 
 
-HINTS = _by_name(_TABLE)
+def _formulas() -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for line in FORMULAS.strip().splitlines():
+        names, _, formula = line.partition(": ")
+        formula, _, given = formula.partition(" | ")
+        owners = ("vpps", "vpps.nn") if "xs" in formula else ("vpps", "vpps.nn", "Expression", "Rows", "Parameter")
+        hint = f"it is {formula}" + (f", {given}" if given else "")
+        found |= dict.fromkeys(product(owners, names.split()), hint)
+    return found
+
+
+HINTS = _by_name(habits.NAMES) | _formulas()
 """By class or package, and name."""
 
-ARGUMENTS = _by_name(_ARGUMENTS)
+ARGUMENTS = _by_name(habits.ARGUMENTS)
 """By class, function or method, and keyword."""
 
-VALUES = _by_name(_OF_OPTIONS)
+VALUES = _by_name(habits.OPTIONS)
 """By option, and a word in its value."""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vpps.errors import DtypeError
+from vpps.hints import ARGUMENTS, hinted
 from vpps.model.model import Parameter
 from vpps.ops import OPS, Form, Op
 from vpps.ops.operand import Expression, Index, IntArray, record
@@ -45,7 +46,8 @@ def functions(module: str) -> dict[str, Callable[..., Expression]]:
         text, file = head(op) + _body(op), f"<vpps.{op.name}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks and inspect
         exec(compile(text, file, "exec"), made)
-    return {name: made[name] for name in DERIVED}
+    habits = {owner for owner, _ in ARGUMENTS}
+    return {name: hinted(made[name]) if name in habits else made[name] for name in DERIVED}
 
 
 def head(op: Op) -> str:

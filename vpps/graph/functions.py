@@ -46,6 +46,7 @@ __all__ = [
 def clamp(x: One, low: float | None = None, high: float | None = None) -> Expression: ...
 @overload
 def clamp(x: Rows, low: float | None = None, high: float | None = None) -> Rows: ...
+@hinted
 def clamp(x: Value, low: float | None = None, high: float | None = None) -> Any:
     """x limited to [low, high], element by element; no gradient flows where it is limited."""
     y: Value = x
@@ -313,6 +314,7 @@ def stack(rows: Sequence[Value]) -> Any:
 def split(x: One, n: int) -> tuple[Expression, ...]: ...
 @overload
 def split(x: Rows, n: int) -> tuple[Rows, ...]: ...
+@hinted
 def split(x: Value, n: int) -> Any:
     """A vector cut into n equal slices, or a matrix into n equal blocks of rows (views, no copies).
 
@@ -382,6 +384,7 @@ for _name, _cell in LIST_CELLS.items():
 def norm(x: One) -> Expression: ...
 @overload
 def norm(x: Rows) -> Rows: ...
+@hinted
 def norm(x: Value) -> Any:
     """Euclidean norm of all elements, a scalar; of rows, that of each. It is exact for large and small elements, whose
     squares float32 cannot hold, and its gradient at 0 is 0, where that of `sqrt(sum(x ** 2))` is NaN.
@@ -398,7 +401,7 @@ def _norm(x: Value) -> Expression:
     largest = clamp(stop_gradient(record("max", [reshape(size, -1)])), MIN_NORMAL, MAX_FLOAT32)
     total = record("sum", [record("square", [x / largest])])
     is_zero = eq(total, 0)  # not total > 0, which is false for NaN
-    return cast(Expression, where(is_zero, 0, largest * sqrt(where(is_zero, 1, total))))
+    return where(is_zero, 0, largest * sqrt(where(is_zero, 1, total)))
 
 
 _NORM = Cell(_norm)

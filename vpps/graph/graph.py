@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from vpps.graph.drawing import Drawing, draw
+from vpps.hints import Hinting
 from vpps.interop import detached, requires_gradient, version_of
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
@@ -45,7 +46,7 @@ _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there 
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
 
 
-class Graph:
+class Graph(Hinting):
     """The computation graph of one mini-batch: build it anew, or let it grow, for every batch.
 
     Leaves are made by `lookup`, `input`, `zeros`; everything else by operators, functions and cells on expressions.
@@ -362,6 +363,11 @@ class Graph:
                 row = as_index(x)
                 if row is None:
                     many = isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
+                    if op == "cross_entropy" and isinstance(x, Expression):
+                        raise DtypeError(
+                            f"{self._where(op)}: expected an int, got {x!r}; with probabilities as targets it is "
+                            "-vpps.dot(targets, vpps.log_softmax(logits))"
+                        )
                     remedy = "; several go with rows: graph.rows(array) has one for each" if many else ""
                     raise DtypeError(f"{self._where(op)}: expected an int, got {type(x).__name__} {x!r}{remedy}")
                 ints.append(row)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from vpps.errors import ModelError, ShapeError, TraceError
-from vpps.hints import Hinting
+from vpps.hints import Hinting, hinted
 from vpps.model.model import Parameter, refuse_nonfinite
 from vpps.record.cell import Cell
 from vpps.text import dir_without
@@ -26,6 +26,11 @@ class Named:
 
     name: str
     hidden_size: int
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         taken, made = self._sizes()

@@ -97,6 +97,15 @@ def _times(x: Operand, factors: Iterable[float]) -> Expression:
     return x  # type: ignore[return-value]
 
 
+def _refused(hint: str) -> Callable[..., Any]:
+    """An operator of Python that would raise without saying what to write."""
+
+    def operator(self: Operand, *unused: Any) -> Any:
+        raise TraceError(f"{self!r}: {hint}")
+
+    return operator
+
+
 class Operand:
     """Base of everything that ops take: has a shape, and Python's arithmetic operators."""
 
@@ -164,6 +173,20 @@ class Operand:
         if as_number(exponent) == 0.5:
             return record("sqrt", [self])
         raise TraceError(f"{self!r} ** {exponent!r}: only ** 2 and ** 0.5; use vpps.exp(vpps.log(x) * exponent)")
+
+    __rpow__ = _refused("a ** x of a number a is vpps.exp(x * math.log(a))")
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refused(
+        "of conditions, a * b is their and, vpps.maximum(a, b) their or, and vpps.eq(a, 0) is not a"
+    )
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __round__ = __floor__ = __ceil__ = __trunc__ = (
+        _refused("there is no rounding and no remainder: compute ints in Python or NumPy, and bring them in as data")
+    )
+    __setitem__ = __delitem__ = _refused(
+        "expressions never change; vpps.concat([x[0:3], y, x[4:8]]) has another part, vpps.where another choice"
+    )
+
+    def __format__(self, form: str) -> str:
+        return self._no_value() if form else str(self)
 
     def __array__(self, *unused: Any, **also_unused: Any) -> Any:
         raise DtypeError(f"{self!r} is no array; use the functions of vpps on it, and handle.forward to evaluate it")
@@ -282,6 +305,8 @@ class ListExpression:
         )
 
     __iter__ = __len__ = __getitem__ = __bool__ = __add__ = __mul__ = __sub__ = __matmul__ = _refuse
+    __radd__ = __rmul__ = __rsub__ = __rmatmul__ = __truediv__ = __rtruediv__ = __pow__ = __neg__ = __abs__ = _refuse
+    __gt__ = __ge__ = __lt__ = __le__ = _refuse
     T = property(_refuse)
 
 

@@ -19,7 +19,7 @@ COSINE_EPS = 1e-8  # least product of norms, as in other libraries
 
 def _vector(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     if len(shapes[0]) != 1:
-        raise ValueError("a vector")
+        raise ValueError("a vector (a row of a matrix is A[k])")
     return shapes[0]
 
 

@@ -173,7 +173,11 @@ class Cell(Generic[R]):
         try:
             bound = inspect.signature(self.bound).bind(*signature, **statics)
         except TypeError as error:
-            raise TraceError(f"cell {self.name!r}: {error}") from None
+            parts = any(s is not int and s[:1] == (list,) for s in signature) and "missing" in str(error)
+            hint = (
+                f"; a tuple is a list argument, and a state's parts go singly: {self.name}(x, *state)" if parts else ""
+            )
+            raise TraceError(f"cell {self.name!r}: {error}{hint}") from None
         names = [name for name in bound.arguments if name not in statics]
         self.check_lists(s is not int and s[:1] == (list,) for s in signature)
         signature = tuple(

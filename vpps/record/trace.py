@@ -473,12 +473,23 @@ def check_operand(x: Any, op: str, where: str) -> None:
             f"{where}: {op} takes no int here; only vpps.lookup, cross_entropy, hinge and pick can use {x!r}"
         )
     if isinstance(x, ListExpression):
-        raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), or a reduction such as vpps.sum(xs)")
+        remedy = "use vpps.each(f, xs), or a reduction such as vpps.sum(xs)"
+        if op in ("cross_entropy", "pick", "hinge"):
+            remedy = (
+                "pass the element that is meant as an argument of its own; of scores the loss is "
+                "vpps.logsumexp(scores) - score (the recipe 'Pointers and copying')"
+            )
+        raise TraceError(f"{where}: {op} of {x!r}: {remedy}")
     if as_number(x) is not None:
         remedy = "graph.input(number) makes an expression of one"
         if op in ("maximum", "minimum"):
             remedy = f"vpps.clamp(x, {'low' if op == 'maximum' else 'high'}={x!r}) takes it"
         raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}; {remedy}")
+    if isinstance(x, list | tuple) and any(isinstance(item, Expression) for item in x):
+        raise DtypeError(
+            f"{where}: {op} takes one expression, not a list; vpps.stack(xs) makes a vector of scalars, a matrix of "
+            "vectors"
+        )
     kind = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"{type(x).__name__} {x!r}"
     raise DtypeError(
         f"{where}: {op} takes expressions and parameters, not {kind}; bring data into the graph with graph.input(array)"

@@ -1,0 +1,361 @@
+"""Names, arguments and values that users of PyTorch, DyNet, JAX and TensorFlow try, and what does it in vpps: data."""
+
+from __future__ import annotations
+
+PHRASES = {
+    "{evaluates}": "handle.forward(graph, [x]) evaluates it, and after fb handle.value(x) reads it",
+    "{trains}": "handle.fb(graph, loss) runs forward, backward and the update",
+    "{gradients}": "handle.gradients(graph, loss) returns the gradients of the parameters",
+    "{elsewhere}": "the handle says where all is computed: vpps.Handle(model, target='cuda')",
+    "{rounds}": "the handle says what products round: vpps.Handle(model, precision='bf16')",
+    "{parameters}": "parameters are the model's: for p in model, each with p.name, p.shape and p.numpy()",
+}
+"""What several hints say."""
+
+# Below classes or a package, names and the hint for them; {name} in it is the name that was tried.
+NAMES = """
+[Expression Rows]
+value npvalue vec_value scalar_value item tolist cpu numpy: {evaluates}
+detach data: vpps.stop_gradient(x) lets no gradient through; {evaluates}
+backward: {trains}
+requires_grad requires_grad_ retain_grad: vpps.stop_gradient(x) lets no gradient through; graph.input(array, \
+grad=True) has handle.input_gradient(x)
+clone copy: nothing writes to it, so there is no need for a copy
+forward tensor_value: {evaluates}
+is_cuda is_leaf: all values are float32; {elsewhere}
+permute swapaxes mT H: x.T is the transpose
+expand repeat tile broadcast_to: scalars, and vectors over the rows of a matrix, broadcast by themselves
+index_select gather take: x[i] and x[a:b] are parts; vpps.pick(x, i) takes a position of each vertex
+float double half long int bool astype type: all values are float32
+contiguous: x is as it is
+fill_ zero_ add_ mul_ copy_: expressions never change; y = x + 1 is another one
+register_hook: {gradients}
+[Expression Rows Parameter]
+grad gradient: {gradients}
+size dim ndim numel: x.shape is its shape
+sum mean max min exp log sqrt square abs tanh sigmoid relu gelu softmax log_softmax dot reshape clamp split argmax \
+logsumexp maximum minimum outer elu silu softplus sin cos leaky_relu dropout layer_norm stop_gradient where norm \
+cosine hinge pick cross_entropy squared_distance: that is a function: vpps.{name}
+t transpose: x.T is the transpose
+view unsqueeze squeeze flatten: vpps.reshape(x, shape) gives it another shape
+chunk: vpps.split(x, n) cuts it into n parts
+pow: there are x ** 2 and x ** 0.5
+masked_fill: vpps.where(condition, a, b) chooses
+dtype: all values are float32
+[Expression Rows Parameter Model Layer]
+device: {elsewhere}
+[Parameter]
+value npvalue vec_value scalar_value item tolist cpu data detach: p.numpy() is a copy of its weights, and \
+p.assign(array) replaces them
+copy_ set_value: p.assign(array) replaces its weights
+requires_grad requires_grad_: p.trainable = False freezes it
+as_array: p.numpy() is a copy of its weights
+grad_as_array: {gradients}
+zero scale clip_inplace: p.assign(array) replaces its weights
+is_updated set_updated: p.trainable = False freezes it
+expr: a parameter is an operand as it is: W @ x
+init_row row_as_array rows_as_array init_from_array: p.numpy() is a copy of its weights, and p.assign(array) replaces \
+them
+batch: graph.lookup(table, array) gives rows
+[Model Handle Layer]
+parameters named_parameters: {parameters}
+train eval: handle.fb trains, and handle.forward evaluates, without dropout
+cpu: {elsewhere}
+[Model]
+modules children: {parameters}
+numel: model.n_weights counts them, and model.summary() says more
+half double bfloat16: all weights are float32; {rounds}
+add_parameters: model.parameter(name, shape) declares one
+add_lookup_parameters: model.lookup(name, shape) declares one
+add_subcollection: with model.scope(name): prefixes the names of parameters
+parameters_list lookup_parameters_list pl trainable_variables weights variables get_weights: {parameters}
+parameters_from_numpy lookup_parameters_from_numpy add_parameters_from_numpy: model.parameter(name, array.shape, \
+init=array)
+set_weight_decay set_weight_decay_lambda get_weight_decay: the optimizer has it: vpps.SGD(lr=0.1, weight_decay=1e-4)
+populate save_all load_all save_weights load_weights: model.save(path) writes, model.restore(path) reads
+register_parameter register_buffer add_module add_weight: model.parameter(name, shape) declares one
+fit compile predict evaluate train_on_batch: vpps.Handle(model, vpps.Adam(lr=0.01)) trains by handle.fb(graph, loss) \
+and evaluates by handle.forward(graph, [x])
+init apply: declaring a parameter initialises it; cells use it as it is, W @ x
+set_weights: model[name].assign(array) sets one parameter
+[Model Layer]
+forward: cells and functions of yours compute, and handle.forward(graph, [x]) evaluates
+requires_grad_: p.trainable = False freezes one, for each p of the model
+[Layer]
+weight bias: parameters are attributes such as layer.W; layer.state_dict() copies them by PyTorch's names, and \
+layer.load replaces them
+load_state_dict: layer.load(weights) takes a state_dict of PyTorch
+initial_state init_state: graph.zeros(n) are h and c at first; layers with begin start without them
+add_input add_inputs transduce start_new_sequence: h, c = lstm.step(x, h, c) is the next state; lstm.sequence(graph, \
+xs) reads a list
+set_dropout set_dropouts disable_dropout: vpps.dropout(x, rate) goes where you write it, and is off in handle.forward
+get_parameters param_collection parameters_list trainable_variables: {parameters}
+reset_parameters: model.parameter(name, shape, init=...) decides what they begin with
+flatten_parameters: nothing to do: weights are packed by the handle
+apply register_parameter register_buffer: model.parameter(name, shape) declares one
+output: the cell returns it: h, c = lstm.step(x, h, c)
+[Handle]
+save load restore: the model has the weights: model.save(path), model.restore(path)
+loss: handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before
+device: handle.target is it
+dtype: handle.precision is that of products; all else is float32
+lr learning_rate: handle.optimizer.lr = 0.01 sets the rate; lr may be a schedule, too
+clip: handle.clip_norm = 5.0 bounds the global norm of all gradients
+update_epoch: a schedule does it: vpps.Adam(lr=lambda step: ...)
+set_clip_threshold get_clip_threshold: handle.clip_norm = 5.0 bounds the global norm of all gradients
+set_learning_rate: handle.optimizer.lr = 0.01 sets the rate
+restart status set_sparse_updates: tables are updated sparsely; vpps.Handle(model, optimizer) begins anew
+fit train_step train_on_batch minimize run run_step: {trains}
+predict evaluate: {evaluates}
+loss_value get_loss: handle.sync_get_latest_loss() is the latest one
+[Model Handle]
+state_dict: model.numpy() copies all weights by name, and model.save(path) writes the state, too
+load_state_dict: model.restore(path) reads what model.save wrote, model[name].assign(array) sets one parameter, and \
+layers of vpps.nn load what PyTorch's have: layer.load(weights)
+[Expression Rows Parameter Model Handle Layer]
+to cuda: {elsewhere}
+[Model Handle Optimizer]
+zero_grad: no gradient outlives its step: there is none to reset; handle.fb(graph, loss, accumulate=True) adds them up
+[Handle Optimizer]
+step update: {trains}
+[Optimizer]
+param_groups add_param_group: groups={'words': {'lr': 0.01}} gives parameters rates by their names
+state_dict load_state_dict: its moments are the model's: model.save(path) writes and model.restore(path) reads them
+learning_rate: optimizer.lr = 0.01 sets the rate, or a schedule: a function of the update's number
+minimize apply_gradients update_params apply_gradient: {trains}
+init: its moments are the model's, and begin at zero
+set_learning_rate: optimizer.lr = 0.01 sets the rate
+set_clip_threshold clipnorm: vpps.Handle(model, optimizer, clip_norm=5.0)
+[Adam]
+betas: they are optimizer.beta1 and optimizer.beta2
+[vpps]
+no_grad inference_mode: handle.forward(graph, [x]) computes no gradients
+tensor Tensor as_tensor from_numpy inputTensor: graph.input(array) brings data into a graph
+save load: model.save(path) writes a checkpoint, and model.restore(path) reads it
+manual_seed: vpps.Model(seed=1) decides initial values and dropout
+device cuda: {elsewhere}
+bfloat16 float16 half amp autocast GradScaler: {rounds}
+ParameterCollection: vpps.Model() is it
+zeros: graph.zeros(n) is a vector of zeros
+pow: there are x ** 2 and x ** 0.5
+optim: optimizers are classes of vpps, such as vpps.Adam
+renew_cg ComputationGraph: every mini-batch has a vpps.Graph() of its own
+Embedding Linear LSTM GRU MLP BiLSTM NaryTreeLSTM ChildSumTreeLSTM NaryTreeGRU: it is in vpps.nn: vpps.nn.{name}
+LSTMBuilder VanillaLSTMBuilder CompactVanillaLSTMBuilder FastLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size)
+CoupledLSTMBuilder SparseLSTMBuilder: vpps.nn.LSTM(model, input_size, hidden_size) is the usual one
+GRUBuilder: vpps.nn.GRU(model, input_size, hidden_size)
+SimpleRNNBuilder RNNBuilder: a cell is a line: vpps.tanh(W @ x + U @ h + b); see @vpps.cell
+BiRNNBuilder: vpps.nn.BiLSTM(model, input_size, hidden_size)
+BidirectionalTreeLSTMBuilder UnidirectionalTreeLSTMBuilder TreeLSTMBuilder: vpps.nn.ChildSumTreeLSTM, \
+vpps.nn.NaryTreeLSTM
+SoftmaxBuilder StandardSoftmaxBuilder: vpps.cross_entropy(W @ h + b, i) is its loss
+ClassFactoredSoftmaxBuilder HierarchicalSoftmaxBuilder: add two vpps.cross_entropy: of the class, and of the word in \
+it
+StackedRNNState RNNState: a state is a tuple (h, c): h, c = lstm.step(x, h, c)
+SimpleSGDTrainer CyclicalSGDTrainer: vpps.Handle(model, vpps.SGD(lr=0.1)); lr may be a function of the step
+MomentumSGDTrainer: vpps.Handle(model, vpps.Momentum(lr=0.01, momentum=0.9))
+AdamTrainer AmsgradTrainer: vpps.Handle(model, vpps.Adam(lr=0.001))
+AdagradTrainer: vpps.Handle(model, vpps.Adagrad(lr=0.1))
+RMSPropTrainer AdadeltaTrainer EGTrainer Trainer: vpps.Handle(model, vpps.RMSprop(lr=0.001)), or another optimizer of \
+vpps
+Adadelta Adamax NAdam RAdam LBFGS Lion Adafactor: vpps has SGD, Momentum, Nesterov, Adam, AdamW, Adagrad and RMSprop
+lr_scheduler StepLR LambdaLR CosineAnnealingLR exponential_decay: vpps.Adam(lr=lambda step: ...): the rate may be a \
+function
+clip_grad_norm_ clip_grad_norm clip_by_global_norm: vpps.Handle(model, clip_norm=5.0) bounds the norm of all gradients
+Parameters LookupParameters add_parameters add_lookup_parameters: model.parameter(name, shape), model.lookup(name, \
+shape)
+parameter const_parameter const_lookup: a parameter is an operand as it is, W @ x; vpps.stop_gradient(x) lets no \
+gradient through
+lookup_batch pick_batch pickneglogsoftmax_batch hinge_batch: functions take rows: vpps.cross_entropy(rows, labels)
+pick_batch_elem pick_batch_elems concatenate_to_batch sum_batches mean_batches: there is no batch dimension, but \
+rows: graph.rows(array)
+max_batches moment_batches std_batches dropout_batch dropout_dim block_dropout: there is no batch dimension: write \
+one example
+scalarInput vecInput inputVector matInput inputMatrix constant array asarray: graph.input(array) brings data into a \
+graph
+sparse_inputTensor placeholder Constant: graph.input(array) brings data into a graph
+ones eye full arange zeros_like ones_like full_like: graph.input(array) brings data into a graph, such as np.ones(n)
+random_normal random_uniform random_bernoulli random_gumbel rand randn randint normal uniform: draw with NumPy: \
+graph.input(array)
+noise: draw with NumPy: x + graph.input(array)
+random PRNGKey seed reset_random_seed set_seed set_random_seed: vpps.Model(seed=1) decides initial values and dropout
+cg cg_version cg_checkpoint cg_revert print_text_graphviz get_default_graph: every mini-batch has a vpps.Graph() of \
+its own; graph.draw() shows it
+DynetParams init_params: options are arguments of vpps.Handle, such as target='cuda'
+to_device device_put: {elsewhere}
+ConstInitializer GlorotInitializer IdentityInitializer NormalInitializer UniformInitializer: model.parameter(name, \
+shape, init='normal'); init is a name, number, array or function
+NumpyInitializer PyInitializer SaxeInitializer FromFileInitializer initializers: model.parameter(name, shape, \
+init=array); init is a name, number, array or function
+grad value_and_grad jacobian GradientTape gradients autograd: {gradients}
+jit compile function tf_function: cells are compiled when they are first called: @vpps.cell
+vmap pmap map_fn: graph.map(cell, inputs={'x': array}), or a cell on rows: cell(graph.rows(array))
+scan cond while_loop fori_loop switch lax: Python's own loops and conditions build the graph; a cell is one step
+remat: what backward needs is kept or computed again by itself
+tree_map tree_util custom_vjp custom_jvp numpy jnp: vpps has functions of its own, such as vpps.tanh; see dir(vpps)
+Variable get_variable: model.parameter(name, shape) declares one
+variable_scope name_scope: with model.scope(name): prefixes the names of parameters
+Session run: handle.forward(graph, [x]) evaluates, and handle.fb(graph, loss) trains
+Block Compiler Composition Pipe Function InputTransform Record OneOf ForwardDeclaration Loom: Python builds the \
+graph: calls of a cell, @vpps.cell, are batched by themselves
+Map Fold Reduce AllOf Concat Metric: Python's loops build the graph: calls of a cell, @vpps.cell, are batched by \
+themselves
+DataLoader Dataset TensorDataset: vpps.data.GraphSet keeps graphs, and its batches(size) are mini-batches
+set_num_threads get_num_threads: vpps.Handle(model, vps=4) has 4 threads
+functional F: functions are those of vpps, such as vpps.relu
+einsum tensordot kron: products are W @ x, A @ B, vpps.dot(x, y) and vpps.outer(x, y)
+weight_norm: divide W @ x by norms of rows, computed once per graph: vpps.norm(W[k])
+erf lgamma sinh asin acos atan asinh acosh atanh arcsin arccos arctan floor ceil round: vpps has no such function
+cumsum cumprod prod sort argsort topk kmax_pooling fold_rows kmh_ngram inverse logdet det: vpps has no such function
+conv1d conv2d maxpooling2d filter1d_narrow circ_conv circ_corr: vpps has no convolution: a cell on each window is \
+one, W @ vpps.concat(window)
+sparsemax constrained_softmax strided_select select_rows select_cols contract3d_1d: vpps has no such function; A[k] \
+is a row, A.T[k] a column
+isnan isfinite isinf: vpps.Handle(model, on_nonfinite='raise') says so of a loss or gradient
+logsumexp_dim: vpps.logsumexp(x) of a vector, or of a list element by element
+pad_sequence pack_padded_sequence: nothing is padded: every graph has the length of its example
+linear: the operator does it: W @ x + b
+one_hot: vpps.lookup(table, i) is a row of a table; graph.input(np.eye(n)[i]) is the vector
+embedding: model.lookup(name, shape) declares a table, graph.lookup(table, i) is a row
+multi_head_attention scaled_dot_product_attention: vpps.nn.attend(query, keys, values) is attention of one head
+[vpps.nn]
+relu gelu softmax log_softmax sigmoid tanh silu elu leaky_relu softplus logsumexp dropout layer_norm cross_entropy: \
+that is a function: vpps.{name}
+Module ModuleList: a class of yours holds parameters of a model, and its methods may be cells: @vpps.cell
+Parameter: model.parameter(name, shape) declares one
+Sequential: vpps.nn.MLP has a hidden layer; a function of yours calls layers one after the other
+Dropout: that is a function: vpps.dropout(x, rate)
+LayerNorm: that is a function: vpps.layer_norm(x)
+LSTMCell: vpps.nn.LSTM(model, input_size, hidden_size).step is it
+GRUCell: vpps.nn.GRU(model, input_size, hidden_size).step is it
+functional: functions are those of vpps, such as vpps.relu
+CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
+MSELoss: that is a function: vpps.mse(x, y)
+BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
+ReLU Tanh Sigmoid GELU: that is a function, such as vpps.relu
+MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer: vpps.nn.attend(query, keys, values) is one \
+head; heads are parts of vectors, vpps.split, joined by vpps.concat
+RNN RNNCell RNNBase: a cell is a line: vpps.tanh(W @ x + U @ h + b); see @vpps.cell
+Conv1d Conv2d MaxPool1d MaxPool2d AvgPool1d Unfold: vpps has no convolution: a cell on each window is one, W @ \
+vpps.concat(window)
+BatchNorm1d BatchNorm2d GroupNorm InstanceNorm1d RMSNorm: vpps.layer_norm(x) normalises a vector: there is no batch \
+dimension
+Bilinear: that is a function: vpps.bilinear(x, W, y, outputs)
+EmbeddingBag: vpps.mean([embedding(graph, i) for i in words])
+Identity Flatten Unflatten Upsample: vpps.reshape(x, shape) gives another shape
+ModuleDict ParameterList ParameterDict: a list or dict of yours holds them: parameters are the model's, by name
+DataParallel: every process has a shard of the batch: see vpps.distributed
+init: model.parameter(name, shape, init='glorot_uniform'); see vpps.init
+utils: vpps.Handle(model, clip_norm=5.0) clips; graphs need no padding
+CTCLoss TripletMarginLoss CosineEmbeddingLoss GaussianNLLLoss: write it as a formula of functions such as vpps.norm, \
+vpps.relu and vpps.logsumexp
+KLDivLoss: that is a function: vpps.kl_div(log_probabilities, targets)
+LeakyReLU: that is a function: vpps.leaky_relu(x, slope)
+Softmax Softmax2d: that is a function: vpps.softmax(x)
+LogSoftmax: that is a function: vpps.log_softmax(x)
+ELU SiLU Softplus: that is a function, such as vpps.elu
+Layer Model Dense: vpps.nn.Linear(model, input_size, output_size), and functions of yours around it
+[Graph]
+backward: {trains}
+forward value npvalue run eval: {evaluates}
+parameter parameters: a parameter is an operand as it is: W @ x
+inputTensor inputVector scalarInput tensor constant placeholder add_input: graph.input(array) brings data in
+ones: graph.input(array) brings data in, such as np.ones(n)
+embedding: graph.lookup(table, i) is a row of a table
+renew clear reset renew_cg version: every mini-batch has a vpps.Graph() of its own
+sum mean tanh sigmoid softmax concat cross_entropy dropout: that is a function: vpps.{name}
+"""
+
+# Below classes, functions and methods, keyword arguments; "-" is a call that does not fit otherwise.
+ARGUMENTS = """
+[SGD Momentum Nesterov Adam AdamW Adagrad RMSprop]
+learning_rate: it is called lr
+params parameters model: the handle has the model: vpps.Handle(model, vpps.Adam(lr=0.01))
+[Adam AdamW]
+betas beta_1 beta_2 b1 b2: they are called beta1 and beta2
+epsilon: it is called eps
+amsgrad: vpps.Adam is the rule without it
+[RMSprop]
+alpha decay: it is called rho
+[SGD RMSprop]
+momentum nesterov: vpps.Momentum(lr=0.1, momentum=0.9) has it, and vpps.Nesterov
+[Handle]
+lr learning_rate weight_decay: the optimizer has it: vpps.Handle(model, vpps.Adam(lr=0.01))
+device: {elsewhere}
+dtype amp autocast mixed_precision: precision='bf16' rounds what products multiply
+[dropout]
+p: it is called rate
+training train: it is on in handle.fb, and off in handle.forward
+[softmax log_softmax logsumexp]
+dim axis: it goes over the elements of a vector, of rows over those of each
+[softmax log_softmax]
+-: it goes over the elements of a vector, of rows over those of each
+[sum mean max min]
+dim axis keepdim: it goes over all elements of one expression, or over a list or rows
+[max min]
+-: vpps.{owner}imum(x, y) is that of two, and vpps.{owner}([x, y]) of a list
+[concat stack]
+dim axis: concat joins vectors end to end and matrices row after row, stack makes rows
+[concat stack sum mean logsumexp]
+-: expressions come in a list: vpps.{owner}([x, y])
+[norm]
+p ord dim axis: it is the Euclidean norm of all elements; vpps.sum(abs(x)) and vpps.max(abs(x)) are others
+[clamp]
+min max: they are called low and high
+[split]
+split_size_or_sections dim axis: vpps.split(x, n) makes n equal parts; x[a:b] is any part
+[cross_entropy]
+ignore_index: leave such rows out: keep = labels != -100; vpps.cross_entropy(logits[keep], labels[keep])
+label_smoothing: 0.9 * vpps.cross_entropy(x, i) + 0.1 * (vpps.logsumexp(x) - vpps.mean(x)) smooths by 0.1
+weight: multiply the loss: vpps.cross_entropy(rows, labels) * graph.rows(weights[labels])
+[cross_entropy binary_cross_entropy_with_logits mse kl_div]
+reduction size_average reduce: it is the loss of one example; vpps.mean and vpps.sum reduce a list or rows of them
+[binary_cross_entropy_with_logits]
+weight pos_weight: multiply the loss by graph.input(weight)
+[leaky_relu]
+negative_slope: it is called slope
+[gelu]
+approximate: it is the tanh form
+[layer_norm]
+normalized_shape weight bias: vpps.layer_norm(x) * gain + bias, with parameters gain and bias of the model
+[LSTM GRU BiLSTM]
+num_layers layers: a layer each: its inputs are the states of the one below, lstm2.sequence(graph, states)
+batch_first: there is no batch dimension: write one example, or map rows with graph.map
+bias: layers have one
+dropout: vpps.dropout(x, rate) goes between layers, and is off in handle.forward
+hidden_dim input_dim: {owner}(model, input_size, hidden_size)
+[LSTM GRU]
+bidirectional: vpps.nn.BiLSTM(model, input_size, hidden_size) reads both ways
+[LSTM GRU BiLSTM MLP Linear Embedding ChildSumTreeLSTM NaryTreeLSTM NaryTreeGRU]
+-: the model comes first: vpps.nn.{owner}(model, ...)
+device: {elsewhere}
+dtype: all weights are float32; {rounds}
+[Linear]
+in_features out_features units: Linear(model, input_size, output_size)
+[Embedding]
+num_embeddings embedding_dim input_dim output_dim: Embedding(model, rows, size)
+padding_idx mask_zero: graphs need no padding; the recipe "Freezing" has rows of a table that stay as they are
+_weight weights: init=array gives the vectors
+freeze: trainable=False keeps the vectors as they are
+sparse: updates are sparse
+max_norm scale_grad_by_freq: vectors are as they are trained; x / vpps.norm(x) has length 1
+[MLP]
+hidden_sizes hidden_dims hidden layers: hidden_size takes several, too: MLP(model, 4, (128, 64), 2)
+activation: hidden layers are tanh; vpps.relu(linear(x)) calls a vpps.nn.Linear
+[forward gradients]
+training: it is called train
+[forward]
+-: the graph comes first: handle.forward(graph, [x])
+[fb gradients]
+-: the graph comes first: handle.{owner}(graph, loss)
+"""
+
+# Below an option, words in what is given for it.
+OPTIONS = """
+[precision]
+bfloat16 mixed amp auto: 'bf16' rounds what products multiply, and all else is float32
+float16 fp16 half: there is 'bf16', with the range of float32, so that no loss is scaled
+fp32 single full: 'float32' is it
+tensorfloat32 high medium: 'tf32' is it, and '3xtf32' is about as exact as float32
+float64 fp64 double: there is none wider than 'float32'
+"""
