@@ -101,6 +101,23 @@ def check_stack_lstm_parser(recipe: ModuleType, found: Any) -> None:
     assert right > 0.95
 
 
+def check_pointers(recipe: ModuleType, found: Any) -> None:
+    losses, right = found
+    assert losses[-1] < 0.5 * losses[0]
+    assert right > 0.8  # a guess: one of three to five
+    # The loss of a step is the cross entropy of its scores.
+    model = vpps.Model(seed=2)
+    network = recipe.Pointer(model)
+    graph, numbers = vpps.Graph(), np.random.default_rng(1).uniform(size=(2, 3))
+    order = numbers.argsort(axis=1)
+    with vpps.Handle(model, train=False) as handle:
+        wanted = [network.loss(graph, numbers, order), network.scores(graph, numbers, order)[0]]
+        loss, scores = handle.forward(graph, wanted)
+    scores = scores.reshape(6, 3).astype(np.float64)
+    of_steps = np.log(np.exp(scores).sum(axis=1)) - scores[range(6), order.reshape(-1)]
+    assert loss == pytest.approx(of_steps.mean(), rel=1e-5)
+
+
 def check_typed_edges(recipe: ModuleType, found: Any) -> None:
     typed, untyped = found
     assert typed > 0.9 > 0.8 > untyped

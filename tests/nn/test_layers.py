@@ -304,3 +304,22 @@ def test_an_embedding_is_called_in_a_graph_and_in_a_cell() -> None:
         words(3)
     with pytest.raises(vpps.DtypeError, match=r"got <vpps\.nn\.Embedding 'embedding'.*; its table is its attribute"):
         graph.lookup(words, 3)  # type: ignore[call-overload]
+
+
+def test_a_perceptron_has_as_many_hidden_layers_as_sizes() -> None:
+    model = vpps.Model(seed=1)
+    mlp = MLP(model, 3, (5, 4), 2)
+    assert [p.name for p in model] == [
+        f"mlp/{layer}/{p}" for layer in ("hidden", "hidden_2", "output") for p in ("W", "b")
+    ]
+    x = np.linspace(-1, 1, 6).reshape(2, 3)
+    h = x
+    for layer in mlp.layers:
+        h = np.tanh(h @ layer.W.numpy().T)
+    graph = vpps.Graph()
+    rows = mlp(graph.rows(x))
+    found = Reference(graph, weights_of(model)).value(rows)
+    assert np.allclose(found, h @ mlp.output.W.numpy().T)
+    assert repr(MLP(model, 3, 5, 2, name="one")) == "<vpps.nn.MLP 'one': 3 -> 2>"
+    with pytest.raises(vpps.ShapeError, match="without a hidden layer it is Linear"):
+        MLP(model, 3, [], 2, name="none")

@@ -320,3 +320,35 @@ def test_logsumexp_of_infinities_is_what_its_limit_is_and_nothing_flows_where_th
         for y, expected in zip([of_list(masked), vpps.logsumexp(masked), *whole], flows, strict=True):
             _, gradients = handle.gradients(graph, vpps.sum(vpps.where(y > 0, y, 0)))
             np.testing.assert_array_equal(gradients["p"], np.broadcast_to(expected, 5))
+
+
+@vpps.cell
+def point(query: vpps.Expression, memory: list[vpps.Expression], right: vpps.Expression) -> vpps.Expression:
+    """Cross entropy over a list, as the recipe 'Pointers and copying' has it."""
+    scores = vpps.each(lambda m: vpps.dot(m, query), memory)
+    return vpps.logsumexp(scores) - vpps.dot(right, query)
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
+)
+def test_the_gradient_of_cross_entropy_over_a_list_is_softmax_minus_one_hot(target: str) -> None:
+    scores = [[0.3, -1.0, 2.0], [0.0], [5.0, -1e4, 5.0, 4.0], [-1e9, 0.0]]
+    labels = [1, 0, 1, 0]
+    graph = vpps.Graph()
+    one = graph.input(np.ones(1))
+    items = [[graph.input(np.array([s]), grad=True) for s in row] for row in scores]
+    losses = [point(one, row, row[i]) for row, i in zip(items, labels, strict=True)]
+    lengths = np.array([len(row) for row in scores])
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    flat = graph.rows(np.concatenate(scores)[:, None], grad=True)
+    mapped = graph.map(point, inputs={"query": one, "memory": (offsets, flat), "right": flat[offsets[:-1] + labels]})
+    with vpps.Handle(vpps.Model(), target=target, vps=2) as handle:
+        handle.gradients(graph, vpps.sum(losses) + vpps.sum(mapped))
+        of_rows = handle.input_gradient(flat)[:, 0]
+        for k, (row, i) in enumerate(zip(scores, labels, strict=True)):
+            exact = np.exp(np.array(row) - max(row))
+            exact /= exact.sum()
+            exact[i] -= 1
+            assert np.allclose([handle.input_gradient(x)[0] for x in items[k]], exact, rtol=1e-5, atol=1e-7)
+            assert np.allclose(of_rows[offsets[k] : offsets[k + 1]], exact, rtol=1e-5, atol=1e-7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import vpps
+from vpps.errors import ShapeError
 from vpps.init import Initialiser
 from vpps.nn.layer import Assignments, Layer, Named
 from vpps.values import Float32
@@ -50,15 +51,38 @@ class Linear(Layer):
 
 
 class MLP(Named):
-    """Multi-layer perceptron with one hidden layer: y = V tanh(W x + b) + a."""
+    """Multi-layer perceptron: y = V tanh(W x + b) + a.
+
+    Args:
+        hidden_size: of the hidden layer, or a list or tuple for several in a row: `MLP(model, 16, (128, 64), 3)`. Their
+            parameters are those of `hidden`, `hidden_2` and so on.
+
+    Raises:
+        ShapeError: there is no hidden layer.
+    """
 
     def __init__(
-        self, model: vpps.Model, input_size: int, hidden_size: int, output_size: int, *, name: str = "mlp"
+        self,
+        model: vpps.Model,
+        input_size: int,
+        hidden_size: int | list[int] | tuple[int, ...],
+        output_size: int,
+        *,
+        name: str = "mlp",
     ) -> None:
         self.name = name
+        sizes = list(hidden_size) if isinstance(hidden_size, list | tuple) else [hidden_size]
+        if not sizes:
+            raise ShapeError(
+                f"MLP(hidden_size={hidden_size!r}): expected an int, or several; without a hidden layer it is Linear"
+            )
         with model.scope(name):
-            self.hidden = Linear(model, input_size, hidden_size, name="hidden")
-            self.output = Linear(model, hidden_size, output_size, name="output")
+            self.layers = tuple(
+                Linear(model, before, size, name=f"hidden_{k}" if k > 1 else "hidden")
+                for k, (before, size) in enumerate(zip([input_size, *sizes], sizes, strict=False), 1)
+            )
+            self.output = Linear(model, sizes[-1], output_size, name="output")
+        self.hidden = self.layers[0]
 
     def _sizes(self) -> tuple[int, int]:
         return self.hidden._sizes()[0], self.output._sizes()[1]
@@ -66,4 +90,6 @@ class MLP(Named):
     @vpps.cell
     def __call__(self, x: vpps.Expression) -> vpps.Expression:
         """(output_size,) of (input_size,); of `Rows` row by row, one vertex for each."""
-        return self.output(vpps.tanh(self.hidden(x)))
+        for layer in self.layers:
+            x = vpps.tanh(layer(x))
+        return self.output(x)
