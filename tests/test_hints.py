@@ -7,10 +7,12 @@ import inspect
 import itertools
 import pickle
 import re
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -367,6 +369,19 @@ def test_the_number_of_steps_may_be_set_to_what_it_can_be() -> None:
         with pytest.raises(vpps.ModelError, match=r"model\.step=.*: expected an int, 0 to"):
             model.step = wrong  # type: ignore[assignment]
     assert repr(model) == "<vpps.Model: 0 parameters, 0 weights, 7 steps>"
+
+
+def test_help_describes_what_cannot_be_set() -> None:
+    kinds = [
+        value for module in list(sys.modules.values()) for value in vars(module).values() if isinstance(value, type)
+    ]
+    documented = 0
+    for kind in {kind for kind in kinds if str(kind.__module__).startswith("vpps.")}:
+        for name, value in vars(kind).items():
+            if isinstance(value, property) and not name.startswith("_"):
+                assert not isinstance(value.fget, attrgetter) or "callable" not in (value.__doc__ or "callable"), name
+                documented += isinstance(value.fget, attrgetter)
+    assert documented >= 13
 
 
 def test_a_parameter_is_no_attribute_of_its_model() -> None:

@@ -17,6 +17,7 @@ model = vpps.Model(seed=1)
 words, W = model.lookup("words", (9, 4)), model.parameter("W", (4, 4))
 @vpps.cell
 def node(left, right):
+    '''A state from two.'''
     return vpps.tanh(W @ (left + right))
 graph = vpps.Graph()
 rows = graph.lookup(words, graph_rows)
@@ -48,7 +49,7 @@ def shell() -> Any:
         ("vpps.Graph()", "of 0 vertices", "<graph"),
         ("graph.draw(3)", "</svg>", "lookup(words)"),
         ("model", "<pre ", "parameter"),
-        ("trace", "critical path", "<vpps.Trace of 1 launches on cpu>"),
+        ("trace", "critical path", "<vpps.Trace of 1 launch on cpu>"),
         ("trace.summary()", "<pre ", "critical path"),
         ("handle.explain()", "<pre ", "\nW "),
         ("handle.disassemble(graph, loss)", "<pre ", "\n"),
@@ -89,6 +90,22 @@ PUBLIC = {
 @pytest.mark.cpu
 @pytest.mark.parametrize("name", PUBLIC)
 def test_completion_offers_what_users_call(name: str, shell: Any) -> None:
-    with provisionalcompleter():
-        found = {match.text for match in shell.Completer.completions(f"{name}.", len(name) + 1)}
-    assert {one for one in found if not one.startswith("_")} == PUBLIC[name]
+    for with_jedi in (True, False):
+        shell.Completer.use_jedi = with_jedi
+        with provisionalcompleter():
+            found = {match.text for match in shell.Completer.completions(f"{name}.", len(name) + 1)}
+        found = {text.removeprefix(name).removeprefix(".") for text in found}
+        assert {one for one in found if not one.startswith("_")} == PUBLIC[name], with_jedi
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name, signature", [("node", "(left, right)"), ("lstm.step", "(x: ")])
+def test_a_cell_is_shown_with_the_arguments_of_a_call(name: str, signature: str, shell: Any) -> None:
+    found = shell.inspector.info(shell.ev(name))
+    assert found["definition"].startswith(signature)
+    assert found["docstring"]
+
+
+@pytest.mark.cpu
+def test_tables_of_a_notebook_are_monospaced_whatever_the_style_of_the_page(shell: Any) -> None:
+    assert 'style="font-family: monospace' in shell.display_formatter.format(shell.ev("model"))[0]["text/html"]

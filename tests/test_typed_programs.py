@@ -269,3 +269,17 @@ def test_networks_of_the_zoo_are_used_and_looked_into() -> None:
         assert str(inspection.plan)
         assert graph.draw(4).svg()
     assert vpps.data.GraphSet is GraphSet
+
+
+def test_gradients_are_dense_unless_sparse_ones_are_asked_for() -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (3,))
+    with vpps.Handle(model, vps=1) as handle:
+        graph = vpps.Graph()
+        x = graph.input(np.ones(3))
+        loss, dense = handle.gradients(graph, vpps.dot(W, x))
+        assert_type(loss, float)
+        assert_type(dense, dict[str, NDArray[np.float32]])
+        _, either = handle.gradients(graph, vpps.dot(W, x), sparse=True)
+        assert_type(either, dict[str, NDArray[np.float32] | vpps.RowGradients])
+        assert dense["W"].tolist() == [1.0] * 3

@@ -192,9 +192,9 @@ class Hinting:
         return None
 
 
-def read_only(slot: str) -> Any:
+def read_only(slot: str, doc: str) -> Any:
     """An attribute that is read from a slot and cannot be set: what was checked when it was made remains true."""
-    return property(attrgetter(slot))
+    return property(attrgetter(slot), doc=doc)
 
 
 class _Unsettable:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import sys
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from vpps.hints import hint_of
@@ -22,7 +24,7 @@ class Readable:
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        return f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(self))}</pre>'
+        return f'<pre style="font-family: monospace; white-space: pre; overflow-x: auto">{html.escape(str(self))}</pre>'
 
     def _repr_mimebundle_(self, **asked: Any) -> dict[str, str]:  # `_repr_pretty_` comes after a dataclass's repr
         return {"text/plain": str(self).rstrip("\n")}
@@ -56,7 +58,21 @@ def dir_without(names: str) -> Callable[[object], list[str]]:
     """A `__dir__` for completion: without the names, separated by blanks, that other rooms use and nobody else, and
     without those that only say what does it here."""
     internal = frozenset(names.split())
-    return lambda x: [n for n in object.__dir__(x) if n not in internal and hint_of(type(x), n) is None]
+
+    def listed(x: object) -> list[str]:
+        if "IPython" in sys.modules:
+            _complete_as_dir(type(x))  # type: ignore[arg-type]
+        return [n for n in object.__dir__(x) if n not in internal and hint_of(type(x), n) is None]
+
+    return listed
+
+
+@cache
+def _complete_as_dir(kind: type) -> None:
+    """Tell IPython, which without jedi adds all names of the class to those of `dir`. It asks `dir` first."""
+    from IPython.utils.generics import complete_object
+
+    complete_object.register(kind, lambda x, names: sorted({*dir(x)}.intersection(names)))
 
 
 def plain(value: Any, top: bool = False) -> Any:

@@ -16,7 +16,8 @@ Ints = NDArray[np.int64]
 @vpps.cell
 def cross_entropy(scores: list[vpps.Expression], right: vpps.Expression) -> vpps.Expression:
     """Of a list of scores, of which the right one is given as well."""
-    return vpps.logsumexp(scores) - right
+    total: vpps.Expression = vpps.logsumexp(scores)
+    return total - right
 
 
 class Pointer:

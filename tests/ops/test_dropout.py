@@ -195,7 +195,7 @@ class TestOnAndOff:
     @pytest.mark.parametrize("rate", [1, 1.0, -0.1, 2, float("nan"), float("inf"), "0.5", None, True, np.ones(2)])
     def test_other_rates_are_refused(self, rate: Any) -> None:
         graph = vpps.Graph()
-        with pytest.raises(vpps.DtypeError, match=r"graph \d+ of 1 vertices: dropout\(.*expected a rate in \[0, 1\)"):
+        with pytest.raises(vpps.DtypeError, match=r"graph \d+ of 1 vertex: dropout\(.*expected a rate in \[0, 1\)"):
             vpps.dropout(graph.input(np.ones(3)), rate)
 
         @vpps.cell

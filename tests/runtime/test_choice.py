@@ -36,7 +36,7 @@ def test_without_a_driver_it_is_the_cpu_and_nothing_is_said(no_driver: None, cap
         warnings.simplefilter("error")
         for target in ("auto", "cpu"):
             with vpps.Handle(vpps.Model(), target=target, vps=1) as handle:
-                assert repr(handle) == "<vpps.Handle: cpu, 1 virtual processors>"
+                assert repr(handle) == "<vpps.Handle: cpu, 1 virtual processor>"
     assert capfd.readouterr() == ("", "")
 
 

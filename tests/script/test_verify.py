@@ -230,7 +230,7 @@ def _pairs_of_another_matrix(plan: Plan, script: NDArray[np.uint32]) -> None:
         (_source_that_nothing_wrote, r"reads element \d+, which nothing has written"),
         (_list_beyond_the_script, "no part of one list of the script"),
         (_wrong_opcode, "no opcode"),
-        (_wrong_vp_count, "for 1 virtual processors, not 2"),
+        (_wrong_vp_count, "for 1 virtual processor, not 2"),
         (_entry_outside, "outside the script"),
         (_pairs_of_another_matrix, "outer_update.adam .* of 'Wo'.*: write after write race of VP 1 with VP 0"),
     ],

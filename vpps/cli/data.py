@@ -29,6 +29,7 @@ from vpps.data import (
 )
 from vpps.data.statistics import Spread
 from vpps.errors import DataError
+from vpps.text import counted
 
 app = app_named("vpps-data")
 
@@ -151,7 +152,10 @@ def convert(
         for graphs, path in zip(found if isinstance(found, tuple) else (found,), outputs, strict=True):
             graphs.save(path)
             size, seconds = bytes_text(path.stat().st_size), time.perf_counter() - start
-            print(f"{path}: {len(graphs)} graphs, {graphs.n_vertices} vertices, {size}, {seconds:.1f} s")
+            print(
+                f"{path}: {counted(len(graphs), 'graph')}, {counted(graphs.n_vertices, 'vertex', 'vertices')}, "
+                f"{size}, {seconds:.1f} s"
+            )
 
 
 @app.command(epilog="[bold]Examples[/bold]\n\nvpps-data stat train.graphs\n\nvpps-data stat train.graphs --json")

@@ -29,6 +29,7 @@ from vpps.report.roofline.sheets import device_named, sheet_peaks
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import MAX_VPS
 from vpps.targets import AUTO, CPU, target_named
+from vpps.text import counted
 
 BATCH_SIZES = (1, 8, 64)
 BUSY = 0.75  # load of a core, from which on times are no good
@@ -139,7 +140,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 def _report(points: Sequence[Point], peaks: Peaks) -> Iterator[Table | str]:
     """A short description of the machine, then two tables for each point."""
     yield (
-        f"{peaks.name} ({peaks.isa}), {peaks.n_vps} virtual processors, {peaks.source}"
+        f"{peaks.name} ({peaks.isa}), {counted(peaks.n_vps, 'virtual processor')}, {peaks.source}"
         + (f" at load {peaks.load:g}" if peaks.load is not None else "")
         + f": {peaks.flops / 1e9:.0f} GFLOP/s, read {_rates(peaks)}, barrier {peaks.barrier * 1e6:.1f} us, "
         f"launch {peaks.launch * 1e6:.0f} us"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vpps.errors import DataError
 from vpps.record.examples import ExampleNumbers
 from vpps.record.ranges import join, ragged, running_sum
+from vpps.text import counted
 
 Children = NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -73,7 +74,7 @@ class GraphBatch:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        return f"GraphBatch({len(self)} graphs, {self.n_vertices} vertices)"
+        return f"GraphBatch({counted(len(self), 'graph')}, {counted(self.n_vertices, 'vertex', 'vertices')})"
 
     @_once
     def n_vertices(self) -> int:

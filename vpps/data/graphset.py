@@ -20,6 +20,7 @@ from vpps.errors import DataError, DtypeError, IndexRangeError
 from vpps.hints import read_only
 from vpps.interop import refuse_masked
 from vpps.record.ranges import ragged, running_sum
+from vpps.text import counted
 from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
 
 if TYPE_CHECKING:
@@ -42,13 +43,6 @@ class GraphSet:
 
     No object stands for a vertex. A set may be used by forked processes and by several threads; its arrays are
     read-only.
-
-    Attributes:
-        arrays: the data, as `GraphArrays` says.
-        kinds: the name of every kind of vertex, by number.
-        vocabularies: by column: the words that its numbers stand for, index 0 being unknown.
-        classes: by column: the names of a closed set of labels.
-        path: the file that it is mapped from, or None.
     """
 
     __slots__ = (
@@ -62,11 +56,13 @@ class GraphSet:
         "_turned",
         "_vocabularies",
     )
-    arrays: GraphArrays = read_only("_arrays")
-    kinds: tuple[str, ...] = read_only("_kinds")
-    vocabularies: Mapping[str, Vocabulary] = read_only("_vocabularies")
-    classes: Mapping[str, tuple[str, ...]] = read_only("_classes")
-    path: Path | None = read_only("_path")
+    arrays: GraphArrays = read_only("_arrays", "The data, as `GraphArrays` says.")
+    kinds: tuple[str, ...] = read_only("_kinds", "Name of every kind of vertex, by number.")
+    vocabularies: Mapping[str, Vocabulary] = read_only(
+        "_vocabularies", "By column, the words that its numbers stand for; 0 is the unknown word."
+    )
+    classes: Mapping[str, tuple[str, ...]] = read_only("_classes", "By column, the names of a closed set of labels.")
+    path: Path | None = read_only("_path", "The file that the set was read from, or None.")
     _vocabularies: Mapping[str, Vocabulary]
     _classes: Mapping[str, tuple[str, ...]]
     _path: Path | None
@@ -167,7 +163,8 @@ class GraphSet:
         return len(self._starts)
 
     def __repr__(self) -> str:
-        return f"GraphSet({len(self)} graphs, {self.n_vertices} vertices, {self.column_names()})"
+        vertices = counted(self.n_vertices, "vertex", "vertices")
+        return f"GraphSet({counted(len(self), 'graph')}, {vertices}, {self.column_names()})"
 
     @property
     def n_vertices(self) -> int:

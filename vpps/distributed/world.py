@@ -25,6 +25,7 @@ from vpps.distributed.transports import Messages, Transport, Unanswered
 from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
+from vpps.text import counted
 
 Ints = NDArray[np.int64]
 T = TypeVar("T")
@@ -121,7 +122,7 @@ class World:
 
     def __repr__(self) -> str:
         how = f" through {self._transport.name}" if self._transport is not None else ""
-        return f"<vpps.distributed.World: rank {self.rank} of {self.size}{how}, {self.shards} shards>"
+        return f"<vpps.distributed.World: rank {self.rank} of {self.size}{how}, {counted(self.shards, 'shard')}>"
 
     @property
     def is_first(self) -> bool:

@@ -16,7 +16,7 @@ from vpps.placement.onchip import OnChip
 from vpps.placement.onchip.report import explain as explain_onchip
 from vpps.runtime.machine import Machine
 from vpps.targets import TARGETS
-from vpps.text import WIDTH, columns, note
+from vpps.text import WIDTH, columns, counted, note
 from vpps.text import in_bytes as shown
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _kind(p: Parameter) -> str:
 def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> str:
     if TARGETS[kernel.target].is_gpu:
         lines = [
-            ("target", f"{kernel.target}: {kernel.vps} virtual processors (thread blocks)"),
+            ("target", f"{kernel.target}: {counted(kernel.vps, 'virtual processor')} (thread blocks)"),
             ("compiled", _NOT_YET),
             *_memory(parameters),
         ]
@@ -139,7 +139,7 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
     table = columns(rows[:1], rows[1:], range(_LEFT), WIDTH)
     known = "" if kernel.spec is None else f"; the example takes {len(kernel.spec.instructions)} of its instructions"
     lines = [
-        ("target", f"{kernel.target} ({kernel.arch}): {kernel.vps} virtual processors (threads)"),
+        ("target", f"{kernel.target} ({kernel.arch}): {counted(kernel.vps, 'virtual processor')} (threads)"),
         ("kernel", f"one for all models, as weights stay in memory and shapes come with the script{known}"),
         (
             "matrices",

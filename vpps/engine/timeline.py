@@ -15,6 +15,7 @@ from vpps.planner.reader import BARRIERS, STEPS, Placed, places
 from vpps.planner.sections import Phase
 from vpps.runtime.recording import Recording, Records
 from vpps.script.instructions import TABLE
+from vpps.text import counted
 
 # What the host does for a launch, in this order: order, memory and index lists of the graph; its instructions; waiting
 # for the launch before; a larger pool if it takes one, and weights that the model changed.
@@ -70,7 +71,8 @@ class Timeline:
         self._recording = recording
 
     def __repr__(self) -> str:
-        return f"<vpps.Timeline of {self.n_vps} VPs: {len(self.records)} instructions in {self.duration:.3g} s>"
+        instructions = counted(len(self.records), "instruction")
+        return f"<vpps.Timeline of {counted(self.n_vps, 'VP')}: {instructions} in {self.duration:.3g} s>"
 
     @cached_property
     def records(self) -> Records:

@@ -79,7 +79,7 @@ class Graph(Hinting):
 
     def describe(self) -> str:
         """Number and size: batches have graphs of their own, and mixing them up is a common mistake."""
-        return f"graph {self.number} of {self.n_calls} vertices"
+        return f"graph {self.number} of {self.n_calls} {'vertex' if self.n_calls == 1 else 'vertices'}"
 
     def __deepcopy__(self, memo: object = None) -> NoReturn:
         raise GraphError(

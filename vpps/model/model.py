@@ -47,14 +47,12 @@ class Parameter(Operand, Hinting):
     (`W @ x`, `W.T @ x`), and has rows to look up; as another operand it is copied by every vertex.
 
     Attributes:
-        name: full name, scopes included, such as "encoder/U".
-        shape: its shape.
         version: counts assignments; packed copies with another version are out of date.
     """
 
     __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
-    name: str = read_only("_name")
-    shape: Shape = read_only("_shape")
+    name: str = read_only("_name", 'Full name, scopes included, such as "encoder/U".')
+    shape: Shape = read_only("_shape", "Shape: (), (n,) or (rows, columns); of a table, rows first.")
 
     def __init__(self, model: Model, name: str, value: Float32, trainable: bool) -> None:
         self._model = weakref.ref(model)
@@ -159,11 +157,10 @@ class Transposed(Operand):
 
     Attributes:
         T: the parameter.
-        shape: of the transpose.
     """
 
     __slots__ = ("_shape", "parameter")
-    shape: Shape = read_only("_shape")
+    shape: Shape = read_only("_shape", "Shape of the transpose.")
 
     def __init__(self, parameter: Parameter) -> None:
         self.parameter = parameter
@@ -222,7 +219,7 @@ class Model(Readable, Hinting):
         "bare_programs", "cell_history", "is_averaged", "layout_version", "metadata", "optimizer_state", "places",
         "state_version",
     )  # fmt: skip
-    seed: int = read_only("_seed")
+    seed: int = read_only("_seed", "Seed of initial values, dropout and shuffling.")
 
     def __init__(self, seed: int = 0) -> None:
         index = as_index(seed)

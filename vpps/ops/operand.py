@@ -235,11 +235,10 @@ class Expression(Operand, Hinting):
     Attributes:
         owner: the Graph or Trace that recorded it.
         ref: its value id in the graph, or its node in the trace.
-        shape: the shape of one vertex's value.
     """
 
     __slots__ = ("_shape", "owner", "ref")
-    shape: Shape = read_only("_shape")
+    shape: Shape = read_only("_shape", "Shape of one vertex's value: (), (n,) or (rows, columns).")
 
     def __init__(self, owner: Recorder, ref: int, shape: Shape) -> None:
         self.owner = owner
@@ -288,7 +287,7 @@ class ListExpression:
     """A list argument inside a cell, or what `each` made of it: a variable number of elements of one shape."""
 
     __slots__ = ("_shape", "owner", "ref")
-    shape: Shape = read_only("_shape")
+    shape: Shape = read_only("_shape", "Shape of one element.")
 
     def __init__(self, owner: Recorder, ref: int, shape: Shape) -> None:
         self.owner = owner

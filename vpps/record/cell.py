@@ -58,6 +58,7 @@ class Cell(Generic[R]):
         self.description = f"cell {self.name!r}"
         self._key = f"_cell_{self.name}_{id(self):x}"  # of its bound cells in their instances
         functools.update_wrapper(self, function)
+        self.__signature__ = inspect.signature(self.bound)  # of the method of an object without `self`
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")

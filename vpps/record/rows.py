@@ -32,12 +32,11 @@ class Rows(Operand, Hinting):
     Attributes:
         owner: the graph.
         ids: (n,) value ids.
-        shape: of one row.
         examples: which examples they belong to; None where that is not known.
     """
 
     __slots__ = ("_highest", "_levels", "_shape", "examples", "ids", "owner")
-    shape: tuple[int, ...] = read_only("_shape")
+    shape: tuple[int, ...] = read_only("_shape", "Shape of one row.")
 
     def __init__(
         self,
@@ -89,7 +88,8 @@ class Rows(Operand, Hinting):
         return int(np.maximum.reduce(self.levels)) if self._highest is None else self._highest
 
     def __repr__(self) -> str:
-        return f"<{len(self.ids)} rows of shape {self.shape} in {self.owner.describe()}>"
+        rows = "row" if len(self.ids) == 1 else "rows"
+        return f"<{len(self.ids)} {rows} of shape {self.shape} in {self.owner.describe()}>"
 
     def __len__(self) -> int:
         """The number of rows."""

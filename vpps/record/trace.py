@@ -24,6 +24,7 @@ from vpps.ops.operand import (
     shown,
     written,
 )
+from vpps.text import counted
 from vpps.values import as_index, as_number
 
 
@@ -109,7 +110,7 @@ class TracedCell:
     index_limits: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<cell {self.name!r}: {len(self.nodes)} nodes>"
+        return f"<cell {self.name!r}: {counted(len(self.nodes), 'node')}>"
 
     @cached_property
     def layout(self) -> tuple[int, int, tuple[Shape, ...]]:

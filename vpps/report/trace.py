@@ -49,7 +49,7 @@ class Trace:
         self.timelines: list[Timeline] = []
 
     def __repr__(self) -> str:
-        return f"<vpps.Trace of {len(self.timelines)} launches on {self.target}>"
+        return f"<vpps.Trace of {counted(len(self.timelines), 'launch', 'launches')} on {self.target}>"
 
     def _repr_html_(self) -> str | None:
         return self.summary()._repr_html_() if self.timelines else None

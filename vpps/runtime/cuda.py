@@ -45,6 +45,7 @@ from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.script.products import Continuation
 from vpps.targets import CUDA
+from vpps.text import counted
 from vpps.values import as_index
 
 KERNEL = "vpps_kernel"
@@ -348,9 +349,9 @@ class CudaMachine(Machine):
             return f"a block of this model's kernel needs more than a multiprocessor of the {gpu.name} has"
         fit = each * gpu.sms
         return (
-            f"vps={self.vps}: the {gpu.name} runs {fit} virtual processors of this model at the same time ({each} on "
-            f"each of {gpu.sms} multiprocessors), and all must run at once; use vps={fit} or less, or a larger slice "
-            "of the GPU where it is partitioned (MIG) or shared (MPS)"
+            f"vps={self.vps}: the {gpu.name} runs {counted(fit, 'virtual processor')} of this model at the same time "
+            f"({each} on each of {gpu.sms} multiprocessors), and all must run at once; use vps={fit} or less, or a "
+            "larger slice of the GPU where it is partitioned (MIG) or shared (MPS)"
         )
 
     def record(self, capacity: int) -> StampedRecording:

@@ -39,6 +39,7 @@ from vpps.script.products import Continuation, PoolRows, Product, entered_at
 from vpps.script.slices import Ints
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import diagnostics
+from vpps.text import counted
 
 READ, OWN, SAME, WRITE, ADD = Access.READ, Access.OWN, Access.SAME, Access.WRITE, Access.ADD
 READS = READ, OWN, SAME
@@ -112,7 +113,7 @@ class Verifier(Footprint):
             entries: where each begins.
         """
         if len(entries) != self.n:
-            raise ScriptError(f"the script is for {len(entries)} virtual processors, not {self.n}")
+            raise ScriptError(f"the script is for {counted(len(entries), 'virtual processor')}, not {self.n}")
         streams = [self.instructions(e) for e in entries]
         waiting: list[Decoded | None] = [next(s) for s in streams]
         while any(waiting):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 from weakref import ref
 
 import numpy as np
@@ -358,11 +358,19 @@ class Halves(Session):
         if self._store.accumulated:  # the step was left out, and they are with the model alone
             self._store.park_gradients()
 
+    @overload
+    def gradients(
+        self, /, graph: Graph, loss: Expression, train: bool = False, sparse: Literal[False] = False, draw: int = 0
+    ) -> tuple[float, dict[str, Float32]]: ...
+    @overload
+    def gradients(
+        self, /, graph: Graph, loss: Expression, train: bool = False, sparse: bool = False, draw: int = 0
+    ) -> tuple[float, Gradients]: ...
     @serialised
     @hinted
     def gradients(
         self, graph: Graph, loss: Expression, train: bool = False, sparse: bool = False, draw: int = 0
-    ) -> tuple[float, Gradients]:
+    ) -> tuple[float, Any]:
         """The loss and its gradients, without an update, and without what earlier calls of `fb` accumulated.
 
         Args:

@@ -27,6 +27,7 @@ from vpps.planner.plan import Plan
 from vpps.record.rows import Rows
 from vpps.session.configurator import Configurator
 from vpps.session.tracing import Tracing
+from vpps.text import counted
 from vpps.tuning.online import Progress
 from vpps.values import as_number
 
@@ -50,7 +51,7 @@ class Session(Hinting):
     __slots__ = (
         "__weakref__", "_closed", "_configurator", "_lock", "_losses", "_model", "_tracing", "_train", "pid",
     )  # fmt: skip
-    model: Model = read_only("_model")
+    model: Model = read_only("_model", "The model that is trained or evaluated.")
 
     def __init__(self, model: Model, options: Options) -> None:
         options.check_model(model)
@@ -98,7 +99,7 @@ class Session(Hinting):
                 raise
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.target}, {self.vps} virtual processors"
+        state = "closed" if self._closed else f"{self.target}, {counted(self.vps, 'virtual processor')}"
         return f"<vpps.Handle: {state}>"
 
     def __deepcopy__(self, memo: object = None) -> NoReturn:

@@ -11,6 +11,7 @@ from vpps.config import OMP_WAIT_POLICY
 from vpps.errors import HandleError
 from vpps.runtime.cores import usable_cores
 from vpps.targets import TARGETS
+from vpps.text import counted
 from vpps.values import as_count
 
 _advised = False
@@ -44,8 +45,9 @@ def advise(target: str, vps: int) -> None:
         return
     _advised = True
     warnings.warn(
-        f"PyTorch's {threads} threads and {vps} virtual processors share {cores} cores and slow each other down: call "
-        "vpps.torch.share_cores() first, which leaves PyTorch one thread, or make the Module with a smaller vps=",
+        f"PyTorch's {counted(threads, 'thread')} and {counted(vps, 'virtual processor')} share {cores} cores and "
+        "slow each other down: call vpps.torch.share_cores() first, which leaves PyTorch one thread, or make the "
+        "Module with a smaller vps=",
         RuntimeWarning,
         stacklevel=_users_level(),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vpps.errors import WorkloadError
 from vpps.report.roofline.peaks import MIB, Peaks
+from vpps.text import counted
 
 if TYPE_CHECKING:
     from vpps.profiling.roofline import Point
@@ -49,7 +50,7 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
         _bars(right, points)
         names = ", ".join(dict.fromkeys(" ".join(filter(None, (p.workload, p.settings))) for p in points))
         estimated = f", {peaks.source}" if peaks.source != "measured" else ""
-        title = f"{names} on {peaks.name}, {peaks.n_vps} virtual processors ({peaks.isa}){estimated}"
+        title = f"{names} on {peaks.name}, {counted(peaks.n_vps, 'virtual processor')} ({peaks.isa}){estimated}"
         figure.suptitle(title, fontsize=10)
         try:
             metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
