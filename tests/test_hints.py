@@ -277,6 +277,13 @@ def test_arguments_of_other_libraries_get_a_hint(name: str) -> None:
             assert str(caught.value).startswith(f"{name}() ")
 
 
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "BiLSTM", "Linear", "MLP", "Embedding", "NaryTreeLSTM"])
+def test_a_layer_without_a_model_says_that_it_comes_first(layer: str) -> None:
+    for sizes in ((10, 20), (10, 20, 2), (10, 20, 2, 3)):
+        with pytest.raises(TypeError, match=rf"the model comes first: vpps\.nn\.{layer}\(model, "):
+            getattr(vpps.nn, layer)(*sizes)
+
+
 def test_a_type_error_from_within_keeps_its_words() -> None:
     def concat(x: int) -> int:
         return len(x)  # type: ignore[arg-type]

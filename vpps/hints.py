@@ -159,6 +159,10 @@ def hinted(function: F) -> F:
             if hint is None or (error.__traceback__ and error.__traceback__.tb_next):  # raised further in
                 raise
             raise TypeError(f"{owner}{str(error).removeprefix(function.__qualname__)}; {hint}") from None
+        except AttributeError as error:
+            if len(arguments) < 2 or error.obj is not arguments[1] or "-" not in hints:
+                raise
+            raise TypeError(f"{owner}({arguments[1]!r}, ...): {hints['-']}") from None
 
     # Sphinx reads the hints of overloads by the globals of what it documents: those of the function.
     made = FunctionType(called.__code__, function.__globals__, closure=called.__closure__)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from vpps.cli.data import app
 from vpps.data import GraphSet, read_treebank
+from vpps.text import counted
 
 pytestmark = pytest.mark.host
 
@@ -72,7 +73,9 @@ class TestConvert:
         files = [x for x in arguments if x not in options]
         result = vpps_data("convert", *files, "out.graphs", *options)
         assert result.exit_code == 0, result.stderr
-        assert result.stdout.startswith(f"out.graphs: {graphs} graphs, {vertices} vertices, ")
+        assert result.stdout.startswith(
+            f"out.graphs: {counted(graphs, 'graph')}, {counted(vertices, 'vertex', 'vertices')}, "
+        )
         found = GraphSet.load(tmp_path / "out.graphs", verify=True)
         assert (len(found), found.n_vertices) == (graphs, vertices)
 

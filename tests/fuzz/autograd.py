@@ -104,6 +104,7 @@ def _functions(torch: Any) -> dict[str, Callable[..., Any]]:
         "softmax": softmax,
         "cosine": cosine,
         "logsumexp": logsumexp,
+        "norm": torch.linalg.vector_norm,
         "stack": torch.stack,
         "where": where,
         "log_softmax": lambda x: torch.log_softmax(x, -1),

@@ -46,6 +46,7 @@ PLAIN = (
     "vpps.tanh({a} * vpps.cosine({a}, {p}) + {b})",
     "vpps.where({a} > {b}, vpps.silu({a}), {b} * 0.5) - ({b} <= 0.1) * {p}",
     "vpps.where({a} < 0.3, 0.4, vpps.sin({a})) + vpps.cos({b}) * vpps.where({p} >= {a}, {b}, -0.2)",
+    "vpps.tanh({a} * vpps.norm({b} - {p}) * 0.2) + abs({a} - {a})",
     "vpps.logsumexp([{a}, {b}]) + vpps.stack([{a}, {b}])[1]",
     "vpps.tanh({T}.T @ vpps.concat([{a}, {b}]))",
     "vpps.tanh(vpps.reshape({L}.T @ vpps.reshape({a}, {tall}), {w}) + {T}[{last}])",

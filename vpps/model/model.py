@@ -45,11 +45,9 @@ class WeightSource(Protocol):
 class Parameter(Operand, Hinting):
     """A trainable array, created by `Model.parameter`, an operand. Rank 2 multiplies vectors and computed matrices
     (`W @ x`, `W.T @ x`), and has rows to look up; as another operand it is copied by every vertex.
-
-    Attributes:
-        version: counts assignments; packed copies with another version are out of date.
     """
 
+    # `version` counts assignments: packed copies with another one are out of date.
     __slots__ = ("__weakref__", "_model", "_name", "_shape", "_trainable", "host", "is_transposed", "version")
     name: str = read_only("_name", 'Full name, scopes included, such as "encoder/U".')
     shape: Shape = read_only("_shape", "Shape: (), (n,) or (rows, columns); of a table, rows first.")
