@@ -15,6 +15,8 @@ One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the te
   something sound.
 - `interruptions`: Ctrl-C at points of a call. It comes through, files are old or new, training goes on as with the
   call or without.
+- `magnitudes`: an op of operands from 1e-44 to 1e38, masked, equal, far from 0. Value and gradient beside formulas in
+  extended precision that share nothing with the op table.
 - `scripts` (only by `scripts/fuzz scripts`): verified scripts, broken at random - words, barriers, orders, owners - and
   run on the emulator, in a process of its own. What is unsafe there the verifier must have refused. A script, a seed
   and a number give the same broken script again.

@@ -144,7 +144,8 @@ class Operand:
     def __rtruediv__(self, other: Any) -> Expression:
         number = as_number(other)
         if number is None:
-            return other * record("over", [self], value=1.0)  # which refuses it
+            refused: Expression = record("over", [self], value=1.0) * other  # by its product
+            return refused
         first, *rest = single_factors(number)
         return _times(record("over", [self], value=first), rest)
 

@@ -98,10 +98,13 @@ def _at(x: Array, positions: Array, dy: Array) -> Array:
     return d
 
 
-def _logsumexp(x: Array) -> Array:
-    top = x.max(axis=1, keepdims=True)
-    total: Array = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
-    return total
+def _log_softmax(x: Array) -> Array:
+    """From the sum of the others' exponentials: what the largest has of 1, and its logarithm, keep their digits."""
+    top, best = x.max(axis=1, keepdims=True), x.argmax(axis=1)
+    terms = np.exp(x - top)
+    terms[np.arange(len(x)), best] -= 1
+    y: Array = (x - top) - np.log1p(terms.sum(axis=1, keepdims=True))
+    return y
 
 
 @rowwise(_any_to_scalar, 1, lambda x, y, dy: dy * np.ones_like(x))
@@ -141,25 +144,26 @@ def _softmax_back(x: Array, y: Array, dy: Array) -> Any:
 @rowwise(_vector, 12, _softmax_back)
 def softmax(x: Array) -> Any:
     """exp(x) over its sum, stable for large logits"""
-    return np.exp(x - _logsumexp(x))
+    return np.exp(_log_softmax(x))
 
 
 @rowwise(_vector, 12, lambda x, y, dy: dy - np.exp(y) * dy.sum(axis=1, keepdims=True))
 def log_softmax(x: Array) -> Any:
     """logarithm of the softmax, stable for large logits"""
-    return x - _logsumexp(x)
+    return _log_softmax(x)
 
 
 def _cross_entropy_back(x: Array, label: Array, y: Array, dy: Array) -> Array:
-    d = softmax(x)
-    d[np.arange(len(x)), label] -= 1
+    y = _log_softmax(x)
+    d = np.exp(y)
+    d[np.arange(len(x)), label] = np.expm1(y[np.arange(len(x)), label])
     return d * dy
 
 
 @rowwise(_vector_to_scalar, 12, _cross_entropy_back, "logits, label", indices=1)
 def cross_entropy(x: Array, label: Array) -> Any:
     """minus the log-softmax of the labelled class, stable for large logits; a scalar"""
-    return _logsumexp(x)[:, 0] - x[np.arange(len(x)), label]
+    return -_log_softmax(x)[np.arange(len(x)), label]
 
 
 @rowwise(_pair_to_scalar, 3, lambda a, b, y, dy: (dy * 2 * (a - b), dy * 2 * (b - a)), "a, b")
@@ -229,13 +233,14 @@ def hinge(x: Array, label: Array, margin: float) -> Any:
 
 def _bce_back(x: Array, t: Array, y: Array, dy: Array) -> tuple[Array, Array]:
     scale = dy / size(x.shape[1:])
-    return scale * (logistic(x) - t), -scale * x
+    return scale * np.where(x > 0, (1 - t) - logistic(-x), logistic(x) - t), -scale * x
 
 
 @rowwise(_pair_to_scalar, 25, _bce_back, "logits, targets", "BinaryCrossEntropy")
 def binary_cross_entropy_with_logits(x: Array, t: Array) -> Any:
     """mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits"""
-    return mean(np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x))))
+    weight = np.where(x > 0, 1 - t, t)  # of the wrong answer
+    return mean(np.where(weight == 0, 0, np.abs(x) * weight) + np.log1p(np.exp(-np.abs(x))))
 
 
 def _deviation(centred: Array, eps: float) -> Any:

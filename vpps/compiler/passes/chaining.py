@@ -83,7 +83,7 @@ def _part_of(product: Instr, view: View, width: int) -> int | None:
 
 
 def _is_read_in_forward(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
-    """Whether anything of forward but the two touches the slab of the product's result, or it is to outlast backward."""
+    """Whether anything of forward but the two touches the slab of the product's result, or it must outlast backward."""
     slab = product.operands["dst"].slab
     others = [i for i in cell.forward if i is not product and i is not tail]
     touched = [view for i in others for _, view in i.views()]

@@ -252,7 +252,7 @@ def _is_worth_a_tail(run: Sequence[Piece]) -> bool:
 def _recipes(
     cell: LoweredCell, forward: Sequence[list[Piece]], backward: Sequence[list[Piece]], recompute: bool
 ) -> dict[View, Piece]:
-    """The pieces of forward whose results tails of backward compute again; unless told to, only from what they read anyway.
+    """The pieces of forward whose results tails of backward compute again; without `recompute` from what they read.
 
     Such is a gate's value, of whose argument its slope is made: storing both would take twice the memory.
     """
