@@ -99,7 +99,10 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
 def _decoded(line: bytes, source: str) -> str:
     line = line.removeprefix(codecs.BOM_UTF8)  # first, so that columns are those that an editor shows
     try:
-        return line.decode()
+        text = line.decode()
+        if "\0" in text:  # of UTF-16, say: no text has any
+            raise UnicodeDecodeError("utf-8", line, line.index(0), line.index(0) + 1, "a byte of zeros")
+        return text
     except UnicodeDecodeError as error:
         column, byte = len(line[: error.start].decode()) + 1, line[error.start]
         raise DataError(f"{source}:{column}: expected UTF-8 text, found byte {byte:#x}") from None

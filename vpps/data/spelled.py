@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EDGE = "<*>"
 """The character before the first of a word and after the last."""
 
+MIN_COUNT = 5  # VPPS paper, section IV-E
 CHARACTER_MIN_COUNT = 2  # characters seen once train the embedding of unknown ones
 
 
@@ -46,14 +47,14 @@ class SpelledSentences:
         cls,
         sentences: Sequence[Sequence[Token]],
         *,
-        min_count: int = 5,
+        min_count: int | None = None,
         like: SpelledSentences | None = None,
         sources: Sequence[str] | None = None,
     ) -> SpelledSentences:
         """From pairs of word and tag.
 
         Args:
-            min_count: words that occur less often are rare: they are spelled.
+            min_count: words that occur less often are rare: they are spelled; by default 5; not beside `like`.
             like: take the vocabularies of words and characters and the tags from these.
             sources: names of the sentences for messages.
 
@@ -61,13 +62,15 @@ class SpelledSentences:
             DataError: there is no sentence, or a tag that `like` does not have.
         """
         like_sentences, like_spellings = (None, None) if like is None else (like.sentences, like.spellings)
+        if like is None and min_count is None:
+            min_count = MIN_COUNT
         tagged = graphs_of_tagged(sentences, min_count=min_count, like=like_sentences, sources=sources)
         vocabulary = tagged.vocabularies["word"]
         numbers: dict[str, int] = {"": 0}
         words = [word for sentence in sentences for word, _ in sentence]
         spelling = [-1 if word in vocabulary else numbers.setdefault(word, len(numbers)) for word in words]
         spelled = [[EDGE, *word, EDGE] for word in numbers]
-        characters = words_of(spelled, "character", CHARACTER_MIN_COUNT, like_spellings)
+        characters = words_of(spelled, "character", None, like_spellings, CHARACTER_MIN_COUNT)
         sizes = np.array([len(word) for word in spelled], np.int64)
         columns = {**tagged.arrays.columns, "spelling": frozen(np.array(spelling, np.int32))}
         arrays = replace(tagged.arrays, columns=columns)
@@ -78,7 +81,9 @@ class SpelledSentences:
         return cls(GraphSet.from_arrays(arrays, tagged.kinds, tagged.vocabularies, tagged.classes), spellings)
 
     @classmethod
-    def read(cls, *paths: Source, min_count: int = 5, like: SpelledSentences | None = None) -> SpelledSentences:
+    def read(
+        cls, *paths: Source, min_count: int | None = None, like: SpelledSentences | None = None
+    ) -> SpelledSentences:
         """Sentences of `word|TAG`, as `vpps.data.read_tagged` reads them; arguments and errors of both."""
         sources, sentences = tagged_lines(*paths)
         return cls.of(sentences, min_count=min_count, like=like, sources=sources)

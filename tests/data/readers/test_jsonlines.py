@@ -206,6 +206,12 @@ PAIR = {"vertices": 2, "edges": [[1, 0]]}
         ({**ONE, "columns": {"x": [2**31]}}, "'x' holds 2147483648, which does not fit int32"),
         ({**ONE, "columns": {"x": [1e39]}}, "'x' holds 1e+39, which does not fit float32"),
         ({**ONE, "columns": {"x": [[10**400]]}}, "which does not fit float32"),
+        ('{"children": [[]], "columns": {"x": [1e400]}}', "'x' holds inf, which does not fit float32"),
+        ({**ONE, "columns": {"x": [float("nan")]}}, "'x' holds nan, which does not fit float32"),
+        ({**ONE, "columns": {"x": [[-float("inf")]]}}, "'x' holds -inf, which does not fit float32"),
+        ({"children": [[], []], "columns": {"x": [0.5, 2**24 + 1]}}, "'x' holds 16777217 among numbers, which float32"),
+        ('{"children": [[]], "columns": {"x": [1], "x": [2]}}', "it has 'x' twice"),
+        ('{"children": [[]], "children": [[]]}', "it has 'children' twice"),
         ({"children": [[], []], "columns": {"x": [1.5, None]}}, "vertex 1: 'x' must hold integers"),
         ({"children": [[], []], "columns": {"x": [[1], [1, 2]]}}, "'x' must hold integers"),
     ],
@@ -260,3 +266,43 @@ def test_any_line_is_a_graph_or_an_error_of_ours(
     except VppsError as error:
         complaint = str(error)
     assert "dags.jsonl" in complaint if complaint is not None else graphs.n_vertices >= len(lines)
+
+
+COLUMNS: dict[str, list[Any]] = {"x": [0.5, 2.5], "word": ["a", "b"], "row": [[1, 2], [0.5, 1]], "n": [1, 2]}
+TYPED = {"columns": COLUMNS, "edge_columns": {"w": [[], [0.5]]}, "graph": {"y": 1.5}, "children": [[], [0]]}
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_types_of_columns_are_those_of_the_training_data(lists: bool, tmp_path: Path) -> None:
+    train = read(tmp_path, TYPED, lists=lists)
+    null = {"x": [1, 2], "word": [None, None], "row": [[1, 2], [3, 4]], "n": [None, None]}
+    dev = read(tmp_path, {**TYPED, "columns": null, "edge_columns": {"w": [[], [1]]}, "graph": {"y": 2}}, like=train)
+    for name in ("x", "word", "row", "n", "w", "y"):
+        assert dev[:][name].dtype == train[:][name].dtype, name
+    assert dev.vocabularies == train.vocabularies
+    alone = read(tmp_path, {**TYPED, "children": [[], []], "edge_columns": {"w": [[], []]}}, lists=lists, like=train)
+    assert alone[:]["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "name, values, message",
+    [
+        ("x", ["a", "b"], "'x' holds strings, in the set to be like numbers"),
+        ("x", [None, None], "'x' holds nothing but null, in the set to be like numbers"),
+        ("x", [1, None], "'x' holds null, among numbers"),
+        ("x", [2**24 + 1, 1], "'x' holds 16777217 among numbers"),
+        ("word", [1, 2], "'word' holds integers, in the set to be like strings"),
+        ("row", [[1], [2]], "'row' holds rows of 1 numbers, in the set to be like rows of 2 numbers"),
+        ("n", [1.5, 2], "'n' holds numbers, in the set to be like integers"),
+    ],
+)
+def test_a_column_of_another_type_is_located(name: str, values: list[Any], message: str, tmp_path: Path) -> None:
+    train = read(tmp_path, TYPED)
+    with pytest.raises(DataError, match=f"dags.jsonl:1: {message}"):
+        read(tmp_path, {**TYPED, "columns": {**COLUMNS, name: values}}, like=train)
+
+
+def test_null_of_an_earlier_line_is_no_number(tmp_path: Path) -> None:
+    lines = ({"children": [[], []], "columns": {"x": [1, None]}}, {"children": [[]], "columns": {"x": [0.5]}})
+    with pytest.raises(DataError, match="'x' holds null, among numbers"):
+        read(tmp_path, *lines)

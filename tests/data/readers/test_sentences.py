@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from vpps.data import GraphBatch, GraphSet, Vocabulary, read_parallel, read_tagged, read_text
+from vpps.data import (
+    GraphBatch,
+    GraphSet,
+    SpelledSentences,
+    Vocabulary,
+    read_jsonl,
+    read_lattices,
+    read_parallel,
+    read_stream,
+    read_tagged,
+    read_text,
+    read_treebank,
+)
 from vpps.data.lines import LinePart
 from vpps.errors import DataError
 
@@ -143,3 +156,37 @@ class TestParallel:
         source, target = read_parallel(real_data("iwslt15/tst2012.en"), real_data("iwslt15/tst2012.vi"))
         assert len(source) == len(target) == 1553
         assert (source.n_vertices, target.n_vertices) == (27983, 34297 + 1553)
+
+
+@pytest.mark.parametrize(
+    "read", [read_tagged, read_text, read_treebank, read_stream, read_jsonl, read_lattices, SpelledSentences.read]
+)
+def test_a_count_beside_a_vocabulary_is_refused(read: Any, tmp_path: Path) -> None:
+    texts = {
+        "read_tagged": "a|X b|Y\n", "read_treebank": "(1 (2 a) (2 b))\n", "read_lattices": "1\n2\n0 0\n0\n1 0 5\n",
+        "read_jsonl": '{"children": [[]], "columns": {"word": ["a"]}}\n', "read": "a|X b|Y\n",
+    }  # fmt: skip
+    path = write(tmp_path / "data", texts.get(read.__name__, "a b\n" * 64))
+    train = read(path, min_count=1)
+    assert len(read(path, like=train)) == len(train)
+    with pytest.raises(DataError, match="min_count=1 beside like=, which has its words already"):
+        read(path, min_count=1, like=train)
+    with pytest.raises(DataError, match="min_count=0: expected an int, at least 1"):
+        read(path, min_count=0)
+
+
+def test_the_mark_of_ends_is_no_word(tmp_path: Path) -> None:
+    path = write(tmp_path / "text", "a b\n\nc </s> d\n")
+    with pytest.raises(DataError, match="text:3: '</s>' is the mark of a sentence's end"):
+        read_text(path)
+    with pytest.raises(DataError, match="text:3: '</s>' is the mark"):
+        read_parallel(path, path)
+    with pytest.raises(DataError, match="sentence 1: '</s>' is the mark"):
+        read_stream(path, steps=2)
+    assert len(read_text(path, targets=False)) == 2
+
+
+def test_zeros_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes("a b".encode("utf-16-le"))
+    with pytest.raises(DataError, match="text:1:2: expected UTF-8 text, found byte 0x0"):
+        read_text(tmp_path / "text")

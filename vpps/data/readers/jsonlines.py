@@ -14,7 +14,8 @@
 - `kind` (optional): a name per vertex. Kinds are numbered as they first appear (`set.kinds`; `--like` takes the
   numbers of another file): give `graph.map` its cells in that order.
 - `columns` (optional): per column a value per vertex. Integers become int32, numbers float32, lists of numbers rows of
-  a matrix, strings numbers of words in a vocabulary (or of classes); null is -1 among integers and strings.
+  a matrix, strings numbers of words in a vocabulary (or of classes); null is -1 among integers and strings. Numbers are
+  finite; true and false are 1 and 0.
 - `edge_columns` (optional): per column a value per child, in lists as those of `children`; beside `edges` a list with
   one per pair. Values are as those of vertices.
 - `graph` (optional): columns with one value for the graph.
@@ -26,7 +27,6 @@ columns of edges are 0 where a vertex has no more children.
 from __future__ import annotations
 
 import json
-import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,16 @@ from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import GraphLists, Source, children_of, classes_of, some_graphs, table_of, words_of
+from vpps.data.readers.names import (
+    GraphLists,
+    Source,
+    check_min_count,
+    children_of,
+    classes_of,
+    some_graphs,
+    table_of,
+    words_of,
+)
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
@@ -52,20 +61,25 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def read_jsonl(
-    *paths: Source, min_count: int = 1, lists: bool = True, classes: Collection[str] = (), like: GraphSet | None = None
+    *paths: Source,
+    min_count: int | None = None,
+    lists: bool = True,
+    classes: Collection[str] = (),
+    like: GraphSet | None = None,
 ) -> GraphSet:
     """Graphs from lines of JSON, as the docstring of this module says; blank lines are skipped.
 
     Args:
-        min_count: strings of a vocabulary that occur less often become unknown.
+        min_count: strings of a vocabulary that occur less often become unknown, by default none; not beside `like`.
         lists: children as lists; False makes a table with room for the most that a vertex has.
         classes: columns of strings that are a closed set, such as labels: every string gets a number, and one that
             `like` does not have is an error.
-        like: take kinds, vocabularies, classes and arity from this set.
+        like: take kinds, vocabularies, classes, arity and the types of columns from this set.
 
     Raises:
         DataError: a file cannot be read, holds no graph, or a line is malformed; with file and line.
     """
+    check_min_count(min_count, like is not None)
     found = _Graphs()
     for path in paths:
         for number, text in read_lines(path):
@@ -74,6 +88,8 @@ def read_jsonl(
     some_graphs(paths, len(found.sizes), "one graph a line, as JSON")
     sizes, counts = np.array(found.sizes, np.int64), np.diff(np.array(found.offsets)).astype(np.int64)
     children = np.array(found.children, np.int32)
+    if like is not None:
+        _take_types(found, like)
     all_columns = [*found.vertex_columns.values(), *found.edge_columns.values(), *found.graph_columns.values()]
     wanted = set(classes) | set(like.classes if like is not None else ())
     for name in sorted(set(classes) - {c.name for c in all_columns if c.kind == "strings"}):
@@ -83,16 +99,18 @@ def read_jsonl(
 
     def array(column: _Column) -> NDArray[Any]:
         if column.kind != "strings":
-            values = [-1 if x is None else x for x in column.values]
-            return np.array(values, np.int32 if column.kind in ("integers", NOTHING) else np.float64)
+            if column.kind in ("integers", NOTHING):
+                return np.array([-1 if x is None else x for x in column.values], np.int32)
+            column.check_numbers()
+            return np.array(column.values, np.float64).reshape(len(column.values), *column.width)
         numbers = np.full(len(column.values), -1, np.int32)
-        there = np.array([x is not None for x in column.values])
+        there = np.array([x is not None for x in column.values], bool)
         strings = [x for x in column.values if x is not None]
         if column.name in wanted:
             where = [source for source, x in zip(column.sources(), column.values, strict=True) if x is not None]
             numbers[there], closed[column.name] = classes_of(strings, where, column.name, like)
         else:
-            vocabularies[column.name] = words_of([strings], column.name, min_count, like)
+            vocabularies[column.name] = words_of([strings], column.name, min_count, like, default=1)
             numbers[there] = [vocabularies[column.name][x] for x in strings]
         return numbers
 
@@ -111,8 +129,37 @@ def read_jsonl(
     )  # fmt: skip
 
 
+def _take_types(found: _Graphs, like: GraphSet) -> None:
+    """Integers of a column that has numbers in `like` are numbers; raises DataError for other differences."""
+    arrays = like.arrays
+    for known, columns in (
+        (arrays.columns, found.vertex_columns),
+        (arrays.edge_columns, found.edge_columns),
+        (arrays.graph_columns, found.graph_columns),
+    ):
+        for name in known.keys() & columns.keys():
+            column, array = columns[name], known[name]
+            is_table = known is arrays.edge_columns and like.arity is not None
+            if name in like.vocabularies or name in like.classes:
+                kind = "strings"
+            elif array.dtype.kind == "i":
+                kind = "integers"
+            else:
+                width = array.shape[2 if is_table else 1 :]
+                kind = f"rows of {width[0]} numbers" if width else "numbers"
+            null = column.kind == NOTHING and (not column.values or kind in ("integers", "strings"))
+            if null or (column.kind, kind) == ("integers", "numbers"):
+                column.kind = kind
+            elif column.kind != kind:
+                raise DataError(
+                    f"{column.first}: {name!r} holds {column.kind}, in {like.path or 'the set to be like'} {kind}"
+                )
+
+
 def _kinds(found: _Graphs, like: GraphSet | None) -> tuple[tuple[str, ...], NDArray[np.int8] | None]:
     if not found.kind:
+        if like is not None and like.kinds != ("vertex",):
+            raise DataError(f"{found.sources[0]}: the graph has no kinds: the known ones are {', '.join(like.kinds)}")
         return ("vertex",), None
     names = like.kinds if like is not None else tuple(dict.fromkeys(found.kind))
     numbers = {name: number for number, name in enumerate(names)}
@@ -141,6 +188,20 @@ class _Column:
     def sources(self) -> Iterator[str]:
         return (source for source, count in self.lines for _ in range(count))
 
+    @property
+    def width(self) -> tuple[int, ...]:
+        """Of a row of numbers; () for a number."""
+        return (int(self.kind.split()[2]),) if self.kind.startswith("rows") else ()
+
+    def check_numbers(self) -> None:
+        """Raise DataError for null among numbers, and ints that float32 rounds."""
+        for source, value in zip(self.sources(), self.values, strict=True):
+            for x in value if self.width else (value,):
+                if x is None:
+                    raise DataError(f"{source}: {self.name!r} holds null, among numbers: give every place a number")
+                if type(x) is int and int(np.float32(x)) != x:
+                    raise DataError(f"{source}: {self.name!r} holds {x} among numbers, which float32 would round")
+
 
 class _Graphs(GraphLists):
     """The lists while files are read."""
@@ -165,7 +226,7 @@ class _Line:
     def read(self, text: str) -> None:
         """Raises DataError."""
         try:
-            line = json.loads(text)
+            line = json.loads(text, object_pairs_hook=_object)
             if _SURROGATE.search(text):
                 json.dumps(line, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -332,9 +393,17 @@ def _is_of_a_type(values: Sequence[Any]) -> bool:
 
 
 def _check_range(values: Iterable[float]) -> None:
-    beyond = next((x for x in values if _FLOAT32_MAX < abs(x) < math.inf), None)
+    beyond = next((x for x in values if not abs(x) <= _FLOAT32_MAX), None)
     if beyond is not None:
         raise ValueError(f"holds {str(beyond)[:20]}, which does not fit float32")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k]))
+        raise ValueError(f"it has {twice!r} twice")
+    return found
 
 
 def _is_int(x: object) -> bool:

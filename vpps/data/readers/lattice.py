@@ -35,7 +35,7 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
 
     Args:
         min_count: number characters and words anew, by vocabularies whose words are the file's numbers: those that
-            occur less often become unknown, 0. By default the numbers are those of the file.
+            occur less often become unknown, 0; not beside `like`. By default the numbers are those of the file.
         like: take the vocabularies from this set, which has some.
 
     Raises:
@@ -50,7 +50,7 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
         for name in KINDS:
             column = lattices.columns[name]
             symbols = [str(number) for number in column if number >= 0]
-            words = vocabularies[name] = words_of([symbols], name, min_count or 1, like)
+            words = vocabularies[name] = words_of([symbols], name, min_count, like, default=1)
             column[:] = [-1 if number < 0 else words[str(number)] for number in column]
     return lattices.graphs(vocabularies)
 

@@ -13,6 +13,7 @@ from vpps.data.graphset import GraphSet
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 from vpps.record.ranges import running_sum
+from vpps.values import as_count
 
 SMALL_TABLE = 1 << 24
 """Entries that a table of children may always have."""
@@ -55,15 +56,27 @@ class GraphLists:
         self.sources.append(source)
 
 
-def words_of(sentences: Iterable[Iterable[str]], column: str, min_count: int, like: GraphSet | None) -> Vocabulary:
-    """The vocabulary of `like`, or one of the sentences' own.
+def words_of(
+    sentences: Iterable[Iterable[str]], column: str, min_count: int | None, like: GraphSet | None, default: int = 2
+) -> Vocabulary:
+    """The vocabulary of `like`, or one of the sentences' own: the words that occur `min_count` times at least.
 
     Raises:
-        DataError: `like` has none for this column.
+        DataError: `like` has none for this column, or there is a `min_count` beside it.
     """
+    check_min_count(min_count, like is not None)
     if like is None:
-        return Vocabulary.from_sentences(sentences, min_count)
+        return Vocabulary.from_sentences(sentences, default if min_count is None else min_count)
     return _known(like, like.vocabularies, "vocabulary", column)
+
+
+def check_min_count(min_count: int | None, like: bool) -> None:
+    """Raise DataError unless it is a count, and does not contradict a given vocabulary."""
+    if min_count is None:
+        return
+    as_count(min_count, "min_count", DataError)
+    if like:
+        raise DataError(f"min_count={min_count} beside like=, which has its words already: leave one of them out")
 
 
 def class_names(like: GraphSet, column: str) -> tuple[str, ...]:

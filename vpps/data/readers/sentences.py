@@ -16,13 +16,13 @@ BOUNDARY = "</s>"
 """The word before the first of a sentence and after the last, as in Mikolov's language models."""
 
 
-def read_tagged(*paths: Source, min_count: int = 2, like: GraphSet | None = None) -> GraphSet:
+def read_tagged(*paths: Source, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
     """Sentences of `word|TAG` separated by blanks, one a line: columns `word` and `tag`. Blank lines are skipped.
 
     The last `|` of a token separates, so a word may have one.
 
     Args:
-        min_count: words that occur less often become unknown.
+        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
         like: take vocabulary and tags from this set.
 
     Raises:
@@ -54,14 +54,14 @@ def tagged_lines(*paths: Source) -> tuple[list[str], list[list[Token]]]:
 def graphs_of_tagged(
     sentences: Sequence[Sequence[Token]],
     *,
-    min_count: int = 2,
+    min_count: int | None = None,
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
 ) -> GraphSet:
     """Sentences of words and their tags as a set: chains, columns `word` and `tag`.
 
     Args:
-        min_count: words that occur less often become unknown.
+        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
         like: take vocabulary and tags from this set.
         sources: names of the sentences for messages.
 
@@ -81,14 +81,17 @@ def graphs_of_tagged(
     )  # fmt: skip
 
 
-def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: GraphSet | None = None) -> GraphSet:
+def read_text(
+    *paths: Source, min_count: int | None = None, targets: bool = True, like: GraphSet | None = None
+) -> GraphSet:
     """Sentences of words separated by blanks, one a line; blank lines are skipped.
 
     A sentence of k words has k + 1 vertices: column `word` is `BOUNDARY` and the words, column `next` the words and
     `BOUNDARY`, which is what a language model predicts from it.
 
     Args:
-        min_count: words that occur less often become unknown, which `<unk>` in the text is already.
+        min_count: words that occur less often become unknown, which `<unk>` in the text is already; by default those of
+            one occurrence; not beside `like`.
         targets: False leaves out `next` and the boundary: k vertices, for an encoder.
         like: take the vocabulary from this set.
 
@@ -108,7 +111,7 @@ def read_sentences(paths: Sequence[Source], what: str = "one sentence a line") -
 
 
 def read_parallel(
-    source: Source, target: Source, *, min_count: int = 2, like: tuple[GraphSet, GraphSet] | None = None
+    source: Source, target: Source, *, min_count: int | None = None, like: tuple[GraphSet, GraphSet] | None = None
 ) -> tuple[GraphSet, GraphSet]:
     """Two texts whose lines translate each other: graph k of one set belongs to graph k of the other.
 
@@ -162,7 +165,7 @@ def check_parallel(source: Source, n_source: int, target: Source, n_target: int)
 def graphs_of_text(
     sentences: Sequence[Sequence[str]],
     *,
-    min_count: int = 2,
+    min_count: int | None = None,
     targets: bool = True,
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
@@ -174,10 +177,11 @@ def graphs_of_text(
         sources: names of the sentences for messages.
 
     Raises:
-        DataError: there is no sentence, or one has no word.
+        DataError: there is no sentence, or `BOUNDARY` is a word of one that gets targets.
     """
     some_graphs(["sentences"], len(sentences), "at least one sentence")
     if targets:
+        _no_boundary(sentences, sources or [f"sentence {k}" for k in range(len(sentences))])
         sentences = [[BOUNDARY, *words] for words in sentences]
     vocabulary = words_of(sentences, "word", min_count, like)
     sizes = np.array([len(words) for words in sentences], np.int64)
@@ -190,13 +194,21 @@ def graphs_of_text(
     return GraphSet(sizes, chains(sizes), columns=columns, kinds=("word",), vocabularies=vocabularies, sources=sources)
 
 
+def _no_boundary(sentences: Sequence[Sequence[str]], sources: Sequence[str]) -> None:
+    for source, words in zip(sources, sentences, strict=True):
+        if BOUNDARY in words:
+            raise DataError(f"{source}: {BOUNDARY!r} is the mark of a sentence's end, which readers add: leave it out")
+
+
 def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N, 1) the child of every vertex is the one before it; -1 at the beginning."""
     places = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
     return (places - 1)[:, None]
 
 
-def read_stream(*paths: Source, steps: int = 64, min_count: int = 2, like: GraphSet | None = None) -> GraphSet:
+def read_stream(
+    *paths: Source, steps: int = 64, min_count: int | None = None, like: GraphSet | None = None
+) -> GraphSet:
     """Sentences of words separated by blanks, one a line, as one stream; blank lines are skipped. See
     `graphs_of_stream`.
 
@@ -211,7 +223,7 @@ def read_stream(*paths: Source, steps: int = 64, min_count: int = 2, like: Graph
 
 
 def graphs_of_stream(
-    sentences: Sequence[Sequence[str]], *, steps: int = 64, min_count: int = 2, like: GraphSet | None = None
+    sentences: Sequence[Sequence[str]], *, steps: int = 64, min_count: int | None = None, like: GraphSet | None = None
 ) -> GraphSet:
     """Windows of `steps` words, one after the other: chains that are all of one length, as Cavs's Fixed-LSTM takes them
     (Xu et al. 2018, section 5).
@@ -222,7 +234,8 @@ def graphs_of_stream(
 
     Args:
         steps: words per window.
-        min_count: words that occur less often become unknown, which `<unk>` in the text is already.
+        min_count: words that occur less often become unknown, which `<unk>` in the text is already; by default those of
+            one occurrence; not beside `like`.
         like: take the vocabulary from this set.
 
     Raises:
@@ -230,6 +243,7 @@ def graphs_of_stream(
     """
     if steps < 1:
         raise DataError(f"windows of {steps} words: they need at least 1")
+    _no_boundary(sentences, [f"sentence {k}" for k in range(len(sentences))])
     stream = [BOUNDARY, *(word for sentence in sentences for word in (*sentence, BOUNDARY))]
     n = (len(stream) - 1) // steps
     if not n:

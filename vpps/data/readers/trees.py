@@ -14,7 +14,11 @@ KINDS = ("leaf", "inner")
 
 
 def read_treebank(
-    *paths: Source, min_count: int = 2, lists: bool = False, n_classes: int | None = None, like: GraphSet | None = None
+    *paths: Source,
+    min_count: int | None = None,
+    lists: bool = False,
+    n_classes: int | None = None,
+    like: GraphSet | None = None,
 ) -> GraphSet:
     """Bracketed trees, one a line: `(3 (2 The) (4 ...))`. See `graphs_of_trees`; blank lines are skipped.
 
@@ -33,7 +37,7 @@ def read_treebank(
 def graphs_of_trees(
     trees: Sequence[Tree],
     *,
-    min_count: int = 2,
+    min_count: int | None = None,
     lists: bool = False,
     like: GraphSet | None = None,
     sources: Sequence[str] | None = None,
@@ -41,7 +45,7 @@ def graphs_of_trees(
     """Trees as a set: vertices in post-order of kind `leaf` or `inner`, columns `word` (-1 inside) and `label`.
 
     Args:
-        min_count: words that occur less often become unknown.
+        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
         lists: children as lists, for a child-sum; by default as a table with room for the most that a node has.
         like: take vocabulary and arity from this set.
         sources: names of the trees for messages.

@@ -40,10 +40,10 @@ def train_and_dev(data: Path) -> tuple[Source, Source]:
 
 
 def read_both(
-    read: Callable[..., Graphs], data: tuple[Any, Any], like: Graphs | None, **options: Any
+    read: Callable[..., Graphs], data: tuple[Any, Any], like: Graphs | None, *, min_count: int, **options: Any
 ) -> tuple[Graphs, Graphs]:
     """Train and dev set, what a reader makes of two sources: the latter with the names of the former."""
-    train = read(data[0], like=like, **options)
+    train = read(data[0], like=like, min_count=min_count if like is None else None, **options)
     return train, read(data[1], like=train, **options)
 
 

@@ -56,7 +56,7 @@ class LatticeTask(NetworkTask[GraphBatch]):
         else:
             if not os.path.isdir(settings.data):
                 raise DataError(f"{settings.data}: expected a folder with train.txt and dev.txt")
-            train = read_lattices(settings.data / "train.txt", min_count=MIN_COUNT, like=like)
+            train = read_lattices(settings.data / "train.txt", min_count=MIN_COUNT if like is None else None, like=like)
             self.dev = read_lattices(settings.data / "dev.txt", like=train)
         self.train = train.subset(slice(settings.limit))
         tags = self.train[:]["tag"]

@@ -108,7 +108,10 @@ def _graphs_of(pairs: Pairs, like: tuple[GraphSet, ...] | None) -> tuple[GraphSe
     """The pairs as chains, the source backwards; and the sets of both sides."""
     source, target = (
         graphs_of_text(
-            [pair[k] for pair in pairs], min_count=MIN_COUNT, targets=k == 1, like=None if like is None else like[k]
+            [pair[k] for pair in pairs],
+            min_count=MIN_COUNT if like is None else None,
+            targets=k == 1,
+            like=None if like is None else like[k],
         )
         for k in range(2)
     )
