@@ -90,6 +90,14 @@ def test_an_mv_rnn_refuses_trees_that_are_not_binary(tmp_path: Path) -> None:
         task(task.settings_type(data=tmp_path))
 
 
+def test_an_mv_rnn_refuses_trees_of_one_word(tmp_path: Path) -> None:
+    for name in ("train.txt", "dev.txt"):
+        (tmp_path / name).write_text("(1 a)\n(2 b)\n")
+    task = TASKS["mv-rnn"]
+    with pytest.raises(vpps.VppsError, match="composes two parts, but no tree of the training data has two words"):
+        task(task.settings_type(data=tmp_path))
+
+
 def test_an_rvnn_has_other_weights_for_words_than_for_phrases() -> None:
     model = vpps.Model(seed=1)
     network = RvNNSentiment(model, 5, embedding=3, hidden=4, mlp=5)

@@ -139,7 +139,10 @@ def children_of(
     if lists or arity is None:
         return running_sum(counts), children
     source = sources[int(np.searchsorted(sizes.cumsum(), int(counts.argmax()), side="right"))]
-    remedy = "lists of children have room for any number (lists=True, vpps-data convert --lists)"
+    remedy = (
+        "lists of children have room for any number (lists=True, vpps-data convert --lists, vpps-train "
+        "tree-lstm-child-sum)"
+    )
     if most > arity:
         raise DataError(
             f"{source}: a vertex has {most} children, where there is room for {arity}, the most of the training data; "

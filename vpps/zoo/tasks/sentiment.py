@@ -107,6 +107,10 @@ class MVRNNTask(TreeTask):
 
     def load(self, settings: Any, state: Mapping[str, Any] | None) -> None:
         super().load(settings, state)
+        if self.arity < 2:
+            raise DataError(
+                f"{settings.data}: an MV-RNN composes two parts, but no tree of the training data has two words"
+            )
         for graphs in (self.train, self.dev):
             _, parents, _ = graphs.edges()
             children = np.bincount(parents, minlength=graphs.n_vertices)
