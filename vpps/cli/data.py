@@ -20,6 +20,9 @@ from vpps.cli.streams import run_program
 from vpps.data import (
     GraphSet,
     GraphStatistics,
+    read_columns,
+    read_conllu,
+    read_constituents,
     read_jsonl,
     read_lattices,
     read_parallel,
@@ -36,7 +39,10 @@ app = app_named("vpps-data")
 
 READERS: dict[str, Callable[..., GraphSet | tuple[GraphSet, GraphSet]]] = {
     "trees": read_treebank,
+    "constituents": read_constituents,
     "tagged": read_tagged,
+    "columns": read_columns,
+    "conllu": read_conllu,
     "text": read_text,
     "parallel": read_parallel,
     "lattice": read_lattices,
@@ -50,7 +56,10 @@ _EXAMPLES = """
 [bold]Formats[/bold]
 
 trees: Penn trees, `(3 (2 The) (4 ...))`, one a line\n
+constituents: Penn trees with names, `(S (NP ...) ...)`, over several lines\n
 tagged: sentences of `word|TAG`, one a line\n
+columns: a word a line, its tag in the last column, such as BIO or BMES\n
+conllu: dependency trees in CoNLL-U\n
 text: sentences, one a line, to predict the next word\n
 parallel: two texts, source and target, whose lines translate each other\n
 lattice: character-word lattices, as in ED-Batch's Weibo files\n
@@ -82,7 +91,7 @@ MinCount = Annotated[
 Lists = Annotated[
     bool | None,
     typer.Option(
-        "--lists/--fixed", show_default="lists for jsonl, else fixed",
+        "--lists/--fixed", show_default="lists for jsonl and constituents, else fixed",
         help="Children as lists of any length, or a table with room for the most that a vertex has.",
     ),
 ]  # fmt: skip

@@ -13,6 +13,8 @@ from vpps.data.graphset import GraphSet
 from vpps.data.kinds import draw_kinds
 from vpps.data.pairs import chain_pairs
 from vpps.data.pyramids import pyramids_of_trees
+from vpps.data.readers.conll import read_columns, read_conllu
+from vpps.data.readers.constituents import read_constituents
 from vpps.data.readers.jsonlines import read_jsonl
 from vpps.data.readers.lattice import read_lattices
 from vpps.data.readers.sentences import (
@@ -54,6 +56,9 @@ __all__ = [
     "load_treebank",
     "parse_tree",
     "pyramids_of_trees",
+    "read_columns",
+    "read_conllu",
+    "read_constituents",
     "read_jsonl",
     "read_lattices",
     "read_parallel",
