@@ -12,7 +12,7 @@ fail() {
     exit 1
 }
 
-is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+is_new_enough() { "$1" -P -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 # The command of a Python that is new enough; nothing where there is none.
 find_python() {
@@ -30,7 +30,7 @@ prepare_venv() {
         base=$(find_python)
         [[ -n $base ]] || fail "vpps needs Python 3.11 or newer, found $(python3 --version 2>/dev/null || echo none)." \
             "Install one (apt-get install python3.11 python3.11-venv, brew install python, conda create -n vpps python=3.12)."
-        "$base" -m venv "$venv" >/dev/null || {
+        "$base" -P -m venv "$venv" >/dev/null || {
             rm -rf "$venv"
             fail "$base cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"
         }
@@ -39,19 +39,19 @@ prepare_venv() {
 
     if ! find_compiler; then
         echo "no C++ compiler on this machine: using the one of the ziglang package"
-        "$python" -m pip install --quiet --disable-pip-version-check 'ziglang>=0.15'
-        CXX=$("$python" -c 'import pathlib, shlex, ziglang; print(shlex.quote(str(pathlib.Path(ziglang.__file__).with_name("zig"))), "c++")')
+        "$python" -P -m pip install --quiet --disable-pip-version-check 'ziglang>=0.15'
+        CXX=$("$python" -P -c 'import pathlib, shlex, ziglang; print(shlex.quote(str(pathlib.Path(ziglang.__file__).with_name("zig"))), "c++")')
         export CXX  # pip would have it once more, to compile with
     fi
     local installed=$venv/.installed$extras
     if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
         echo "installing vpps$extras into $venv ..."
-        "$python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
+        "$python" -P -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
             fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
     # A pull may have brought other sources; done at once where it has not.
-    "$python" -m vpps.installation >/dev/null || fail "planner and recorder cannot be compiled: see the message above."
+    "$python" -P -m vpps.installation >/dev/null || fail "planner and recorder cannot be compiled: see the message above."
 }
 
 # Puts an NVRTC beside the environment's own, for tests/kernel/test_nvrtc_versions.py: $1 names the folder, $2 is what pip
@@ -60,7 +60,7 @@ prepare_nvrtc() {
     local folder=$venv/nvrtc/$1
     [[ $(uname -s) == Linux && ! -d $folder ]] || return 0
     echo "installing $2 into $folder ..."
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder.new" "$2" &&
+    "$python" -P -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder.new" "$2" &&
         mv "$folder.new" "$folder" || echo "pip could not install $2: tests with it will skip"
 }
 

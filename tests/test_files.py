@@ -13,6 +13,8 @@ import pytest
 from tests.interruptions import interrupted
 from tests.processes import finish, start
 from vpps import files
+from vpps.cli.inspected import emit
+from vpps.errors import WorkloadError
 from vpps.files import replacing
 
 pytestmark = pytest.mark.host
@@ -169,3 +171,60 @@ def test_the_folder_is_synced_after_the_renaming(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "fsync", fsync)
     replace(tmp_path / "file")
     assert synced == [(False, False), (True, True)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+class TestLinksOfOthers:
+    """What stands in a folder that others may write to, before something is written there."""
+
+    @pytest.fixture
+    def shared(self, tmp_path: Path) -> Path:
+        (tmp_path / "mine").write_text("mine")
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared").chmod(0o1777)
+        return tmp_path / "shared"
+
+    @pytest.mark.parametrize("owner_of_folder, mode", [(0, 0o1777), (0, 0o775), (1234, 0o1777), (5678, 0o755)])
+    @pytest.mark.parametrize("target", ["../mine", "{}/mine", "there", "../missing"])
+    def test_are_not_followed(self, shared: Path, target: str, owner_of_folder: int, mode: int) -> None:
+        link = shared / "model.safetensors"
+        link.symlink_to(target.format(shared.parent))
+        (shared / "there").symlink_to("../mine")
+        os.lchown(link, 1234, 1234)
+        os.chown(shared, owner_of_folder, 0)
+        shared.chmod(mode)
+        with pytest.raises(PermissionError, match="another user"):
+            replace(link)
+        with pytest.raises(WorkloadError, match="another user"):
+            emit("new", link)
+        assert names(shared.parent) == ["mine", "shared"]
+        assert (shared.parent / "mine").read_text() == "mine"
+
+    @pytest.mark.parametrize("beyond", ["theirs/mine", "own"])
+    def test_of_a_folder_on_the_way(self, shared: Path, beyond: str) -> None:
+        (shared / "theirs").symlink_to(shared.parent)
+        os.lchown(shared / "theirs", 1234, 1234)
+        (shared / "own").symlink_to("theirs/mine")
+        with pytest.raises(PermissionError, match="theirs"):
+            replace(shared / beyond)
+        assert (shared.parent / "mine").read_text() == "mine"
+
+    def test_are_followed_where_only_their_owner_can_write(self, shared: Path) -> None:
+        """As a system has them: /home of an administrator."""
+        (shared / "link").symlink_to("../mine")
+        os.lchown(shared / "link", 1234, 1234)
+        os.chown(shared, 1234, 1234)
+        shared.chmod(0o755)
+        replace(shared / "link")
+        assert (shared.parent / "mine").read_text() == "new"
+
+
+def test_links_are_followed_as_the_system_follows_them(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    (tmp_path / "again").symlink_to(tmp_path / "link")
+    (tmp_path / "endless").symlink_to("endless")
+    for path in ("a/b/c", "link/c", "again/../c", "missing/../c", "link", "./again/."):
+        assert files.followed(tmp_path / path) == Path(os.path.realpath(tmp_path / path))
+    with pytest.raises(OSError, match="symbolic links"):
+        files.followed(tmp_path / "endless")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from vpps import locks
 
+MOST_OF_HEADER = 100_000_000  # bytes, as the safetensors format has it
+_MOST_LINKS = 40  # as Linux has it
 _NAMED = 55  # characters of a file's name in that of its replacement: a name of 250 leaves no room for more
 
 
@@ -20,14 +24,14 @@ _NAMED = 55  # characters of a file's name in that of its replacement: a name of
 def replacing(path: Path) -> Iterator[Path]:
     """Gives the path of an empty file to write to; it takes the place of `path` when the block ends without an error.
 
-    A link is written through. What was there gives its mode, and its owner as far as that is allowed. What killed
-    processes left of earlier attempts goes.
+    A link is written through, unless another user made it (`followed`). What was there gives its mode, and its owner
+    as far as that is allowed. What killed processes left of earlier attempts goes.
 
     Raises:
-        OSError: the folder is missing or not writable, the disk is full, or `path` is a folder or device; it is as it
-            was.
+        OSError: the folder is missing or not writable, the disk is full, `path` is a folder or device, or a link of
+            another user; it is as it was.
     """
-    path = Path(os.path.realpath(path))
+    path = followed(path)
     replaced = _status(path)
     beginning = f".{path.name[:_NAMED]}."
     _sweep(path.parent, beginning)
@@ -46,6 +50,92 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # it may have taken its place already, and Ctrl-C have come since
             os.unlink(new)
         raise
+
+
+def followed(path: Path) -> Path:
+    """The path without links, for whoever writes there.
+
+    A link that another user could have planted is not followed: in a folder such as /tmp anybody can put one in the
+    place of a file that you are about to write. One is, if it is yours or root's, or belongs to the owner of a folder
+    that nobody else can write to.
+
+    Raises:
+        PermissionError: there is such a link.
+        OSError: links without end.
+    """
+    rest, at, n_links = [*reversed((Path.cwd() / path).parts)], Path("/"), 0
+    while rest:
+        part = at / rest.pop()
+        if part.name == "..":
+            at = at.parent
+        elif not part.is_symlink():
+            at = part
+        else:
+            n_links += 1
+            if n_links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            owner, folder = part.lstat().st_uid, at.stat()
+            is_shared = folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if owner not in (0, os.getuid()) and (is_shared or owner != folder.st_uid):
+                raise PermissionError(
+                    errno.EPERM, f"a link that another user (number {owner}) made; write to what it names", str(part)
+                )
+            rest += reversed(Path(os.readlink(part)).parts)  # an absolute one begins with "/", which replaces `at`
+    return at
+
+
+class HeaderError(ValueError):
+    """A file does not begin with the header of a safetensors file, or is not as long as that says."""
+
+
+def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    """The header of a safetensors file, read before anything else is.
+
+    Returns:
+        It, as JSON; and by tensor where its bytes begin and end in the file. No two share any, and there are no others.
+
+    Raises:
+        HeaderError: it is none, or larger than MOST_OF_HEADER, which is not parsed.
+        OSError: the file cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    begin = 8 + int.from_bytes(file.read(8), "little")
+    if size < 8:
+        raise HeaderError("it has fewer than 8 bytes")
+    if begin > size:
+        raise HeaderError("it does not begin with the header of a safetensors file")
+    if begin > MOST_OF_HEADER:
+        raise HeaderError(f"its header has {begin} bytes; {MOST_OF_HEADER} at most are read")
+    try:
+        header = json.loads(file.read(begin - 8), object_pairs_hook=_each_once)
+        metadata = header.get("__metadata__", {})
+        if not all(isinstance(x, str) for x in metadata.values()):
+            raise ValueError("metadata")
+        spans = {name: tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"}
+        end = 0
+        for first, last in sorted(spans.values()):
+            if type(first) is not int or type(last) is not int or first != end or last < first:
+                raise HeaderError("the bytes of its arrays do not follow one another")
+            end = last
+    except HeaderError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        why = f": {error}" if isinstance(error, _TwiceError) else ""
+        raise HeaderError(f"it does not begin with the header of a safetensors file{why}") from None
+    if begin + end != size:
+        raise HeaderError(f"it should have {begin + end} bytes and has {size}")
+    return header, {name: (begin + first, begin + last) for name, (first, last) in spans.items()}
+
+
+class _TwiceError(ValueError):
+    """A key is there twice: readers differ in which one they take."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceError("a name is there twice")
+    return found
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 
 import vpps
 from tests.cli.program import contents, epochs, vpps_train
+from vpps import config
+from vpps.cli import saved_run
 from vpps.cli.options import LEARNING_RATES
 from vpps.cli.saved_run import best_of
 from vpps.cli.train import command_of, load_run
@@ -69,9 +72,9 @@ class TestOptions:
         given["precision"] = "bf16,tree_lstm/W=float32"
         train("--root-only", checkpoint=run, **given)
         before = kept(run)["settings"]
-        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2, data=data)
         assert line.number == 2
-        assert kept(run)["settings"] == before | {"epochs": 2}
+        assert kept(run)["settings"] == before | {"epochs": 2, "vps": None}
         assert before["data"] == str(data)
         assert before["root_only"] is True
         assert before["limit"] == 16
@@ -90,16 +93,44 @@ class TestOptions:
         for name, tree in (("train.txt", "(9 a)"), ("dev.txt", "(0 a)")):
             (data / name).write_text("(1 (0 a) (1 b))\n" * 16 + tree)
         train(checkpoint=run, data=data)
-        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2, data=data)
         assert line.number == 2
+
+    def test_files_are_read_only_where_the_command_line_names_them(self, tmp_path: Path, run: Path) -> None:
+        """A checkpoint may be a stranger's."""
+        data = write_treebank(tmp_path / "trees", seed=1)
+        train(checkpoint=run, data=data, timeout=7)
+        (data / "train.txt").unlink()
+        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        assert code == 2
+        said = "".join(re.findall(r"[^\s│]", err))
+        assert f"--data:{run}wastrainedwith{data}:namewhatistoberead" in said
+
+    @pytest.mark.parametrize(
+        "kind, names_files",
+        [(Path, True), (Path | None, True), (list[Path], True), (dict[str, list[Path]] | None, True), (str, False)],
+    )
+    def test_types_that_name_files_are_known(self, kind: Any, names_files: bool) -> None:
+        assert saved_run._is_of_files(kind) == names_files
+
+    def test_says_what_is_as_the_checkpoint_says(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "_quiet", None)
+        monkeypatch.setenv("VPPS_LOG", "")
+        train(checkpoint=run, timeout=7, vps=1)
+        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        assert code == 0
+        (said,) = [line for line in err.splitlines() if f"as {run} says: " in line]
+        assert "--limit 16" in said
+        assert "--timeout" not in said
+        assert "--vps" not in said
 
     def test_data_that_has_gone_is_one_sentence(self, tmp_path: Path, run: Path) -> None:
         data = write_treebank(tmp_path / "trees", seed=1)
         train(checkpoint=run, data=data)
         data.rename(tmp_path / "elsewhere")
-        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2, data=data)
         assert code == 1
-        assert err == f"vpps-train: {data}: cannot be read: No such file or directory\n"
+        assert err.endswith(f"vpps-train: {data}: cannot be read: No such file or directory\n")
 
     def test_learning_rate_is_that_of_the_optimizer(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TreeLSTMTask, "training", {"lr": 0.123})
@@ -257,7 +288,7 @@ class TestOwnTask:
         assert trained(*small, *given).exit_code == 0
         before = kept(run)["settings"]
         assert (before["depth"], before["vectors"], before["layers"]) == ("deep", f"{run}.vectors", 3)
-        for epochs_, again in enumerate(([], given), start=2):  # as it was, not said and said again
+        for epochs_, again in enumerate((given[1:2], given), start=2):  # as it was, not said and said again
             found = trained("--resume", f"--epochs={epochs_}", *again)
             assert found.exit_code == 0, found.output
             assert kept(run)["settings"] == before | {"epochs": epochs_}

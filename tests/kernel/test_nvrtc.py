@@ -23,6 +23,7 @@ from tests.nvrtc import ARCHS, interpreter, needs_nvrtc, noncoherent_loads, regi
 from tests.processes import run
 from vpps.kernel import libnvrtc, nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, supported_archs
+from vpps.kernel.programs import package_folders
 from vpps.kernel.resources import Resources, check_resources
 
 compiles = [pytest.mark.nvrtc, needs_nvrtc]
@@ -272,6 +273,7 @@ class TestWithout:
         file.parent.mkdir()
         file.write_bytes(contents)
         monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         with pytest.raises(vpps.CompileError, match=rf"cannot be loaded \({file}: "):
             compile_cubin(EMPTY, "sm_90")
 
@@ -334,6 +336,19 @@ class TestLibrary:
         path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         code = "from vpps.kernel.libnvrtc import library; print(library().path)"
         assert run(code, {"PYTHONPATH": path}).strip() == str(carried)
+
+    def test_is_none_of_the_working_directory_or_of_the_script_s(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Python puts one of them in front of its path, and -m, too."""
+        planted = tmp_path / "nvidia/cu13/lib/libnvrtc.so.13"
+        planted.parent.mkdir(parents=True)
+        planted.write_text("not a library")
+        monkeypatch.chdir(tmp_path)
+        for first in ("", ".", str(tmp_path)):
+            monkeypatch.setattr(sys, "path", [first, *sys.path])
+            assert not {first, str(tmp_path)} & set(package_folders())
+        assert package_folders()
 
     def test_of_another_build_has_another_identity(self, tmp_path: Path) -> None:
         """NVRTC's version has two numbers, and bugs are mended in the third."""

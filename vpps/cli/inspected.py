@@ -23,6 +23,7 @@ from vpps.compiler.schedule import SCHEDULES
 from vpps.config import PASSES, TARGET
 from vpps.engine.configuration import Configuration
 from vpps.errors import HandleError, WorkloadError
+from vpps.files import followed
 from vpps.ops.precision import EXACT
 from vpps.planner.policies import POLICIES
 from vpps.report.inspection import Inspection, inspect
@@ -217,7 +218,7 @@ def emit(text: str, output: Path | None) -> None:
         print(text, end="")
         return
     try:
-        output.write_text(text, encoding="utf-8", errors="backslashreplace")
+        followed(output).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise WorkloadError(f"{output} cannot be written ({error.strerror}); choose another --output") from error
 

@@ -104,7 +104,8 @@ class TrainOptions:
         ),
     ] = None
     resume: Annotated[
-        bool, _option("--resume", help="Continue from --checkpoint; options not given are as they were then.")
+        bool,
+        _option("--resume", help="Continue from --checkpoint; options not given are as they were then, but for files."),
     ] = False
 
 

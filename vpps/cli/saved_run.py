@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import typer
 
@@ -21,6 +21,7 @@ from vpps.zoo.task import Settings, Task
 
 _KEY = "vpps-train"
 _NOT_SETTINGS = {"checkpoint", "resume"}  # they say where the run is kept, not what it does
+_OF_THE_MACHINE = {"timeout", "vps", "autotune"}  # they change nothing that is learned
 _KEPT = {"task": str, "epoch": int, "settings": dict, "state": dict, "best": dict}
 _BEST = {"lower_is_better": (bool,), "score": (float, int), "epoch": (int,)}
 
@@ -36,6 +37,7 @@ class SavedRun:
         state: what the task derived from its data (vocabulary, number of classes).
         best: the best score so far and its epoch.
         path: of the checkpoint.
+        taken: options that are as it says, in words.
     """
 
     task: str
@@ -44,6 +46,7 @@ class SavedRun:
     state: dict[str, Any]
     best: dict[str, Any]
     path: Path
+    taken: tuple[str, ...] = ()
 
     def save(self, model: vpps.Model, path: Path) -> None:
         """Writes the model with this in its metadata, atomically."""
@@ -85,7 +88,7 @@ class SavedRun:
     def options(self, options: type) -> dict[str, Any]:
         """What the checkpoint says of a task's settings, or of the loop's options. Raises CheckpointError."""
         with self._named():
-            return fields_from(options, self.settings)
+            return fields_from(options, {k: v for k, v in self.settings.items() if k not in _NOT_SETTINGS})
 
     def task_of(self, kind: type[Task[Any]], settings: Settings) -> Task[Any]:
         """The task that the state is of. Raises CheckpointError, and DataError as that does."""
@@ -116,8 +119,10 @@ def best_of(checkpoint: Path) -> Path:
 def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainOptions, SavedRun | None]:
     """The task's settings in this run, its other options, and where it continues from.
 
-    On `--resume` an option that was not given is what the checkpoint says. A learning rate belongs to an optimizer: to
-    choose another one without a rate leaves that open (None). What the shape of the model depends on may not change.
+    On `--resume` an option that was not given is what the checkpoint says, which is printed. The checkpoint may be a
+    stranger's: files are read only where the command line names them, and what concerns this machine alone is as
+    usual. A learning rate belongs to an optimizer: to choose another one without a rate leaves that open (None). What
+    the shape of the model depends on may not change.
 
     Raises:
         typer.BadParameter: the options contradict each other or the checkpoint.
@@ -130,16 +135,30 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
     if saved is not None:
         stored_options = saved.options(TrainOptions)
         optimizer = stored_options.get("optimizer", optimizer)
+        taken, kinds = list[str](), get_type_hints(task.settings_type) | get_type_hints(TrainOptions)
         for values, kept in ((settings, saved.options(task.settings_type)), (options, stored_options)):
             for name, stored in kept.items():
+                option = f"--{name.replace('_', '-')}"
                 if not _given(ctx, name):
-                    values[name] = stored
+                    if stored is not None and _is_of_files(kinds[name]):
+                        raise typer.BadParameter(
+                            f"{saved.path} was trained with {stored}: name what is to be read", param_hint=option
+                        )
+                    if stored != values[name] and name not in _OF_THE_MACHINE:
+                        taken.append(f"{option} {as_kept(stored)}")
+                        values[name] = stored
                 elif name in fixed and values[name] != stored:
                     wrong = f"{saved.path} was trained with {as_kept(stored)}"
-                    raise typer.BadParameter(wrong, param_hint=f"--{name.replace('_', '-')}")
+                    raise typer.BadParameter(wrong, param_hint=option)
+        saved = replace(saved, taken=tuple(taken))
     if options["optimizer"] != optimizer and not _given(ctx, "lr"):
         options["lr"] = None
     return task.settings_type(**settings), TrainOptions(**options), saved
+
+
+def _is_of_files(kind: Any) -> bool:
+    """Whether an option of that type names files."""
+    return (isinstance(kind, type) and issubclass(kind, Path)) or any(map(_is_of_files, get_args(kind)))
 
 
 def _given(ctx: typer.Context, name: str) -> bool:

@@ -17,6 +17,7 @@ from vpps.cli.ranks import RankedCommand, RankedGroup, says_another, warnings_on
 from vpps.cli.saved_run import SavedRun, resolve
 from vpps.cli.settings import keyword, parameters_of
 from vpps.cli.streams import run_program
+from vpps.config import notice
 from vpps.distributed import init
 from vpps.errors import CheckpointError
 from vpps.values import as_path
@@ -52,6 +53,8 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
             try:
                 with exit_codes(program, lambda *_: world.await_turn()):  # it is said before the world ends all ranks
                     with warnings_once(world):
+                        if resumed is not None and resumed.taken:
+                            notice(f"as {resumed.path} says: {', '.join(resumed.taken)}")
                         made = task(settings) if resumed is None else resumed.task_of(task, settings)
                     loop.run(made, options, settings, resumed, world)
             except typer.Exit as error:

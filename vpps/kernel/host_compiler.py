@@ -6,7 +6,6 @@ import errno
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from vpps.config import CXX, ISA
 from vpps.errors import CompileError
-from vpps.kernel import prebuilt, processes, ziglang
+from vpps.kernel import prebuilt, processes, programs, ziglang
 from vpps.kernel.cache import Label, cached, key_of
 from vpps.kernel.diagnostics import of_log
 from vpps.kernel.prebuilt import HostLibrary
@@ -146,7 +145,7 @@ def compiler() -> list[str]:
             command = shlex.split(CXX.get())
         except ValueError as error:
             raise CompileError(f"CXX={CXX.get()}: {error}; write it as in a shell") from None
-        if not command or shutil.which(command[0]) is None:
+        if not command or programs.which(command[0]) is None:
             raise CompileError(f"CXX={CXX.get()}: no such program; {HOW_TO_GET_ONE}")
         return command
     if command := _found():
@@ -162,7 +161,7 @@ def has_compiler() -> bool:
 def _found() -> list[str]:
     """The command of a compiler that CXX does not name; [] where there is none."""
     for name in COMPILERS:
-        if (path := shutil.which(name)) and _works(path):
+        if (path := programs.which(name)) and _works(path):
             return [name]
     return [*(ziglang.installed() or ())]
 
@@ -179,7 +178,7 @@ def _works(path: str) -> bool:
 
 def compiler_version(command: tuple[str, ...]) -> str:
     """What the compiler says of itself; part of the cache key."""
-    return _version((shutil.which(command[0]) or command[0], *command[1:]))
+    return _version((programs.which(command[0]) or command[0], *command[1:]))
 
 
 @lru_cache(maxsize=8)
@@ -187,7 +186,9 @@ def _version(command: tuple[str, ...]) -> str:
     is_zig = ziglang.is_zig(command)
     query = [*command[:-1], "version"] if is_zig else [*command, "--version"]
     try:
-        run = subprocess.run(query, capture_output=True, text=True, errors="replace", check=True, timeout=60)
+        run = subprocess.run(
+            query, capture_output=True, text=True, errors="replace", check=True, timeout=60, env=programs.environment()
+        )
     except (OSError, subprocess.SubprocessError) as error:
         if isinstance(error, OSError) and error.errno in processes.NO_MORE:
             raise CompileError(processes.no_more(query[0], error.strerror)) from None
@@ -213,8 +214,8 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
     own = ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}
     # Temporary files go with the folder of the result, also when the compiler and this process were killed. Messages
     # are not translated: some are looked for.
-    environment = {**os.environ, "TMPDIR": str(result.parent), "LC_ALL": "C", **own}
-    code, log = processes.run(step, environment)
+    variables = {**programs.environment(), "TMPDIR": str(result.parent), "LC_ALL": "C", **own}
+    code, log = processes.run(step, variables)
     if code:
         for number in _OF_DISK:
             if os.strerror(number) in log:

@@ -7,7 +7,6 @@ may be another one. Loading takes 6 ms (the package `cuda.bindings` would take 6
 from __future__ import annotations
 
 import ctypes
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,13 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from vpps.errors import CompileError
+from vpps.kernel.programs import package_folders
 
 HOW_TO_GET_IT = (
     "pip install 'vpps[cuda13]' (drivers from 580 on), or 'vpps[cuda12]' for older drivers and for sm_70; "
     "neither a driver nor a toolkit is needed to compile"
 )
 
-# In the wheels of CUDA 13 and 12, below a folder of sys.path.
+# In the wheels of CUDA 13 and 12, below a folder of packages.
 _IN_WHEELS = ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
 _SYSTEM = ("libnvrtc.so.13", "libnvrtc.so.12")  # where the loader looks: LD_LIBRARY_PATH, /etc/ld.so.conf
 
@@ -139,13 +139,13 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The NVRTC of this process: of the first folder of sys.path (so PYTHONPATH counts) that has one of the wheels,
-    else what `cuda.pathfinder` or the system's loader finds (a toolkit's, conda's).
+    """The NVRTC of this process: of the first folder of packages that has one of the wheels, else what
+    `cuda.pathfinder` or the system's loader finds (a toolkit's, conda's).
 
     Raises:
         CompileError: there is none; says how to get it.
     """
-    for folder in sys.path:
+    for folder in package_folders():
         for name in _IN_WHEELS:
             path = Path(folder, name).absolute()
             if path.is_file():

@@ -51,7 +51,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
     guard = process = None
     ours, theirs = socket.socketpair()
     try:
-        guard = subprocess.Popen(_GUARD, stdin=theirs.fileno(), process_group=0)
+        guard = subprocess.Popen(_GUARD, stdin=theirs.fileno(), process_group=0, env=environment)
         _running.add(guard)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

@@ -18,7 +18,6 @@ called function of its own.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from pathlib import Path
 
 from vpps.errors import CompileError
 from vpps.kernel.nvrtc import Cubin, store_resources
+from vpps.kernel.programs import environment, in_packages, which
 
 HOW_TO_GET_IT = "pip install nvidia-cuda-nvdisasm"
 
@@ -99,11 +99,10 @@ def nvdisasm() -> Path | None:
         files = metadata.files("nvidia-cuda-nvdisasm") or []
     except metadata.PackageNotFoundError:
         files = []
-    for file in files:
-        path = Path(str(file.locate()))
-        if path.stem == "nvdisasm" and path.parent.name == "bin" and path.is_file():
-            return path
-    found = shutil.which("nvdisasm")
+    tools = (Path(str(file.locate())) for file in files)
+    if path := in_packages(path for path in tools if path.stem == "nvdisasm" and path.parent.name == "bin"):
+        return path
+    found = which("nvdisasm")
     return Path(found) if found else None
 
 
@@ -114,7 +113,9 @@ def code_of(cubin: Cubin) -> MachineCode:
         raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
     command = [str(tool), "--print-code", "--print-life-ranges", "--life-range-mode", "narrow", str(cubin.path)]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=120)
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=120, env=environment()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"{tool} failed: {error}") from error
     if run.returncode:

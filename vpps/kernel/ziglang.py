@@ -8,10 +8,11 @@ so that the first kernel takes no longer than any other, and leave nothing in zi
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from vpps.kernel.programs import in_packages, package_folders
 
 # Zig's clang compiles for the processor that it runs on; the others' default is what every processor has.
 # Where nothing is optimised (-O0) zig adds checks whose library nobody links.
@@ -25,9 +26,8 @@ RUNTIME_FLAGS = ("-include", str(RUNTIME))  # of one source of each library
 @cache
 def installed() -> tuple[str, ...] | None:
     """The command of the package's compiler; None where the package is not installed."""
-    spec = importlib.util.find_spec("ziglang")
-    folders = spec.submodule_search_locations if spec else None
-    return (str(Path(folders[0], "zig")), "c++") if folders else None
+    program = in_packages(Path(folder, "ziglang", "zig") for folder in package_folders())
+    return (str(program), "c++") if program else None
 
 
 def is_zig(command: Sequence[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from vpps.errors import CompileError, KernelError
 from vpps.kernel.diagnostics import numbered
+from vpps.kernel.programs import environment, which
 from vpps.targets import CPU, CUDA
 from vpps.text import Report
 
@@ -79,7 +79,7 @@ def asm(library: Path, isa: str, what: str = "asm") -> Listing:
         CompileError: there is none.
     """
     for tool in ("objdump", "llvm-objdump"):
-        if path := shutil.which(tool):
+        if path := which(tool):
             text = _output([path, "--disassemble", "--demangle", "--no-show-raw-insn", str(library)], library)
             return Listing(what, CPU.name, isa, "objdump", text)
     raise CompileError(f"the kernel cannot be disassembled, there is no objdump: {HOW_TO_GET_OBJDUMP}")
@@ -104,7 +104,9 @@ def ptx(source: str, arch: str) -> Listing:
 
 def _output(command: Sequence[str], file: Path) -> str:
     try:
-        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS)
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS, env=environment()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"{command[0]} failed: {error}") from error
     if run.returncode:

@@ -24,6 +24,7 @@ from vpps.compiler.arrangement import Arrangement
 from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, SpillError, VppsError
 from vpps.kernel.processes import no_more
+from vpps.kernel.programs import environment
 from vpps.kernel.resources import Resources
 from vpps.runtime.cores import usable_cores
 from vpps.tuning.jobs import Job, KernelJob
@@ -95,7 +96,7 @@ class Compilers:
                 raise CompileError("compiling was ended")
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "vpps.tuning.jobs", str(self._niceness)],
+                    [sys.executable, "-P", "-m", "vpps.tuning.jobs", str(self._niceness)],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                     env=_environment(), start_new_session=True,
                 )  # fmt: skip
@@ -166,8 +167,8 @@ class Compilers:
 
 def _environment() -> dict[str, str]:
     """Of a compiling process: it finds this vpps, however this one was found."""
-    root = str(Path(__file__).parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+    found, root = environment(), str(Path(__file__).absolute().parents[2])
+    return found | {"PYTHONPATH": os.pathsep.join(filter(None, [root, found.get("PYTHONPATH", "")]))}
 
 
 def _kill_all(running: set[subprocess.Popen[bytes]], pid: int) -> None:

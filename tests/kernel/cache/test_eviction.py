@@ -175,9 +175,10 @@ def theirs_in(kernels: Path) -> list[Path]:
     """What vpps did not make, untouched for long."""
     digest, other, third = "0123456789abcdef" * 2, "f" * 32, "e" * 32
     texts = {
-        "gemm/gemm.cu": "years of work", "Makefile": "all:", "Cargo.lock": "lock", "uv.lock": "", "build-release/a.o": "",
-        "build-0123456789abcdef/a.o": "", "vpps-build-notes/a.txt": "", f"{digest}.lock": "held by others",
-        f"{digest}/data.bin": "", f"{other}/{other}.json": '{"of": "others"}', f"{third}": "a file",
+        "gemm/gemm.cu": "years of work", "Makefile": "all:", "Cargo.lock": "lock", "uv.lock": "",
+        "build-release/a.o": "", "build-0123456789abcdef/a.o": "", "vpps-build-notes/a.txt": "",
+        f"{digest}/data.bin": "", f"{digest}.lock": "held by others", f"{other}/{other}.json": '{"of": "others"}',
+        f"{third}": "a file",
         f"{'d' * 32}/{'d' * 32}.json": '{\n "format": 1}', f"{'d' * 32}/notes.txt": "mine",
     }  # fmt: skip
     for name, text in texts.items():

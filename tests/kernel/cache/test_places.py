@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -128,6 +130,50 @@ class TestRefusal:
         os.chown(theirs, 12345, 12345)
         monkeypatch.setenv("VPPS_CACHE_DIR", str(theirs / "mine"))
         elsewhere(temporary, caplog, f"{theirs} belongs to another user (number 12345)")
+
+    @AS_ROOT
+    def test_of_one_in_a_place_of_somebody_outside_the_container(
+        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Root outside has the same number there as any user."""
+        theirs = folder.with_name("theirs")
+        (theirs / "mine").mkdir(parents=True, mode=0o700)
+        os.chown(theirs, 65534, 65534)
+        monkeypatch.setattr(places, "_owner_of_all", lambda directory: 65534)
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(theirs / "mine"))
+        elsewhere(temporary, caplog, f"{theirs} belongs to another user (number 65534)")
+
+    @pytest.mark.parametrize("top, trusted", [("/", True), ("/home", True), ("/home/them", False)])
+    def test_of_one_below_directories_of_somebody_outside(
+        self, top: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stat_of(path: Path) -> os.stat_result:
+            owner = 65534 if str(path) in ("/", top) else os.getuid()
+            return os.stat_result((0o40755, 0, 0, 2, owner, owner, 0, 0, 0, 0))
+
+        monkeypatch.setattr(Path, "stat", stat_of)
+        assert (places._why_replaceable(Path("/home/them/me/cache")) is None) == trusted
+
+    @pytest.mark.parametrize(
+        "members, others, trusted",
+        [([], [], True), (["me"], [], True), (["me", "you"], [], False), ([], [("you", 501, 500)], False),
+         ([], [("you", 501, 501)], True), ([], None, False)],
+    )  # fmt: skip
+    def test_a_group_is_of_nobody_else_if_nobody_has_it_as_the_first(
+        self, members: list[str], others: list[tuple[str, int, int]] | None, trusted: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Those whom the group lists are not all. None: the system does not list its users."""
+        users = [pwd.struct_passwd((n, "", u, g, "", "", "")) for n, u, g in [("me", 500, 500), *(others or [])]]
+        monkeypatch.setattr(os, "getuid", lambda: 500)
+        monkeypatch.setattr(pwd, "getpwuid", lambda uid: users[0])
+        monkeypatch.setattr(pwd, "getpwall", lambda: [] if others is None else users)
+        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("me", "", 500, members)))
+        places._is_of_nobody_else.cache_clear()
+        try:
+            assert places._is_of_nobody_else(500) == trusted
+        finally:
+            places._is_of_nobody_else.cache_clear()
 
     @pytest.mark.parametrize("which", ["key.so", "key.json", "."])
     def test_of_an_entry_that_others_can_write(

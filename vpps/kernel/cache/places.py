@@ -162,13 +162,19 @@ def why_refused(directory: Path) -> str | None:
 
 def _why_replaceable(directory: Path) -> str | None:
     """Who else could put another directory in the place of one, by way of those above it; None if nobody but who
-    administers the machine: in a container that maps no root the first directory of all belongs to somebody else."""
+    administers the machine.
+
+    In a container that maps no root all users outside it have one number, root among them. That number is trusted for
+    the first directory of all and those in it, such as /home, which others than root do not make; further down it may
+    be anybody's.
+    """
     for above in dict.fromkeys((*directory.absolute().parents, *directory.resolve().parents)):
         try:
             status = above.stat()
         except OSError as error:
             return f"{above} cannot be read ({error})"
-        if status.st_uid not in (0, os.getuid(), Path(above.anchor).stat().st_uid):
+        is_top = len(above.parts) <= 2
+        if status.st_uid not in (0, os.getuid()) and not (is_top and status.st_uid == _owner_of_all(above)):
             return f"{above} belongs to another user (number {status.st_uid}), who could put another directory there"
         shared = stat.S_IWOTH if _is_of_nobody_else(status.st_gid) else _OTHERS_WRITE
         if status.st_mode & shared and not status.st_mode & stat.S_ISVTX:  # there everybody can rename only their own
@@ -179,14 +185,24 @@ def _why_replaceable(directory: Path) -> str | None:
     return None
 
 
+def _owner_of_all(directory: Path) -> int:
+    """Of the first directory of all."""
+    return Path(directory.anchor).stat().st_uid
+
+
 @lru_cache
 def _is_of_nobody_else(group: int) -> bool:
-    """Whether a group is the user's own, as most systems give every user one: then folders may be writable by it."""
+    """Whether a group is the user's own, as most systems give every user one: then folders may be writable by it.
+
+    Others may be in it by the list of the group, or by having it as their first one. Where the system does not list
+    its users (LDAP), nobody knows: the user is not in the list either.
+    """
     try:
         user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    return group == user.pw_gid and found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
+    first = {other.pw_uid for other in pwd.getpwall() if other.pw_gid == group}
+    return found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name} and first == {user.pw_uid}
 
 
 def why_planted(status: os.stat_result) -> str | None:

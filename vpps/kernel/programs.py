@@ -1,0 +1,56 @@
+"""Programs and libraries that others have installed: where they are looked for.
+
+Never in the working directory or the script's, which Python and a PATH such as ":/usr/bin" put in front: what lies in a
+folder that somebody has downloaded would be executed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+
+def package_folders() -> list[str]:
+    """Folders of sys.path where packages are installed: site-packages, those that PYTHONPATH names in full, and that of
+    NumPy. Others, such as the working directory and the script's, may hold files that somebody else has made."""
+    named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    trusted = [folder for folder in named if os.path.isabs(folder)]
+    trusted += [*site.getsitepackages(), str(Path(np.__file__).parents[1])]
+    if site.ENABLE_USER_SITE:
+        trusted.append(site.getusersitepackages())
+    real = set(map(os.path.realpath, trusted))
+    return [folder for folder in sys.path if os.path.isabs(folder) and os.path.realpath(folder) in real]
+
+
+def which(name: str) -> str | None:
+    """The program of a name, in the folders of PATH that are named in full; of a path the same, absolute."""
+    if os.path.dirname(name):
+        return shutil.which(os.path.abspath(name))
+    return shutil.which(name, path=absolute_path(os.environ.get("PATH", os.defpath)))
+
+
+def absolute_path(path: str) -> str:
+    """A value of PATH or PYTHONPATH without what depends on the working directory."""
+    return os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
+
+
+def environment() -> dict[str, str]:
+    """Of every process that vpps starts: what it starts and imports itself is found as we find it."""
+    found = {**os.environ, "PYTHONSAFEPATH": "1"}
+    return found | {name: absolute_path(found[name]) for name in ("PATH", "PYTHONPATH") if name in found}
+
+
+def in_packages(paths: Iterable[Path]) -> Path | None:
+    """The first of these files that is there and lies in a folder of packages."""
+    folders = [os.path.abspath(folder) for folder in package_folders()]
+    for path in paths:
+        absolute = os.path.abspath(path)
+        if os.path.isfile(absolute) and any(absolute.startswith(folder + os.sep) for folder in folders):
+            return Path(absolute)
+    return None
