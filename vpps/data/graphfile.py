@@ -1,4 +1,4 @@
-"""The file of a `GraphSet`: safetensors, so that any program can read it, mapped into memory array by array.
+"""The file of a `GraphSet`: safetensors, so that any program can read it.
 
 Arrays by name: `vertex_offsets`; `children`, or `child_offsets` and `child_indices`; `levels`; where needed `kind` and
 `order`; `column/NAME`, `edge_column/NAME` and `graph_column/NAME`; `vocabulary/NAME/text` and
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-import os
 import zlib
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 from vpps.data.grapharrays import GraphArrays, check_contents, check_names
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
-from vpps.files import replacing
+from vpps.files import HeaderError, read_header, replacing
 from vpps.record.ranges import running_sum
 
 if TYPE_CHECKING:
@@ -89,15 +87,12 @@ Contents = tuple[GraphArrays, tuple[str, ...], dict[str, Vocabulary], dict[str, 
 
 def load(path: Path, verify: bool) -> Contents:
     """See `GraphSet.load`: arrays, kinds, vocabularies, classes."""
-    data, header, begin = _map(path)
+    arrays, metadata = _read(path)
     try:
-        metadata = header.pop("__metadata__")
         description = json.loads(metadata[_KEY])
         version = description["format"]
     except _MALFORMED:
-        raise DataError(
-            f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
-        ) from None
+        raise DataError(f"{path}: damaged: its description cannot be read: {_REMEDY}") from None
     if version not in (WITHOUT_EDGE_COLUMNS, FORMAT):
         raise DataError(
             f"{path}: written by another version of vpps (format {version}, not {FORMAT}): convert the data again"
@@ -105,7 +100,7 @@ def load(path: Path, verify: bool) -> Contents:
     try:
         if verify and metadata[_KEY_CRC32] != str(zlib.crc32(metadata[_KEY].encode())):
             raise DataError("the checksum of the description differs from that of its contents")
-        return _contents({name: _array(data, begin, x) for name, x in header.items()}, description, verify)
+        return _contents(arrays, description, verify)
     except DataError as error:
         why = str(error)
     except _MALFORMED as error:
@@ -142,46 +137,56 @@ def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], veri
     return held, kinds, vocabularies, classes
 
 
-def _map(path: Path) -> tuple[NDArray[np.uint8], dict[str, Any], int]:
-    """The bytes of a safetensors file, its header, and where the arrays begin."""
+class _ForeignError(Exception):
+    """A safetensors file of something else."""
 
-    def foreign(why: str) -> NoReturn:
-        raise DataError(f"{path}: no file of graphs, or a truncated one: {why}: {_REMEDY}")
 
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The arrays of a safetensors file and its metadata. Raises DataError."""
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < 8:
-                foreign("it has fewer than 8 bytes")
-            # The mapping outlives the file's descriptor, and lives as long as an array that shows a part of it.
-            data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            header, spans = read_header(file)
+            if _KEY not in header.get("__metadata__", {}):
+                raise _ForeignError
+            # Read, not mapped: of a file that is cut short later the system would end the process that looks at a map.
+            found = {name: _array(file, span, header[name]) for name, span in spans.items()}
+    except HeaderError as error:
+        raise DataError(f"{path}: no file of graphs, or a truncated one: {error}: {_REMEDY}") from None
+    except _ForeignError:
+        raise DataError(
+            f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
+        ) from None
+    except DataError as error:
+        raise DataError(f"{path}: damaged: {error}: {_REMEDY}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    if begin > len(data):
-        foreign("it does not begin with the header of a safetensors file")
-    try:
-        header = json.loads(data[8:begin].tobytes())
-        end = max((int(x["data_offsets"][1]) for k, x in header.items() if k != "__metadata__"), default=0)
-    except _MALFORMED:
-        foreign("it does not begin with the header of a safetensors file")
-    if begin + end != len(data):
-        foreign(f"it should have {begin + end} bytes and has {len(data)}")
-    return data, header, begin
+    return found, header["__metadata__"]
 
 
-def _array(data: NDArray[np.uint8], begin: int, entry: dict[str, Any]) -> NDArray[Any]:
-    """An array of the file, not read yet."""
-    first, last = entry["data_offsets"]
-    kind = np.dtype(_TYPES[entry["dtype"]])
-    shape = tuple(entry["shape"])
+def _array(file: BinaryIO, span: tuple[int, int], entry: dict[str, Any]) -> NDArray[Any]:
+    """An array of the file. Raises DataError."""
+    begin, end = span
+    kind, shape = np.dtype(_TYPES.get(str(entry.get("dtype")), np.void)), entry.get("shape")
     if (
-        not all(type(x) is int and x >= 0 for x in (first, last, *shape))
-        or last - first != math.prod(shape) * kind.itemsize
-        or (begin + first) % kind.itemsize
-        or begin + last > len(data)
+        not isinstance(shape, list)
+        or not all(type(x) is int and x >= 0 for x in shape)
+        or end - begin != math.prod(shape) * kind.itemsize
+        or kind == np.void
     ):
-        raise DataError(f"bytes {first} to {last} are no {kind} of shape {shape}")
-    return data[begin + first : begin + last].view(kind).reshape(shape)
+        raise DataError(f"bytes {begin} to {end} are no {kind} of shape {shape}")
+    try:
+        array = np.empty(shape, kind)
+    except (MemoryError, ValueError) as error:
+        raise DataError(f"{end - begin} bytes are more than there is memory for ({error})") from error
+    left = memoryview(array.reshape(-1).view(np.uint8))
+    file.seek(begin)
+    while left:
+        n = file.readinto(left)  # type: ignore[attr-defined]
+        if not n:
+            raise DataError("it became shorter while it was read")
+        left = left[n:]
+    array.flags.writeable = False
+    return array
 
 
 def _of_type(array: NDArray[Any] | None, name: str, kind: type[Any]) -> Any:

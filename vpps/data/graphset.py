@@ -137,12 +137,12 @@ class GraphSet:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> GraphSet:
-        """Maps a file that `save` wrote.
+        """Reads a file that `save` wrote into memory; whatever becomes of the file afterwards does no harm.
 
         Args:
-            path: the file; it must not be changed in place while it is in use (`save` replaces it, which is safe).
-            verify: read all of it once, compare checksums and check that it holds graphs. False trusts it: nothing but
-                its header, vocabularies and sizes of graphs is read before it is used.
+            path: the file.
+            verify: compare checksums and check that it holds graphs. False trusts it: only its header, vocabularies
+                and sizes of graphs are checked.
 
         Raises:
             DataError: the file is missing, truncated, of another program or version, or damaged.

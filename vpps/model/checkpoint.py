@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import CheckpointError, ModelError, ShapeError
-from vpps.files import replacing
+from vpps.files import HeaderError, read_header, replacing
 from vpps.model.optim import OPTIMIZERS, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages
 from vpps.ops import Shape
@@ -122,12 +122,20 @@ def _read(path: Path) -> _Contents:
     from safetensors import SafetensorError, safe_open
 
     try:
+        with open(path, "rb") as file:
+            read_header(file)  # what safetensors accepts, or takes long to refuse: names that are there twice
         with safe_open(path, framework="numpy") as f:
             raw: dict[str, str] = f.metadata() or {}
             tensors: dict[str, Any] = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - safe_open is no dict
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: types that NumPy has not
+    except (
+        SafetensorError,
+        OSError,
+        TypeError,
+        AttributeError,
+        HeaderError,
+    ) as error:  # the last two: types that NumPy has not
         raise CheckpointError(f"{path}: damaged or no safetensors file ({error})") from error
     if _DESCRIPTION not in raw:
         raise CheckpointError(f"{path}: no vpps checkpoint, but another safetensors file")
