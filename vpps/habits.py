@@ -15,6 +15,15 @@ PHRASES = {
 # Below classes or a package, names and the hint for them; {name} in it is the name that was tried.
 NAMES = """
 [Expression Rows]
+eq: vpps.eq(x, y) compares
+gt lt ge le: x > y and its like compare
+any all: vpps.max(x) and vpps.min(x) of a condition are 1 or 0
+unbind: vpps.split(x, n) cuts it into n parts
+masked_select scatter scatter_: vpps.where(condition, a, b) chooses
+clamp_ relu_ sub_ div_: expressions never change; y = x + 1 is another one
+new_zeros new_ones new_tensor set: graph.input(array) brings data into a graph
+topk sort cumsum prod flip argsort: vpps has no such function; x[k] is an element, A[k] a row
+batch: rows[k] is one of several rows
 value npvalue vec_value scalar_value item tolist cpu numpy: {evaluates}
 detach data: vpps.stop_gradient(x) lets no gradient through; {evaluates}
 backward: {trains}
@@ -62,6 +71,7 @@ parameters named_parameters: {parameters}
 train eval: handle.fb trains, and handle.forward evaluates, without dropout
 cpu: {elsewhere}
 [Model]
+count_params: model.n_weights counts them, and model.summary() says more
 modules children: {parameters}
 numel: model.n_weights counts them, and model.summary() says more
 half double bfloat16: all weights are float32; {rounds}
@@ -82,6 +92,9 @@ set_weights: model[name].assign(array) sets one parameter
 forward: cells and functions of yours compute, and handle.forward(graph, [x]) evaluates
 requires_grad_: p.trainable = False freezes one, for each p of the model
 [Layer]
+weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 kernel weights: layer.state_dict() has copies by PyTorch's names
+init_hidden hidden cell: graph.zeros(n) are h and c at first; layers with begin start without them
+from_pretrained: Embedding(model, *array.shape, init=array)
 weight bias: parameters are attributes such as layer.W; layer.state_dict() copies them by PyTorch's names, and \
 layer.load replaces them
 load_state_dict: layer.load(weights) takes a state_dict of PyTorch
@@ -95,6 +108,7 @@ flatten_parameters: nothing to do: weights are packed by the handle
 apply register_parameter register_buffer: model.parameter(name, shape) declares one
 output: the cell returns it: h, c = lstm.step(x, h, c)
 [Handle]
+get_last_loss: handle.sync_get_latest_loss() is the latest one
 save load restore: the model has the weights: model.save(path), model.restore(path)
 loss: handle.sync_get_latest_loss() is that of the latest fb, which returns that of the call before
 device: handle.target is it
@@ -119,6 +133,7 @@ zero_grad: no gradient outlives its step: there is none to reset; handle.fb(grap
 [Handle Optimizer]
 step update: {trains}
 [Optimizer]
+get_lr get_last_lr: optimizer.lr is the rate, or the schedule
 param_groups add_param_group: groups={'words': {'lr': 0.01}} gives parameters rates by their names
 state_dict load_state_dict: its moments are the model's: model.save(path) writes and model.restore(path) reads them
 learning_rate: optimizer.lr = 0.01 sets the rate, or a schedule: a function of the update's number
@@ -129,6 +144,26 @@ set_clip_threshold clipnorm: vpps.Handle(model, optimizer, clip_norm=5.0)
 [Adam]
 betas: they are optimizer.beta1 and optimizer.beta2
 [vpps]
+view unsqueeze squeeze flatten ravel: vpps.reshape(x, shape) gives it another shape
+chunk unbind tensor_split: vpps.split(x, n) cuts it into n parts
+masked_fill masked_select: vpps.where(condition, a, b) chooses
+index_select take: x[i] and x[a:b] are parts; vpps.pick(x, i) takes a position of each vertex
+size numel ndim: x.shape is its shape
+item value npvalue: {evaluates}
+backward: {trains}
+LongTensor FloatTensor IntTensor: graph.input(array) brings data into a graph
+float32 float64 int32 int64 long double: all values are float32; ints are Python's and NumPy's
+enable_grad set_grad_enabled: handle.fb and handle.gradients compute gradients, handle.forward does not
+Module Sequential ModuleList: a class of yours holds parameters, and its methods may be cells: @vpps.cell
+Dropout: that is a function: vpps.dropout(x, rate)
+ReLU Tanh Sigmoid GELU SiLU: that is a function, such as vpps.relu
+LayerNorm: that is a function: vpps.layer_norm(x)
+CrossEntropyLoss: that is a function: vpps.cross_entropy(logits, label)
+MSELoss: that is a function: vpps.mse(x, y)
+BCEWithLogitsLoss: that is a function: vpps.binary_cross_entropy_with_logits(logits, targets)
+MultiheadAttention: vpps.nn.attend(query, keys, values) is one head
+RNN RNNCell LSTMCell GRUCell: vpps.nn.LSTM(model, input_size, hidden_size).step is a cell
+utils linalg: functions are those of vpps, such as vpps.norm
 no_grad inference_mode: handle.forward(graph, [x]) computes no gradients
 tensor Tensor as_tensor from_numpy inputTensor: graph.input(array) brings data into a graph
 save load: model.save(path) writes a checkpoint, and model.restore(path) reads it
@@ -256,6 +291,10 @@ LogSoftmax: that is a function: vpps.log_softmax(x)
 ELU SiLU Softplus: that is a function, such as vpps.elu
 Layer Model Dense: vpps.nn.Linear(model, input_size, output_size), and functions of yours around it
 [Graph]
+loss: handle.sync_get_latest_loss() is that of the latest fb
+num_nodes number_of_nodes nodes: len(graph) is the number of vertices
+add_node add_nodes add_edges edges ndata edata: calls of cells make vertices; graph.map takes children as arrays
+compute: {evaluates}
 backward: {trains}
 forward value npvalue run eval: {evaluates}
 parameter parameters: a parameter is an operand as it is: W @ x
