@@ -7,6 +7,7 @@ import operator
 import os
 import struct
 from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,66 @@ def float_word(value: float) -> int:
         with np.errstate(over="ignore"):
             word = _WORD.unpack(np.float32(value).tobytes())[0]
     return word
+
+
+def exact_key(value: Any) -> Any:
+    """A key that is equal for values that are the same, not only equal to Python: 1, 1.0 and True differ, 0.0 and -0.0
+    too, at any depth of tuples, sets, dataclasses and other hashable objects. NaNs of the same bits are the same.
+
+    Raises:
+        TypeError: the value is not hashable.
+    """
+    if type(value) is not dict:
+        hash(value)
+    return _exact(value)
+
+
+_ATOMS = {int, bool, str, bytes, type(None)}  # whose equality is exact within the type
+_DOUBLE = struct.Struct("<d")
+
+
+def _exact(value: Any) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return kind, value
+    if kind is float:
+        return kind, _DOUBLE.pack(value)
+    if isinstance(value, np.generic):
+        return kind, str(value.dtype), value.tobytes()
+    if isinstance(value, tuple | list):
+        return kind, tuple(map(_exact, value))
+    if isinstance(value, set | frozenset):
+        return kind, frozenset(map(_exact, value))
+    if isinstance(value, Mapping):  # in its order, which a loop over it sees
+        return kind, tuple((_exact(k), _exact(v)) for k, v in value.items())
+    if isinstance(value, range | slice):
+        return kind, *map(_exact, (value.start, value.stop, value.step))
+    if kind is complex:
+        return kind, _DOUBLE.pack(value.real), _DOUBLE.pack(value.imag)
+    if is_dataclass(kind) and "__hash__" in vars(kind) and "__eq__" in vars(kind):
+        return kind, tuple(_exact(getattr(value, f.name)) for f in fields(value))
+    if kind.__hash__ is None:
+        return kind, _Itself(value)
+    same = kind, value
+    if kind.__eq__ is object.__eq__ or isinstance(value, type) or hasattr(value, "__array__"):
+        return same
+    try:  # an object that defines what equals it: what it consists of decides as well
+        made_of = value.__reduce_ex__(2)
+        return (*same, _exact(made_of[1:3]) if isinstance(made_of, tuple) else made_of)
+    except Exception:  # it cannot be taken apart
+        return same
+
+
+class _Itself:
+    """Equal to what holds the same object, which lives as long as it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Itself and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)

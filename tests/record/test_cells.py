@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -199,3 +201,35 @@ def test_what_a_list_sums_to_says_how_long_its_elements_are_through_a_concatenat
     reference = Reference(graph, weights_of(model))
     assert reference.value(none) == 10
     assert reference.value(two) == pytest.approx(10 + 2 * float((V.numpy() @ ([1, 2, 3, 4] * 2)).sum()), rel=1e-6)
+
+
+@dataclass(frozen=True)
+class _Config:
+    by: object
+
+
+@pytest.mark.parametrize("inside", [lambda v: (v,), lambda v: frozenset([v]), _Config, lambda v: (_Config((v,)),)])
+def test_static_arguments_that_are_equal_within_are_other_programs(inside: Callable[[object], object]) -> None:
+    seen: list[str] = []
+
+    @vpps.cell
+    def told(x: E, *, config: object) -> E:
+        seen.append(repr(config))
+        return x + 0.0
+
+    x = vpps.Graph().input([1.0])
+    values = [1, True, 1.0, 0.0, -0.0, 0, False, float("nan"), np.float32(1), Decimal("1"), Decimal("1.0")]
+    for value in [*values, *values]:
+        told(x, config=inside(value))
+    told(x, config=inside(float("nan")))  # another object of the same bits
+    assert seen == [repr(inside(value)) for value in values]
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_constants_that_are_equal_but_of_other_bits_are_told_apart(rows: bool) -> None:
+    graph = vpps.Graph()
+    x = graph.rows([[-1.0]]) if rows else graph.input([-1.0])
+    results = [vpps.leaky_relu(x, 0.0), vpps.leaky_relu(x, -0.0)]
+    reference = Reference(graph, {})
+    signs = [np.signbit(reference.value(y[0] if rows else y)).item() for y in results]
+    assert signs == [True, False]

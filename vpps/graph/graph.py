@@ -30,7 +30,7 @@ from vpps.record.trace import PRODUCTS, Int, TracedCell, Vector, check_operand, 
 from vpps.record.typed_map import typed_map
 from vpps.record.vertices import Block, extend
 from vpps.text import dir_without
-from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, float_word
+from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, exact_key, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -187,7 +187,7 @@ class Graph(Hinting):
     def input_program(self, shape: Shape, grad: bool) -> TracedCell:
         """The program of inputs of a shape."""
         attrs = {"shape": shape, "grad": grad}
-        return self.bare_program(("input", *attrs.items()), None, "input", [], attrs)
+        return self.bare_program(("input", shape, grad), None, "input", [], attrs)
 
     def zeros(self, n: int) -> Expression:
         """A vector of n zeros, the same one for every call with that n; it has no gradient."""
@@ -353,7 +353,7 @@ class Graph(Hinting):
         if op in CONSTANT_OPS:
             # Constants of a graph may differ at every call (1 / number of tokens): as data they share one program.
             return self.apply(CONSTANT_OPS[op], [*operands, self._constant(attrs["value"])], {})
-        key: list[Any] = [op, *attrs.items()]
+        key: list[Any] = [op, exact_key(attrs)]
         refs: list[int] = []
         ints: list[int] = []
         model: Any = None

@@ -14,7 +14,7 @@ from vpps.ops import Shape
 from vpps.ops.operand import Expression, IntArray, ListExpression, Operand, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
 from vpps.text import dir_without
-from vpps.values import as_mapping, as_shape
+from vpps.values import as_mapping, as_shape, exact_key
 
 if TYPE_CHECKING:
     from vpps.record.rows import Rows
@@ -155,8 +155,7 @@ class Cell(Generic[R]):
             signature: per positional argument its shape, `int`, or `(list, element shape or None)`.
         """
         try:
-            # The type belongs to the key: 1, 1.0 and True are equal and hash alike.
-            key = (signature, tuple((k, type(v), v) for k, v in sorted(statics.items()))) if statics else signature
+            key = (signature, tuple((k, exact_key(v)) for k, v in sorted(statics.items()))) if statics else signature
             program = self._programs.get(key)
         except TypeError:
             raise TraceError(

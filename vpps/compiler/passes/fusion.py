@@ -29,6 +29,7 @@ from vpps.compiler.passes.recompute import recomputed
 from vpps.ops import OPS, Form
 from vpps.script.instructions import Role
 from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
+from vpps.values import float_word
 
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
@@ -365,7 +366,8 @@ class _Program:
         constant: float | None = None,
         mean: bool = False,
     ) -> _Value:
-        key = (what, tuple(map(id, inputs)), constant, mean)
+        bits = None if constant is None else float_word(constant)  # 0.0 and -0.0 are equal but not the same
+        key = (what, tuple(map(id, inputs)), bits, mean)
         return self._values.setdefault(key, _Value(what, inputs, constant, mean))
 
     def instructions(self, live: _Live) -> list[Instr]:
