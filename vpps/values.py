@@ -236,7 +236,8 @@ def _exact(value: Any) -> Any:
     if kind.__hash__ is None:
         return kind, _Itself(value)
     same = kind, value
-    if kind.__eq__ is object.__eq__ or isinstance(value, type) or hasattr(value, "__array__"):
+    equal: Any = kind.__eq__
+    if equal is object.__eq__ or isinstance(value, type) or hasattr(value, "__array__"):
         return same
     try:  # an object that defines what equals it: what it consists of decides as well
         made_of = value.__reduce_ex__(2)

@@ -218,7 +218,7 @@ def test_static_arguments_that_are_equal_within_are_other_programs(inside: Calla
         return x + 0.0
 
     x = vpps.Graph().input([1.0])
-    values = [1, True, 1.0, 0.0, -0.0, 0, False, float("nan"), np.float32(1), Decimal("1"), Decimal("1.0")]
+    values = [1, True, 1.0, 0.0, -0.0, 0, False, float("nan"), np.float32(1), Decimal(1), Decimal("1.0")]
     for value in [*values, *values]:
         told(x, config=inside(value))
     told(x, config=inside(float("nan")))  # another object of the same bits

@@ -102,6 +102,24 @@ def test_so_are_those_of_recurrences(build: Callable[[int], tuple[vpps.Model, vp
     assert_same(model, [(graph, loss)], *SCHEDULES, target="cpu")
 
 
+def test_constants_of_a_tail_are_told_apart_by_their_bits() -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (4, 4))
+
+    @vpps.cell
+    def f(x: E) -> tuple[E, E]:
+        y = W @ x
+        return vpps.leaky_relu(y, 0.0), vpps.leaky_relu(y, -0.0)
+
+    signs = []
+    for passes in (UNFUSED, FUSED):
+        with vpps.Handle(model, target="cpu", vps=1, passes=passes) as handle:
+            graph = vpps.Graph()
+            signs.append(np.signbit(handle.forward(graph, list(f(graph.input(np.ones(4)))))).tolist())
+    assert signs[0] == signs[1]
+    assert signs[0][0] != signs[0][1]
+
+
 @pytest.mark.usefixtures("one_kernel")
 @pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "attention"])
 def test_so_are_those_of_the_emulated_gpu(name: str) -> None:
