@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -91,11 +92,28 @@ def test_a_step_that_is_not_finite_changes_nothing(spoiled: str, clip_norm: floa
         with pytest.raises(vpps.NonFiniteError, match=r"step 2 .*left out"):
             handle.sync_get_latest_loss()
         assert bits(net) == before
-        assert (net.model.step, handle.skipped) == (1, 1)
+        assert (net.model.step, handle.skipped) == (2, 1)
         handle.fb(*net.batch())
         assert math.isfinite(handle.sync_get_latest_loss())
         after = bits(net)
         assert all(after[name] != before[name] for name in ("W", "b", "words"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.filterwarnings("ignore:the loss of step")
+def test_a_schedule_sees_the_same_numbers_in_every_mode(target: str) -> None:
+    seen = {}
+    for mode in ("warn", "raise", "skip"):
+        net, numbers = Net(), []
+        rule = vpps.SGD(lr=lambda step, numbers=numbers: numbers.append(step) or 0.01)
+        with net.handle(rule, target=target, vps=2, on_nonfinite=mode) as handle:  # type: ignore[arg-type]
+            numbers.clear()
+            for spoiled in ("", "nan", ""):
+                handle.fb(*net.batch(spoiled))
+                with contextlib.suppress(vpps.NonFiniteError):
+                    handle.sync_get_latest_loss()
+        seen[mode] = list(dict.fromkeys(numbers)), net.model.step
+    assert set(map(str, seen.values())) == {"([1, 2, 3], 3)"}
 
 
 @pytest.mark.cpu

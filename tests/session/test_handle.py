@@ -141,10 +141,10 @@ class TestNonFiniteLoss:
             handle.fb(*batch(-1.0))  # returns the finite loss of the call before
             with pytest.raises(vpps.NonFiniteError, match="step 2"):
                 handle.fb(*batch(1.0))
-            assert model.step == 1  # nor did that call run anything
+            assert model.step == 2  # that call ran nothing
             handle.fb(*batch(1.0))
             assert math.isfinite(handle.sync_get_latest_loss())
-        assert model.step == 2
+        assert model.step == 3
 
     @pytest.mark.parametrize("read", ["numpy", "close"])
     def test_raising_does_not_lose_weights(self, read: str) -> None:

@@ -429,15 +429,13 @@ class Engine:
                 self._losses.note(flight.step, loss, left_out, dropped, partial(self._where_it_began, flight))
 
     def _take_back(self, flight: _Flight, why: float) -> bool:
-        """A step was left out: nothing has changed, but that its number is used up where training goes on. Whether
-        what was accumulated had to be given up: it had been added to before that was known."""
-        goes_on = self._losses.on_nonfinite != "raise"
+        """A step was left out: only its number is used up, whatever `on_nonfinite` says. Returns whether what was
+        accumulated had to be given up, because it had been added to before that was known."""
         if not (flight.simple and len(self._flights) > 1):  # else there is nothing to take back but its number
             step = self.model.step
             flight.undo()
-            if goes_on:
-                self.model._step = step
-        if goes_on and self.model.step >= flight.step:  # no call that only accumulates
+            self.model._step = step
+        if self.model.step >= flight.step:  # no call that only accumulates
             self.store.pass_over_step()
         if not self.store.accumulated or not (flight.plan.continuation is not None or math.isinf(why)):
             return False

@@ -202,7 +202,7 @@ class Model(Readable, Hinting):
         seed: any int; a parameter's initial value depends on (seed, name, shape) only, not on the order of declaration.
 
     Attributes:
-        step: updates made so far; a checkpoint keeps it.
+        step: updates tried so far, also those left out because loss or gradients were not finite; a checkpoint keeps it.
         metadata: strings of yours, which `save` has written and `load` and `restore` read.
 
     Example:
@@ -369,7 +369,7 @@ class Model(Readable, Hinting):
 
     @property
     def step(self) -> int:
-        """Updates made so far. Set, it is where bias correction, schedules and dropout go on."""
+        """Updates tried so far. Set, it is where bias correction, schedules and dropout go on."""
         return self._step
 
     @step.setter

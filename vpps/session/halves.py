@@ -323,7 +323,7 @@ class Halves(Session):
         self._configurator.prepare_update()
         step = self.model.step + 1
         if not is_finite:
-            if not accumulate and self._losses.on_nonfinite != "raise":
+            if not accumulate:
                 self.model._step = step
                 self._store.pass_over_step()
             self._losses.note(step, loss, True, False, str)

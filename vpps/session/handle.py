@@ -103,7 +103,7 @@ class Handle(DataParallel):
         call without it adds its own, then clips and updates with the sum. So a batch may be larger than what fits into
         the pool. What was accumulated belongs to the model, like the moments: it outlives this handle, is saved in
         checkpoints, and stays as it is whatever comes in between - `forward`, `gradients`, assigned weights, new
-        parameters. `model.step` counts updates. Dropout has another mask in every call.
+        parameters. `model.step` counts updates, tried or made. Dropout has another mask in every call.
 
         Args:
             graph: what to compute.
@@ -129,8 +129,8 @@ class Handle(DataParallel):
             KernelError: the previous launch was stopped; this one has not happened.
             DistributedError: another rank has failed, does something else, or does not answer.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
-            NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; neither
-                that step nor this one has happened, and training can go on.
+            NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; that
+                step was left out, but has used its number; this one has not happened, and training can go on.
         """
         self._plan_ahead(graph, loss)
         self._check(graph, "fb", training=True)
