@@ -178,7 +178,7 @@ def _array(file: BinaryIO, span: tuple[int, int], entry: dict[str, Any]) -> NDAr
         array = np.empty(shape, kind)
     except (MemoryError, ValueError) as error:
         raise DataError(f"{end - begin} bytes are more than there is memory for ({error})") from error
-    left = memoryview(array.reshape(-1).view(np.uint8))
+    left = array.reshape(-1).view(np.uint8).data
     file.seek(begin)
     while left:
         n = file.readinto(left)  # type: ignore[attr-defined]
