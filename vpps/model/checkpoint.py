@@ -119,23 +119,20 @@ class _Contents:
 
 
 def _read(path: Path) -> _Contents:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as deserialise
 
     try:
         with open(path, "rb") as file:
-            read_header(file)  # what safetensors accepts, or takes long to refuse: names that are there twice
-        with safe_open(path, framework="numpy") as f:
-            raw: dict[str, str] = f.metadata() or {}
-            tensors: dict[str, Any] = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - safe_open is no dict
+            header, _ = read_header(file)  # what safetensors accepts, or takes long to refuse
+            file.seek(0)
+            data = file.read()  # not mapped: of a file that is cut short meanwhile the system would end the process
+        raw: dict[str, str] = header.get("__metadata__", {})
+        tensors: dict[str, Any] = {name: tensor.copy() for name, tensor in deserialise(data).items()}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
-    except (
-        SafetensorError,
-        OSError,
-        TypeError,
-        AttributeError,
-        HeaderError,
-    ) as error:  # the last two: types that NumPy has not
+    except (SafetensorError, OSError, LookupError, TypeError, AttributeError, HeaderError) as error:
+        # LookupError, TypeError, AttributeError: types that NumPy has not.
         raise CheckpointError(f"{path}: damaged or no safetensors file ({error})") from error
     if _DESCRIPTION not in raw:
         raise CheckpointError(f"{path}: no vpps checkpoint, but another safetensors file")
