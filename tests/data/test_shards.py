@@ -28,6 +28,8 @@ class Part(NamedTuple):
     shards: int
     mine: range
 
+    def count_batch(self) -> None: ...
+
 
 def ranks(size: int, shards: int) -> list[Part]:
     each = shards // size
