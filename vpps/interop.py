@@ -97,8 +97,24 @@ def detached(value: Any) -> Any:
     """The numbers of a tensor that requires gradients, on the host, in a type that NumPy has; others as they are."""
     if not requires_gradient(value):
         return value
-    plain = value.detach().cpu()  # waits for the stream that computes it
-    return plain.float() if plain.element_size() < 4 else plain
+    return widened(value.detach().cpu())  # waits for the stream that computes it
+
+
+def widened(value: Any) -> Any:
+    """A tensor of PyTorch of floats of 8 or 16 bits in float32: NumPy lacks bfloat16. Others as they are.
+
+    Raises:
+        DtypeError: it carries a tangent of forward-mode differentiation, which would be lost.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    if torch.autograd.forward_ad.unpack_dual(value).tangent is not None:
+        raise DtypeError(
+            "the tensor carries a tangent (forward_ad, torch.func.jvp), and vpps has no forward-mode derivatives: take "
+            "gradients by backward"
+        )
+    return value.float() if value.is_floating_point() and value.element_size() < 4 else value
 
 
 def version_of(tensor: Any) -> int | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, VppsError
-from vpps.interop import host_array, refuse_masked, requires_gradient
+from vpps.interop import host_array, refuse_masked, requires_gradient, widened
 
 Float32 = NDArray[np.float32]
 MAX_FLOAT32, MIN_NORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
@@ -57,6 +57,10 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
     if type(value) is not np.ndarray:
         refuse_masked(value, what)
     if not isinstance(value, np.ndarray | list | tuple | float | int):  # of these it is known where they are
+        try:
+            value = widened(value)
+        except DtypeError as error:
+            raise DtypeError(f"{what}: {error}") from None
         value = host_array(value, what)
     try:
         return np.asarray(value)

@@ -168,6 +168,7 @@ class ParameterStore:
     @property
     def is_uploaded(self) -> bool:
         """Whether the pool has all that the model has: `upload` and `upload_gradients` would do nothing."""
+        self.model.notice_changes()
         return (
             all(self._versions.get(p) == p.version for p in self.distribution.places)
             and (self.kind is None or self._moments_are_current)
@@ -176,6 +177,7 @@ class ParameterStore:
 
     def upload(self) -> None:
         """Bring the pool's weights and moments up to the model's."""
+        self.model.notice_changes()
         distribution, pool = self.distribution, self.machine.pool
         versions = [p.version for p in distribution.places]
         if versions != self._uploaded or not self._versions:
@@ -208,6 +210,7 @@ class ParameterStore:
 
     def note_changes(self) -> None:
         """Count what has been done to the model's weights by others."""
+        self.model.notice_changes()
         for p in self.distribution.places:
             if self._known.get(p) != p.version:
                 self._known[p] = p.version

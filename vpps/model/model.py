@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
@@ -135,13 +135,20 @@ class Parameter(Operand, Hinting):
         self.host[...] = array
         self.version += 1
 
-    def __deepcopy__(self, memo: object = None) -> Parameter:
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Parameter:
+        """The parameter of the copied model, where that is copied beside (vpps.torch.Module)."""
+        model = (memo or {}).get(id(self._model()))
+        if isinstance(model, Model):
+            return model[self.name]
+        self._refuse_copy()
+
+    def _refuse_copy(self, *protocol: Any) -> NoReturn:
         raise ModelError(
             f"{self!r} cannot be pickled or copied: it belongs to its model, and a copy to none; x.numpy() copies "
             "its weights, and model.save and Model.load bring models into other processes"
         )
 
-    __copy__ = __reduce__ = __deepcopy__  # type: ignore[assignment]
+    __copy__ = __reduce__ = __reduce_ex__ = _refuse_copy  # type: ignore[assignment]
 
     def _pull(self) -> None:
         """Make `host` current. Where the Model is gone it is: nothing can be training it."""
@@ -215,7 +222,7 @@ class Model(Readable, Hinting):
     __slots__ = (
         "__weakref__", "_parameters", "_scope", "_seed", "_step", "_trainer", "accumulated", "averages",
         "bare_programs", "cell_history", "is_averaged", "layout_version", "metadata", "optimizer_state", "places",
-        "state_version",
+        "sharers", "state_version",
     )  # fmt: skip
     seed: int = read_only("_seed", "Seed of initial values, dropout and shuffling.")
 
@@ -238,6 +245,7 @@ class Model(Readable, Hinting):
         self._scope: tuple[str, ...] = ()
         self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[WeightSource] | None = None
+        self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # count changes to tensors over this memory
 
     def __repr__(self) -> str:
         of_each = (len(self), "parameter"), (self.n_weights, "weight"), (self.step, "step")
@@ -266,7 +274,7 @@ class Model(Readable, Hinting):
 
     __dir__ = dir_without(
         "accumulated averages bare_programs cell_history checked_averages is_averaged layout_version "
-        "optimizer_state places pull_weights refuse_if_averaged state_version trainer"
+        "notice_changes optimizer_state places pull_weights refuse_if_averaged sharers state_version trainer"
     )
 
     def parameter(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Parameter:
@@ -467,9 +475,16 @@ class Model(Readable, Hinting):
 
     def pull_weights(self) -> None:
         """Make `Parameter.host`, `optimizer_state`, `accumulated` and `averages` current."""
+        self.notice_changes()  # first: a pull must not overwrite them without a word
         source = self.trainer
         if source is not None:
             source.pull_weights()
+
+    def notice_changes(self) -> None:
+        """Count what was written to the weights by those that share their memory (vpps.torch)."""
+        for sharer in self.sharers:
+            if (notice := sharer()) is not None:
+                notice()
 
     # ---- checkpoints
 

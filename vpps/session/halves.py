@@ -71,9 +71,11 @@ class Kept:
 
     def is_current(self, engine: Engine) -> bool:
         """Whether the weights are those of the forward, and the step is the same."""
+        if self._engine() is not engine:
+            return False
         store = engine.store
         store.note_changes()
-        if self._engine() is not engine or self._changes != store.changes:
+        if self._changes != store.changes:
             return False
         return not self.updates or (self._step == engine.model.step and self._held is store.held)
 
@@ -234,6 +236,8 @@ class Halves(Session):
                 "backward: nothing was kept; call forward(graph, wanted, keep=True) before, or handle.fb(graph, loss), "
                 "which runs forward, backward and the update"
             )
+        if not isinstance(kept, Kept):
+            raise HandleError(f"backward: kept={kept!r}: expected what handle.kept was after a forward")
         flat = _flat_seeds(kept.wanted, seeds)
         engine = self._engine
         engine.wait()
@@ -242,7 +246,8 @@ class Halves(Session):
             if kept.updates:
                 remedy = "each backward makes an update here, so record all that one update is made of in one graph"
             raise HandleError(
-                f"backward: the weights have changed since {kept.graph.describe()} was computed; {remedy}"
+                f"backward: the weights have changed since {kept.graph.describe()} was computed, or another handle "
+                f"computed it; {remedy}"
             )
         if kept.updates:
             self._refuse_averaged("backward")

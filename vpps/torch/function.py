@@ -30,6 +30,7 @@ class TensorCall:
         sparse: whether gradients of tables are.
         device: of results.
         kept: the handle's token for the values.
+        inputs: tensors that are the inputs of the node.
         found: gradients for all inputs of the node, where they came with the loss.
     """
 
@@ -41,6 +42,7 @@ class TensorCall:
     device: Any
     kept: Kept | None = None
     found: Sequence[Any] = ()
+    inputs: Sequence[Any] = ()
 
     def of_parameters(self, gradients: Gradients) -> list[Any]:
         """In their order; None of what nothing depends on."""
@@ -52,8 +54,9 @@ class _Once(torch.autograd.Function):
     """Gradients as they are, which say so where they are to be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Any, *gradients: Any) -> Any:
-        return tuple(g if g is None else g.clone() for g in gradients)
+    def forward(ctx: Any, n: int, *gradients: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple(g if g is None else g.clone() for g in gradients[:n])
 
     @staticmethod
     def backward(ctx: Any, *seeds: Any) -> Any:
@@ -63,12 +66,14 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _once(gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """What a node's backward returns. With `create_graph=True` they are results of a node, too: they depend on weights
-    and inputs, and PyTorch would take them for constants."""
+def _once(gradients: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
+    """What a node's backward returns. With `create_graph=True` they are results of a node, too, whose inputs are all
+    that they depend on: PyTorch would take them for constants, and `autograd.grad` visits only nodes on the way to what
+    it is asked for."""
     if not torch.is_grad_enabled():
         return tuple(gradients)
-    return tuple(_Once.apply(torch.zeros((), device="cpu", requires_grad=True), *gradients))
+    anchor = torch.zeros((), device="cpu", requires_grad=True)
+    return tuple(_Once.apply(len(gradients), *gradients, anchor, *sources))
 
 
 def _remember(ctx: Any, call: TensorCall) -> None:
@@ -85,11 +90,12 @@ def _recall(ctx: Any) -> TensorCall:
     return call
 
 
-def _given_back(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
+def _given_back(ctx: Any, gradients: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, ...]:
     """What a node's backward returns."""
+    sources = [*ctx.call.inputs, *seeds]
     if not _retains():
         ctx.call = None
-    return None, None, *_once(gradients)
+    return None, None, *_once(gradients, sources)
 
 
 class ValuesFunction(torch.autograd.Function):
@@ -108,7 +114,7 @@ class ValuesFunction(torch.autograd.Function):
             call.weights.synchronise()
             gradients = call.handle.backward(given, call.kept)
             found = [*call.of_parameters(gradients), *call.leaves.gradients(call.handle)]
-        return _given_back(ctx, found)
+        return _given_back(ctx, found, seeds)
 
 
 class LossFunction(torch.autograd.Function):
@@ -126,4 +132,4 @@ class LossFunction(torch.autograd.Function):
             found = [g if g is None else g * scale for g in found]
         elif _retains():  # another backward may come, and whoever gets them may write to them
             found = [g if g is None else g.clone() for g in found]
-        return _given_back(ctx, found)
+        return _given_back(ctx, found, [seed])

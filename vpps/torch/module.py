@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch.autograd.forward_ad import unpack_dual
 
 from vpps.engine.options import check_loss
-from vpps.errors import HandleError, ModelError, NoGradientError
+from vpps.errors import GraphError, HandleError, ModelError, NoGradientError
 from vpps.graph.graph import Graph
 from vpps.model.model import Model, Parameter
 from vpps.model.optim import SGD, Optimizer
+from vpps.ops import Form
 from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
 from vpps.torch.compiling import leave_recording, not_compiled
 from vpps.torch.cores import advise
 from vpps.torch.function import LossFunction, TensorCall, ValuesFunction
-from vpps.torch.state import adopt_extra_state, extra_state
+from vpps.torch.state import adopt_extra_state, copied_model, extra_state
 from vpps.torch.tensors import Leaves, as_outputs, device_of
-from vpps.torch.weights import SharedWeights
+from vpps.torch.weights import Holder, SharedWeights, copies_on_load, in_torch
 from vpps.values import as_flag, as_items
 
 _OF_UPDATES = ("clip_norm", "ema", "autotune")
 """Options of a handle that do nothing where PyTorch updates the weights."""
 
+FORWARD_MODE = (
+    "vpps has no forward-mode derivatives: a tensor given to the graph, or a weight, carries a tangent (forward_ad, "
+    "torch.func.jvp), which would be lost; take gradients by backward"
+)
 
 leave_recording()
 
 
-class Module(torch.nn.Module):
+class Module(Holder):
     """A model as a layer of a PyTorch network.
 
         net = vpps.torch.Module(model)
@@ -91,7 +98,9 @@ class Module(torch.nn.Module):
         self._updates = optimizer is not None
         self.handle = Handle(model, SGD(lr=0.0) if optimizer is None else optimizer, **options)
         self._weights = SharedWeights(self, self.handle, self._updates)
-        self.register_load_state_dict_post_hook(lambda net, _: net._weights.synchronise(reading=True))
+        self._options = options
+        self._prefix = ""  # of its names in the state dict that is being loaded
+        self.register_load_state_dict_post_hook(_note_loaded)
         # In place of parameters whose gradients PyTorch is not to have, so that there is a backward at all.
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._drawn = model.step, 0
@@ -116,7 +125,7 @@ class Module(torch.nn.Module):
         single = isinstance(wanted, Expression | Rows)
         items: list[Any] = [wanted] if single else as_items(wanted, "net(graph, wanted)")
         with self._weights.lock:
-            outputs = self._values(graph, items, *self._call(graph), self._masks())
+            outputs = self._values(graph, items, *self._call(graph), self._masks(graph))
         return outputs[0] if single else outputs
 
     @not_compiled
@@ -131,7 +140,7 @@ class Module(torch.nn.Module):
             check_loss(graph, loss)
         with self._weights.lock:
             call, inputs = self._call(graph)
-            masks = self._masks()
+            masks = self._masks(graph)
             if self._updates or not inputs:
                 return self._values(graph, [loss], call, inputs, masks)[0]
             try:
@@ -170,14 +179,22 @@ class Module(torch.nn.Module):
             parameters, inputs = [s.parameter for s in trained], [*(s.tensor for s in trained), *inputs]
         elif wants and self.training:
             parameters, inputs = [None], [self._anchor, *inputs]
-        return TensorCall(self.handle, self._weights, leaves, parameters, self.sparse, self._device), inputs
+        if any(unpack_dual(t).tangent is not None for t in inputs):
+            raise GraphError(FORWARD_MODE)
+        call = TensorCall(self.handle, self._weights, leaves, parameters, self.sparse, self._device, inputs=inputs)
+        return call, inputs
 
-    def _masks(self) -> dict[str, Any]:
+    def _masks(self, graph: Graph) -> dict[str, Any]:
         """Of dropout, for one forward: numbered among those in training since the latest step of vpps, so that each has
         other masks, and the first one those that `Handle.fb` would have."""
         if self._drawn[0] != self.model.step:
             self._drawn = self.model.step, 0
         step, draw = self._drawn
+        if self.training and torch._C._current_graph_task_id() != -1 and _has_dropout(graph):
+            raise GraphError(
+                "a forward in training within a backward, as in torch.utils.checkpoint, has other masks of dropout "
+                "than the one before: leave the layer out of the checkpoint, or its dropout to PyTorch"
+            )
         if self.training:
             self._drawn = step, draw + 1
         return {"train": self.training, "draw": draw}
@@ -198,6 +215,8 @@ class Module(torch.nn.Module):
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *others: Any
     ) -> None:
         """Weights alone will do: those of an old layer, or of another library."""
+        copies_on_load(metadata)
+        self._prefix = prefix
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *others)
         if (key := f"{prefix}_extra_state") in missing:
             missing.remove(key)
@@ -226,10 +245,48 @@ class Module(torch.nn.Module):
             )
         return self
 
-    def __deepcopy__(self, memo: object = None) -> NoReturn:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        """A Module of a model of its own, with the same weights, steps and moments.
+
+        Cells and layers that are copied in the same call, as parts of one network, use the parameters of the copy.
+        """
+        self._weights.refresh()
+        model = memo[id(self.model)] = copied_model(self.model)
+        net: Module = type(self).__new__(type(self))
+        memo[id(self)] = net
+        optimizer = copy.deepcopy(self.handle.optimizer, memo) if self._updates else None
+        Module.__init__(net, model, optimizer, sparse=self.sparse, **self._options)
+        for name, value in self.__dict__.items():
+            if name not in _OWN:
+                net.__dict__[name] = copy.deepcopy(value, memo)
+        for (_, mine), (_, other) in zip(self.named_parameters(), net.named_parameters(), strict=True):
+            memo.setdefault(id(mine), other)
+        return net
+
+    def __copy__(self) -> NoReturn:
         raise ModelError(
-            "a vpps.torch.Module cannot be copied or pickled: its handle has threads and memory of its own; make "
-            "another one of another model and load_state_dict(net.state_dict()), or torch.save(net.state_dict(), path)"
+            "a vpps.torch.Module cannot be copied or pickled: its handle has threads and memory of its own; "
+            "copy.deepcopy(net) has a model of its own, and torch.save(net.state_dict(), path) brings it elsewhere"
         )
 
-    __copy__ = __reduce__ = __reduce_ex__ = __deepcopy__
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self.__copy__()
+
+
+_OWN = frozenset(
+    "_modules _parameters _buffers _load_state_dict_post_hooks _options _weights _anchor _device model handle".split()
+)
+"""Attributes that a copy makes itself."""
+
+
+def _has_dropout(graph: Graph) -> bool:
+    cells = graph.blocks if isinstance(graph, Graph) else ()  # of something else the handle says so
+    return any(node.op.form is Form.DROPOUT for cell in cells for node in cell.nodes)
+
+
+def _note_loaded(net: Module, keys: Any) -> None:
+    """Note weights that were loaded. PyTorch takes the part of a name before a dot for a module: it looks in the wrong
+    place for parameters with a dot in their names, after having loaded them."""
+    own = {net._prefix + in_torch(p.name) for p in net.model}
+    keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if key not in own]
+    net._weights.synchronise(reading=True)

@@ -3,6 +3,7 @@ cloned, moved and written as safetensors like the others."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from io import BytesIO
 from pickle import UnpicklingError
@@ -13,9 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from vpps.errors import ModelError
-from vpps.model.model import Model
-from vpps.model.optim import Optimizer, OptimizerState
+from vpps.model.model import Lookup, Model
+from vpps.model.optim import OPTIMIZERS, Optimizer, OptimizerState
 from vpps.model.state import Averages
+
+_SQUARES = ("v",)
+"""Moments that are means or sums of squares."""
+
+_DAMAGED = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""Errors of files that are damaged or hostile."""
 
 
 def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
@@ -38,6 +48,22 @@ def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
+def copied_model(model: Model) -> Model:
+    """A model of the same parameters, weights and training state, which shares nothing with it.
+
+    Args:
+        model: with its newest weights.
+    """
+    copied = Model(seed=model.seed)
+    for p in model:
+        declare = copied.lookup if isinstance(p, Lookup) else copied.parameter
+        declare(p.name, p.shape, init=p.host.copy(), trainable=p.trainable)
+    copied.step, copied.metadata = model.step, dict(model.metadata)
+    copied.optimizer_state = copy.deepcopy(model.optimizer_state)
+    copied.accumulated, copied.averages = copy.deepcopy(model.accumulated), copy.deepcopy(model.averages)
+    return copied
+
+
 def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple[int, int]:
     """The reverse: training goes on from there. Returns `drawn`.
 
@@ -50,17 +76,27 @@ def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple
     updates = rule is not None
     try:
         extra = torch.load(BytesIO(given.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
-        step, (of, draws) = int(extra["step"]), extra["drawn"]
-        drawn, state, averages = (int(of), int(draws)), None, None
+        step, (of, draws) = _count(extra["step"]), extra["drawn"]
+        drawn, state, averages = (_count(of), _count(draws)), None, None
         if updates and "optimizer" in extra:
             kept = extra["optimizer"]
-            moments = {moment: _arrays(model, arrays) for moment, arrays in kept["moments"].items()}
-            state = OptimizerState(str(kept["name"]), moments, int(kept["since"]))
+            state = OptimizerState(str(kept["name"]), {}, _count(kept["since"]))
+            if state.since > step:
+                raise ValueError(f"moments since step {state.since} at step {step}")
+            for moment, arrays in kept["moments"].items():
+                state.moments[str(moment)] = found = _arrays(model, arrays)
+                if moment in _SQUARES and any((array < 0).any() for array in found.values()):
+                    raise ValueError(f"a mean of squares, {moment!r}, is negative")
+            known = {each.name: set(each.moments) for each in OPTIMIZERS}
+            if known.get(state.optimizer) != set(state.moments):
+                raise ValueError(f"moments {list(state.moments)} of {state.optimizer!r}")
         if updates and "averages" in extra:
             kept = extra["averages"]
-            averages = Averages(float(kept["decay"]), int(kept["updates"]), _arrays(model, kept["values"]))
-            averages.current = {name: rows.numpy().copy() for name, rows in kept["current"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, UnpicklingError, EOFError) as error:
+            averages = Averages(float(kept["decay"]), _count(kept["updates"]), _arrays(model, kept["values"]))
+            if not 0 <= averages.decay < 1:
+                raise ValueError(f"averages with a decay of {averages.decay}")
+            averages.current = _rows_current(averages, model, kept["current"])
+    except (*_DAMAGED, UnpicklingError) as error:
         raise ModelError(f"load_state_dict: not the extra state of a Module of this model: {error!r}") from error
     if rule is not None and state is not None and state.optimizer != rule.name:
         raise ModelError(
@@ -79,12 +115,36 @@ def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
+def _count(value: Any) -> int:
+    """An int from 0 on, of 64 bits. Raises ValueError."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
 def _arrays(model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Copies of what is kept by parameter; what the model no longer has is left out."""
+    """Copies of what is kept by parameter; what the model no longer has is left out. Raises ValueError."""
     found = {}
     for name, tensor in tensors.items():
         if name in model:
             if tuple(tensor.shape) != model[name].shape:
                 raise ValueError(f"{name!r} has shape {tuple(tensor.shape)}, not {model[name].shape}")
-            found[name] = tensor.to("cpu", torch.float32).numpy().copy()
+            if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
+                raise ValueError(f"{name!r} is not of finite float32")
+            found[name] = tensor.numpy().copy()
+    return found
+
+
+def _rows_current(averages: Averages, model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+    """How many updates each row's average includes, of all tables that are averaged. Raises ValueError."""
+    found = {}
+    for name in averages.values:
+        if not isinstance(model[name], Lookup):
+            continue
+        rows = tensors[name]
+        if rows.dtype != torch.int64 or tuple(rows.shape) != model[name].shape[:1]:
+            raise ValueError(f"averages of the rows of {name!r}")
+        found[name] = rows.numpy().copy()
+        if not ((found[name] >= 0) & (found[name] <= averages.updates)).all():
+            raise ValueError(f"averages of the rows of {name!r}")
     return found

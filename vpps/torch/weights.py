@@ -46,8 +46,31 @@ class LiveParameters(dict[str, Any]):
         return super().values()
 
 
-class Scope(torch.nn.Module):
+def copies_on_load(local_metadata: Any) -> None:
+    """Have `load_state_dict(assign=True)` copy: the weights stay in the model's memory."""
+    if isinstance(local_metadata, dict):
+        local_metadata["assign_to_params_buffers"] = False
+
+
+_INTERNAL = frozenset("_anchor _device _drawn _options _prefix _weights handle model sparse training".split())
+
+
+class Holder(torch.nn.Module):
+    """A module whose own attributes and parameters may have the same names."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _INTERNAL:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class Scope(Holder):
     """Parameters of a model under a common prefix, and the scopes therein."""
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
+        copies_on_load(local_metadata)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
 
     def __init__(self, weights: SharedWeights) -> None:
         super().__init__()
@@ -147,7 +170,10 @@ class SharedWeights:
         self._updates = updates
         self._shared: dict[Parameter, SharedWeight] = {}
         self._layout = -1
+        self._refreshing = False  # somebody reads the tensors, perhaps to put others in their places for a while
         module._parameters = LiveParameters(self)
+        sharers = [sharer for sharer in self._model.sharers if sharer() is not None]
+        self._model.sharers = [*sharers, weakref.WeakMethod(self.notice)]
         self.synchronise()
 
     def synchronise(self, reading: bool = False) -> None:
@@ -160,10 +186,31 @@ class SharedWeights:
             HandleError: PyTorch has changed weights of which newer ones are with the handle.
             ModelError: a tensor was replaced.
         """
-        newer = self._handle.is_newer
+        self._notice(check=not reading)
         for shared in self._shared.values():
+            shared.settle_trainable()
+        if self._layout != self._model.layout_version:
+            for p in self._model:
+                if p not in self._shared:
+                    self._shared[p] = self._share(p)
+            self.trained = [shared for shared in self._shared.values() if shared.trainable]
+            self._layout = self._model.layout_version
+
+    def notice(self) -> None:
+        """Count what PyTorch has changed: the model is about to be launched or read by somebody else.
+
+        It takes no lock and sets nothing but versions, because the caller may hold the lock of a handle.
+
+        Raises:
+            HandleError, ModelError: as `synchronise`.
+        """
+        self._notice(check=not self._refreshing)
+
+    def _notice(self, check: bool) -> None:
+        newer = self._handle.is_newer
+        for shared in list(self._shared.values()):
             p = shared.parameter
-            if not reading:
+            if check:
                 shared.check_place()
             if shared.has_changed(newer):
                 if self._updates and (p.version != shared.packed or newer):
@@ -176,13 +223,6 @@ class SharedWeights:
                 shared.address = shared.tensor.data_ptr()
             if shared.packed != p.version:
                 shared.packed, shared.sample = p.version, shared.sampled()
-            shared.settle_trainable()
-        if self._layout != self._model.layout_version:
-            for p in self._model:
-                if p not in self._shared:
-                    self._shared[p] = self._share(p)
-            self.trained = [shared for shared in self._shared.values() if shared.trainable]
-            self._layout = self._model.layout_version
 
     def refresh(self) -> None:
         """Bring the tensors up to the handle, where that has newer weights."""
@@ -190,7 +230,11 @@ class SharedWeights:
             self.synchronise(reading=True)
             if not (self._updates and self._handle.is_newer):
                 return
-            self._model.pull_weights()
+            self._refreshing = True
+            try:
+                self._model.pull_weights()
+            finally:
+                self._refreshing = False
             for shared in self._shared.values():
                 if shared.packed != shared.parameter.version:
                     torch.autograd.graph.increment_version(shared.tensor)  # for whatever PyTorch has computed with them
@@ -198,14 +242,16 @@ class SharedWeights:
                     shared.sample = shared.sampled()
 
     def _share(self, p: Parameter) -> SharedWeight:
-        same = next((other for other in self._shared if _in_torch(other.name) == _in_torch(p.name)), None)
+        same = next((other for other in self._shared if in_torch(other.name) == in_torch(p.name)), None)
         if same is not None:
-            raise ModelError(f"{p!r} and {same!r} have the same name in PyTorch, {_in_torch(p.name)!r}: rename one")
+            raise ModelError(f"{p!r} and {same!r} have the same name in PyTorch, {in_torch(p.name)!r}: rename one")
         tensor = torch.nn.Parameter(torch.from_numpy(p.host), requires_grad=p.trainable)
         tensor.shared_weights = weakref.ref(self)
         module = self._module()
         assert module is not None
         *scopes, name = p.name.split("/")
+        if p.name == "_extra_state":
+            raise ModelError(f"{p!r}: state dicts of a Module have its steps under this name; rename the parameter")
         for scope in scopes:
             if scope not in module._modules:
                 module._modules[scope] = Scope(self)
@@ -216,7 +262,7 @@ class SharedWeights:
         return SharedWeight(p, tensor, p.host, place, name, tensor._version, p.version, p.trainable, tensor.data_ptr())
 
 
-def _in_torch(name: str) -> str:
+def in_torch(name: str) -> str:
     """A parameter's name in state dicts."""
     return name.replace("/", ".")
 
