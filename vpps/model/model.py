@@ -140,7 +140,7 @@ class Parameter(Operand, Hinting):
         model = (memo or {}).get(id(self._model()))
         if isinstance(model, Model):
             return model[self.name]
-        self._refuse_copy()
+        return self._refuse_copy()
 
     def _refuse_copy(self, *protocol: Any) -> NoReturn:
         raise ModelError(
@@ -148,7 +148,7 @@ class Parameter(Operand, Hinting):
             "its weights, and model.save and Model.load bring models into other processes"
         )
 
-    __copy__ = __reduce__ = __reduce_ex__ = _refuse_copy  # type: ignore[assignment]
+    __copy__ = __reduce__ = __reduce_ex__ = _refuse_copy
 
     def _pull(self) -> None:
         """Make `host` current. Where the Model is gone it is: nothing can be training it."""

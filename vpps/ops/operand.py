@@ -345,7 +345,10 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 
     Raises GraphError where expressions of two graphs meet, TraceError where a cell uses an expression from outside.
     """
-    owner = _owner(running.current, operands, what)
+    try:
+        owner = _owner(running.current, operands, what)
+    except RecursionError:
+        raise GraphError(f"{written(what)}: a list contains itself, or lists are too deep: give a flat list") from None
     if owner is None:
         raise GraphError(
             f"{written(what)}: no operand is an expression, so the graph is unknown; {_without_graph(what, operands)}"
