@@ -44,14 +44,14 @@ def _fmnmx(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return lambda mask: put(np.where(p(), least(a(), b()), most(a(), b())).view(np.uint32), mask)
 
 
-def _fsetp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
+def _comparison(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Callable[[], tuple[Mask, Mask]]:
+    """The comparison and its complement, each joined with a predicate."""
     name, *rest = modifiers
     known(rest, "FTZ", "AND", "OR", "XOR")
     join = JOIN[next(r for r in rest if r in JOIN)]
-    yes, no = m.put_predicate(operands[0]), m.put_predicate(operands[1])
-    a, b, other = m.floats(operands[2]), m.floats(operands[3]), m.predicate(operands[4])
+    a, b, other = m.floats(operands[0]), m.floats(operands[1]), m.predicate(operands[2])
 
-    def run(mask: Mask) -> None:
+    def compare() -> tuple[Mask, Mask]:
         x, y = a(), b()
         unordered = np.isnan(x) | np.isnan(y)
         if name in ("NAN", "NUM"):
@@ -61,10 +61,30 @@ def _fsetp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
         else:
             met = COMPARE[name](x, y) & ~unordered
         before = other()
-        yes(join(met, before), mask)
-        no(join(~met, before), mask)
+        return join(met, before), join(~met, before)
+
+    return compare
+
+
+def _fsetp(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
+    yes, no = m.put_predicate(operands[0]), m.put_predicate(operands[1])
+    compare = _comparison(m, operands[2:], modifiers)
+
+    def run(mask: Mask) -> None:
+        met, not_met = compare()
+        yes(met, mask)
+        no(not_met, mask)
 
     return run
+
+
+def _fset(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
+    """The comparison as 1.0 or 0.0."""
+    form, *rest = modifiers
+    if form != "BF":
+        raise ValueError(form)
+    put, compare = m.put(operands[0]), _comparison(m, operands[1:], rest)
+    return lambda mask: put(compare()[0].astype(np.float32).view(np.uint32), mask)
 
 
 def _fchk(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
@@ -153,6 +173,7 @@ FLOATS: dict[str, Meaning] = {
     "FSEL": _fsel,
     "FMNMX": _fmnmx,
     "FSETP": _fsetp,
+    "FSET": _fset,
     "FCHK": _fchk,
     "MUFU": _mufu,
     "I2F": _i2f,
