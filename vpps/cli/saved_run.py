@@ -140,11 +140,12 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
             for name, stored in kept.items():
                 option = f"--{name.replace('_', '-')}"
                 if not _given(ctx, name):
-                    if stored is not None and _is_of_files(kinds[name]):
+                    of_files = _is_of_files(kinds[name])
+                    if of_files and stored is not None and _absolute(stored) != _absolute(values[name]):
                         raise typer.BadParameter(
                             f"{saved.path} was trained with {stored}: name what is to be read", param_hint=option
                         )
-                    if stored != values[name] and name not in _OF_THE_MACHINE:
+                    if stored != values[name] and not of_files and name not in _OF_THE_MACHINE:
                         taken.append(f"{option} {as_kept(stored)}")
                         values[name] = stored
                 elif name in fixed and values[name] != stored:
@@ -154,6 +155,13 @@ def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainO
     if options["optimizer"] != optimizer and not _given(ctx, "lr"):
         options["lr"] = None
     return task.settings_type(**settings), TrainOptions(**options), saved
+
+
+def _absolute(given: Any) -> Any:
+    """Paths as they are from the working directory; the task's own default may be what the checkpoint names."""
+    if isinstance(given, list | tuple):
+        return [_absolute(one) for one in given]
+    return None if given is None else Path(given).absolute()
 
 
 def _is_of_files(kind: Any) -> bool:
