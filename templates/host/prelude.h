@@ -189,10 +189,19 @@ template <class F> VP_DEVICE Word reduce_largest(int n, F f)
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
 template <class F> VP_DEVICE int arg_max(int n, F f)
 {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (f(i) > f(best)) best = i;
-    return best;
+    const float top = reduce_max(n, f);
+    int i = 0, best = 0;
+    if (top != top) {
+        for (i = 1; i < n; i++) best = f(i) > f(best) ? i : best;
+        return best;
+    }
+    for (; i + 32 <= n; i += 32) {
+        int found = 0;
+        VP_SIMD for (int k = 0; k < 32; k++) found |= f(i + k) == top;
+        if (found) break;
+    }
+    while (f(i) != top) i++;
+    return i;
 }
 
 // The same sum as reduce_sum's, made by all of a virtual processor.

@@ -67,10 +67,10 @@ struct Exponentials {
     float top, rest;
     VP_DEVICE static Exponentials of(const float* x, int n)
     {
-        const float top = reduce_max(n, [&](int u) { return x[u]; });
-        const float equal = reduce_sum(n, [&](int u) { return x[u] == top ? 1.f : 0.f; });
-        const float less = reduce_sum(n, [&](int u) { return x[u] == top ? 0.f : exp_(x[u] - top); });
-        return {top, less + (equal - 1.f) + (top - top)};  // NaN where the largest is infinite
+        const int best = arg_max(n, [&](int u) { return x[u]; });
+        const float top = x[best];
+        const float rest = reduce_sum(n, [&](int u) { return u == best ? 0.f : exp_(x[u] - top); });
+        return {top, rest + (top - top)};  // NaN if the largest is infinite
     }
     VP_DEVICE float scale() const { return 1.f / (1.f + rest); }
     VP_DEVICE float log_sum() const { return log1p_(rest); }
