@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from itertools import starmap
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from vpps.engine.nonfinite import where_it_began
 from vpps.engine.options import Options, check_precision
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.timeline import HostSpan, Timeline
-from vpps.errors import KernelError, SpillError
+from vpps.errors import KernelError, NonFiniteError, SpillError
 from vpps.graph.graph import Graph
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Model, Parameter
@@ -345,9 +348,10 @@ class Engine:
         machine, store = self.machine, self.store
         self.evaluated = None
         machine.grow(plan.pool_floats, plan.kept, self._pool_limit)
-        if not self._trains:
-            self.model.pull_weights()
-        store.upload()
+        with self.model.turn.lock:  # one step's weights, also where another thread trains
+            if not self._trains:
+                self.model.pull_weights()
+            store.upload()
         if self._options.verify and not part:
             self._verify(plan)
         if step and not plan.updates_alone:
@@ -448,7 +452,8 @@ class Engine:
             return ""
         self.pull()
         key = launch_key(self.model.seed, flight.step, self.store.accumulated)
-        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy(), key, self.store.precisions)
+        weights = {p.name: p.host.copy() for p in self.model}
+        return where_it_began(flight.plan.graph, flight.loss, weights, key, self.store.precisions)
 
     def latest_timeline(self) -> Timeline | None:
         """Of the launch that nobody needs to wait for any more, if one was recorded."""
@@ -460,3 +465,38 @@ class Engine:
         if self.store.is_newer:
             self.wait()
             self.store.pull()
+
+    def as_after_last_step(self, read: Callable[[], Any]) -> Any:
+        """What `read` returns after all launches that were begun, in the middle of whatever this thread was doing.
+
+        It works on copies of what waiting and pulling change. Everything is put back, and done again by whoever was
+        interrupted.
+
+        Raises:
+            KernelError: a launch was stopped.
+        """
+        changed = [(self, "_flights plan has_gradients evaluated timelines _listeners".split())]
+        changed += [(self.store, list(vars(self.store))), (self._losses, list(vars(self._losses)))]
+        if self._trains:
+            changed += [(self.model, "_step optimizer_state accumulated averages".split())]
+            changed += [(p, ["host", "version"]) for p in self.model]
+        kept = [(owner, name, getattr(owner, name)) for owner, names in changed for name in names]
+        back = starmap(setattr, kept)
+        try:
+            for owner, name, value in kept:
+                setattr(owner, name, _copied(value))
+            self._listeners, self._losses._warned, self._losses._warns = (), True, False
+            while self._flights:
+                with suppress(NonFiniteError):  # told to whoever was interrupted
+                    self.wait()
+            self.pull()
+            return read()
+        finally:
+            deque(back, 0)  # one call, so that Ctrl-C cannot come in the middle
+
+
+def _copied(value: Any) -> Any:
+    """Arrays and containers so far as the engine and its store change them in place."""
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value.copy() if isinstance(value, list | np.ndarray) else value

@@ -312,16 +312,16 @@ class ParameterStore:
     def restorer(self, plan: Plan) -> Callable[[], None]:
         """A function that sets back what `begin` notes to what it is now."""
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
-        averages, averaged, row_averaged = self.model.averages, self._averaged, self._row_averaged
+        averages, averaged = self.model.averages, self._averaged
         changed = self._weights_changed, self._held_changed, self.changes
-        rows = {t: row_averaged[t][plan.tables[t].rows] for t in row_averaged if t in plan.tables}
+        rows = {t: mine[plan.tables[t].rows] for t, mine in self._row_averaged.items() if t in plan.tables}
 
         def restore() -> None:
             self.model._step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
             self.model.averages, self._averaged = averages, averaged
             self._weights_changed, self._held_changed, self.changes = changed
             for table, before in rows.items():
-                row_averaged[table][plan.tables[table].rows] = before
+                self._row_averaged[table][plan.tables[table].rows] = before
 
         return restore
 
@@ -408,9 +408,8 @@ class ParameterStore:
 
     def _pull_gradients(self) -> None:
         distribution, pool = self.distribution, self.machine.pool
-        self._held_changed = False
         if not self._calls:
-            self.model.accumulated = None
+            self.model.accumulated, self._held_changed = None, False
             return
         before = self.model.accumulated
         now = AccumulatedGradients(self._calls)
@@ -423,4 +422,4 @@ class ParameterStore:
         for p, rows in self.held.rows.items():
             now.gradients[p.name] = self._rows_of_gradient(p)[rows].reshape(len(rows), *p.shape[1:])
             now.rows[p.name] = rows
-        self.model.accumulated = now
+        self.model.accumulated, self._held_changed = now, False

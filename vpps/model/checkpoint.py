@@ -45,8 +45,8 @@ read_history: HistoryReader = _no_history
 """Makes the cells of a file, of which a model knows nothing; `vpps/__init__.py` puts there what does."""
 
 
-def save(model: Model, path: Path) -> None:
-    """Write the model; a crash at any point leaves the old file or the new one, never a part."""
+def serialised(model: Model, path: Path) -> bytes:
+    """A file with the model; `path` is for errors."""
     from safetensors.numpy import save as serialise
 
     model.pull_weights()
@@ -84,11 +84,15 @@ def save(model: Model, path: Path) -> None:
     plain = json.dumps(description, default=lambda number: number.item())  # numbers of NumPy's
     metadata = {_DESCRIPTION: plain} | {_USER + k: v for k, v in model.metadata.items()}
     try:
-        data = serialise(tensors, sealed(tensors, metadata))
+        return serialise(tensors, sealed(tensors, metadata))
     except UnicodeEncodeError as error:
         raise CheckpointError(
             f"{path}: not written, because a name or the metadata is no Unicode text ({error})"
         ) from None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file; a crash at any point leaves the old one or the new one, never a part."""
     try:
         with replacing(path) as scratch:
             scratch.write_bytes(data)

@@ -22,6 +22,7 @@ from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
 from vpps.ops.operand import Expression, Operand, record
 from vpps.text import Readable, counted, dir_without
+from vpps.turns import Turn, reading, serialised
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, as_number, as_path, as_shape
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class WeightSource(Protocol):
 
     def pull_weights(self) -> None:
         """Wait for the launch in flight and copy all weights and training state back into the Model."""
+
+    def _as_after_last_step(self, read: Callable[[], Any]) -> Any: ...
 
 
 class Parameter(Operand, Hinting):
@@ -95,17 +98,31 @@ class Parameter(Operand, Hinting):
     def trainable(self, value: bool) -> None:
         value = as_flag(value, f"{self!r}.trainable", ModelError)
         if self._trainable != value:
-            self._pull()
-            self._trainable = value
-            self.model.layout_version += 1
-            if self.model.averages is not None:
-                self.model.averages.forget(self)
+            self._set_trainable(value)
 
+    @property
+    def _turn(self) -> Turn:
+        model = self._model()
+        return model.turn if model is not None else Turn()
+
+    def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
+        return self.model._as_after_last_step(read)
+
+    @serialised
+    def _set_trainable(self, value: bool) -> None:
+        self._pull()
+        self._trainable = value
+        self.model.layout_version += 1
+        if self.model.averages is not None:
+            self.model.averages.forget(self)
+
+    @reading
     def numpy(self) -> Float32:
         """A copy of the current weights, float32. Waits for a launch in flight."""
         self._pull()
         return self.host.copy()
 
+    @reading
     def average(self) -> Float32:
         """A copy of the moving average of the weights (`Handle(ema=...)`); the weights themselves where not trainable.
 
@@ -115,6 +132,7 @@ class Parameter(Operand, Hinting):
         model = self.model
         return model.checked_averages(f"{self!r}.average").of(self) if not model.is_averaged else self.host.copy()
 
+    @serialised
     def assign(self, value: ArrayLike) -> None:
         """Replace the weights; their moving average stays and follows the new ones.
 
@@ -220,11 +238,12 @@ class Model(Readable, Hinting):
     """
 
     __slots__ = (
-        "__weakref__", "_parameters", "_scope", "_seed", "_step", "_trainer", "accumulated", "averages",
+        "__weakref__", "_parameters", "_scope", "_seed", "_step", "_trainer", "_turn", "accumulated", "averages",
         "bare_programs", "cell_history", "is_averaged", "layout_version", "metadata", "optimizer_state", "places",
         "sharers", "state_version",
     )  # fmt: skip
     seed: int = read_only("_seed", "Seed of initial values, dropout and shuffling.")
+    turn: Turn = read_only("_turn", "Turns of the calls that read or change the weights.")
 
     def __init__(self, seed: int = 0) -> None:
         index = as_index(seed)
@@ -232,6 +251,7 @@ class Model(Readable, Hinting):
             raise ModelError(f"Model(seed={seed!r}): expected an int")
         self._seed = index
         self._step = 0  # set by whoever trains, so that Ctrl-C has no function to come in
+        self._turn = Turn()
         self.metadata: dict[str, str] = {}
         self.optimizer_state: OptimizerState | None = None
         self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
@@ -274,7 +294,7 @@ class Model(Readable, Hinting):
 
     __dir__ = dir_without(
         "accumulated averages bare_programs cell_history checked_averages is_averaged layout_version "
-        "notice_changes optimizer_state places pull_weights refuse_if_averaged sharers state_version trainer"
+        "notice_changes optimizer_state places pull_weights refuse_if_averaged sharers state_version trainer turn"
     )
 
     def parameter(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Parameter:
@@ -341,10 +361,15 @@ class Model(Readable, Hinting):
             )
         shape = _checked_shape(full, shape, ranks)
         value = self._initial(full, shape, init)
-        self.pull_weights()  # a step of a world that goes on has the model as it was
-        self._parameters[full] = parameter = kind(self, full, value, trainable)
-        self.layout_version += 1
+        parameter = kind(self, full, value, trainable)
+        self._add(parameter)
         return parameter
+
+    @serialised
+    def _add(self, parameter: Parameter) -> None:
+        self.pull_weights()  # a step of a world that goes on has the model as it was
+        self._parameters[parameter.name] = parameter
+        self.layout_version += 1
 
     def _initial(self, name: str, shape: Shape, init: Init | None) -> Float32:
         if init is None:
@@ -409,6 +434,7 @@ class Model(Readable, Hinting):
         """Number of weights, lookup tables included."""
         return sum(size(p.shape) for p in self)
 
+    @reading
     def numpy(self) -> dict[str, Float32]:
         """Copies of all weights by name."""
         self.pull_weights()
@@ -432,21 +458,34 @@ class Model(Readable, Hinting):
             ...     accuracy = evaluate(handle)
             ...     model.save("best.safetensors")
         """
-        self.refuse_if_averaged("averaged")
-        kept: list[tuple[object, str, object]] = [(self, "is_averaged", False)]
+        kept: list[tuple[object, str, object]] = []
         restored = starmap(setattr, kept)
-        self.is_averaged = True  # first: another thread must not begin an update now
         try:
-            averages = self.checked_averages("averaged")
-            for p in self:
-                if p.trainable and p.name in averages.values:
-                    average = averages.of(p)
-                    kept += [(p, "host", p.host), (p, "version", p.version + 2)]
-                    p.host = average
-                    p.version += 1
+            self._show_averages(kept)
             yield
         finally:
-            deque(restored, 0)  # one call, so that Ctrl-C cannot come in the middle
+            try:
+                self._hide_averages(restored)
+            finally:
+                deque(restored, 0)  # Ctrl-C came while another thread had the turn
+
+    @serialised
+    def _show_averages(self, kept: list[tuple[object, str, object]]) -> None:
+        """Note in `kept` what is to be restored."""
+        self.refuse_if_averaged("averaged")
+        kept.append((self, "is_averaged", False))
+        self.is_averaged = True
+        averages = self.checked_averages("averaged")
+        for p in self:
+            if p.trainable and p.name in averages.values:
+                average = averages.of(p)
+                kept += [(p, "host", p.host), (p, "version", p.version + 2)]
+                p.host = average
+                p.version += 1
+
+    @serialised
+    def _hide_averages(self, restored: Iterator[None]) -> None:
+        deque(restored, 0)  # one call, so that Ctrl-C cannot come in the middle
 
     def checked_averages(self, what: str) -> Averages:
         """The averages, current; `what` needs them. Raises ModelError where there are none."""
@@ -473,6 +512,11 @@ class Model(Readable, Hinting):
     def trainer(self, source: WeightSource | None) -> None:
         self._trainer = weakref.ref(source) if source is not None else None
 
+    def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
+        source = self.trainer
+        return read() if source is None else source._as_after_last_step(read)
+
+    @serialised
     def pull_weights(self) -> None:
         """Make `Parameter.host`, `optimizer_state`, `accumulated` and `averages` current."""
         self.notice_changes()  # first: a pull must not overwrite them without a word
@@ -507,8 +551,14 @@ class Model(Readable, Hinting):
             ):
                 raise ModelError(f"save: metadata maps strings to strings; got {metadata!r}")
             self.metadata = dict(metadata)
-        checkpoint.save(self, as_path(path, "save", CheckpointError))
+        where = as_path(path, "save", CheckpointError)
+        checkpoint.write(where, self._serialised(where))
 
+    @reading
+    def _serialised(self, path: Path) -> bytes:
+        return checkpoint.serialised(self, path)
+
+    @serialised
     def restore(self, path: str | Path, strict: bool = True) -> None:
         """Read what `save` wrote, in place.
 

@@ -6,8 +6,11 @@ The library (vpps/kernel/simt_compiler.py) keeps the state of a launch to itself
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +68,7 @@ class _Library:
 
     def __init__(self, lib: ctypes.CDLL) -> None:
         self.lib = lib
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may use another handle with this kernel
         weakref.finalize(self, lib.vpps_simt_release)
 
 
@@ -124,6 +127,7 @@ class Emulator:
         recording: WordArray | None = None,
         room: int = 0,
         run: int = 0,
+        then: Callable[[], object] = tuple,
     ) -> list[Finding]:
         """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
 
@@ -141,6 +145,7 @@ class Emulator:
             races: whether to look for races, which needs a library compiled for that.
             stopped, losses: of a rendered kernel, likewise.
             recording, room, run: of a kernel that records a timeline, what its `struct Launch` has besides.
+            then: called when it has run, with no point between at which a signal handler might look.
 
         Returns:
             What went wrong: at most 20 findings of different kind or place; the last one may have ended the launch.
@@ -183,7 +188,7 @@ class Emulator:
         request = _Request(parameters, words, seed, blocks, threads, shared_bytes, races)
         lib = self._library.lib
         with self._library.lock:
-            count = lib.vpps_simt_run(ctypes.byref(request))
+            count, _ = map(operator.call, (partial(lib.vpps_simt_run, ctypes.byref(request)), then))
             if count < 0:
                 raise CapacityError(
                     f"the system has no memory left for {blocks} blocks of {threads} emulated threads and the shadows "

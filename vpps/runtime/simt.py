@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -80,6 +81,7 @@ class SimtMachine(Machine):
         self._launches = 0
         self._runs = 0  # of the kernel: second launches counted as well
         self._failure: Failure | None = None
+        self._is_between = False  # a launch has run in part
         self._open = True
         self._timeline = timeline
         self._recording = StampedRecording(count, 0)
@@ -111,23 +113,31 @@ class SimtMachine(Machine):
         if self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
         run = partial(self._run, self._emulator)
-        self._launches += 1
         recording = self._recording if self._timeline else None
         memory = np.zeros(recording.words if recording is not None else 0, np.uint32)
         begun = time.perf_counter_ns()
-        self._failure = run(script, memory)
-        if continuation is not None and self._failure is None:
-            for product in continuation.products:
-                multiply(self.pool, product)
-            if continuation.entries:
-                self._failure = run(entered_at(script, continuation.entries), memory, second=True)
+        self._is_between = continuation is not None
+        try:
+            self._failure = run(script, memory, then=partial(setattr, self, "_launches", self._launches + 1))
+            if continuation is not None and self._failure is None:
+                for product in continuation.products:
+                    multiply(self.pool, product)
+                if continuation.entries:
+                    self._failure = run(entered_at(script, continuation.entries), memory, second=True)
+        finally:
+            self._is_between = False
         if recording is not None:
             recording.fill(memory)
             if recording.span is not None:
                 recording.align(begun - recording.span[0])
 
     def _run(
-        self, emulator: Emulator, script: NDArray[np.uint32], recorded: NDArray[np.uint32], second: bool = False
+        self,
+        emulator: Emulator,
+        script: NDArray[np.uint32],
+        recorded: NDArray[np.uint32],
+        second: bool = False,
+        then: Callable[[], object] = tuple,
     ) -> Failure | None:
         """The first or second run of the kernel for a script; its times go to `recorded`."""
         assert self.spec is not None
@@ -148,6 +158,7 @@ class SimtMachine(Machine):
             recording=recorded,
             room=self._recording.room,
             run=int(second),
+            then=then,
         )
         failure = _failure(findings, report)
         if failure is not None:
@@ -159,8 +170,9 @@ class SimtMachine(Machine):
         return self._launches
 
     def wait(self, number: int | None = None) -> Failure | None:
-        failure, self._failure = self._failure, None
-        return failure
+        if self._is_between:  # asked by a signal handler
+            raise HandleError("target 'simt': a launch with products is being emulated; set a flag, and ask after it")
+        return self._failure
 
     def loss(self, slot: int) -> float:
         return float(self._losses[slot])

@@ -7,18 +7,19 @@ import hashlib
 import json
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.distributed.world import World
 from vpps.engine.gradients import GradientPiece, RowGradients, are_finite, found_gradients
 from vpps.engine.options import Options, check_loss
-from vpps.engine.serialised import serialised
 from vpps.errors import DistributedError, HandleError, NoGradientError, NonFiniteError, VppsError
 from vpps.graph.graph import Graph
 from vpps.model.model import Model
@@ -31,6 +32,7 @@ from vpps.planner.planner import Planner
 from vpps.session.gradient_sum import GradientSum, Sums
 from vpps.session.halves import Halves
 from vpps.session.session import FORKED
+from vpps.turns import serialised
 
 
 class Shard(NamedTuple):
@@ -136,6 +138,20 @@ class DataParallel(Halves):
     def is_newer(self) -> bool:
         """As that of every handle."""
         return self._step is not None or super().is_newer
+
+    def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
+        if self._world is None:
+            return super()._as_after_last_step(read)
+        self._world.wait_aside()
+        step, number = self._step, self.model._step
+        back = starmap(setattr, [(self, "_step", step), (self.model, "_step", number)])
+        try:
+            self._step = None
+            if step is not None and not step.accumulate:  # its update has not been made
+                self.model._step = step.number - 1
+            return super()._as_after_last_step(read)
+        finally:
+            deque(back, 0)  # one call, so that Ctrl-C cannot come in the middle
 
     @serialised
     def pull_weights(self) -> None:
@@ -350,11 +366,12 @@ class DataParallel(Halves):
         assert self._world is not None
         step.total.exception()  # Ctrl-C while waiting leaves it as it is
         self._world.wait_aside()  # else it may hold this handle yet when nobody else does
-        self._step, assigned = None, None
+        number, assigned = self.model.step, None
         if not step.accumulate:
-            if self.model.step != step.number:  # by the program, for what comes after this step
-                assigned = self.model.step
-            self.model._step = step.number - 1
+            if number != step.number:  # by the program, for what comes after this step
+                assigned = number
+            number = step.number - 1
+        self.model._step, self._step = number, None  # at once: a signal handler may look
         try:
             with self._telling():
                 self._end(step, step.total.result())

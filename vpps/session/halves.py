@@ -23,7 +23,6 @@ from vpps.engine.gradients import (
 from vpps.engine.options import Options, check_loss
 from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import places_of, read_value
-from vpps.engine.serialised import serialised
 from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
 from vpps.hints import hinted
@@ -37,6 +36,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.record.rows import Rows
 from vpps.session.session import Session
+from vpps.turns import serialised
 from vpps.values import Float32, as_count, as_flag, as_float32, as_items
 
 

@@ -16,7 +16,6 @@ from vpps.distributed.world import World
 from vpps.engine.losses import OnNonfinite
 from vpps.engine.options import Example, Options, check_loss, described
 from vpps.engine.readback import addresses_of, input_gradient, read_value
-from vpps.engine.serialised import serialised
 from vpps.engine.timeline import Timeline
 from vpps.errors import GraphError, HandleError
 from vpps.graph.graph import Graph
@@ -36,6 +35,7 @@ from vpps.session.data_parallel import DataParallel
 from vpps.session.explained import explained
 from vpps.targets import AUTO
 from vpps.text import Text, dir_without
+from vpps.turns import reading, serialised
 from vpps.values import as_flag
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Handle(DataParallel):
         return planner.plan_training(graph, loss, update, engine.parity, key, held, keep=accumulate)
 
     @property
-    @serialised
+    @reading
     def accumulated(self) -> int:
         """Calls `fb(accumulate=True)` that the next update is going to use."""
         self._check_usable()
@@ -182,7 +182,7 @@ class Handle(DataParallel):
         return self._engine.store.accumulated
 
     @property
-    @serialised
+    @reading
     def skipped(self) -> int:
         """Steps left out so far, as their loss or gradients were not finite; waits for the launch in flight."""
         self._check_usable()
@@ -197,7 +197,7 @@ class Handle(DataParallel):
         self._shards = []
         self._engine.store.drop_gradients()
 
-    @serialised
+    @reading
     def sync_get_latest_loss(self) -> float:
         """Wait for the launch in flight and return the loss of the latest `fb` (nan if there was none)."""
         self._check_usable()

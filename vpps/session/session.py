@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from vpps.engine.ahead import example_plan
 from vpps.engine.engine import Engine
 from vpps.engine.losses import Losses
 from vpps.engine.memory import MemoryUse
 from vpps.engine.options import Options, check_option
-from vpps.engine.serialised import serialised
 from vpps.errors import GraphError, HandleError, NonFiniteError
 from vpps.graph import recorder
 from vpps.graph.graph import Graph
@@ -29,6 +28,7 @@ from vpps.session.configurator import Configurator
 from vpps.session.tracing import Tracing
 from vpps.text import counted
 from vpps.tuning.online import Progress
+from vpps.turns import Turn, serialised
 from vpps.values import as_number
 
 FORKED = (
@@ -49,7 +49,7 @@ class Session(Hinting):
     """
 
     __slots__ = (
-        "__weakref__", "_closed", "_configurator", "_lock", "_losses", "_model", "_tracing", "_train", "pid",
+        "__weakref__", "_closed", "_configurator", "_losses", "_model", "_tracing", "_train", "_turn", "pid",
     )  # fmt: skip
     model: Model = read_only("_model", "The model that is trained or evaluated.")
 
@@ -57,13 +57,13 @@ class Session(Hinting):
         options.check_model(model)
         self._model = model
         self.pid = os.getpid()
-        self._lock = threading.RLock()
         self._train = options.train
+        self._turn = model.turn if options.train else Turn(above=model.turn)
         compiled_planner.library()
         recorder.prepare()
         self._losses = Losses(options.on_nonfinite, warns=options.world is None or options.world.is_first)
         self._configurator = Configurator(model, options, self._losses)
-        self._tracing = Tracing(self._configurator, self._lock)
+        self._tracing = Tracing(self._configurator, self._turn)
         self._closed = False
         if options.train:
             model.trainer = self
@@ -113,10 +113,16 @@ class Session(Hinting):
     def __del__(self) -> None:
         # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
         if not getattr(self, "_closed", True) and self._engine.machine.is_open:  # it has one if it was constructed
-            try:
-                self.close()
-            except NonFiniteError as error:
-                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+            self._turn.finally_do(self._collected)
+
+    def _collected(self) -> None:
+        try:
+            self.close()
+        except NonFiniteError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+    def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
+        return self._engine.as_after_last_step(read)
 
     @serialised
     def close(self) -> None:

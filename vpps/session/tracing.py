@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from vpps.engine.serialised import serialised
 from vpps.engine.timeline import Timeline
 from vpps.errors import HandleError, VppsError
 from vpps.report.trace import Trace, checked
 from vpps.session.configurator import Configurator
+from vpps.turns import Turn, serialised
 
 
 class Tracing:
@@ -20,13 +19,13 @@ class Tracing:
 
     Args:
         configurator: of the handle.
-        lock: of the handle.
+        turn: of the handle.
     """
 
-    def __init__(self, configurator: Configurator, lock: threading.RLock) -> None:
+    def __init__(self, configurator: Configurator, turn: Turn) -> None:
         self.pid = os.getpid()
         self._configurator = configurator
-        self._lock = lock
+        self._turn = turn
         self._trace: Trace | None = None  # of the block that has begun and not ended
         self._open = False  # whether it has not been left
         self._recorded_before = False  # whether the handle records without it

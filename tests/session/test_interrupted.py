@@ -1,0 +1,259 @@
+"""Signal handlers, callbacks, threads and finalisers that use a model in the middle of a call."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.errors import HandleError
+
+N = 4
+WHERE = pytest.mark.parametrize("target", ["cpu", "simt"])
+
+
+class Training:
+    """Steps of a small model; some of them accumulate, and one is not finite."""
+
+    def __init__(self, target: str, **options: Any) -> None:
+        self.model = vpps.Model(seed=1)
+        self.W = self.model.parameter("W", (N, N))
+        self.E = self.model.lookup("E", (5, N))
+        self.handle = vpps.Handle(self.model, vpps.Adam(lr=0.1), target=target, vps=2, **options)
+        self.done = 0
+        self.infinite = 3
+
+    def loss(self, factor: float = 1.0) -> tuple[vpps.Graph, vpps.Expression]:
+        g = vpps.Graph()
+        x = vpps.tanh(self.W @ g.lookup(self.E, self.done % 5))
+        return g, factor * vpps.sum(vpps.square(self.W @ x))
+
+    def step(self) -> None:
+        self.done += 1
+        self.handle.fb(*self.loss(np.inf if self.done == self.infinite else 1.0), accumulate=self.done == 4)
+
+
+def state(model: vpps.Model, path: Path) -> tuple[Any, ...]:
+    """What a checkpoint says, in parts that can be compared."""
+    model.save(path)
+    read = vpps.Model.load(path)
+    found = read.optimizer_state
+    moments = {} if found is None else found.moments
+    calls = 0 if read.accumulated is None else read.accumulated.calls
+    averages = {} if read.averages is None else read.averages.values
+    arrays = [read.numpy(), averages, *(moments[name] for name in sorted(moments))]
+    return read.step, calls, *(a[name].tobytes() for a in arrays for name in sorted(a))
+
+
+def at_points(work: Callable[[], object], handler: Callable[[], None], every: int) -> int:
+    """Calls a handler, as Python does for a signal, each time that so many functions were called or have returned."""
+    met = 0
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal met
+        met += 1
+        if met % every == 0 and argument is not sys.setprofile:
+            handler()
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return met
+
+
+@WHERE
+@pytest.mark.parametrize("how", ["plain", "averages"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_handler_sees_the_last_whole_step(target: str, how: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"ema": 0.9} if how == "averages" else {}
+    file = tmp_path / "a.safetensors"
+    with Training(target, **options).handle:
+        pass
+    alone, states, losses = Training(target, **options), [], [np.nan]
+    states.append(state(alone.model, file))
+    for _ in range(6):
+        alone.step()
+        losses.append(alone.handle.sync_get_latest_loss())
+        states.append(state(alone.model, file))
+    alone.handle.close()
+
+    t = Training(target, **options)
+    seen = 0
+
+    def handler() -> None:
+        nonlocal seen
+        seen += 1
+        whole = slice(t.done - 1, t.done + 1)
+        assert any(np.array_equal(t.handle.sync_get_latest_loss(), x, equal_nan=True) for x in losses[whole])
+        assert state(t.model, file) in states[whole]
+        assert t.model.numpy()["W"].tobytes() == vpps.Model.load(file).numpy()["W"].tobytes()
+
+    for k in range(6):
+        at_points(t.step, handler, (137 if target == "cpu" else 271) + k)
+    t.handle.sync_get_latest_loss()
+    assert state(t.model, file) == states[-1]
+    assert t.handle.skipped == 1
+    t.handle.close()
+    assert seen > 12
+
+
+def test_a_handler_may_read_what_save_is_writing(tmp_path: Path) -> None:
+    t = Training("cpu")
+    t.step()
+    at_points(lambda: t.model.save(tmp_path / "a"), lambda: t.model.save(tmp_path / "b"), 11)
+    assert (
+        vpps.Model.load(tmp_path / "a").numpy()["W"].tobytes() == vpps.Model.load(tmp_path / "b").numpy()["W"].tobytes()
+    )
+    t.handle.close()
+
+
+@pytest.mark.parametrize("what", ["forward", "gradients", "close", "fb", "explain", "assign", "other"])
+def test_a_schedule_is_refused_what_computes(what: str) -> None:
+    t = Training("cpu")
+    other = vpps.Handle(t.model, train=False, target="cpu", vps=1)
+    g, loss = t.loss()
+    calls: dict[str, Callable[[], object]] = {
+        "forward": lambda: t.handle.forward(g, [loss]),
+        "gradients": lambda: t.handle.gradients(g, loss),
+        "close": t.handle.close,
+        "fb": lambda: t.handle.fb(g, loss),
+        "explain": t.handle.explain,
+        "assign": lambda: t.W.assign(np.zeros((N, N))),
+        "other": lambda: other.forward(g, [loss]),
+    }
+
+    def rate(step: int) -> float:
+        calls[what]()
+        return 0.1
+
+    t.step()
+    t.infinite, before = 0, t.handle.optimizer
+    t.handle.optimizer = vpps.Adam(lr=rate)
+    with pytest.raises(HandleError, match=r"called by a signal handler or callback .* while fb runs"):
+        t.step()
+    t.handle.optimizer = before
+    t.step()
+    assert t.model.step == 2
+    other.close()
+    t.handle.close()
+
+
+def test_a_schedule_may_read() -> None:
+    t = Training("cpu")
+    seen: list[float] = []
+
+    def rate(step: int) -> float:
+        seen.append(float(np.abs(t.model.numpy()["W"]).sum()) + t.handle.skipped)
+        return 0.1
+
+    t.handle.optimizer = vpps.Adam(lr=rate)
+    t.step()
+    t.step()
+    assert len(set(seen)) == 2
+    t.handle.close()
+
+
+def test_restoring_cannot_be_looked_into(tmp_path: Path) -> None:
+    t = Training("cpu")
+    t.step()
+    t.model.save(tmp_path / "a")
+    said: list[str] = []
+
+    def handler() -> None:
+        try:
+            t.model.numpy()
+        except HandleError as error:
+            said.append(str(error))
+
+    at_points(lambda: t.model.restore(tmp_path / "a"), handler, 1)
+    assert said
+    assert "while restore runs" in said[0]
+    t.handle.close()
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_a_handle_is_collected_within_a_call_of_its_model(cyclic: bool) -> None:
+    """The garbage collector comes at any point: here while its model is being read, and while another thread is."""
+    t = Training("cpu")
+    t.step()
+    if cyclic:
+        t.cycle = t  # type: ignore[attr-defined]
+    model = t.model
+
+    class Collects(dict[str, str]):
+        def items(self) -> Any:
+            nonlocal t
+            del t
+            gc.collect()
+            assert model.step == 1
+            return super().items()
+
+    model.metadata = Collects()
+    thread = threading.Thread(target=lambda: model._serialised(Path("unused")))
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    with vpps.Handle(model, target="cpu", vps=1) as h:  # the former one is closed
+        assert h.skipped == 0
+    assert model.optimizer_state is not None
+
+
+@WHERE
+def test_one_trains_one_evaluates_one_saves(target: str, tmp_path: Path) -> None:
+    """All matrices are equal at every step, as their gradients are."""
+    model = vpps.Model(seed=1)
+    matrices = [model.parameter(f"A{i}", (40, 40), init=1.0) for i in range(6)]
+    x0, stop, errors = np.ones(40, np.float32), threading.Event(), []
+
+    def graph() -> tuple[vpps.Graph, list[vpps.Expression]]:
+        g = vpps.Graph()
+        x = g.input(x0)
+        return g, [vpps.sum(p @ x) for p in matrices]
+
+    def evaluate() -> None:
+        with vpps.Handle(model, train=False, target=target, vps=1) as h:
+            while not stop.is_set():
+                assert len({float(v) for v in h.forward(*graph())}) == 1
+
+    def save() -> None:
+        while not stop.is_set():
+            model.save(tmp_path / "a")
+            assert len({a.tobytes() for a in vpps.Model.load(tmp_path / "a").numpy().values()}) == 1
+
+    def show() -> None:
+        while not stop.is_set():
+            assert len({a.tobytes() for a in model.numpy().values()}) == 1
+
+    def noting(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(repr(error))
+            stop.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=noting, args=[work]) for work in (evaluate, save, show)]
+    try:
+        with vpps.Handle(model, vpps.SGD(lr=1.0), target=target, vps=1) as h:
+            for thread in threads:
+                thread.start()
+            for _ in range(100 if target == "cpu" else 20):
+                g, found = graph()
+                h.fb(g, vpps.sum(found))
+            stop.set()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors

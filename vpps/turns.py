@@ -1,0 +1,178 @@
+"""Turns: calls that use the same weights run one after the other, whoever makes them.
+
+A model has a turn, which its training handle shares: whoever reads or writes the weights in the host's memory takes it.
+A forward-only handle has one of its own, taken before that of its model.
+
+A lock alone is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
+lock, in the middle of a call. Such a call is recognised by the user's code that stands between it and the one that
+runs. Calls that only read are answered with what the last whole step left; others are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from vpps.errors import HandleError
+
+_log = logging.getLogger(__name__)
+
+
+class _Call(NamedTuple):
+    """A call that has the turn.
+
+    Attributes:
+        frame: id of its frame.
+        name: of the method.
+        thread: that runs it.
+    """
+
+    frame: int
+    name: str
+    thread: int
+
+
+class Turn:
+    """The lock of a model or of a forward-only handle, and what runs under it.
+
+    Args:
+        above: the turn that is taken after this one; a thread that has it must not wait for this one.
+
+    Attributes:
+        call: the innermost call that runs; None where nobody has the turn.
+        torn: in a forked child, why the weights may be of two steps; "" if they are not.
+    """
+
+    def __init__(self, above: Turn | None = None) -> None:
+        self.above = above
+        self.call: _Call | None = None
+        self.torn = ""
+        self.lock = threading.RLock()
+        self._pid = os.getpid()
+        self._left: deque[Callable[[], None]] = deque()
+
+    def check_process(self) -> None:
+        """In a forked child, forget the threads that do not exist there."""
+        if self._pid == os.getpid():
+            return
+        if self.call is not None:
+            self.torn = (
+                f"this process was forked while another thread was in {self.call.name}, so its copy of the weights may "
+                "be of two steps; fork between calls, or load a checkpoint here"
+            )
+        self.lock, self.call, self._pid = threading.RLock(), None, os.getpid()
+
+    def is_interrupted(self, frame: FrameType | None) -> bool:
+        """Whether user code stands between a frame and the call that runs."""
+        assert self.call is not None
+        outside = False
+        while frame is not None:
+            if id(frame) == self.call.frame:
+                return outside
+            name = frame.f_globals.get("__name__", "")
+            outside = outside or not (name.startswith("vpps.") or name == "contextlib")
+            frame = frame.f_back
+        return False  # Ctrl-C left a call that has ended
+
+    def check_above(self, name: str) -> None:
+        """Refuse a call of a forward-only handle within one of its model, which other threads may be waiting for."""
+        running = self.above.call if self.above is not None else None
+        if running is not None and running.thread == threading.get_ident():
+            raise _refused(name, running.name)
+
+    def finally_do(self, work: Callable[[], None]) -> None:
+        """Do something when nobody has the turn: now, or at the end of the call that has it. The garbage collector
+        may run in the middle of any call, and must not wait for one."""
+        self._left.append(work)
+        self.do_what_is_left()
+
+    def do_what_is_left(self) -> None:
+        """Do what `finally_do` could not, if nobody has the turn."""
+        while self._left and self.lock.acquire(blocking=False):
+            try:
+                if self.call is not None or not self._left:
+                    return
+                self._left.popleft()()
+            except Exception:
+                _log.exception("a handle that nobody uses any more could not be closed")
+            finally:
+                self.lock.release()
+
+
+class HasTurn(Protocol):
+    """Whose calls take turns."""
+
+    @property
+    def _turn(self) -> Turn:
+        """Which one."""
+
+    def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
+        """What `read` returns where it sees the last whole step. Everything is as it was afterwards."""
+
+
+S = TypeVar("S", bound=HasTurn)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def serialised(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Let one call run at a time. Raises HandleError where a signal handler or callback calls it within another one."""
+    return _taking_turns(method, reads=False)
+
+
+def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """As `serialised`, but a signal handler or callback sees the last whole step.
+
+    Raises:
+        HandleError: the call that runs changes weights by other means than a step.
+    """
+    return _taking_turns(method, reads=True)
+
+
+def _taking_turns(method: Callable[Concatenate[S, P], R], reads: bool) -> Callable[Concatenate[S, P], R]:
+    name = method.__name__
+
+    @functools.wraps(method)
+    def in_turn(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        turn = self._turn
+        turn.check_process()
+        if turn.above is not None:
+            turn.check_above(name)
+        if turn.torn and reads:
+            raise HandleError(f"{name}: {turn.torn}")
+        try:
+            with turn.lock:
+                before = turn.call
+                interrupts = turn.call is not None and turn.is_interrupted(sys._getframe(1))
+                if before is not None and interrupts and not (reads and before.name not in _WRITES):
+                    raise _refused(name, before.name)
+                try:
+                    turn.call = _Call(id(sys._getframe()), name, threading.get_ident())
+                    if interrupts:
+                        return self._as_after_last_step(lambda: method(self, *args, **kwargs))
+                    return method(self, *args, **kwargs)
+                finally:
+                    turn.call = before
+        finally:
+            if turn._left:
+                turn.do_what_is_left()
+
+    return in_turn
+
+
+_WRITES = {"assign", "restore", "_add", "_set_trainable", "_show_averages", "_hide_averages"}
+
+
+def _refused(name: str, running: str) -> HandleError:
+    return HandleError(
+        f"{name}: called by a signal handler or callback (such as a schedule) while {running.strip('_')} runs in the "
+        "same thread. Only save, numpy, average, sync_get_latest_loss, skipped and accumulated can be called there: "
+        "set a flag and act on it after that call"
+    )
