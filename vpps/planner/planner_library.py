@@ -107,7 +107,7 @@ class PlannerLibrary:
         self._handle = lib.vpps_planner(batching.name.encode(), *numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
-        weakref.finalize(self, lib.vpps_batcher_free, self._handle)
+        weakref.finalize(self, lib.vpps_batcher_free, self._handle).atexit = False  # a daemon thread may be planning
         self._numbers: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}

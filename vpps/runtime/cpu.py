@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import weakref
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.shared_types import address
 from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
-from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
+from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, freed_with, is_ending
 from vpps.runtime.recording import HostRecording
 from vpps.script.products import Continuation
 from vpps.script.tails import Tail
@@ -125,7 +124,7 @@ class CpuMachine(Machine):
                 "of processes and memory (ulimit -u, ulimit -v)"
             )
         self._state = _State(lib, handle)
-        self._finalizer = weakref.finalize(self, self._state.shutdown)
+        self._finalizer = freed_with(self, self._state)
         self._recording: HostRecording | None = None
 
     @classmethod
@@ -185,7 +184,7 @@ class CpuMachine(Machine):
 
     @property
     def is_open(self) -> bool:
-        return self._finalizer.alive
+        return self._finalizer.alive and not is_ending()
 
     def close(self) -> None:
         self._finalizer()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -39,7 +38,7 @@ from vpps.placement.onchip import Device
 from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory, usable_gpus
-from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted
+from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted, freed_with, is_ending
 from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
@@ -249,7 +248,7 @@ class CudaMachine(Machine):
         self._recording = StampedRecording(count, 0)  # of the next launch
         buffers = _RecordBuffer(self._driver), _RecordBuffer(self._driver)
         self._recorded: tuple[_RecordBuffer, ...] = buffers  # of launches of even and of odd number
-        self._finalizer = weakref.finalize(self, self._state.shutdown)
+        self._finalizer = freed_with(self, self._state)
         with self._driver as driver:
             self._results = Results(driver, count, patience)
             self._counters = driver.allocate(_COUNTER_BYTES + _LINE_BYTES, "counters")  # then whether one was stopped
@@ -368,7 +367,7 @@ class CudaMachine(Machine):
 
     @property
     def is_open(self) -> bool:
-        return self._finalizer.alive and not self._driver.lost
+        return self._finalizer.alive and not self._driver.lost and not is_ending()
 
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Begin to copy the script of the next launch; may be called while a launch is running.

@@ -69,7 +69,7 @@ class _Library:
     def __init__(self, lib: ctypes.CDLL) -> None:
         self.lib = lib
         self.lock = threading.RLock()  # a signal handler may use another handle with this kernel
-        weakref.finalize(self, lib.vpps_simt_release)
+        weakref.finalize(self, lib.vpps_simt_release).atexit = False  # a daemon thread may run it
 
 
 _libraries: weakref.WeakValueDictionary[Path, _Library] = weakref.WeakValueDictionary()

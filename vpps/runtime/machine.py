@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
+import weakref
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -36,6 +39,44 @@ def aligned_zeros(floats: int) -> NDArray[np.float32]:
         ) from None
     shift = -raw.ctypes.data % _ALIGN_BYTES // FLOAT32.bytes
     return raw[shift : shift + floats]
+
+
+_OPEN: set[Any] = set()  # states of machines
+
+
+def freed_with(machine: Machine, state: Any) -> weakref.finalize[Any, Any]:
+    """Have `state.shutdown()` called once: when the result is, or nobody uses the machine any more.
+
+    Not when Python exits: a daemon thread may be planning into its memory, or a launch be running there, and nobody can
+    wait for a thread that Python does not continue. The system takes everything back.
+    """
+    _OPEN.add(state)
+    finalizer = weakref.finalize(machine, _shut_down, state)
+    finalizer.atexit = False
+    return finalizer
+
+
+def _shut_down(state: Any) -> None:
+    if not _ending:
+        _OPEN.discard(state)
+        state.shutdown()
+
+
+_ending: list[bool] = []  # has an element when Python exits
+
+
+def is_ending() -> bool:
+    """Whether Python exits."""
+    return bool(_ending)
+
+
+def _keep_all() -> None:
+    """Let no memory of machines go any more, in whatever order Python clears its modules."""
+    _ending.append(True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_OPEN))
+
+
+atexit.register(_keep_all)
 
 
 class Wanted(NamedTuple):

@@ -20,7 +20,7 @@ from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
-from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros
+from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, is_ending
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.script.products import Continuation, entered_at, multiply
@@ -179,7 +179,7 @@ class SimtMachine(Machine):
 
     @property
     def is_open(self) -> bool:
-        return self._open
+        return self._open and not is_ending()
 
     def close(self) -> None:
         self._open = False
