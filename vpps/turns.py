@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from vpps.errors import HandleError
 
@@ -107,14 +107,12 @@ class Turn:
 
 
 class HasTurn(Protocol):
-    """Whose calls take turns."""
+    """Whose calls take turns. Those that have calls that read answer `_as_after_last_step(read)` as well: what `read`
+    returns where it sees the last whole step. Everything is as it was afterwards."""
 
     @property
     def _turn(self) -> Turn:
         """Which one."""
-
-    def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
-        """What `read` returns where it sees the last whole step. Everything is as it was afterwards."""
 
 
 S = TypeVar("S", bound=HasTurn)
@@ -156,7 +154,7 @@ def _taking_turns(method: Callable[Concatenate[S, P], R], reads: bool) -> Callab
                 try:
                     turn.call = _Call(id(sys._getframe()), name, threading.get_ident())
                     if interrupts:
-                        return self._as_after_last_step(lambda: method(self, *args, **kwargs))
+                        return cast(Any, self)._as_after_last_step(lambda: method(self, *args, **kwargs))  # type: ignore[no-any-return]
                     return method(self, *args, **kwargs)
                 finally:
                     turn.call = before

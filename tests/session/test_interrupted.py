@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -257,3 +259,62 @@ def test_one_trains_one_evaluates_one_saves(target: str, tmp_path: Path) -> None
     finally:
         sys.setswitchinterval(interval)
     assert not errors
+
+
+EXITING = """
+import atexit, sys, threading
+import vpps
+m = vpps.Model(seed=1); W = m.parameter("W", (8, 8))
+h = vpps.Handle(m, vpps.Adam(lr=.01), vps=2, target=sys.argv[1])
+def loss():
+    g = vpps.Graph(); x = g.input([1.0] * 8)
+    for _ in range(30): x = vpps.tanh(W @ x)
+    return g, vpps.sum(x)
+inside = threading.Event()
+def work():
+    while True:
+        g, l = loss()
+        if sys.argv[2] == "fb": h.fb(g, l)
+        elif sys.argv[2] == "forward": h.forward(g, [l])
+        else: vpps.Handle(vpps.Model(), target=sys.argv[1], vps=2)
+        inside.set()
+threading.Thread(target=work, daemon=True).start()
+inside.wait(60)
+"""
+
+
+@WHERE
+@pytest.mark.parametrize("what", ["fb", "forward", "collected"])
+def test_a_program_ends_while_a_daemon_thread_works(target: str, what: str) -> None:
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", EXITING, target, what], capture_output=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_a_child_that_was_forked_within_a_step_is_refused_its_weights() -> None:
+    t = Training("cpu")
+    t.step()
+    t.handle.sync_get_latest_loss()
+
+    def forked() -> str:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                t.model.numpy()
+                os.write(write, b"read")
+            except BaseException as error:
+                os.write(write, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with os.fdopen(read, "rb") as file:
+            return file.read().decode()
+
+    assert forked() == "read"
+    said: list[str] = []
+    t.handle.optimizer = vpps.Adam(lr=lambda step: said.append(forked()) or 0.1)  # type: ignore[func-returns-value]
+    t.step()
+    assert "forked while" in said[0]
+    t.handle.close()

@@ -475,7 +475,9 @@ class Engine:
         Raises:
             KernelError: a launch was stopped.
         """
-        changed = [(self, "_flights plan has_gradients evaluated timelines _listeners".split())]
+        changed: list[tuple[Any, list[str]]] = [
+            (self, "_flights plan has_gradients evaluated timelines _listeners".split())
+        ]
         changed += [(self.store, list(vars(self.store))), (self._losses, list(vars(self._losses)))]
         if self._trains:
             changed += [(self.model, "_step optimizer_state accumulated averages".split())]

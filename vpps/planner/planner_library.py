@@ -23,7 +23,7 @@ from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.pieces import piece_rows
 from vpps.compiler.records import PartsRecord, flat
-from vpps.errors import NoGradientError, ScriptError
+from vpps.errors import HandleError, NoGradientError, ScriptError
 from vpps.graph.graph import Graph
 from vpps.kernel.shared_types import address
 from vpps.model.model import Parameter
@@ -130,7 +130,7 @@ class PlannerLibrary:
         self._call_at = ctypes.addressof(self._call)
         self._bytes, self._fresh_bytes = (memoryview(call).cast("B") for call in (self._call, self._fresh))
         self._alive: list[Any] = []  # what it points to
-        self._lock = threading.Lock()  # somebody may ask about a plan while another one is made
+        self._lock = threading.RLock()  # somebody may ask about a plan while another one is made
 
     # ---- plans
 
@@ -148,6 +148,7 @@ class PlannerLibrary:
         Args:
             calls: plan only the first so many vertices, with an account.
         """
+        self._refuse_within_a_plan()
         with self._lock:
             self._begin(-1, graph, key)
             while True:
@@ -178,6 +179,7 @@ class PlannerLibrary:
             calls: as of `forward`.
         """
         again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, given, graph.n_calls)
+        self._refuse_within_a_plan()
         with self._lock:
             call = self._begin(LOSS_SLOTS + parity, graph, key)
             call.training, call.updates, call.keeps = 1, int(update is not None), int(keep)
@@ -189,6 +191,14 @@ class PlannerLibrary:
             self._take_held(held)
             plan = self._plan(graph, wanted, held, calls, again)
         return _averaged(plan, update)
+
+    def _refuse_within_a_plan(self) -> None:
+        """Raise HandleError where a signal handler or schedule would wait for itself."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise HandleError(
+                "a signal handler or schedule asks for a plan while one is made in the same thread: set a flag there "
+                "and act on it after that call"
+            )
 
     def _plan(
         self,

@@ -74,6 +74,7 @@ class _Library:
 
 _libraries: weakref.WeakValueDictionary[Path, _Library] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
+_CALL: Callable[[Callable[[], Any]], Any] = operator.call
 
 
 def _library(path: Path) -> _Library:
@@ -188,7 +189,8 @@ class Emulator:
         request = _Request(parameters, words, seed, blocks, threads, shared_bytes, races)
         lib = self._library.lib
         with self._library.lock:
-            count, _ = map(operator.call, (partial(lib.vpps_simt_run, ctypes.byref(request)), then))
+            calls: list[Callable[[], Any]] = [partial(lib.vpps_simt_run, ctypes.byref(request)), then]
+            count, _ = map(_CALL, calls)
             if count < 0:
                 raise CapacityError(
                     f"the system has no memory left for {blocks} blocks of {threads} emulated threads and the shadows "
