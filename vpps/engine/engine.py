@@ -348,10 +348,12 @@ class Engine:
         machine, store = self.machine, self.store
         self.evaluated = None
         machine.grow(plan.pool_floats, plan.kept, self._pool_limit)
-        with self.model.turn.lock:  # one step's weights, also where another thread trains
-            if not self._trains:
-                self.model.pull_weights()
+        if self._trains:  # whoever trains has the turn, or waits for this thread, which works for it
             store.upload()
+        else:
+            with self.model.turn.lock:  # one step's weights
+                self.model.pull_weights()
+                store.upload()
         if self._options.verify and not part:
             self._verify(plan)
         if step and not plan.updates_alone:
