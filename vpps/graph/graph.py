@@ -529,7 +529,7 @@ class Graph(Hinting):
         """Where vertices of a program go."""
         block = self.blocks.get(cell)
         if block is None:
-            block = self.blocks[cell] = Block(cell, self._tape)
+            block = self.blocks.setdefault(cell, Block(cell, self._tape))  # another thread may be recording, too
         return block
 
     def record_values(self, levels: NDArray[np.int64]) -> int:

@@ -357,9 +357,13 @@ class DataParallel(Halves):
             with machine.in_order, self._world.exchanging():
                 return self._sum(sums, pieces)
 
-    @serialised
     def _finish(self) -> None:
         """Make the update of the step that has begun."""
+        if self._step is not None:  # most often there is none, and every call asks
+            self._make_update()
+
+    @serialised
+    def _make_update(self) -> None:
         step = self._step
         if step is None:
             return
