@@ -252,7 +252,8 @@ class Graph(Hinting):
 
         Args:
             cells: a cell (or plain function), a sequence of them that `kind` chooses from, or a dict of them by kind,
-                `{"leaf": leaf, "inner": inner}`. Define them once: functions made anew for every batch are traced anew.
+                `{"leaf": leaf, "inner": inner}`. Functions made anew for every batch are traced
+                anew, which takes time, but planned once if they compute the same.
             kind: (n,) ints; which of `cells` each vertex is.
             children: (n, arity) ints, or (n,) for one child each, or CSR: offsets (n + 1,) and indices. Rows of this
                 map in any order; -1 reads zeros and gets no gradient.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,11 +92,14 @@ def record_map(
         signature.append((name, what))
     arity = 0 if structure is None else structure.arity
     declared = None if state is None else declared_state(state)
-    key = (made, arity, tuple(signature), declared)
-    traced: Kinds | None = made[0].maps.get(key)
+    maps = made[0].maps
+    key = (tuple(map(ref, made)), arity, tuple(signature), declared)
+    traced: Kinds | None = maps.get(key)
     if traced is None:
         traced = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
-        made[0].maps[key] = traced
+        for old in [old for old in list(maps) if any(cell() is None for cell in old[0])]:
+            maps.pop(old, None)
+        maps[key] = traced
     if trusted:
         heights = trusted_levels(levels, structure, n)
     elif structure is not None:

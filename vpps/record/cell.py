@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from vpps.errors import TraceError
 from vpps.ops import Shape
 from vpps.ops.operand import Expression, IntArray, ListExpression, Operand, common_owner, in_progress, running
-from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
+from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, shared, trace
 from vpps.text import dir_without
 from vpps.values import as_mapping, as_shape, exact_key
 
@@ -47,7 +47,7 @@ class Cell(Generic[R]):
         declared = as_mapping({} if elements is None else elements, "elements", TraceError)
         self.elements = {name: _element(name, shape) for name, shape in declared.items()}
         self.bound = function if instance is None else functools.partial(function, instance)
-        self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others (bulk.py)
+        self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others, which it must not keep (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
         self._programs: dict[Any, TracedCell] = {}
         self.name = getattr(function, "__name__", "cell")
@@ -57,7 +57,8 @@ class Cell(Generic[R]):
             self.name = own if self.name == "__call__" else f"{own}.{self.name}"
         self.description = f"cell {self.name!r}"
         self._key = f"_cell_{self.name}_{id(self):x}"  # of its bound cells in their instances
-        functools.update_wrapper(self, function)
+        # Without attributes: a function that `functools.wraps` made has those of what it wraps, a whole cell at worst.
+        functools.update_wrapper(self, function, updated=())
         self.__signature__ = inspect.signature(self.bound)  # of the method of an object without `self`
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
@@ -86,12 +87,12 @@ class Cell(Generic[R]):
             ) from None
         key = self._key
         bound = own.get(key)
-        if bound is None or bound._instance() is not instance:
+        if bound is None or bound._instance() is not instance or not bound.is_of(self._function):
             new = Cell(self._function, instance, self.elements)
             own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
         return bound
 
-    __dir__ = dir_without("bound check_lists description maps program traced")
+    __dir__ = dir_without("bound check_lists description is_of maps origin program traced")
 
     @overload
     def __call__(self: Cell[Expression], row: Rows | IntArray, /, *rest: Any, **statics: Any) -> Rows: ...
@@ -128,6 +129,18 @@ class Cell(Generic[R]):
     def signature(self) -> inspect.Signature:
         """Of the function, without `self`."""
         return inspect.signature(self.bound)
+
+    @property
+    def origin(self) -> Any:
+        """The code of the function, which is equal if the function is defined anew; of other callables their type."""
+        function: Any = self._function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return getattr(function, "__code__", type(function))
+
+    def is_of(self, function: Any) -> bool:
+        """Whether it is the cell of exactly this function."""
+        return self._function is function
 
     def check_lists(self, are_lists: Iterable[bool]) -> None:
         """Raise TraceError unless arguments that `elements` declares are lists: to reductions, a vector is its numbers.
@@ -192,7 +205,9 @@ class Cell(Generic[R]):
             if not fits:
                 raise
             program = fits[0]
-        program.argument_names = tuple(names[: len(signature)])
+        else:
+            program.argument_names = tuple(names[: len(signature)])
+            program = shared(program, self.origin)
         resolved = tuple(map(signature_of, program.kinds))
         full_key = (resolved, key[1]) if statics else resolved
         program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program

@@ -23,7 +23,7 @@ import numpy as np
 
 from vpps.ops import OPS, Form
 from vpps.record.ranges import Ints
-from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector
+from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector, shared
 
 PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL, Form.MATMUL)
 VIEWS = (Form.SLICE, Form.RESHAPE)
@@ -130,7 +130,8 @@ def _products(cell: TracedCell, x: int, nodes: Sequence[int]) -> TracedCell:
     made = [argument, *(replace(cell.nodes[i], inputs=(0,)) for i in nodes)]
     matrices = [p.name for i in nodes if (p := cell.nodes[i].parameter) is not None]
     name = ".".join([cell.name, *dict.fromkeys(matrices)])
-    return TracedCell(name, (Vector(shape),), made, [0], outputs=tuple(outputs), single=len(nodes) == 1)
+    product = TracedCell(name, (Vector(shape),), made, [0], outputs=tuple(outputs), single=len(nodes) == 1)
+    return shared(product, cell)
 
 
 def _base(nodes: Sequence[Node], i: int) -> int:
@@ -185,7 +186,7 @@ def _part(
     made.index_limits = {position[p]: limit for p, limit in cell.index_limits.items() if p in position}
     made.int_limits = tuple(made.index_limits.get(p) for p, k in enumerate(kinds) if isinstance(k, Int))
     places = [p for p, k in enumerate(cell.kinds) if isinstance(k, Int)]
-    return made, tuple(places.index(p) for p in taken if isinstance(cell.kinds[p], Int))
+    return shared(made, cell), tuple(places.index(p) for p in taken if isinstance(cell.kinds[p], Int))
 
 
 def find_distinct(ints: Ints) -> tuple[Ints, Ints]:

@@ -127,9 +127,9 @@ def _as_cell(function: Any) -> Cell[Any]:
     own: dict[str, Any] | None = getattr(function, "__dict__", None)
     if not isinstance(own, dict):  # of a class it is a view
         raise TraceError(f"graph.map: {function!r} is no Python function; wrap it in a cell")
-    if "_vpps_cell" not in own:
-        own["_vpps_cell"] = Cell(function)
-    found: Cell[Any] = own["_vpps_cell"]
+    found: Cell[Any] | None = own.get("_vpps_cell")
+    if found is None or not found.is_of(function):  # `functools.wraps` copies that of another function
+        found = own["_vpps_cell"] = Cell(function)
     return found
 
 

@@ -11,7 +11,7 @@ from vpps.errors import GraphError, ShapeError, TraceError, VppsError
 from vpps.ops import Shape
 from vpps.ops.operand import recorded
 from vpps.record.cell import LISTS, Cell, signature_of
-from vpps.record.trace import LONG, ArgKind, ElementShapeFound, Int, TracedCell, endless
+from vpps.record.trace import LONG, ArgKind, ElementShapeFound, Int, TracedCell, endless, shared
 from vpps.record.vertex import CSR, Child, Input, Kinds, StateNeeded, Vertex, VertexTrace
 
 MOST_STATES = 4
@@ -169,7 +169,7 @@ def _trace_cell(
             cell.check_lists(isinstance(x, LISTS) for x in arguments)
             arguments += [trace.child(*c) for c in given]
             result = recorded(trace, cell.bound, *arguments)
-            program = trace.finish(result)
+            program = shared(trace.finish(result), cell.origin)
         except RecursionError:
             raise TraceError(endless(trace)) from None
         except ElementShapeFound as found:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -131,7 +132,7 @@ def record_packed(
             columns.append(value.ids)
         else:
             return None
-    kinds: Kinds | None = made[0].maps.get((made, arity, tuple(signature), declared))
+    kinds: Kinds | None = made[0].maps.get((tuple(map(ref, made)), arity, tuple(signature), declared))
     if kinds is None:
         return None
     form = kinds.forms[distinct]

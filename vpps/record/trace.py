@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -25,7 +26,7 @@ from vpps.ops.operand import (
     written,
 )
 from vpps.text import counted
-from vpps.values import as_index, as_number
+from vpps.values import as_index, as_number, exact_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,26 @@ def digest_of(cell: TracedCell) -> str:
         parameter = node.parameter.name if isinstance(node.parameter, Parameter) else None
         digest.update(repr((node.op.name, node.inputs, attributes, node.shape, node.domain, parameter)).encode())
     return digest.hexdigest()[:16]
+
+
+# Weak: a program lives as long as a cell, a graph or a handle uses it.
+_programs: weakref.WeakValueDictionary[Any, TracedCell] = weakref.WeakValueDictionary()
+
+
+def shared(program: TracedCell, origin: Any) -> TracedCell:
+    """The program to use for a newly traced one: an equal one of the same origin if there is one, so that a function
+    that is defined anew for every batch is planned and compiled once.
+
+    Programs are compared, not what their functions close over: a function may read anything while it is traced.
+
+    Args:
+        origin: the code of the function, or the program that this one was derived from.
+    """
+    c = program
+    wiring = c.outputs, c.single, tuple(c.arguments), c.lists, c.n_domains, c.int_limits
+    # Addresses tell parameters apart: while the key is in use, its program keeps them alive.
+    nodes = [(id(n.op), n.inputs, exact_key(n.attrs), n.shape, n.domain, id(n.parameter)) for n in c.nodes]
+    return _programs.setdefault((origin, c.name, c.kinds, c.argument_names, wiring, tuple(nodes)), program)
 
 
 PRODUCTS = ("affine", "affine_transposed")
