@@ -133,8 +133,8 @@ class Options:
         accumulated is discarded, and that is said, with products by cuBLAS or where the norm of all gradients alone is
         infinite). "warn" (once), "skip" (`skipped` counts them), or "raise" by the next call, with the cell and the
         call where it began; then a step is not launched before the one before has ended, so that a GPU idles for a
-        moment between steps. A step that is left out has used its number (`model.step`), so schedules see the same numbers in
-        every mode; bias correction does not count it.""",
+        moment between steps. A step that is left out has used its number (`model.step`), so schedules see the same
+        numbers in every mode; bias correction does not count it.""",
         TEXT,
         _one_of(ON_NONFINITE, "'warn', 'skip' or 'raise'"),
     )
