@@ -24,6 +24,7 @@ from vpps.ops.philox import LaunchKey, first_draw, launch_key
 from vpps.ops.precision import EXACT, Precision
 from vpps.ops.structure import list_sum
 from vpps.record.arrays import BlockArrays, Lists
+from vpps.record.examples import NONE, UNNUMBERED
 from vpps.record.rows import Rows, value_ids
 from vpps.record.trace import Int, Node, Vector
 
@@ -297,10 +298,11 @@ def _draws(graph: Graph, shard: int) -> Array:
     example = np.full(graph.n_calls, -1)
     for first, n, numbers in graph.examples:
         example[first : None if n is None else first + n] = numbers if isinstance(numbers, int) else numbers.numbers
-    example[example < 0] -= shard
-    draws = np.empty(graph.n_calls, np.int64)
-    for k in np.unique(example).tolist():
-        own = np.flatnonzero(example == k)
+    numbered = example != UNNUMBERED
+    example[example == NONE] -= shard
+    draws = np.zeros(graph.n_calls, np.int64)
+    for k in np.unique(example[numbered]).tolist():
+        own = np.flatnonzero((example == k) & numbered)
         draws[own] = (first_draw(k) + np.arange(len(own))) % 2**32
     return draws
 

@@ -22,7 +22,7 @@ from vpps.record import vertices
 from vpps.record.bulk import record_map
 from vpps.record.cell import Cell, R
 from vpps.record.chunks import Chunk
-from vpps.record.examples import MOST, NONE, ExampleNumbers
+from vpps.record.examples import MOST, NONE, UNNUMBERED, ExampleNumbers
 from vpps.record.inputs import Cells
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
@@ -42,8 +42,22 @@ _DRAWN = 100  # vertices that a notebook shows of a graph
 _VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
-# Ops with a Python constant, and what they are with the constant as an operand.
-CONSTANT_OPS = {"scale": "mul", "shift": "add"}
+# Ops with a Python constant: the op that gives the same bits with the constant as an operand, and whether that comes first.
+CONSTANT_OPS = {
+    "scale": ("mul", False),
+    "shift": ("add", False),
+    "at_least": ("maximum", True),
+    "at_most": ("minimum", True),
+    "over": ("div", True),
+    "above": ("greater", False),
+    "below": ("greater", True),
+    "not_below": ("greater_equal", False),
+    "not_above": ("greater_equal", True),
+    "equals": ("equal", False),
+    "given": ("keep", False),
+    "unless": ("drop", False),
+}
+_NUMBERED = ("scale", "shift")  # their constants count among the vertices that masks of dropout follow
 
 
 class Graph(Hinting):
@@ -67,7 +81,7 @@ class Graph(Hinting):
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
-        self._constants: dict[int, int] = {}
+        self._constants: dict[tuple[int, bool], int] = {}
         # PyTorch's tensors that want gradients, their versions; value ids and shape of the inputs made of each.
         self.tensors: list[tuple[Any, int | None, Any, Shape]] = []
         # Vertices whose examples are known: the first one's recording index, how many (None: all later ones), numbers.
@@ -353,7 +367,9 @@ class Graph(Hinting):
         """Record a bare op: a vertex of a one-op cell (Recorder)."""
         if op in CONSTANT_OPS:
             # Constants of a graph may differ at every call (1 / number of tokens): as data they share one program.
-            return self.apply(CONSTANT_OPS[op], [*operands, self._constant(attrs["value"])], {})
+            same, first = CONSTANT_OPS[op]
+            constant = self._constant(attrs["value"], op in _NUMBERED)
+            return self.apply(same, [constant, *operands] if first else [*operands, constant], {})
         key: list[Any] = [op, exact_key(attrs)]
         refs: list[int] = []
         ints: list[int] = []
@@ -398,12 +414,19 @@ class Graph(Hinting):
             program = programs.setdefault(key, self._bare_program(op, floats, attrs))
         return program
 
-    def _constant(self, value: float) -> Expression:
-        key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
-        ref = self._constants.get(key)
+    def _constant(self, value: float, numbered: bool) -> Expression:
+        """A scalar input that calls with one value share; `numbered`: see `_NUMBERED`."""
+        word = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
+        ref = self._constants.get((word, numbered))
         if ref is None:
-            single = np.array((key,), np.uint32).view(np.float32)
-            ref = self._constants[key] = self._shared(self._input(single, (), False))
+            single = np.array((word,), np.uint32).view(np.float32)
+            made = self._input(single, (), False)
+            if numbered:
+                ref = self._shared(made)
+            else:
+                ref = made.ref
+                self.examples.append((self.n_calls - 1, 1, UNNUMBERED))
+            self._constants[word, numbered] = ref
         return Expression(self, ref, ())
 
     def _shared(self, made: Expression) -> int:

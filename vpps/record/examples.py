@@ -16,6 +16,9 @@ MOST = 2**31 - 1
 
 NONE = -1  # in place of a number
 
+UNNUMBERED = -2
+"""In place of the number of a vertex that was made for a constant: it moves no mask of the vertices behind it."""
+
 
 class ExampleNumbers:
     """The examples that n rows belong to, worked out when somebody asks: only dropout does."""

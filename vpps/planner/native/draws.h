@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <map>
 #include "interface.h"
 
@@ -20,7 +21,7 @@ public:
                 std::copy_n(pointer<const i64>(given->numbers), given->n, example_.begin() + given->first);
             else
                 std::fill_n(example_.begin() + given->first, given->n,
-                            given->number < 0 ? call.outside : given->number);
+                            given->number == -1 ? call.outside : given->number == UNNUMBERED ? NO_EXAMPLE : given->number);
         }
         others_.clear();
         for (size_t k = 0; n_calls && k < usual_.size(); k++)
@@ -28,6 +29,10 @@ public:
         numbers_.resize(n_calls);
         for (i64 k = 0; k < n_calls;) {
             const i64 example = example_[k];  // that of its neighbours as often as not
+            if (example == NO_EXAMPLE) {  // a constant draws nothing
+                k++;
+                continue;
+            }
             u32& next = next_of(example);
             for (; k < n_calls && example_[k] == example; k++)
                 numbers_[k] = next++;
@@ -41,6 +46,7 @@ public:
     }
 
 private:
+    static constexpr i64 NO_EXAMPLE = std::numeric_limits<i64>::min();
     std::vector<i64> example_;
     std::vector<u32> numbers_;
     // By example the number of its next vertex. Few have large numbers.

@@ -14,6 +14,7 @@ from vpps.kernel.shared_types import fields
 from vpps.ops.philox import EXAMPLE_STEP
 from vpps.placement.distribution import ALIGN, ONE, ZERO
 from vpps.planner.native.policy_table import EncodingKind
+from vpps.record.examples import UNNUMBERED
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
@@ -119,7 +120,7 @@ class GivenList(Structure):
 @fields(ints="first n number numbers")
 class GivenExamples(Structure):
     """The examples that vertices belong to: recording index of the first of n, and the number of the example, -1 for
-    none, or the address of one for each."""
+    none, UNNUMBERED for a constant; or the address of one for each."""
 
 
 @fields(ints="parameter rows gradient offsets numbers idle")
@@ -340,7 +341,7 @@ def header() -> str:
     )
     numbers = {
         "ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame),
-        "EXAMPLE_STEP": EXAMPLE_STEP,
+        "EXAMPLE_STEP": EXAMPLE_STEP, "UNNUMBERED": UNNUMBERED,
     }  # fmt: skip
     return "".join(
         (
