@@ -1,0 +1,87 @@
+"""Constants of bare ops are data: another value makes no other program, and the bits are those of a cell's constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.graph import graph as module
+
+pytestmark = pytest.mark.cpu
+X = np.array([-np.inf, -2.5, -1.0, -1e-40, -0.0, 0.0, 1e-40, 0.3, 1.0, 2.5, np.inf, np.nan], np.float32)
+FINITE = X[1:-2]
+WITH_GRADIENT = ("low", "high", "leaky_relu", "elu")
+CONSTANTS = (0.0, -0.0, 0.3, -2.5, 1e-45, 1e39, -np.inf)
+OPS: dict[str, Callable[[Any, float], Any]] = {
+    "low": lambda x, c: vpps.clamp(x, low=c),
+    "high": lambda x, c: vpps.clamp(x, high=c),
+    "above": lambda x, c: x > c,
+    "below": lambda x, c: x < c,
+    "not below": lambda x, c: x >= c,
+    "not above": lambda x, c: x <= c,
+    "equals": lambda x, c: vpps.eq(x, c),
+    "chosen": lambda x, c: vpps.where(x > 0, c, x),
+    "otherwise": lambda x, c: vpps.where(x > 0, x, c),
+    "over": lambda x, c: c / x,
+    "leaky_relu": lambda x, c: vpps.leaky_relu(x, c),
+    "elu": lambda x, c: vpps.elu(x, c),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_bits_are_those_of_constants_in_a_cell(name: str) -> None:
+    """Values and gradients, of expressions and of rows."""
+    with vpps.Handle(vpps.Model(), vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:
+        for c in CONSTANTS:
+            forms = [vpps.cell(lambda x, c=c: OPS[name](x, c)), lambda x, c=c: OPS[name](x, c)]
+            graph = vpps.Graph()
+            inputs = [(graph.input(X), graph.rows(X.reshape(3, 4))) for _ in forms]
+            values = [handle.forward(graph, [form(x) for x in of]) for form, of in zip(forms, inputs, strict=True)]
+            assert all(map(_same, *values)), (name, c)
+            if name in WITH_GRADIENT and abs(c) < 10:
+                graph = vpps.Graph()
+                inputs = [(graph.input(FINITE, grad=True), graph.rows(FINITE[:, None], grad=True)) for _ in forms]
+                made = [(form(x), form(rows)) for form, (x, rows) in zip(forms, inputs, strict=True)]
+                handle.gradients(graph, vpps.sum([vpps.sum(x) + vpps.sum(vpps.sum(rows)) for x, rows in made]))
+                of_cell, of_ops = ([handle.input_gradient(x) for x in of] for of in inputs)
+                assert all(map(_same, of_cell, of_ops)), (name, c)
+
+
+def _same(a: Any, b: Any) -> bool:
+    a, b = (np.asarray(x, np.float32) for x in (a, b))
+    return np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(
+        np.where(np.isnan(a), 0, a).view(np.uint32), np.where(np.isnan(b), 0, b).view(np.uint32)
+    )
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_another_value_makes_no_other_program(name: str) -> None:
+    graph = vpps.Graph()
+    x, rows = graph.input(X), graph.rows(X.reshape(3, 4))
+    OPS[name](x, 0.5), OPS[name](rows, 0.5)
+    before = len(module._bare_programs)
+    for k in range(20):
+        OPS[name](x, k / 7 + 0.1), OPS[name](rows, k / 7 + 0.1)
+    assert len(module._bare_programs) == before
+
+
+@pytest.mark.parametrize("in_example", [False, True])
+def test_constants_of_bounds_move_no_mask_of_dropout(in_example: bool) -> None:
+    """Beside `relu`, which is one vertex, too."""
+    model = vpps.Model(seed=3)
+    found = []
+    with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:
+        for bounded in (False, True):
+            graph = vpps.Graph()
+            with graph.example(4) if in_example else nullcontext():
+                x = graph.input(np.ones(200), grad=True)
+                y = vpps.dropout(vpps.clamp(x, low=0.0) if bounded else vpps.relu(x), 0.5)
+            handle.gradients(graph, vpps.sum(y), train=True)
+            found.append(handle.value(y))
+    assert np.array_equal(*found)
+    assert 0 < found[0].sum() < 400
