@@ -17,6 +17,8 @@ One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the te
   call or without.
 - `magnitudes`: an op of operands from 1e-44 to 1e38, masked, equal, far from 0. Value and gradient beside formulas in
   extended precision that share nothing with the op table.
+- `constants`: clamp bounds, slopes and thresholds that change from step to step. The bits of the same ops in a cell,
+  and no program beyond those of the first step.
 - `scripts` (only by `scripts/fuzz scripts`): verified scripts, broken at random - words, barriers, orders, owners - and
   run on the emulator, in a process of its own. What is unsafe there the verifier must have refused. A script, a seed
   and a number give the same broken script again.

@@ -20,7 +20,7 @@ from tests.fuzz import autograd, sanitized
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import LINES, Found, outcome, packed, sort_of
 
-KINDS = ("graphs", "maps", "histories", "files", "interruptions", "magnitudes")
+KINDS = ("graphs", "maps", "histories", "files", "interruptions", "magnitudes", "constants")
 SHRINKING = 45.0
 """Seconds for making a case smaller."""
 HANGING = 300

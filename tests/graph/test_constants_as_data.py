@@ -1,4 +1,4 @@
-"""Constants of bare ops are data: another value makes no other program, and the bits are those of a cell's constants."""
+"""Constants of bare ops are data: another value makes no other program, and gives the bits of a cell's constant."""
 
 from __future__ import annotations
 
