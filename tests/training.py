@@ -47,7 +47,8 @@ class ReferenceTraining:
 
     def _update(self) -> None:
         self.steps += 1
-        trainable = [p for p in self.model if p.trainable]
+        # Random data: a gradient that is zero everywhere means that the loss does not touch the parameter.
+        trainable = [p for p in self.model if p.trainable and np.any(self._sums[p.name])]
         norm = np.sqrt(sum(np.sum(self._sums[p.name] ** 2) for p in trainable))
         scale = 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / norm)
         for p in trainable:

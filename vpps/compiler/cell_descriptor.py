@@ -104,6 +104,7 @@ class CellDescriptor:
         parameters: number of each parameter.
         rule: name of the optimizer whose steps go with outer products; None for no step.
         averaging: of the weights, or None.
+        reached: dense parameters that the whole cell's read outputs depend on, as it was recorded.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class CellDescriptor:
         names: Names,
         rule: str | None,
         averaging: Averaging | None,
+        reached: Sequence[Parameter] = (),
     ) -> None:
         self._cell = cell
         self._places, self._physical = distribution.places, distribution.physical
@@ -173,6 +175,7 @@ class CellDescriptor:
             arguments=arguments,
             tables=tables,
             without_gradient=without,
+            reached=sorted({parameters[p] for p in reached}),
             memory=_slab_groups(memory),
             forward=self._groups(cell.forward),
             backward=self._groups(cell.backward if training else []),

@@ -218,6 +218,7 @@ class CellRecord(NamedTuple):
     arguments: list[ArgumentRecord]
     tables: list[TableGradientRecord]
     without_gradient: list[UsedLookupRecord]
+    reached: list[I32]  # dense parameters that recorded ops lead to, whatever passes make of these
     memory: SlabGroupsRecord
     forward: list[list[GroupRecord]]  # by barrier
     backward: list[list[GroupRecord]]

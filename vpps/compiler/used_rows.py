@@ -9,32 +9,48 @@ counts for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from vpps.compiler.encoded_cell import EncodedCell, places_of_kind
 from vpps.compiler.instr import UsedLookup
 from vpps.compiler.passes.lazy_batching import CellPart
-from vpps.model.model import Lookup
+from vpps.model.model import Lookup, Parameter
 from vpps.ops import Form
-from vpps.record.trace import Int, TracedCell
+from vpps.record.trace import Int, Node, TracedCell
 
 
 def used_lookups(cell: TracedCell) -> list[UsedLookup]:
     """The lookups of a program, as it was traced, that count; each once."""
-    leads = [False] * len(cell.nodes)  # to a result, by what has gradients
-    for o in cell.outputs:
-        leads[o] = True
     found: dict[UsedLookup, None] = {}
-    for i in reversed(range(len(cell.nodes))):
-        node = cell.nodes[i]
-        if not leads[i] or not node.op.differentiable:
-            continue
+    for node in _leading(cell, cell.outputs):
         if node.op.form is Form.LOOKUP and isinstance(node.parameter, Lookup) and node.parameter.trainable:
             found[_lookup(cell, node.parameter, node.inputs[0])] = None
-        for j in node.inputs:
-            leads[j] = True
     return list(found)
+
+
+def reached_parameters(cell: TracedCell, unread: Collection[int]) -> list[Parameter]:
+    """The trainable dense parameters that the outputs that are read depend on, in the program as it was traced.
+
+    Args:
+        unread: numbers of the outputs that nothing reads.
+    """
+    nodes = _leading(cell, [o for k, o in enumerate(cell.outputs) if k not in unread])
+    found = dict.fromkeys(n.parameter for n in nodes if n.parameter is not None and n.parameter.trainable)
+    return [p for p in found if not isinstance(p, Lookup)]
+
+
+def _leading(cell: TracedCell, outputs: Iterable[int]) -> Iterator[Node]:
+    """The nodes that outputs depend on by ops that have gradients."""
+    leads = [False] * len(cell.nodes)
+    for o in outputs:
+        leads[o] = True
+    for i in reversed(range(len(cell.nodes))):
+        node = cell.nodes[i]
+        if leads[i] and node.op.differentiable:
+            yield node
+            for j in node.inputs:
+                leads[j] = True
 
 
 def note_lookups_without_gradient(

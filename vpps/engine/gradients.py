@@ -101,20 +101,20 @@ def found_gradients(plan: Plan, pool: Pool, distribution: Distribution, dense: b
             found[p.name] = RowGradients(used.rows.copy(), values.copy() if dense else values)
         elif dense and p in plan.touched:
             found[p.name] = distribution.fetch(pool, p, place.gradient)
+        elif dense and p in plan.reached:
+            found[p.name] = np.zeros(p.shape, np.float32)
     return found
 
 
 def dense_gradients(model: Model, found: Gradients) -> dict[str, Float32]:
-    """The same as dense arrays of all parameters; zeros where there is none."""
+    """The same as dense arrays."""
     dense: dict[str, Float32] = {}
-    for p in model:
-        gradient = found.get(p.name)
+    for name, gradient in found.items():
         if isinstance(gradient, np.ndarray):
-            dense[p.name] = gradient
-            continue
-        dense[p.name] = np.zeros(p.shape, np.float32)
-        if gradient is not None:
-            dense[p.name][gradient.rows] = gradient.values
+            dense[name] = gradient
+        else:
+            dense[name] = np.zeros(model[name].shape, np.float32)
+            dense[name][gradient.rows] = gradient.values
     return dense
 
 

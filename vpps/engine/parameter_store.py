@@ -337,12 +337,13 @@ class ParameterStore:
         dense = frozenset(stack_of.get(p, p) for p in given if p.name not in total.rows)
         return HeldGradients(dense), {p: total.rows[p.name] for p in given if p.name in total.rows}
 
-    @property
-    def all_held(self) -> HeldGradients:
-        """As if the pool held a gradient of everything but tables."""
+    def held_of(self, names: frozenset[str]) -> HeldGradients:
+        """As if the pool held gradients of the dense parameters of these names."""
         return HeldGradients(
             frozenset(
-                p for p, place in self.distribution.physical.items() if place.gradient and not isinstance(p, Lookup)
+                p
+                for p, place in self.distribution.physical.items()
+                if place.gradient and not isinstance(p, Lookup) and any(one.name in names for one in members(p))
             )
         )
 

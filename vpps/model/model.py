@@ -227,7 +227,7 @@ class Model(Readable, Hinting):
         seed: any int; a parameter's initial value depends on (seed, name, shape) only, not on the order of declaration.
 
     Attributes:
-        step: updates tried so far, with those left out because loss or gradients were not finite; saved.
+        step: updates tried so far, also those left out as not finite; a checkpoint keeps it.
         metadata: strings of yours, which `save` has written and `load` and `restore` read.
 
     Example:

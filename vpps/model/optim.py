@@ -25,6 +25,9 @@ Schedule = Callable[[int], float]
 # The complements are 1 - beta, rounded once: in single precision 1 - 0.999 would keep five digits.
 HYPER = tuple("lr weight_decay beta1 complement1 beta2 complement2 eps step_size inv_sqrt_correction".split())
 
+# With these and a gradient of zero every rule leaves weights and moments as they are, to the bit.
+IDLE = array("f", [{"beta1": 1, "beta2": 1, "eps": 1, "inv_sqrt_correction": 1}.get(name, 0) for name in HYPER])
+
 _Range = tuple[str, Callable[[float], bool]]
 _NOT_NEGATIVE: _Range = ("a number >= 0", lambda v: v >= 0)
 _BELOW_ONE: _Range = ("a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)

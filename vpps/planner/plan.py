@@ -177,7 +177,14 @@ class Plan:
     @property
     def _with_gradient(self) -> set[Parameter]:
         """The same, as kernels know them."""
-        return {p for p, has in zip(self._library.parameters, self._touched.tolist(), strict=False) if has}
+        return {p for p, has in zip(self._library.parameters, self._touched.tolist(), strict=False) if has & 1}
+
+    @cached_property
+    def reached(self) -> set[Parameter]:
+        """Dense parameters that recorded ops lead to from the loss; not all have a gradient that is computed: passes
+        leave out what is zero."""
+        flags = zip(self._library.parameters, self._touched.tolist(), strict=False)
+        return {member for p, has in flags if has for member in members(p)}
 
     @cached_property
     def tables(self) -> dict[Parameter, UsedRows]:

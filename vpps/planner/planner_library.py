@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,12 @@ from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.pieces import piece_rows
 from vpps.compiler.records import PartsRecord, flat
+from vpps.compiler.used_rows import reached_parameters
 from vpps.errors import HandleError, NoGradientError, ScriptError
 from vpps.graph.graph import Graph
 from vpps.kernel.shared_types import address
 from vpps.model.model import Parameter
-from vpps.model.optim import HYPER
+from vpps.model.optim import HYPER, IDLE
 from vpps.ops import Form
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import LOSS_SLOTS, HeldGradients
@@ -318,6 +319,9 @@ class PlannerLibrary:
         n = len(cell.outputs)
         unread, training, crossed = frozenset(k for k in range(n) if key[k]), bool(key[n]), key[n + 1 :]
         computed = cell
+        reached = reached_parameters(cell, unread) if training else []
+        if not cells.passes.dead_outputs:
+            unread = ALL_READ
         if unread and training:
             cells.note_unread(cell, unread)
         elif unread:
@@ -332,14 +336,14 @@ class PlannerLibrary:
             encoded = cells.encoded_parts(parts, unread, training)
             divided = [of_part.cell for of_part in encoded]
             descriptors = [
-                self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training)
+                self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training, reached)
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
             records = in_parts(parts, descriptors, eager and cells.streams(parts, training, unread))
         else:
             divided = [cells.encoded(computed, unread, training)]
-            descriptor = self._descriptor(Encoded(cell, computed, divided[0]), {}, training)
+            descriptor = self._descriptor(Encoded(cell, computed, divided[0]), {}, training, reached)
             records = whole(computed, descriptor)
         record = PartsRecord(records, 0 if training else piece_rows(divided))
         if self.groups > 1:
@@ -351,14 +355,19 @@ class PlannerLibrary:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
     def _descriptor(
-        self, encoded: Encoded, same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
+        self,
+        encoded: Encoded,
+        same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]],
+        training: bool,
+        reached: Sequence[Parameter],
     ) -> CellDescriptor:
         self._encoded.append(encoded)
         number, cell = len(self._encoded) - 1, encoded.cell
-        rule, averaging = self._rule, self._averaging
+        rule, averaging, stack_of = self._rule, self._averaging, self.distribution.stacks.of
         return CellDescriptor(
-            cell, same_row, number, training, self.distribution, self._number, self._bits, rule, averaging
-        )
+            cell, same_row, number, training, self.distribution, self._number, self._bits, rule, averaging,
+            [stack_of.get(p, p) for p in reached],
+        )  # fmt: skip
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""
@@ -427,7 +436,9 @@ class PlannerLibrary:
         hyper = array("f")
         for group, name in self._groups[1].items():
             hyper += update.hyper(name, group)
-        call.n_hyper, call.hyper = len(self._groups[1]), self._pointed(hyper)
+        if update.averaging is not None:
+            hyper += IDLE
+        call.n_hyper, call.hyper = len(hyper) // len(HYPER), self._pointed(hyper)
         call.hyper_of = self._groups[2].buffer_info()[0]
         if update.clip_norm is not None:
             call.clips, call.max_norm = 1, float_word(update.clip_norm)

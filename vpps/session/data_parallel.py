@@ -296,7 +296,12 @@ class DataParallel(Halves):
         self._engine.wait()
         machine, distribution = self._engine.machine, self._store.distribution
         tables = found_gradients(plan, machine.pool, distribution, dense=False)
-        return Sums(machine.loss(plan.loss_slot), tables, GradientPiece.of(plan, machine.pool, distribution))
+        return Sums(
+            machine.loss(plan.loss_slot),
+            tables,
+            GradientPiece.of(plan, machine.pool, distribution),
+            touched=frozenset(p.name for p in plan.reached),
+        )
 
     def _again(self, shards: Sequence[Shard]) -> list[Sums]:
         """The same with the stacks that all ranks have now."""
@@ -393,7 +398,7 @@ class DataParallel(Halves):
             else:
                 given.gradients[name] = gradient
         loss = total.loss if step.shards else None
-        self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule)
+        self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule, total.touched)
 
     def _n_new(self) -> int:
         """Cells that this rank has met since all knew of the same ones."""

@@ -41,12 +41,14 @@ class Sums(NamedTuple):
         is_finite: of all shards: whether a step may be made with loss and gradients.
         gradients: by name; without dense ones where there is a piece. Of tables the rows that are used.
         piece: the dense ones as they lie in the pool.
+        touched: names of the dense parameters that the loss depends on; of those among `gradients` too or not.
     """
 
     loss: float
     gradients: Gradients
     piece: GradientPiece | None = None
     is_finite: bool = True
+    touched: frozenset[str] = frozenset()
 
     def kept(self) -> Sums:
         """The same, whatever becomes of the pool."""
@@ -168,10 +170,26 @@ class GradientSum:
         loss = float(sum(np.concatenate([of_rank[: len(shards)] for of_rank in ints]).view(np.float64).tolist()))
         tables = self._sums_of_rows(ints, values, len(shards))
         is_finite = math.isfinite(loss) and are_finite([total[::each], *(table.values for table in tables.values())])
+        masks = [of_rank[len(shards) :][: self._mask_words].view(np.uint8) for of_rank in ints]
+        mask = np.unpackbits(np.bitwise_or.reduce(masks), count=len(self._buffer.dense)).tolist()
+        touched = [one for one, has in zip(self._buffer.dense, mask, strict=True) if has]
+        names = frozenset(p.name for p, _ in touched)
         if alike:
-            return Sums(loss, {**tables}, own[-1], is_finite)
-        dense = {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in self._buffer.dense}
-        return Sums(loss, {**tables, **dense}, None, is_finite)
+            return Sums(loss, {**tables}, own[-1], is_finite, names)
+        dense = {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in touched}
+        return Sums(loss, {**tables, **dense}, None, is_finite, names)
+
+    @property
+    def _mask_words(self) -> int:
+        """Of the bits that say which dense parameters are touched."""
+        return -(-len(self._buffer.dense) // 64)
+
+    def _mask(self, shards: Sequence[Sums]) -> NDArray[np.int64]:
+        """Those bits, of some shards."""
+        names = frozenset[str]().union(*(shard.touched | shard.gradients.keys() for shard in shards))
+        bits = np.zeros(64 * self._mask_words, np.uint8)
+        bits[: len(self._buffer.dense)] = [p.name in names for p, _ in self._buffer.dense]
+        return np.packbits(bits).view(np.int64)
 
     def _places_digest(self, piece: GradientPiece | None) -> int:
         """A number for what lies where in a piece; 0 for none."""
@@ -240,8 +258,8 @@ class GradientSum:
         return [[_rows_of(shard, table) for shard in shards] for table in self._buffer.tables]
 
     def _rows_to_exchange(self, shards: Sequence[Sums]) -> tuple[list[NDArray[np.int64]], list[Float32]]:
-        """By rank: the losses, how many rows of each table there are, and their numbers; and the rows. Those of this
-        rank, and room for those of the others."""
+        """By rank: the losses, a mask of touched parameters, numbers of rows by table, and their numbers; and the rows.
+        Those of this rank, and room for those of the others."""
         own, tables = self._world.rank, self._rows(shards)
         n_rows, n_floats = self._lengths
         ends = np.cumsum(n_floats)
@@ -252,8 +270,9 @@ class GradientSum:
         np.concatenate([_NO_FLOATS, *(one.values.reshape(-1) for one in rows)], out=values[own])
         losses = np.array([shard.loss for shard in shards], np.float64).view(np.int64)
         counts = np.array([sum(len(one.rows) for one in of_table) for of_table in tables], np.int64)
-        ints = [np.empty(len(shards) + len(tables) + n, np.int64) for n in n_rows]
-        np.concatenate([losses, counts, *(one.rows for one in rows)], out=ints[own])
+        n_more = len(shards) + self._mask_words + len(tables)
+        ints = [np.empty(n_more + n, np.int64) for n in n_rows]
+        np.concatenate([losses, self._mask(shards), counts, *(one.rows for one in rows)], out=ints[own])
         return ints, values
 
     def _sums_of_rows(
@@ -265,6 +284,7 @@ class GradientSum:
             n: shards of a rank.
         """
         found, tables = {}, self._buffer.tables
+        n += self._mask_words
         begins = [(n + len(tables), 0)] * len(ints)
         for k, table in enumerate(tables):
             counts = [int(of_rank[n + k]) for of_rank in ints]

@@ -278,7 +278,7 @@ class Halves(Session):
         """An update from given gradients, with clipping, averages and moments as in `fb`.
 
         What earlier calls have accumulated is added to them, and in a world what all ranks give. Parameters without a
-        gradient have one of zero, but for rows of tables, which updates leave alone.
+        gradient, and such rows of tables, stay as they are: weights, moments, no decay.
 
         Args:
             gradients: by name arrays of the parameters' shapes, or `RowGradients` (any pair of rows and values) of
@@ -311,6 +311,7 @@ class Halves(Session):
         loss: float | None = None,
         piece: GradientPiece | None = None,
         rule: tuple[Optimizer, float | None] | None = None,
+        touched: frozenset[str] = frozenset(),
     ) -> None:
         """An update, or none yet.
 
@@ -318,6 +319,7 @@ class Halves(Session):
             is_finite: whether they are what a step may be made with.
             loss: what they are the gradients of, where that is known.
             piece: the dense gradients, in place of such among `given`.
+            touched: names of the parameters that have one there.
             rule: optimizer and clip_norm; default: those of now.
         """
         self._engine.wait()
@@ -345,11 +347,13 @@ class Halves(Session):
             nonlocal piece
             store = self._store
             if piece is not None and piece.distribution is not store.distribution:  # another engine, which works
-                total.gradients.update(piece.arrays())
+                total.gradients.update({name: g for name, g in piece.arrays().items() if name in touched})
                 piece = None
             held, rows = store.as_held(total)
             update = store.next_update(*(rule or (self.optimizer, self.clip_norm)))
-            return planner.plan_update(update, self._engine.parity, held if piece is None else store.all_held, rows)
+            if piece is not None:
+                held = store.held_of(touched)
+            return planner.plan_update(update, self._engine.parity, held, rows)
 
         def write(pool: Pool) -> None:
             self._store.write_gradients(pool, plan, total)
@@ -383,8 +387,8 @@ class Halves(Session):
             sparse: give what `backward` would.
 
         Returns:
-            The loss, and dense arrays by parameter name; zeros for parameters that the loss does not depend on, and for
-            those that are not trainable.
+            The loss, and dense arrays by the names of the trainable parameters that the loss depends on, so that
+            `apply` of them equals `fb`.
 
         Raises:
             NoGradientError: the loss depends neither on a trainable parameter nor on an input that wants its gradient.

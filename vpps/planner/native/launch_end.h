@@ -28,6 +28,7 @@ public:
         const size_t n = launch_.model.parameters.size();
         const u8* held = pointer<const u8>(launch_.call->held);
         touched_.assign(n, 0);
+        reached_.assign(n, 0);
         held_.resize(n);
         for (size_t p = 0; p < n; p++)
             held_[p] = held && held[p];
@@ -39,12 +40,15 @@ public:
                 continue;
             gives_to_inputs_ |= b.cell->input_gradient.slab >= 0;
             for (const Gradient& g : b.cell->gradients)
-                any = (touched_[g.parameter] = 1);
+                any = (touched_[g.parameter] = HAS_GRADIENT);
             for (const Gathered& g : b.cell->gathered)
-                any = (touched_[g.parameter] = 1);
+                any = (touched_[g.parameter] = HAS_GRADIENT);
+            for (const i32 p : b.cell->reached)
+                reached_[p] = 1;
             any |= tables_.take(*b.cell);
         }
-        std::copy(touched_.begin(), touched_.end(), pointer<u8>(launch_.call->touched));
+        for (size_t p = 0; p < n; p++)
+            pointer<u8>(launch_.call->touched)[p] = touched_[p] | (reached_[p] ? REACHED : 0);
         const bool steps = (launch_.call->updates || launch_.call->keeps) && !launch_.call->seeded;
         return any || (gives_to_inputs_ && !steps);
     }
@@ -100,8 +104,10 @@ private:
     UsedTables tables_;
     bool waits_ = false;      // all steps are made in the second launch
     bool gives_to_inputs_ = false;
+    i64 idle_hyper_ = 0;      // position of those that change nothing; where averages are made
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
-    std::vector<u8> touched_, held_, written_, stepped_;
+    enum : u8 { HAS_GRADIENT = 1, REACHED = 2 };  // as the caller reads them (plan.py)
+    std::vector<u8> touched_, reached_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
 
     void place_hyper()
@@ -114,6 +120,7 @@ private:
             launch_.place_words(pointer<const u32>(launch_.call->hyper) + i * each, each);
         for (size_t p = 0; p < n; p++)
             hyper_[p] = at + of[p] * each;
+        idle_hyper_ = at + (launch_.call->n_hyper - 1) * each;
     }
 
     // The last contribution to each gradient, where it may make the step as well.
@@ -227,6 +234,11 @@ private:
             if (parameter.is_table)
                 tables_.describe(p);
             const bool none = !parameter.is_table && !has_gradient(p);
+            if (none && !reached_[p]) {  // no path from the loss: as with a gradient of None in PyTorch
+                if (!launch_.call->averages)
+                    continue;
+                launch_.frame[Frame::HYPER] = idle_hyper_;  // the average goes on
+            }
             launch_.write(Made::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
         }
     }

@@ -126,7 +126,7 @@ private:
         } else {
             graph_.reach(asked, call_->n_wanted);
         }
-        if (call_->dead_outputs && !call_->stays)
+        if ((call_->dead_outputs || call_->training) && !call_->stays)
             graph_.find_unread(asked, end - asked);
         else
             for (Whole& b : graph_)
