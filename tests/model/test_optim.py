@@ -276,7 +276,7 @@ def test_groups_have_hyper_parameters_of_their_own() -> None:
         handle.fb(*make_batch(model, 1))
     after = model.numpy()
     np.testing.assert_array_equal(after["E"], before["E"])
-    np.testing.assert_allclose(after["unused"], before["unused"] * 0.95, rtol=1e-6)
+    assert np.array_equal(after["unused"], before["unused"])  # no path from the loss leads to it: no decay
     assert not np.array_equal(after["W"], before["W"])
 
 
