@@ -58,7 +58,7 @@ class ReferenceTraining:
             w[rows], new = self.optimizer.reference(w[rows], self._sums[p.name][rows] * scale, old, self.steps)
             for m, n in zip(moments, new, strict=True):
                 m[rows] = n
-            if self.ema is not None:
-                average = self.averages[p.name]
-                average += (1 - self.ema) * (w - average)
+        if self.ema is not None:
+            for name in (p.name for p in self.model if p.trainable):  # also of those that stay
+                self.averages[name] += (1 - self.ema) * (self.weights[name] - self.averages[name])
         self._sums, self._rows = {}, {}

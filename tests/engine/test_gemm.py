@@ -108,8 +108,10 @@ class TestGradients:
                 value, found = handle.gradients(graph, loss)
                 assert value == pytest.approx(float(Reference(graph, weights_of(net.model)).value(loss)), rel=1e-5)
                 for p in net.model:
-                    wanted = expected[p.name] if p.trainable else np.zeros(p.shape)
-                    assert relative_error(found[p.name], wanted) < GRADIENT_TOLERANCE, (kind, p.name)
+                    if not p.trainable or not expected[p.name].any():
+                        assert p.name not in found
+                        continue
+                    assert relative_error(found[p.name], expected[p.name]) < GRADIENT_TOLERANCE, (kind, p.name)
                 plan = plan_of(handle)
                 assert plan.launches == 1, "without an update nothing is left for a second launch"
                 assert products_of(plan).keys() == ({"U", "V"} if kind == "chain" else {"T", "U", "V"})
