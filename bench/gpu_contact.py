@@ -135,7 +135,7 @@ def tree_lstm(options: argparse.Namespace) -> None:
     value, found = handle.gradients(graph, loss)
     seconds = time.perf_counter() - begun
     errors, from_exact = (
-        {"loss": abs(value - e) / abs(e)} | {name: relative_error(found[name], g) for name, g in of.items() if name in found}
+        {"loss": abs(value - e) / abs(e)} | {name: relative_error(g, of[name]) for name, g in found.items()}
         for e, of in ((expected, gradients), exact)
     )
     report(f"gradients, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors),

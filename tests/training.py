@@ -28,7 +28,7 @@ class ReferenceTraining:
         self.model, self.optimizer, self.clip_norm, self.ema = model, optimizer, clip_norm, ema
         self.weights = weights_of(model)
         self.averages = {name: w.copy() for name, w in self.weights.items()}
-        self.steps = 0
+        self.counts = dict.fromkeys(self.weights, 0)  # steps of each parameter
         self._moments = {name: [np.zeros_like(w) for _ in optimizer.moments] for name, w in self.weights.items()}
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._rows: dict[str, set[int]] = {}
@@ -46,7 +46,6 @@ class ReferenceTraining:
         return float(reference.value(loss))
 
     def _update(self) -> None:
-        self.steps += 1
         # Random data: a gradient that is zero everywhere means that the loss does not touch the parameter.
         trainable = [p for p in self.model if p.trainable and np.any(self._sums[p.name])]
         norm = np.sqrt(sum(np.sum(self._sums[p.name] ** 2) for p in trainable))
@@ -54,8 +53,9 @@ class ReferenceTraining:
         for p in trainable:
             rows: Any = sorted(self._rows[p.name]) if isinstance(p, vpps.Lookup) else slice(None)
             w, moments = self.weights[p.name], self._moments[p.name]
+            self.counts[p.name] += 1
             old = [m[rows] for m in moments]
-            w[rows], new = self.optimizer.reference(w[rows], self._sums[p.name][rows] * scale, old, self.steps)
+            w[rows], new = self.optimizer.reference(w[rows], self._sums[p.name][rows] * scale, old, self.counts[p.name])
             for m, n in zip(moments, new, strict=True):
                 m[rows] = n
         if self.ema is not None:

@@ -41,6 +41,7 @@ class Expected:
         self.averages = {k: w.copy() for k, w in self.weights.items()}
         self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
         self.updates = 0
+        self.counts = dict.fromkeys(self.weights, 0)  # steps of each parameter
         self.explodes = False
         self.discard()
 
@@ -71,12 +72,15 @@ class Expected:
                 continue
             name = p.name
             rows: Any = sorted(self.rows.get(name, ())) if isinstance(p, vpps.Lookup) else slice(None)
+            is_table = isinstance(p, vpps.Lookup)
             gradient = factor * self.sums.get(name, np.zeros(p.shape))
-            old = [m[rows] for m in self.moments[name]]
-            step = self.updates
-            self.weights[name][rows], moments = self.rule.reference(self.weights[name][rows], gradient[rows], old, step)
-            for m, new in zip(self.moments[name], moments, strict=True):
-                m[rows] = new
+            if rows if is_table else np.any(gradient):  # random data: else there is no path from the loss
+                self.counts[name] += 1
+                old, step = [m[rows] for m in self.moments[name]], self.counts[name]
+                w, moments = self.rule.reference(self.weights[name][rows], gradient[rows], old, step)
+                self.weights[name][rows] = w
+                for m, new in zip(self.moments[name], moments, strict=True):
+                    m[rows] = new
             self.averaged.add(name)
             self.averages[name] = self.decay * self.averages[name] + (1 - self.decay) * self.weights[name]
         self.discard()

@@ -396,6 +396,7 @@ def json_equal(a: bytes, b: bytes) -> bool:
 
 FORGED = (
     [(name, value) for name in ("step", "since") for value in (None, True, "1", -1, 1.5, 2**70, [1])]
+    + [("counts", value) for value in (None, 1, [1], {"words": -1}, {"words": True}, {"words": 2**70})]
     + [("seed", value) for value in (None, True, "1", 1.5, [1])]
     + [("optimizer", value) for value in (True, 1, [], {})]
     + [("moments", value) for value in (None, {}, {"v": ["words"]}, {"m": 3}, [])]

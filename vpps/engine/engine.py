@@ -151,7 +151,10 @@ class Engine:
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] | None = None
         self._bound = NO_STACKS, NO_CHIP
-        self._stacking = Stacking(model, self._passes, self.machine.panel, configuration.apart, self._history())
+        self._stacking = Stacking(
+            model, self._passes, self.machine.panel, configuration.apart, self._history(),
+            lambda p: self.store.count_of(p),
+        )  # fmt: skip
         kind = type(options.rule) if options.train else None
         precisions = configuration.precision
         self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups, precisions)
@@ -230,7 +233,8 @@ class Engine:
 
     def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
         """Decide which parameters are stacked, and what the chip holds."""
-        if self._trains and self._stacking.history is not self.model.cell_history:  # since a restore
+        restored = self._stacking.history is not self.model.cell_history or not self.store.is_current
+        if self._trains and restored:
             self._stacking.adopt(self._history())
         self._stacking.see(graph.blocks, optimizer, trains or not self._trains)
         device, cells, stacks = self.machine.device, self._stacking.cells, self._stacking.stacks
@@ -238,9 +242,9 @@ class Engine:
         if device is None or (cells is arranged_cells and stacks is arranged_stacks):
             return
         matrices = matrices_of(cells, self._passes, stacks, self.configuration.precision)
-        names = {p.name for p in matrices}
+        trained = {p.name: spec.trained for p, spec in matrices.items()}
         known = self.arrangement.onchip
-        if known is None or stacks is not arranged_stacks or {m.name for m in known.matrices} != names:
+        if known is None or stacks is not arranged_stacks or {m.name: m.trained for m in known.matrices} != trained:
             onchip = self.configuration.onchip
             self._arrangements = arrangements(matrices, device, self.machine.vps // onchip.groups, onchip, self._trains)
             self.arrangement = next(self._arrangements)
@@ -437,12 +441,12 @@ class Engine:
     def _take_back(self, flight: _Flight, why: float) -> bool:
         """A step was left out: only its number is used up, whatever `on_nonfinite` says. Returns whether what was
         accumulated had to be given up, because it had been added to before that was known."""
-        if not (flight.simple and len(self._flights) > 1):  # else there is nothing to take back but its number
+        if flight.simple and len(self._flights) > 1:  # a whole step, of which nothing else was noted
+            self.store.count(flight.plan, -1)
+        else:
             step = self.model.step
             flight.undo()
             self.model._step = step
-        if self.model.step >= flight.step:  # no call that only accumulates
-            self.store.pass_over_step()
         if not self.store.accumulated or not (flight.plan.continuation is not None or math.isinf(why)):
             return False
         self.store.drop_gradients()

@@ -20,7 +20,7 @@ from vpps.model.state import AccumulatedGradients, Averages, factors
 from vpps.ops.philox import StepKey
 from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients, Pool
 from vpps.placement.stacks import Stacks, members
-from vpps.placement.update import Averaging, Update
+from vpps.placement.update import NO_COUNTS, Averaging, Update
 from vpps.planner.plan import Plan
 from vpps.runtime.machine import Machine
 from vpps.values import Float32
@@ -59,7 +59,9 @@ class ParameterStore:
         self.changes = 0  # of weights, by whomever
         self._state_version = -1  # of the optimizer's state, adopted
         self._moments_are_current = False
-        self._since: int | None = None  # the model's step when the optimizer's moments began, if they have
+        self._counts: dict[str, int] = {}  # steps that parameters have taken; another object when they are others
+        self._together = 0  # steps of all of `_stepping` since
+        self._stepping: frozenset[str] = frozenset()  # names of those that are trained here
         self._weights_changed = False  # the pool's weights are newer than the model's
         self.held = NOTHING_HELD  # gradients that no update has used yet
         self._calls = 0  # of which they are the sum
@@ -115,18 +117,25 @@ class ParameterStore:
         machine.pool[ONE] = 1
         self._versions.clear()
         self._moments_are_current = False
+        self._settle()
+        self._stepping = frozenset(p.name for p in distribution.places if p.trainable)
         self._distribution, self._layout = distribution, layout
         self._adopt_gradients()
         return distribution
 
     # ---- from the model to the pool
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the state of training is the model's."""
+        return self._state_version == self.model.state_version
+
     def adopt(self) -> None:
         """Take over the state of training where the model has got another one (by restore, or another handle)."""
-        if self._state_version == self.model.state_version:
+        if self.is_current:
             return
         state = self._saved_state()
-        self._since = None if state is None else state.since
+        self._counts, self._together = {} if state is None else dict(state.counts), 0
         self._moments_are_current = False
         self._adopt_gradients()
         if self.ema is not None:
@@ -260,17 +269,34 @@ class ParameterStore:
         return kept.calls if kept is not None else 0
 
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
-        """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
-        number = self.model.step + 1
-        if self._since is None:
-            self._since = self.model.step
+        """The next step."""
         averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
-        return Update(optimizer, number, number - self._since, clip_norm, averaging)
+        counts = self._counts if optimizer.corrects else NO_COUNTS
+        return Update(optimizer, self.model.step + 1, self._together + 1, clip_norm, averaging, counts)
 
-    def pass_over_step(self) -> None:
-        """A step was left out, but its number is used up: the moments are no older for that."""
-        if self._since is not None:
-            self._since += 1
+    def count_of(self, p: Parameter) -> int:
+        """The steps that a parameter has taken, if they matter to the optimizer."""
+        if self.kind is None or not self.kind.corrects:
+            return 0
+        if not self.is_current:
+            state = self._saved_state()
+            return 0 if state is None else state.counts.get(p.name, 0)
+        return self._counts.get(p.name, 0) + (self._together if p.name in self._stepping else 0)
+
+    def count(self, plan: Plan, by: int = 1) -> None:
+        """Note that parameters take a step, or that it was left out (-1): they are no older for that."""
+        idle = plan.idle
+        if not idle:
+            self._together += by
+            return
+        self._settle()
+        self._counts = self._counts | {n: self._counts.get(n, 0) + by for n in self._stepping if n not in idle}
+
+    def _settle(self) -> None:
+        """Let all counts be among `_counts`."""
+        if self._together:
+            self._counts = self._counts | {n: self._counts.get(n, 0) + self._together for n in self._stepping}
+            self._together = 0
 
     def _averages(self) -> Averages:
         averages = self.model.averages
@@ -296,6 +322,7 @@ class ParameterStore:
             self.changes += 1
             self._calls, self.model.accumulated = 0, None
             self.model._step += 1
+            self.count(plan)
             self._weights_changed = True
             self._begin_averages(plan)
         else:
@@ -313,12 +340,14 @@ class ParameterStore:
         """A function that sets back what `begin` notes to what it is now."""
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
         averages, averaged = self.model.averages, self._averaged
+        counts = self._counts, self._together
         changed = self._weights_changed, self._held_changed, self.changes
         rows = {t: mine[plan.tables[t].rows] for t, mine in self._row_averaged.items() if t in plan.tables}
 
         def restore() -> None:
             self.model._step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
             self.model.averages, self._averaged = averages, averaged
+            self._counts, self._together = counts
             self._weights_changed, self._held_changed, self.changes = changed
             for table, before in rows.items():
                 self._row_averaged[table][plan.tables[table].rows] = before
@@ -402,7 +431,8 @@ class ParameterStore:
                 moments[name][p.name] = distribution.fetch(pool, p, address)
             if place.average:
                 averages[p.name] = distribution.fetch(pool, p, place.average)
-        self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since or 0)
+        self._settle()
+        self.model.optimizer_state = OptimizerState(self.kind.name, moments, dict(self._counts))
         if self.ema is not None:
             current = {p.name: rows.copy() for p, rows in self._row_averaged.items() if p.trainable}
             self.model.averages = Averages(self.ema, self._averaged, averages, current)

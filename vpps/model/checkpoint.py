@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ def serialised(model: Model, path: Path) -> bytes:
         "seed": model.seed,
         "step": model.step,
         "optimizer": state.optimizer if state is not None else None,
-        "since": state.since if state is not None else 0,
+        "counts": state.counts if state is not None else {},
         "moments": {name: list(arrays) for name, arrays in state.moments.items()} if state is not None else {},
         "accumulated": {"calls": accumulated.calls, "gradients": list(accumulated.gradients)} if accumulated else None,
         "averages": vars(averages) | {"values": list(averages.values), "current": list(averages.current)}
@@ -165,9 +165,7 @@ def _read(path: Path) -> _Contents:
             known = {rule.name: set(rule.moments) for rule in OPTIMIZERS}
             if not isinstance(name, str) or set(moments) != known.get(name, set(moments)):
                 raise ValueError("optimizer")
-            state = OptimizerState(name, moments, _int(description, "since", 0))
-            if state.since > description["step"]:
-                raise ValueError("since")
+            state = OptimizerState(name, moments, _counts(description, weights))
         accumulated = _accumulated(description.get("accumulated"), tensors, weights)
         averages = _averages(description.get("averages"), tensors, weights)
     except _UnusableError as error:
@@ -189,6 +187,16 @@ def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
     if type(value) is not int or (least is not None and not least <= value < 2**63):
         raise ValueError(name)
     return value
+
+
+def _counts(description: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    """Steps by parameter; older files have but the model's step when all began. Raises KeyError, ValueError."""
+    if "since" not in description:
+        return {name: _int(description["counts"], name, 0) for name, _ in description["counts"].items()}
+    count = description["step"] - _int(description, "since", 0)
+    if count < 0:
+        raise ValueError("since")
+    return dict.fromkeys(names, count)
 
 
 def _tensor(tensors: Mapping[str, Any], name: str, shape: Shape | None = None, dtype: type = np.float32) -> Any:

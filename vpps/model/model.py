@@ -402,7 +402,7 @@ class Model(Readable, Hinting):
 
     @property
     def step(self) -> int:
-        """Updates tried so far. Set, it is where bias correction, schedules and dropout go on."""
+        """Updates tried so far. Set, it is where schedules and dropout go on; bias correction counts by parameter."""
         return self._step
 
     @step.setter

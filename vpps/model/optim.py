@@ -48,20 +48,20 @@ class OptimizerState:
     Attributes:
         optimizer: its name; another optimizer starts afresh.
         moments: per moment ("m", "v"), arrays by parameter name.
-        since: the model's step when they began, from which bias correction counts.
+        counts: by name, how many steps a parameter has taken with them, from which bias correction follows.
     """
 
     optimizer: str
     moments: dict[str, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
-    since: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, weakref_slot=True)
 class Optimizer(Hinting):
     """Base: `lr` and `weight_decay` (added to the gradient, L2). All fields may change between calls of `fb`.
 
-    Lookup tables are updated lazily: rows that a batch does not use, their moments and decay, stay as they are, while
-    bias correction uses the global step.
+    Lookup tables are updated lazily: rows that a batch does not use, their moments and decay, stay as they are. Bias
+    correction counts the steps of each parameter, as in PyTorch: of a table those that used any of its rows.
 
     Args:
         lr: learning rate, or a schedule: a function of the number of the update, from 1.
@@ -76,9 +76,10 @@ class Optimizer(Hinting):
     name: ClassVar[str] = ""
     moments: ClassVar[tuple[str, ...]] = ()
     device: ClassVar[str] = ""
+    corrects: ClassVar[bool] = False  # bias, by the number of steps
     flops: ClassVar[int] = 0  # of one weight's step, as templates/optimizers.cuh makes it
 
-    __dir__ = dir_without("at check check_groups device flops group_of hyper moments rate reference")
+    __dir__ = dir_without("at check check_groups corrects device flops group_of hyper moments rate reference")
 
     def __post_init__(self) -> None:
         self._check_lr()  # what is no rate at all; of numbers that are out of range a handle tells
@@ -157,7 +158,7 @@ class Optimizer(Hinting):
             raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
 
     def hyper(self, step: int) -> array[float]:
-        """The floats of `HYPER` for update number `step` (from 1, counted since the moments began)."""
+        """The floats of `HYPER` for update number `step` of the parameter (from 1)."""
         values = {"lr": self.rate, "weight_decay": self.weight_decay, **self._extra(step)}
         return array("f", [values.get(k, 0.0) for k in HYPER])
 
@@ -206,7 +207,7 @@ class Adam(Optimizer):
     eps: float = 1e-8
 
     moments = ("m", "v")
-    name, device, flops = "adam", "Adam", 15
+    name, device, flops, corrects = "adam", "Adam", 15, True
 
     def _extra(self, step: int) -> dict[str, float]:
         return {

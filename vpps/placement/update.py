@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from vpps.model.model import Parameter
 from vpps.model.optim import Optimizer
 from vpps.placement.distribution import ParameterPlace
 from vpps.script.instructions import NO_FLAGS, Flag
+
+NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,10 @@ class Update:
     Attributes:
         optimizer: its rule and hyper-parameters.
         number: of the update, from 1, for schedules.
-        step: the same, counted since the moments began, for bias correction.
+        step: the same, for bias correction, of a parameter that is not among `counts`.
         clip_norm: bound of the gradients' global norm, or None.
         averaging: of the weights, or None.
+        counts: by name, how many more steps a parameter has taken. Another object when they are others.
     """
 
     optimizer: Optimizer
@@ -46,13 +50,14 @@ class Update:
     step: int
     clip_norm: float | None
     averaging: Averaging | None = None
-    _hyper: dict[str | None, array[float]] = field(default_factory=dict, compare=False)
+    counts: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
+    _rules: dict[str | None, Optimizer] = field(default_factory=dict, compare=False)
 
     def hyper(self, parameter: str, group: str | None) -> array[float]:
-        """Hyper-parameters of a parameter, by name, and of all others of its group; a schedule is asked once."""
-        if group not in self._hyper:
-            self._hyper[group] = self.optimizer.at(self.number, parameter).hyper(self.step)
-        return self._hyper[group]
+        """Hyper-parameters of a parameter, by name, and of others of its group and count; a schedule is asked once."""
+        if group not in self._rules:
+            self._rules[group] = self.optimizer.at(self.number, parameter)
+        return self._rules[group].hyper(self.step + self.counts.get(parameter, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,12 @@ class Plan:
         return {member for p, has in flags if has for member in members(p)}
 
     @cached_property
+    def idle(self) -> set[str]:
+        """Names of the trainable parameters of which an update makes no step."""
+        idle = np.flatnonzero(self._library.trainable & ~self._touched[: len(self._library.trainable)])
+        return {member.name for k in idle.tolist() for member in members(self._library.parameters[k])}
+
+    @cached_property
     def tables(self) -> dict[Parameter, UsedRows]:
         """Used rows of each lookup table that has a gradient."""
         found: dict[Parameter, UsedRows] = {}
@@ -319,6 +325,7 @@ class Plan:
 
 
 _NO_PAIRS = np.zeros((0, 2), np.int64)
+STEPS = 4  # a flag: see native/launch_end.h
 _NOTHING = np.zeros(0, np.uint8)
 
 

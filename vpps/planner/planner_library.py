@@ -41,7 +41,7 @@ from vpps.planner.native.interface import Call, Following, FoundMemory, LayoutCo
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
-from vpps.planner.plan import Plan, Present, Seeds
+from vpps.planner.plan import STEPS, Plan, Present, Seeds
 from vpps.planner.row_order import places_by_block
 from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
@@ -100,6 +100,7 @@ class PlannerLibrary:
         self.distribution = distribution
         self._bits = Names()
         self.parameters = list(distribution.physical)
+        self.trainable = np.array([STEPS if p.trainable else 0 for p in self.parameters], np.uint8)
         self.groups = distribution.groups
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
@@ -115,7 +116,9 @@ class PlannerLibrary:
         self._ids = array("q")  # of the encoded cells of the latest plan
         self._memories: list[Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
-        self._groups: tuple[tuple[str, ...], dict[str | None, str], array[int]] | None = None
+        self._groups: (
+            tuple[tuple[str, ...], Mapping[str, int], dict[tuple[str | None, int], str], array[int]] | None
+        ) = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
@@ -423,23 +426,23 @@ class PlannerLibrary:
         """Say what step is made."""
         call, optimizer = self._call, update.optimizer
         patterns = tuple(optimizer.groups)
-        if self._groups is None or self._groups[0] != patterns:
-            names: dict[str | None, str] = {}  # the first parameter of each group, in the order of the parameters
+        if self._groups is None or self._groups[0] != patterns or self._groups[1] is not update.counts:
+            sets: dict[tuple[str | None, int], str] = {}  # the first parameter of each, in the order of the parameters
             of = array("q")
             for p in self.parameters:
                 name = members(p)[0].name
-                group = optimizer.group_of(name)
-                names.setdefault(group, name)
-                of.append(list(names).index(group))
+                one = optimizer.group_of(name), update.counts.get(name, 0)
+                sets.setdefault(one, name)
+                of.append(list(sets).index(one))
             of.append(len(HYPER))
-            self._groups = patterns, names, of
+            self._groups = patterns, update.counts, sets, of
         hyper = array("f")
-        for group, name in self._groups[1].items():
+        for (group, _), name in self._groups[2].items():
             hyper += update.hyper(name, group)
         if update.averaging is not None:
             hyper += IDLE
         call.n_hyper, call.hyper = len(hyper) // len(HYPER), self._pointed(hyper)
-        call.hyper_of = self._groups[2].buffer_info()[0]
+        call.hyper_of = self._groups[3].buffer_info()[0]
         if update.clip_norm is not None:
             call.clips, call.max_norm = 1, float_word(update.clip_norm)
         call.averages = int(update.averaging is not None)

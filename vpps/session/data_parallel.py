@@ -415,7 +415,7 @@ class DataParallel(Halves):
             told.setdefault(json.dumps(cell), cell)
         named = {p.name: p for p in self.model}
         union = CellHistory.from_json({"cells": list(told.values()), "orders": []}, named)
-        self.model.cell_history = CellHistory([*cells[:n], *union.cells], orders)
+        self.model.cell_history = CellHistory([*cells[:n], *union.cells], orders, self.model.cell_history.apart)
 
     def _digest(self) -> int:
         """Of weights and what belongs to them, when it is time to compare them; else 0."""
@@ -425,8 +425,9 @@ class DataParallel(Halves):
             return 0
         self._compared = step
         self.pull_weights()
-        digest = hashlib.blake2b(repr((self.model.seed, step)).encode(), digest_size=7)
         state, averages = self.model.optimizer_state, self.model.averages
+        counts = [] if state is None else sorted(state.counts.items())
+        digest = hashlib.blake2b(repr((self.model.seed, step, counts)).encode(), digest_size=7)
         kept = [] if state is None else list(state.moments.values())
         kept += [] if averages is None else [averages.values]
         for p in self.model:

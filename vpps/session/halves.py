@@ -332,7 +332,6 @@ class Halves(Session):
         if not is_finite:
             if not accumulate:
                 self.model._step = step
-                self._store.pass_over_step()
             self._losses.note(step, loss, True, False, str)
             return
         if loss is not None:

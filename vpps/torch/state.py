@@ -39,7 +39,7 @@ def extra_state(model: Model, drawn: tuple[int, int], updates: bool) -> Any:
     state, averages = model.optimizer_state, model.averages
     if updates and state is not None:
         moments = {moment: _tensors(arrays) for moment, arrays in state.moments.items()}
-        extra["optimizer"] = {"name": state.optimizer, "since": state.since, "moments": moments}
+        extra["optimizer"] = {"name": state.optimizer, "counts": state.counts, "moments": moments}
     if updates and averages is not None:
         numbers = {"decay": averages.decay, "updates": averages.updates}
         extra["averages"] = numbers | {"values": _tensors(averages.values), "current": _tensors(averages.current)}
@@ -80,9 +80,13 @@ def adopt_extra_state(model: Model, given: Any, rule: Optimizer | None) -> tuple
         drawn, state, averages = (_count(of), _count(draws)), None, None
         if updates and "optimizer" in extra:
             kept = extra["optimizer"]
-            state = OptimizerState(str(kept["name"]), {}, _count(kept["since"]))
-            if state.since > step:
-                raise ValueError(f"moments since step {state.since} at step {step}")
+            if "since" in kept:  # of an older version: of all parameters alike
+                counts = {p.name: step - _count(kept["since"]) for p in model}
+            else:
+                counts = {str(name): n for name, n in kept["counts"].items()}
+            if any(_count(n) > step for n in counts.values()):
+                raise ValueError(f"more steps of a parameter than {step}")
+            state = OptimizerState(str(kept["name"]), {}, counts)
             for moment, arrays in kept["moments"].items():
                 state.moments[str(moment)] = found = _arrays(model, arrays)
                 if moment in _SQUARES and any((array < 0).any() for array in found.values()):

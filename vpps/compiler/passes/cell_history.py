@@ -26,10 +26,12 @@ class CellHistory:
     Attributes:
         cells: that have a say in what is stacked, as they were traced, in order of appearance; of equal ones the first.
         orders: of the matrices that cells let be stacked, as they lie.
+        apart: names of parameters that are not stacked again, as they have taken other steps than the rest of a stack.
     """
 
     cells: list[TracedCell] = field(default_factory=list)
     orders: tuple[tuple[Parameter, ...], ...] = ()
+    apart: set[str] = field(default_factory=set)
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads: lists, numbers and strings."""
@@ -39,7 +41,8 @@ class CellHistory:
             return n.op.name, n.inputs, n.attrs, n.shape, n.domain, name
 
         cells = [[cell.outputs, list(map(described, cell.nodes))] for cell in self.cells]
-        return {"cells": cells, "orders": [[p.name for p in members] for members in self.orders]}
+        orders = [[p.name for p in members] for members in self.orders]
+        return {"cells": cells, "orders": orders, "apart": sorted(self.apart)}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], parameters: Mapping[str, Parameter | None]) -> CellHistory:
@@ -53,7 +56,10 @@ class CellHistory:
         """
         cells = [_cell(outputs, nodes, parameters) for outputs, nodes in raw["cells"]]
         orders = [[parameters[name] for name in members] for members in raw["orders"]]
-        return cls([c for c in cells if c is not None], tuple(tuple(m for m in o if m is not None) for o in orders))
+        apart = {name for name in raw.get("apart", []) if parameters[name] is not None}
+        return cls(
+            [c for c in cells if c is not None], tuple(tuple(m for m in o if m is not None) for o in orders), apart
+        )
 
 
 def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None]) -> TracedCell | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from vpps.compiler.passes import Passes
@@ -13,7 +13,7 @@ from vpps.compiler.passes.nodes import simplified
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer
 from vpps.ops import Form
-from vpps.placement.stacks import NO_STACKS, Stacks
+from vpps.placement.stacks import NO_STACKS, Stack, Stacks
 from vpps.record.trace import TracedCell
 
 
@@ -26,6 +26,7 @@ class Stacking:
         panel: rows of a packed panel of the target.
         apart: names of matrices, or of their transposes (`U^T`), that the user wants to find by themselves.
         history: what the model has been trained with before; goes on here. Default: nothing.
+        count: the steps that a parameter has taken: those of a stack take the same ones.
 
     Attributes:
         stacks: as of the latest `see`; another object when they are others.
@@ -40,7 +41,9 @@ class Stacking:
         panel: int,
         apart: Collection[str] = (),
         history: CellHistory | None = None,
+        count: Callable[[Parameter], int] = lambda p: 0,
     ) -> None:
+        self._count = count
         self.stacks = NO_STACKS
         self.cells: tuple[TracedCell, ...] = ()
         self._model = model
@@ -126,9 +129,21 @@ class Stacking:
         def rule_of(p: Parameter) -> str | None:
             return optimizer.group_of(p.name)
 
-        allowed = [p for p in self._model if p.name not in self._apart and not isinstance(p, Lookup)]
         programs, before = [self._simple[cell] for cell in cells], self.history.orders
-        return find_stacks(programs, allowed, self._panel, rule_of, self._passes.cell_layout, before), tuple(cells)
+        while True:
+            apart = self._apart | self.history.apart
+            allowed = [p for p in self._model if p.name not in apart and not isinstance(p, Lookup)]
+            found = find_stacks(programs, allowed, self._panel, rule_of, self._passes.cell_layout, before)
+            differing = {p.name for stack in found.all if stack.trainable for p in self._differing(stack)}
+            if not differing:
+                return found, tuple(cells)
+            self.history.apart |= differing
+
+    def _differing(self, stack: Stack) -> list[Parameter]:
+        """Members that have taken more or fewer steps than most."""
+        counts = [self._count(p) for p in stack.members]
+        most = max(counts, key=counts.count)
+        return [p for p, n in zip(stack.members, counts, strict=True) if n != most]
 
     def _can_do(self, cell: TracedCell) -> bool:
         return serves(self._decided[0], self._simple[cell], self._passes.cell_layout)

@@ -94,6 +94,9 @@ public:
     // Tells the caller.
     void report() const
     {
+        for (size_t p = 0; p < touched_.size(); p++)
+            if (moves(p))
+                pointer<u8>(launch_.call->touched)[p] |= STEPS;
         tables_.report();
         products_.report();
     }
@@ -106,7 +109,7 @@ private:
     bool gives_to_inputs_ = false;
     i64 idle_hyper_ = 0;      // position of those that change nothing; where averages are made
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
-    enum : u8 { HAS_GRADIENT = 1, REACHED = 2 };  // as the caller reads them (plan.py)
+    enum : u8 { HAS_GRADIENT = 1, REACHED = 2, STEPS = 4 };  // as the caller reads them (plan.py)
     std::vector<u8> touched_, reached_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
 
@@ -136,6 +139,12 @@ private:
     }
 
     bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
+
+    // Whether an update steps it; else there is no path to it from the loss, as with a gradient of None in PyTorch.
+    bool moves(size_t p) const
+    {
+        return launch_.model.parameters[p].is_table ? tables_.present(p) : has_gradient(p) || reached_[p];
+    }
 
     bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
 
@@ -234,7 +243,7 @@ private:
             if (parameter.is_table)
                 tables_.describe(p);
             const bool none = !parameter.is_table && !has_gradient(p);
-            if (none && !reached_[p]) {  // no path from the loss: as with a gradient of None in PyTorch
+            if (!moves(p)) {
                 if (!launch_.call->averages)
                     continue;
                 launch_.frame[Frame::HYPER] = idle_hyper_;  // the average goes on
