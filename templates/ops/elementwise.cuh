@@ -1,17 +1,11 @@
 // ---- device code of the elementwise ops: y = forward(operands, value), gradients from (operands, y, dy, value)
-// The logistic function's slope, from x: of a result that is rounded to nearly 1, what it lacks of 1 has no digits.
-VP_DEVICE float logistic_slope(float x)
-{
-    const float far = sigmoid_(x < 0.f ? x : -x);
-    return far * (1.f - far);
-}
 struct Tanh {
     VP_DEVICE static float forward(float x, float) { return tanh_(x); }
-    VP_DEVICE static float backward(float x, float, float dy, float) { return dy * (4.f * logistic_slope(2.f * x)); }
+    VP_DEVICE static float backward(float, float y, float dy, float) { return dy * fma_(-y, y, 1.f); }
 };
 struct Sigmoid {
     VP_DEVICE static float forward(float x, float) { return sigmoid_(x); }
-    VP_DEVICE static float backward(float x, float, float dy, float) { return dy * logistic_slope(x); }
+    VP_DEVICE static float backward(float, float y, float dy, float) { return dy * (y * (1.f - y)); }
 };
 struct Relu {
     VP_DEVICE static float forward(float x, float) { return x > 0.f || x != x ? x : 0.f; }

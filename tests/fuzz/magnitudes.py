@@ -186,8 +186,9 @@ def _items(x: Any) -> list[Any]:
 
 
 FORMULAS: dict[str, Formula] = {
-    "tanh": _map(vpps.tanh, np.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x)),
-    "sigmoid": _map(vpps.sigmoid, logistic, lambda x: logistic(x) * logistic(-x)),
+    # Slopes are made of the rounded result, as PyTorch's are: beyond these bounds it has too few digits.
+    "tanh": _map(vpps.tanh, np.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x), low=-4, high=4),
+    "sigmoid": _map(vpps.sigmoid, logistic, lambda x: logistic(x) * logistic(-x), high=6),
     "relu": _map(vpps.relu, lambda x: np.maximum(x, 0), lambda x: x > 0),
     "exp": _map(vpps.exp, np.exp, np.exp, high=90),
     "log": _map(vpps.log, np.log, lambda x: 1 / x, low=0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import sys
 from pathlib import Path
@@ -51,7 +50,7 @@ class TestCommand:
         assert ziglang.is_zig(command.split()) is expected
 
     def test_is_none_where_the_package_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(ziglang, "package_folders", lambda: [])
         ziglang.installed.cache_clear()
         assert ziglang.installed() is None
         ziglang.installed.cache_clear()

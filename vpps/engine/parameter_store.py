@@ -432,7 +432,7 @@ class ParameterStore:
             if place.average:
                 averages[p.name] = distribution.fetch(pool, p, place.average)
         self._settle()
-        self.model.optimizer_state = OptimizerState(self.kind.name, moments, dict(self._counts))
+        self.model.optimizer_state = OptimizerState(self.kind.name, moments, dict(sorted(self._counts.items())))
         if self.ema is not None:
             current = {p.name: rows.copy() for p, rows in self._row_averaged.items() if p.trainable}
             self.model.averages = Averages(self.ema, self._averaged, averages, current)

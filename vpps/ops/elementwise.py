@@ -96,10 +96,6 @@ def logistic(x: Array) -> Array:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-def _logistic_slope(x: Array) -> Array:
-    return logistic(x) * logistic(-x)
-
-
 _GELU = 2 * np.sqrt(2 / np.pi)
 
 
@@ -120,16 +116,8 @@ def _silu_slope(x: Array, y: Array) -> Array:
     return slope
 
 
-unary("tanh", np.tanh, lambda x, y: 4 * _logistic_slope(2 * x), 10, "hyperbolic tangent", "a", gradient_flops=13)
-unary(
-    "sigmoid",
-    logistic,
-    lambda x, y: _logistic_slope(x),
-    10,
-    "logistic function 1 / (1 + exp(-x))",
-    "a",
-    gradient_flops=12,
-)
+unary("tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", "y", gradient_flops=3)
+unary("sigmoid", logistic, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", "y", gradient_flops=3)
 unary("relu", lambda x: np.maximum(x, 0), lambda x, y: (x > 0) * 1.0, 1, "max(x, 0); the slope at 0 is 0", "a")
 unary("exp", np.exp, lambda x, y: y, 8, "e to the power of x", "y", gradient_flops=1)
 unary("log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", "a", samples=_POSITIVE, gradient_flops=1)

@@ -97,7 +97,7 @@ def test_training_has_no_backward_of_dead_outputs(lazy: bool):
             assert [name for name in backward if name != "copy"] == ["gather_sum", "tanh.grad0", "matvec"]
             assert said_of_training in notes(handle, "step")
             assert values == expected["values"]
-            assert {n: g.tobytes() for n, g in gradients.items()} == expected["gradients"]
+            assert {n: g.tobytes() for n, g in gradients.items()} == {"U": expected["gradients"]["U"]}
         else:
             assert trained == {"U", "V", "W"}
             expected = {"values": values, "gradients": {n: g.tobytes() for n, g in gradients.items()}}

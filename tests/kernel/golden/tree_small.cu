@@ -332,51 +332,6 @@ struct End {
 #include "cuda/tails.cuh"
 
 // ---- programs of tails, made of cells (vpps/compiler/passes/fusion.py)
-struct Tail_195bd90b {
-    enum { VIEWS = 17, SUMS = 2 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.sum(0);
-        const float v1 = at.sum(1);
-        const float v2 = at.load(2);
-        const float v3 = at.load(3);
-        const float v4 = at.load(4);
-        const float v5 = at.load_listed(5);
-        const float v6 = at.load(6);
-        const float v7 = at.load_listed(7);
-        const float v8 = at.load(8);
-        const float v9 = at.load(9);
-        const float v10 = Tanh::forward(v3, 0.f);
-        const float v11 = Mul::backward0(0.f, v10, 0.f, v0, 0.f);
-        const float v12 = Sigmoid::backward(v2, 0.f, v11, 0.f);
-        at.store(10, v12);
-        const float v13 = Sigmoid::forward(v4, 0.f);
-        const float v14 = Sigmoid::forward(v2, 0.f);
-        const float v15 = Mul::backward1(v14, 0.f, 0.f, v0, 0.f);
-        const float v16 = Tanh::backward(v3, 0.f, v15, 0.f);
-        const float v17 = Add::forward(v1, v16, 0.f);
-        const float v18 = Mul::backward1(v13, 0.f, 0.f, v17, 0.f);
-        at.store(11, v18);
-        const float v19 = Mul::backward0(0.f, v5, 0.f, v17, 0.f);
-        const float v20 = Sigmoid::backward(v4, 0.f, v19, 0.f);
-        at.store(12, v20);
-        const float v21 = Sigmoid::forward(v6, 0.f);
-        const float v22 = Mul::backward1(v21, 0.f, 0.f, v17, 0.f);
-        at.store(13, v22);
-        const float v23 = Mul::backward0(0.f, v7, 0.f, v17, 0.f);
-        const float v24 = Sigmoid::backward(v6, 0.f, v23, 0.f);
-        at.store(14, v24);
-        const float v25 = Sigmoid::forward(v9, 0.f);
-        const float v26 = Mul::backward1(v25, 0.f, 0.f, v17, 0.f);
-        const float v27 = Tanh::backward(v8, 0.f, v26, 0.f);
-        at.store(15, v27);
-        const float v28 = Tanh::forward(v8, 0.f);
-        const float v29 = Mul::backward0(0.f, v28, 0.f, v17, 0.f);
-        const float v30 = Sigmoid::backward(v9, 0.f, v29, 0.f);
-        at.store(16, v30);
-    }
-};
-
 struct Tail_294fdd40 {
     enum { VIEWS = 9, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
@@ -405,7 +360,7 @@ struct Tail_294fdd40 {
     }
 };
 
-struct Tail_2f2744f3 {
+struct Tail_35de8e21 {
     enum { VIEWS = 9, SUMS = 2 };
     VP_DEVICE static void unit(const Unit& at)
     {
@@ -415,55 +370,113 @@ struct Tail_2f2744f3 {
         const float v3 = at.load(3);
         const float v4 = at.load(4);
         const float v5 = at.load(5);
-        const float v6 = Tanh::forward(v3, 0.f);
-        const float v7 = Mul::backward0(0.f, v6, 0.f, v0, 0.f);
-        const float v8 = Sigmoid::backward(v2, 0.f, v7, 0.f);
-        at.store(6, v8);
-        const float v9 = Sigmoid::forward(v5, 0.f);
-        const float v10 = Sigmoid::forward(v2, 0.f);
-        const float v11 = Mul::backward1(v10, 0.f, 0.f, v0, 0.f);
-        const float v12 = Tanh::backward(v3, 0.f, v11, 0.f);
-        const float v13 = Add::forward(v1, v12, 0.f);
-        const float v14 = Mul::backward1(v9, 0.f, 0.f, v13, 0.f);
-        const float v15 = Tanh::backward(v4, 0.f, v14, 0.f);
-        at.store(7, v15);
-        const float v16 = Tanh::forward(v4, 0.f);
-        const float v17 = Mul::backward0(0.f, v16, 0.f, v13, 0.f);
-        const float v18 = Sigmoid::backward(v5, 0.f, v17, 0.f);
-        at.store(8, v18);
+        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v7 = Sigmoid::backward(0.f, v2, v6, 0.f);
+        at.store(6, v7);
+        const float v8 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
+        const float v9 = Tanh::backward(0.f, v3, v8, 0.f);
+        const float v10 = Add::forward(v1, v9, 0.f);
+        const float v11 = Mul::backward1(v5, 0.f, 0.f, v10, 0.f);
+        const float v12 = Tanh::backward(0.f, v4, v11, 0.f);
+        at.store(7, v12);
+        const float v13 = Mul::backward0(0.f, v4, 0.f, v10, 0.f);
+        const float v14 = Sigmoid::backward(0.f, v5, v13, 0.f);
+        at.store(8, v14);
     }
 };
 
-struct Tail_c87a0963 {
-    enum { VIEWS = 14, SUMS = 0 };
+struct Tail_365c02d4 {
+    enum { VIEWS = 9, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.load(0);
+        const float v1 = at.load(1);
+        const float v2 = at.load(2);
+        const float v3 = Sigmoid::forward(v0, 0.f);
+        at.store(3, v3);
+        const float v4 = Tanh::forward(v1, 0.f);
+        at.store(4, v4);
+        const float v5 = Mul::forward(v3, v4, 0.f);
+        at.store(5, v5);
+        const float v6 = Sigmoid::forward(v2, 0.f);
+        at.store(6, v6);
+        const float v7 = Tanh::forward(v5, 0.f);
+        at.store(7, v7);
+        const float v8 = Mul::forward(v6, v7, 0.f);
+        at.store(8, v8);
+    }
+};
+
+struct Tail_84ad5c9d {
+    enum { VIEWS = 15, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.result(0);
         const float v1 = at.result(1);
         const float v2 = at.result(2);
-        const float v3 = at.load_listed(3);
-        const float v4 = at.result(4);
+        const float v3 = at.result(3);
+        const float v4 = at.load_listed(4);
         const float v5 = at.load_listed(5);
         const float v6 = at.result(6);
         const float v7 = Sigmoid::forward(v0, 0.f);
-        at.store(9, v0);
-        at.store(10, v1);
-        at.store(11, v2);
-        at.store(12, v4);
-        at.store(13, v6);
+        at.store(7, v7);
         const float v8 = Tanh::forward(v1, 0.f);
-        const float v9 = Mul::forward(v7, v8, 0.f);
-        const float v10 = Sigmoid::forward(v2, 0.f);
-        const float v11 = Mul::forward(v10, v3, 0.f);
-        const float v12 = Add::forward(v9, v11, 0.f);
-        const float v13 = Sigmoid::forward(v4, 0.f);
-        const float v14 = Mul::forward(v13, v5, 0.f);
-        const float v15 = Add::forward(v12, v14, 0.f);
-        at.store(7, v15);
+        at.store(8, v8);
+        const float v9 = Sigmoid::forward(v2, 0.f);
+        at.store(9, v9);
+        const float v10 = Sigmoid::forward(v3, 0.f);
+        at.store(10, v10);
+        const float v11 = Mul::forward(v7, v8, 0.f);
+        const float v12 = Mul::forward(v9, v4, 0.f);
+        const float v13 = Add::forward(v11, v12, 0.f);
+        const float v14 = Mul::forward(v10, v5, 0.f);
+        const float v15 = Add::forward(v13, v14, 0.f);
+        at.store(11, v15);
         const float v16 = Sigmoid::forward(v6, 0.f);
+        at.store(12, v16);
         const float v17 = Tanh::forward(v15, 0.f);
+        at.store(13, v17);
         const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(8, v18);
+        at.store(14, v18);
+    }
+};
+
+struct Tail_9d43a51b {
+    enum { VIEWS = 17, SUMS = 2 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.sum(0);
+        const float v1 = at.sum(1);
+        const float v2 = at.load(2);
+        const float v3 = at.load(3);
+        const float v4 = at.load(4);
+        const float v5 = at.load_listed(5);
+        const float v6 = at.load(6);
+        const float v7 = at.load_listed(7);
+        const float v8 = at.load(8);
+        const float v9 = at.load(9);
+        const float v10 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v11 = Sigmoid::backward(0.f, v2, v10, 0.f);
+        at.store(10, v11);
+        const float v12 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
+        const float v13 = Tanh::backward(0.f, v3, v12, 0.f);
+        const float v14 = Add::forward(v1, v13, 0.f);
+        const float v15 = Mul::backward1(v4, 0.f, 0.f, v14, 0.f);
+        at.store(11, v15);
+        const float v16 = Mul::backward0(0.f, v5, 0.f, v14, 0.f);
+        const float v17 = Sigmoid::backward(0.f, v4, v16, 0.f);
+        at.store(12, v17);
+        const float v18 = Mul::backward1(v6, 0.f, 0.f, v14, 0.f);
+        at.store(13, v18);
+        const float v19 = Mul::backward0(0.f, v7, 0.f, v14, 0.f);
+        const float v20 = Sigmoid::backward(0.f, v6, v19, 0.f);
+        at.store(14, v20);
+        const float v21 = Mul::backward1(v9, 0.f, 0.f, v14, 0.f);
+        const float v22 = Tanh::backward(0.f, v8, v21, 0.f);
+        at.store(15, v22);
+        const float v23 = Mul::backward0(0.f, v8, 0.f, v14, 0.f);
+        const float v24 = Sigmoid::backward(0.f, v9, v23, 0.f);
+        at.store(16, v24);
     }
 };
 
@@ -489,8 +502,9 @@ struct Tail_d99a5a66 {
 VP_DEVICE void compute_alone(Word number, const Unit& at)
 {
     switch (number) {
-    case 0x195bd90bu: return Tail_195bd90b::unit(at);
-    case 0x2f2744f3u: return Tail_2f2744f3::unit(at);
+    case 0x35de8e21u: return Tail_35de8e21::unit(at);
+    case 0x365c02d4u: return Tail_365c02d4::unit(at);
+    case 0x9d43a51bu: return Tail_9d43a51b::unit(at);
     case 0xd99a5a66u: return Tail_d99a5a66::unit(at);
     default: return stop(at.vp, at.vp.position, UNKNOWN_INSTRUCTION);
     }
@@ -499,7 +513,7 @@ VP_DEVICE void compute_chained(Word number, const Unit& at)
 {
     switch (number) {
     case 0x294fdd40u: return Tail_294fdd40::unit(at);
-    case 0xc87a0963u: return Tail_c87a0963::unit(at);
+    case 0x84ad5c9du: return Tail_84ad5c9d::unit(at);
     default: return stop(at.vp, at.vp.position, UNKNOWN_INSTRUCTION);
     }
 }

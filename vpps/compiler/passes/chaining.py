@@ -2,8 +2,7 @@
 
 A product from slots adds up its sums in the shared memory of the block that owns the units, and the tail reads the same
 units. So the product leaves them there and the block goes on with the tail at once: nothing is stored in memory and
-read again, and nothing is dispatched in between. The slab of the result goes, unless backward reads it: then the tail
-stores what it has taken. Backward has no chains: between a tail
+read again, nothing is dispatched in between, and the slab of the result goes. Backward has no chains: between a tail
 and the transposed product of its gradients lies the level's barrier, as every block needs the gates of all others.
 """
 
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 from vpps.compiler.instr import Instr, TailView, View
 from vpps.kernel.chip import SUM_FLOATS
 from vpps.placement.onchip.holding import TILES
-from vpps.script.instructions import Role
 from vpps.script.slices import most_units
 from vpps.script.tails import Load, ViewUse
 
@@ -37,14 +35,11 @@ def chain(cell: LoweredCell, n_vps: int) -> None:
             product, tail = instrs[i], instrs[j]
             if not _fits(product, n_vps) or not _takes(product, tail):
                 continue
-            if _is_read_in_forward(cell, product, tail):
-                continue
-            later = _read_later(cell, product, tail)
-            if later is None:
+            if _is_read_elsewhere(cell, product, tail):
                 continue
             nowhere = View(*_NOWHERE, product.width, product.domain)
             instrs[i] = replace(product, chained=True, operands={**product.operands, "dst": nowhere})
-            instrs[j] = _taking(product, tail, later)
+            instrs[j] = _taking(product, tail)
 
 
 def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
@@ -82,42 +77,21 @@ def _part_of(product: Instr, view: View, width: int) -> int | None:
     return part if not rest and view.width == width and 0 <= part < product.parts else None
 
 
-def _is_read_in_forward(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
-    """Whether anything of forward but the two touches the slab of the product's result, or it must outlast backward."""
+def _is_read_elsewhere(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
+    """Whether anything but the two touches the slab of the product's result."""
     slab = product.operands["dst"].slab
-    others = [i for i in cell.forward if i is not product and i is not tail]
+    others = [i for i in (*cell.forward, *cell.backward) if i is not product and i is not tail]
     touched = [view for i in others for _, view in i.views()]
     touched += [view for use, view in tail.operands["views"] if use is ViewUse.WRITE]
     touched += [view for _, view in product.views() if view is not product.operands["dst"]]
     return any(view.slab == slab for view in (*touched, *tail.gathers, *cell.read_at_the_end()))
 
 
-def _read_later(cell: LoweredCell, product: Instr, tail: Instr) -> set[int] | None:
-    """Parts of the product's result that backward reads; None if it reads what the tail has not."""
-    slab, found = product.operands["dst"].slab, set[int]()
-    taken = {_part_of(product, view, tail.width) for _, view in tail.operands["views"] if _is_of(view, slab)}
-    for instr in cell.backward:
-        for role, view in instr.views():
-            if instr is product or instr is tail or view.slab != slab:
-                continue
-            first, rest = divmod(view.offset - product.operands["dst"].offset, tail.width)
-            read = set(range(first, first + -(-(rest + view.width) // tail.width)))
-            if role is not Role.READ or not read <= taken:
-                return None
-            found |= read
-    return found
-
-
-def _is_of(what: object, slab: int) -> bool:
-    return isinstance(what, View) and what.slab == slab
-
-
-def _taking(product: Instr, tail: Instr, later: set[int]) -> Instr:
-    """The tail that reads the product's result where that was left, and stores the parts that are read later."""
+def _taking(product: Instr, tail: Instr) -> Instr:
+    """The tail that reads the product's result where that was left."""
     assert tail.tail is not None
     slab = product.operands["dst"].slab
     views: list[TailView] = []
-    kept: list[tuple[TailView, int]] = []
     loads = list(tail.tail.loads)
     for k, (use, what) in enumerate(tail.operands["views"]):
         if use is ViewUse.READ and what.slab == slab:
@@ -125,11 +99,8 @@ def _taking(product: Instr, tail: Instr, later: set[int]) -> Instr:
             assert part is not None
             views.append((ViewUse.RESULT, part))
             loads[k - tail.tail.sums] = Load.RESULT
-            if part in later:
-                kept.append(((ViewUse.WRITE, what), k))
         else:
             views.append((use, what))
-    stores = (*tail.tail.stores, *(value for _, value in kept))
-    program = replace(tail.tail, loads=tuple(loads), stores=stores)
+    program = replace(tail.tail, loads=tuple(loads))
     values = {**tail.values, "number": program.number}
-    return replace(tail, operands={"views": views + [view for view, _ in kept]}, values=values, tail=program)
+    return replace(tail, operands={"views": views}, values=values, tail=program)

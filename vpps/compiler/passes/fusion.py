@@ -104,7 +104,7 @@ def fuse(cell: LoweredCell, recompute: bool) -> None:
     forward, backward = _runs(cell.forward), _runs(cell.backward)
     live = _Live(cell.read_at_the_end())
     # From the end, so that it is known what will be read of everything that is written.
-    cell.backward = _emit(backward, live, _recipes(cell, forward, backward, recompute))
+    cell.backward = _emit(backward, live, _recipes(cell, forward, backward) if recompute else {})
     cell.forward = _emit(forward, live, {})
     drop_unused_slabs(cell)
 
@@ -250,13 +250,8 @@ def _is_worth_a_tail(run: Sequence[Piece]) -> bool:
 # ---- recomputation
 
 
-def _recipes(
-    cell: LoweredCell, forward: Sequence[list[Piece]], backward: Sequence[list[Piece]], recompute: bool
-) -> dict[View, Piece]:
-    """The pieces of forward whose results tails of backward compute again; without `recompute` from what they read.
-
-    Such is a gate's value, of whose argument its slope is made: storing both would take twice the memory.
-    """
+def _recipes(cell: LoweredCell, forward: Sequence[list[Piece]], backward: Sequence[list[Piece]]) -> dict[View, Piece]:
+    """The pieces of forward whose results tails of backward compute again."""
     made_by = {p.instr.operands["dst"]: p for run in forward for p in run if _is_recipe(p)}
     tails = [p for run in backward if _is_worth_a_tail(run) for p in run]
     others = [p.instr for run in backward if not _is_worth_a_tail(run) for p in run]
@@ -279,11 +274,7 @@ def _recipes(
         note(piece, read)
     for view, piece in made_by.items():
         note(piece, made_of.get(view.slab, set()))
-    if recompute:
-        again = recomputed([s.width for s in cell.slabs], made_of, read, kept)
-    else:
-        there = kept | (read - made_of.keys())
-        again = {slab for slab in read if made_of.get(slab) and made_of[slab] <= there} - kept
+    again = recomputed([s.width for s in cell.slabs], made_of, read, kept)
     return {view: piece for view, piece in made_by.items() if view.slab in again}
 
 
