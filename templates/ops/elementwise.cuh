@@ -58,17 +58,6 @@ struct Elu {
     // Not y + value: the closer y is to -value the fewer digits that has.
     VP_DEVICE static float backward(float x, float, float dy, float value) { return x > 0.f ? dy : dy * (value * exp_(x)); }
 };
-// The same with the constant as an operand.
-struct LeakyReluBy {
-    VP_DEVICE static float forward(float x, float slope, float) { return LeakyRelu::forward(x, slope); }
-    VP_DEVICE static float backward0(float x, float slope, float y, float dy, float) { return LeakyRelu::backward(x, y, dy, slope); }
-    VP_DEVICE static float backward1(float x, float, float, float dy, float) { return x > 0.f ? 0.f : dy * x; }
-};
-struct EluBy {
-    VP_DEVICE static float forward(float x, float alpha, float) { return Elu::forward(x, alpha); }
-    VP_DEVICE static float backward0(float x, float alpha, float y, float dy, float) { return Elu::backward(x, y, dy, alpha); }
-    VP_DEVICE static float backward1(float x, float, float, float dy, float) { return x > 0.f ? 0.f : dy * expm1_(x); }
-};
 struct Sqrt {
     VP_DEVICE static float forward(float x, float) { return sqrt_(x); }
     VP_DEVICE static float backward(float, float y, float dy, float) { return dy * (0.5f / y); }

@@ -15,7 +15,7 @@ from vpps.graph import graph as module
 pytestmark = pytest.mark.cpu
 X = np.array([-np.inf, -2.5, -1.0, -1e-40, -0.0, 0.0, 1e-40, 0.3, 1.0, 2.5, np.inf, np.nan], np.float32)
 FINITE = X[1:-2]
-WITH_GRADIENT = ("low", "high", "leaky_relu", "elu")
+WITH_GRADIENT = ("low", "high")
 CONSTANTS = (0.0, -0.0, 0.3, -2.5, 1e-45, 1e39, -np.inf)
 OPS: dict[str, Callable[[Any, float], Any]] = {
     "low": lambda x, c: vpps.clamp(x, low=c),
@@ -28,8 +28,6 @@ OPS: dict[str, Callable[[Any, float], Any]] = {
     "chosen": lambda x, c: vpps.where(x > 0, c, x),
     "otherwise": lambda x, c: vpps.where(x > 0, x, c),
     "over": lambda x, c: c / x,
-    "leaky_relu": lambda x, c: vpps.leaky_relu(x, c),
-    "elu": lambda x, c: vpps.elu(x, c),
 }
 
 

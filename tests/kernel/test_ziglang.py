@@ -50,7 +50,7 @@ class TestCommand:
         assert ziglang.is_zig(command.split()) is expected
 
     def test_is_none_where_the_package_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ziglang, "package_folders", lambda: [])
+        monkeypatch.setattr(ziglang, "package_folders", list)
         ziglang.installed.cache_clear()
         assert ziglang.installed() is None
         ziglang.installed.cache_clear()

@@ -42,8 +42,7 @@ _DRAWN = 100  # vertices that a notebook shows of a graph
 _VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
-# Ops with a Python constant: the op that gives the same bits with the constant as an operand, and whether that comes
-# first.
+# Ops with a Python constant: the op that gives the same bits with the constant as an operand, and whether it comes first.
 CONSTANT_OPS = {
     "scale": ("mul", False),
     "shift": ("add", False),
@@ -57,8 +56,6 @@ CONSTANT_OPS = {
     "equals": ("equal", False),
     "given": ("keep", False),
     "unless": ("drop", False),
-    "leaky_relu": ("leaky_relu_by", False),
-    "elu": ("elu_by", False),
 }
 _NUMBERED = ("scale", "shift")  # their constants count among the vertices that masks of dropout follow
 

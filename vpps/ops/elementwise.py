@@ -170,26 +170,6 @@ unary(
     value=1.3,
 )
 
-binary(
-    "leaky_relu_by",
-    lambda x, c: np.where(x > 0, x, c * x),
-    lambda x, c, dy: (dy * np.where(x > 0, 1.0, c), np.where(x > 0, 0.0, dy * x)),
-    "a where positive, else a times b",
-    ("ab", "a"),
-    signature="",
-)
-binary(
-    "elu_by",
-    lambda x, c: np.where(x > 0, x, c * np.expm1(np.minimum(x, 0))),
-    lambda x, c, dy: (
-        dy * np.where(x > 0, 1.0, c * np.exp(np.minimum(x, 0))),
-        np.where(x > 0, 0.0, dy * np.expm1(np.minimum(x, 0))),
-    ),
-    "a where positive, else b (exp(a) - 1)",
-    ("ab", "a"),
-    signature="",
-)
-
 unary("sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", "y", samples=_POSITIVE, gradient_flops=2)
 unary(
     "over",

@@ -562,11 +562,11 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 51: matvec(vp, Matvec::decode(vp, ip)); break;
         case 56: column_sum(vp, ColumnSum::decode(vp, ip)); break;
         case 58: watch(vp, Watch::decode(vp, ip)); break;
-        case 161: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 162: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 186: tail(vp, Tail::decode(vp, ip)); break;
-        case 193: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 194: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 155: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 156: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 180: tail(vp, Tail::decode(vp, ip)); break;
+        case 187: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 188: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
         default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
         position = vp.position;
