@@ -152,20 +152,25 @@ struct LogSoftmax {
     }
 };
 struct CrossEntropy {
-    // From x - x[label], so that the loss of a confident right answer keeps its digits.
+    // The softmax less 1 at the label is -(sum of the others) / (sum of all): neither difference nor sum with 1 costs digits.
+    VP_DEVICE static Exponentials others(const Row& r)
+    {
+        const float *x = r.x[0], top = reduce_max(r.width, [&](int u) { return x[u]; });
+        const int label = r.label;
+        return {top, reduce_sum(r.width, [&](int u) { return u == label ? 0.f : exp_(x[u] - top); })};
+    }
     VP_DEVICE static void forward(const Row& r)
     {
-        const Exponentials e = Exponentials::of(r.x[0], r.width);
-        r.give((e.top - r.x[0][r.label]) + e.log_sum());
+        const Exponentials e = others(r);
+        const float below = r.x[0][r.label] - e.top;
+        r.give(log1p_(e.rest + (exp_(below) - 1.f)) - below);
     }
-    // The softmax, less 1 at the label: not exp((x - x[label]) - y), as y has lost what is small beside a large difference.
     VP_DEVICE static void backward(const Row& r)
     {
-        const Exponentials e = Exponentials::of(r.x[0], r.width);
-        const float *x = r.x[0], mine = x[r.label], dy = r.x[2][0], scale = e.scale();
-        const float less_one = mine == e.top ? -e.rest * scale : exp_(mine - e.top) * scale - 1.f;
+        const Exponentials e = others(r);
+        const float *x = r.x[0], dy = r.x[2][0], scale = 1.f / (e.rest + exp_(x[r.label] - e.top)), top = e.top, rest = e.rest;
         const int label = r.label;
-        r.fill([=](int u) VP_INLINE { return dy * (u == label ? less_one : exp_(x[u] - e.top) * scale); });
+        r.fill([=](int u) VP_INLINE { return dy * ((u == label ? -rest : exp_(x[u] - top)) * scale); });
     }
 };
 struct Cosine {

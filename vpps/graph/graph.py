@@ -42,7 +42,7 @@ _DRAWN = 100  # vertices that a notebook shows of a graph
 _VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
-# Ops with a Python constant: the op that gives the same bits with the constant as an operand, and whether it comes first.
+# Ops with a Python constant: the op that gives the same bits with it as an operand, and whether it is the first one.
 CONSTANT_OPS = {
     "scale": ("mul", False),
     "shift": ("add", False),
