@@ -147,3 +147,8 @@ def start_logging() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
     handler.addFilter(lambda record: not logging.getLogger().handlers)
     logger.addHandler(handler)
+
+
+def search_path() -> str:
+    """The folders in which the system looks for programs."""
+    return os.environ.get("PATH", os.defpath)

@@ -32,7 +32,7 @@ def which(name: str) -> str | None:
     """The program of a name, in the folders of PATH that are named in full; of a path the same, absolute."""
     if os.path.dirname(name):
         return shutil.which(os.path.abspath(name))
-    return shutil.which(name, path=absolute_path(os.environ.get("PATH", os.defpath)))
+    return shutil.which(name, path=absolute_path(search_path()))
 
 
 def absolute_path(path: str) -> str:
