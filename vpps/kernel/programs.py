@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vpps.config import search_path
+
 
 def package_folders() -> list[str]:
     """Folders of sys.path where packages are installed: site-packages, those that PYTHONPATH names in full, and that of
