@@ -137,6 +137,8 @@ class Compilers:
         try:
             waiting: dict[Future[T], int] = {self._pool.submit(task): k for k, task in enumerate(tasks)}
         except RuntimeError as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # submit() waits, and Ctrl-C breaks that wait
+                raise error.__context__ from None
             raise CompileError(no_more("a thread that compiles", error)) from None
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)

@@ -309,6 +309,8 @@ class Background:
                     thread.start()
                 except RuntimeError as error:  # the system starts no more: training goes on as it is
                     self._answers[repr(self._asked.pop())] = str(error)
+                    if isinstance(error.__context__, KeyboardInterrupt):  # start() waits, and Ctrl-C breaks that wait
+                        raise error.__context__ from None
                 else:
                     self._thread = thread
 

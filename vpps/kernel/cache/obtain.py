@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import hashlib
 import logging
@@ -191,14 +192,20 @@ def _moved(entry: Entry) -> Entry:
 @contextmanager
 def _told(text: str, after: float) -> Iterator[None]:
     """Gives a notice if the block takes longer than so many seconds, in this process or waiting for another one."""
-    timer = threading.Timer(after, notice, (text,))
-    timer.daemon = True
+    ends = threading.Lock()
+    ends.acquire()
+
+    def wait() -> None:
+        if not ends.acquire(timeout=after):
+            notice(text)
+
     try:
+        # Not threading.Thread: its start() waits for the thread, and Ctrl-C in that wait comes out as a RuntimeError.
         with suppress(RuntimeError):  # the system gives no more threads
-            timer.start()
+            _thread.start_new_thread(wait, ())
         yield
     finally:
-        timer.cancel()
+        ends.release()
 
 
 def _make(request: BinaryRequest) -> Entry:
