@@ -79,7 +79,7 @@ VP_DEVICE float log_(float x)
     const int exponent = (int)shifted >> 23;
     const float f = as_float(bits - ((Word)exponent << 23)) - 1.f;
     const float k = (float)(denormal ? exponent - 23 : exponent);
-    const float s = f / (2.f + f);
+    const float s = f * reciprocal_(2.f + f);
     const float z = s * s;
     float series = 0.222222222f;
     series = fma_(series, z, 0.285714286f);
@@ -152,9 +152,11 @@ VP_DEVICE float cos_(float x)
 // e^x - 1 without cancellation near 0: e^x - 1 = tanh(x / 2) (e^x + 1).
 VP_DEVICE float expm1_(float x) { return x < -20.f ? -1.f : x > 88.f ? exp_(x) : tanh_(0.5f * x) * (exp_(x) + 1.f); }
 
-// log(1 + x) without cancellation near 0 (Kahan): the rounding of 1 + x cancels in the quotient.
+// log(1 + x) of an x >= 0, without cancellation near 0: the rounding error of u = 1 + x, over u, is added to log(u). There
+// 2 - u is near 1 / u; from 2 on the error is too small to count.
 VP_DEVICE float log1p_(float x)
 {
     const float u = 1.f + x;
-    return u == 1.f ? x : log_(u) * (x / (u - 1.f));
+    const float rounded = log_(u);
+    return u < 2.f ? fma_(x - (u - 1.f), 2.f - u, rounded) : rounded;
 }

@@ -141,7 +141,7 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
     return sum16(part);
 }
 
-template <class F> VP_DEVICE float reduce_max(int n, F f)
+template <bool NANS = true, class F> VP_DEVICE float reduce_max(int n, F f)
 {
     const auto larger = [](float v, float top) VP_INLINE { return v > top || v != v ? v : top; };  // a NaN stays
     float top = f(0), tops[32];

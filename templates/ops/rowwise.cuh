@@ -72,7 +72,7 @@ struct Exponentials {
         const float rest = reduce_sum(n, [&](int u) { return u == best ? 0.f : exp_(x[u] - top); });
         return {top, rest + (top - top)};  // NaN if the largest is infinite
     }
-    VP_DEVICE float scale() const { return 1.f / (1.f + rest); }
+    VP_DEVICE float scale() const { return reciprocal_(1.f + rest); }
     VP_DEVICE float log_sum() const { return log1p_(rest); }
 };
 
@@ -168,7 +168,7 @@ struct CrossEntropy {
     VP_DEVICE static void backward(const Row& r)
     {
         const Exponentials e = others(r);
-        const float *x = r.x[0], dy = r.x[2][0], scale = 1.f / (e.rest + exp_(x[r.label] - e.top)), top = e.top, rest = e.rest;
+        const float *x = r.x[0], dy = r.x[2][0], scale = reciprocal_(e.rest + exp_(x[r.label] - e.top)), top = e.top, rest = e.rest;
         const int label = r.label;
         r.fill([=](int u) VP_INLINE { return dy * ((u == label ? -rest : exp_(x[u] - top)) * scale); });
     }
@@ -224,7 +224,7 @@ struct LogSumExp {
     }
 };
 struct Max {
-    VP_DEVICE static void forward(const Row& r) { r.give(reduce_max(r.width, [&](int u) { return r.x[0][u]; })); }
+    VP_DEVICE static void forward(const Row& r) { r.give(reduce_max<true>(r.width, [&](int u) { return r.x[0][u]; })); }
     VP_DEVICE static void backward(const Row& r)
     {
         const int best = ArgMax::position(r.x[0], r.width);
