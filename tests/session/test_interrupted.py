@@ -101,12 +101,12 @@ def test_a_handler_sees_the_last_whole_step(target: str, how: str, tmp_path: Pat
         assert t.model.numpy()["W"].tobytes() == vpps.Model.load(file).numpy()["W"].tobytes()
 
     for k in range(6):
-        at_points(t.step, handler, (137 if target == "cpu" else 271) + k)
+        at_points(t.step, handler, (397 if target == "cpu" else 797) + k)
     t.handle.sync_get_latest_loss()
     assert state(t.model, file) == states[-1]
     assert t.handle.skipped == 1
     t.handle.close()
-    assert seen > 12
+    assert seen > 6
 
 
 def test_a_handler_may_read_what_save_is_writing(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_one_trains_one_evaluates_one_saves(target: str, tmp_path: Path) -> None
         with vpps.Handle(model, vpps.SGD(lr=1.0), target=target, vps=1) as h:
             for thread in threads:
                 thread.start()
-            for _ in range(100 if target == "cpu" else 20):
+            for _ in range(100 if target == "cpu" else 6):
                 g, found = graph()
                 h.fb(g, vpps.sum(found))
             stop.set()
@@ -286,9 +286,8 @@ inside.wait(60)
 @WHERE
 @pytest.mark.parametrize("what", ["fb", "forward", "collected"])
 def test_a_program_ends_while_a_daemon_thread_works(target: str, what: str) -> None:
-    for _ in range(3):
-        ended = subprocess.run([sys.executable, "-c", EXITING, target, what], capture_output=True, timeout=120)
-        assert ended.returncode == 0, ended.stderr
+    ended = subprocess.run([sys.executable, "-c", EXITING, target, what], capture_output=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_child_that_was_forked_within_a_step_is_refused_its_weights() -> None:
