@@ -99,7 +99,9 @@ def assert_agrees_with_reference(
             kept = [handle.value(e) for e in values]
             # Inference uses the memory of values that nothing reads any more again.
             for e, value, again in zip(values, kept, handle.forward(graph, values) if not train else kept, strict=True):
-                assert value.tobytes() == again.tobytes(), f"{e!r} differs in inference with {vps} VPs"
+                assert value.tobytes() == again.tobytes(), (
+                    f"{e!r} differs in inference with {vps} VPs, schedule {schedule}: {value}, {again}"
+                )
             for shape in {e.shape for e in values}:  # a tensor is what a batch of vertices computes
                 batch = [i for i, e in enumerate(values) if e.shape == shape]
                 value = np.stack([kept[i] for i in batch])

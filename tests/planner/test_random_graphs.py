@@ -37,9 +37,13 @@ def check(number: int, onchip: ChipOptions | None = None, precision: str = "floa
         reference.backward(loss)
         if not is_away_from_ties(reference):
             return
-    assert_agrees_with_reference(
-        model, graph, loss, used, policy=policy, layout=layout, onchip=onchip, precision=precision
-    )
+    try:
+        assert_agrees_with_reference(
+            model, graph, loss, used, policy=policy, layout=layout, onchip=onchip, precision=precision
+        )
+    except AssertionError as error:
+        error.add_note(f"random graph {number}, policy {policy}, layout {layout}")
+        raise
 
 
 @pytest.fixture(autouse=True)
