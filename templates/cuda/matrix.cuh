@@ -42,12 +42,13 @@ VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int
     VP_TIMELINE(count_floats(vp, (size_t)(u1 - u0) * (r1 - r0) * i.columns);)
     for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
         const float* w = vp.pool + i.weights + (size_t)u * i.columns;
-        float sum = i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : u];
+        float sum = 0.f;
         VP_ROLLED for (int s = 0; s < i.x.count; s++) {
             int width;
             const float* from = segment(vp, i.x, s, &width).row(r);
             VP_TWICE for (int c = 0; c < width; c++) sum = fma_(rounded(*w++), rounded(from[c]), sum);
         }
+        sum += i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : u];  // as an addition of its own would
         float* y = i.dst.row(r) + u;
         *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
     });

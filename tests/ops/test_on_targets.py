@@ -170,6 +170,24 @@ def test_product_with_a_matrix(shape: tuple[int, int], n: int) -> None:
     assert_agrees_with_reference(model, graph, loss, results[:3])
 
 
+@pytest.mark.parametrize("columns", [1, 3, 15, 16, 40])
+def test_sum_with_a_product_has_the_same_bits_if_something_else_reads_the_product(columns: int) -> None:
+    model, table = operands(-1.2, columns, 8)
+    W = model.parameter("W", (5, columns))
+    b = model.lookup("b", (8, 5), init="normal")
+
+    @vpps.cell
+    def layer(x: vpps.Expression, b: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+        y = W @ x
+        return vpps.tanh(b) + y, vpps.square(y)
+
+    graph = vpps.Graph()
+    calls = [layer(graph.lookup(table, i), graph.lookup(b, i)) for i in range(8)]
+    with vpps.Handle(model, train=False, vps=2) as handle:
+        sums = handle.forward(graph, [y for y, _ in calls])
+        assert [y.tobytes() for y in sums] == [y.tobytes() for y in handle.forward(graph, sum(calls, ()))[::2]]
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (40, 33), (70, 200)])
 @pytest.mark.parametrize("n", [1, 4, 70])
 def test_product_with_the_transpose_of_a_matrix(shape: tuple[int, int], n: int) -> None:
