@@ -175,7 +175,7 @@ def test_the_folder_is_synced_after_the_renaming(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
 class TestLinksOfOthers:
-    """What stands in a folder that others may write to, before something is written there."""
+    """Links and files that another user left in a shared folder."""
 
     @pytest.fixture
     def shared(self, tmp_path: Path) -> Path:
@@ -210,7 +210,7 @@ class TestLinksOfOthers:
         assert (shared.parent / "mine").read_text() == "mine"
 
     def test_are_followed_where_only_their_owner_can_write(self, shared: Path) -> None:
-        """As a system has them: /home of an administrator."""
+        """A system has such links: an administrator moves /home."""
         (shared / "link").symlink_to("../mine")
         os.lchown(shared / "link", 1234, 1234)
         os.chown(shared, 1234, 1234)

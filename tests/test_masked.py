@@ -24,7 +24,7 @@ def masked(array: Any) -> Any:
 
 
 class Given:
-    """What the places below need."""
+    """Arguments of the calls below."""
 
     def __init__(self) -> None:
         self.model = vpps.Model(seed=1)

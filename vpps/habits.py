@@ -10,7 +10,7 @@ PHRASES = {
     "{rounds}": "the handle says what products round: vpps.Handle(model, precision='bf16')",
     "{parameters}": "parameters are the model's: for p in model, each with p.name, p.shape and p.numpy()",
 }
-"""What several hints say."""
+"""Sentences that several hints share."""
 
 # Below classes or a package, names and the hint for them; {name} in it is the name that was tried.
 NAMES = """

@@ -70,7 +70,7 @@ class Turn:
         self.lock, self.call, self._pid = threading.RLock(), None, os.getpid()
 
     def is_interrupted(self, frame: FrameType | None) -> bool:
-        """Whether user code stands between a frame and the call that runs."""
+        """True if user code stands between a frame and the call that runs."""
         assert self.call is not None
         outside = False
         while frame is not None:
@@ -126,7 +126,7 @@ def serialised(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
 
 
 def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """As `serialised`, but a signal handler or callback sees the last whole step.
+    """Like `serialised`, but a signal handler or callback sees the last whole step.
 
     Raises:
         HandleError: the call that runs changes weights by other means than a step.

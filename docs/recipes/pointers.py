@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 @vpps.cell
 def cross_entropy(scores: list[vpps.Expression], right: vpps.Expression) -> vpps.Expression:
-    """Of a list of scores, of which the right one is given as well."""
+    """The loss of a list of scores; `right` is the score of the right answer."""
     total: vpps.Expression = vpps.logsumexp(scores)
     return total - right
 
@@ -41,7 +41,7 @@ class Pointer:
         return vpps.dot(self.v, vpps.tanh(self.W @ element + self.U @ step))
 
     def scores(self, graph: vpps.Graph, numbers: NDArray[np.float64], order: Ints) -> tuple[vpps.Rows, Ints]:
-        """Of every step of every example with each of its numbers; where those of a step begin.
+        """Scores of each step of each example for all of its numbers, and the row at which each step's scores begin.
 
         Args:
             numbers: (examples, length).

@@ -136,7 +136,7 @@ struct ListLogSoftmax {
             VP_SIMD for (int u = 0; u < s.width; u++) y[u] = (x[u] - top[u]) - total[u];
         }
     }
-    // As of rows (rowwise.cuh).
+    // The same formula as LogSoftmax::backward (rowwise.cuh).
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
         if (s.from == s.to) return;

@@ -30,7 +30,7 @@ struct Row {
         else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
     }
     template <class F> VP_DEVICE float sum(F f) const { return reduce_sum(width, f); }
-    // The mean of f over units, from f(unit, a power of two to multiply by): the sum may be infinite where the mean is not.
+    // The mean of f over units, from f(unit, a power of two to multiply by): the sum may overflow though the mean does not.
     template <class F> VP_DEVICE float mean(F f) const
     {
         const float n = (float)width, down = 0.5f * power_over(n);
@@ -61,8 +61,8 @@ template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row3& i) { each_ro
 template <auto F> VP_ROUTINE void rowwise(const Vp& vp, const Row4& i) { each_row<F>(vp, i, {i.a, i.b, i.c, i.d}); }
 
 // ---- device code of the row-wise ops. In backward, x holds the operands, then the result y, then its gradient dy.
-// The largest logit, and the sum of exp(x - largest) over the others: never a rounded log-sum-exp, nor a sum with 1, which
-// would cost digits when something is subtracted.
+// The largest logit, and the sum of exp(x - largest) over the others. A rounded log-sum-exp, or a sum with 1, would lose
+// digits when something is subtracted from it.
 struct Exponentials {
     float top, rest;
     VP_DEVICE static Exponentials of(const float* x, int n)
@@ -125,7 +125,7 @@ struct Softmax {
         const float scale = e.scale();
         r.fill([=](int u) VP_INLINE { return exp_(r.x[0][u] - e.top) * scale; });
     }
-    // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
+    // y (dy - sum of y dy). The dy of the largest y is subtracted from all dy first: if one y is nearly 1, the others count.
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2], top = dy[ArgMax::position(y, r.width)];
@@ -134,7 +134,7 @@ struct Softmax {
     }
 };
 struct LogSoftmax {
-    // dy - e^y (dy + others): of the largest y, the only one that may be near 0, where that cancels.
+    // dy - e^y (dy + others) for the largest y, the only one that can be near 0, where this form cancels.
     VP_DEVICE static float best_gradient(float y, float dy, float others) { return -expm1_(y) * dy - exp_(y) * others; }
     VP_DEVICE static void forward(const Row& r)
     {
@@ -152,7 +152,7 @@ struct LogSoftmax {
     }
 };
 struct CrossEntropy {
-    // The softmax less 1 at the label is -(sum of the others) / (sum of all): neither difference nor sum with 1 costs digits.
+    // At the label, softmax - 1 is -(sum of the others) / (sum of all), which loses no digits to a difference or a sum with 1.
     VP_DEVICE static Exponentials others(const Row& r)
     {
         const float *x = r.x[0], top = reduce_max(r.width, [&](int u) { return x[u]; });
@@ -183,7 +183,7 @@ struct Cosine {
             return {power, sqrt_(reduce_sum(n, [&](int u) { return (x[u] * power) * (x[u] * power); }))};
         }
     };
-    // Whether the product of the norms is above the least; else the denominator is a constant.
+    // True if the product of the norms is above the least one; otherwise the denominator is a constant.
     VP_DEVICE static bool is_free(const Side& a, const Side& b) { return a.norm / a.power * (b.norm / b.power) > 1e-8f; }
     VP_DEVICE static void forward(const Row& r)
     {
@@ -201,7 +201,7 @@ struct Cosine {
         const float inverse = free ? 1.f / (m.norm * m.norm) : 0.f, along = r.x[2][0] * inverse;
         const auto unit = [=](int u) VP_INLINE { return mine[u] * m.power; };
         const auto beside = [=](int u) VP_INLINE { return scale * (other[u] * other_power) - along * unit(u); };
-        // Twice: where the vectors are nearly parallel, the rounding of what is along would hide the rest.
+        // Subtracted twice: if the vectors are nearly parallel, the rounding error of the parallel component would hide the rest.
         const float more = free ? r.sum([&](int u) { return beside(u) * unit(u); }) * inverse : 0.f;
         r.fill([=](int u) VP_INLINE { return dy * (beside(u) - more * unit(u)) * power; });
     }
@@ -294,7 +294,7 @@ struct KlDivergence {
     }
 };
 struct LayerNorm {
-    // The mean is rounded; what it is off by is subtracted, too: of equal elements nothing is left that 1 / sqrt(eps) magnifies.
+    // The mean is rounded, so its error is subtracted too: equal elements leave nothing that 1 / sqrt(eps) would magnify.
     // A quarter of each element, whose differences are finite, times a power of two, so that no square is infinite or 0.
     struct Moments {
         float mean, rest, top, power, eps, variance;
@@ -320,8 +320,8 @@ struct LayerNorm {
         const float scale = m.scale();
         r.fill([=](int u) VP_INLINE { return m.centred(r.x[0][u]) * scale; });
     }
-    // What dy less its mean has beside the result, and of what it has along it the part that eps leaves. Where nearly all is
-    // along the first is taken twice: the rounding of the larger part would hide the other.
+    // The gradient is dy minus its mean, without its component along the result but for the share that eps leaves. That
+    // component is subtracted twice: if it is nearly all of dy, its rounding error would hide the rest.
     VP_DEVICE static void backward(const Row& r)
     {
         const Moments m = of(r);

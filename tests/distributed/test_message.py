@@ -1,4 +1,4 @@
-"""What ranks send each other is data: it comes back as it was, and nothing that is sent is executed."""
+"""Messages between ranks are data: they arrive unchanged, and nothing in them is executed."""
 
 from __future__ import annotations
 

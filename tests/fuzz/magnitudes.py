@@ -362,7 +362,7 @@ class Magnitudes:
     target: str = "cpu"
 
     def program(self) -> list[str]:
-        """What repeats the case."""
+        """The arguments that repeat the case."""
         return ["from tests.fuzz.magnitudes import Magnitudes", f"{self!r}.check()"]
 
     def check(self) -> None:
@@ -372,7 +372,7 @@ class Magnitudes:
             raise Found(texts[0], self.program())
 
     def findings(self) -> list[str]:
-        """What is wrong, a text for each tensor."""
+        """One text for each tensor that is wrong."""
         formula, random = FORMULAS[self.name], np.random.default_rng(self.seed)
         xs = operands(random, self.name, self.n, self.width)
         graph = vpps.Graph()

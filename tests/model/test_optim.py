@@ -130,7 +130,7 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 def test_parameters_that_the_loss_does_not_touch_stay(
     path: str, clip_norm: float | None, ema: float | None, target: str
 ) -> None:
-    """As with gradients of None in PyTorch; a gradient of zero is one."""
+    """They stay, as with gradients of None in PyTorch; a gradient of zero counts."""
     model = vpps.Model(seed=1)
     W, V = model.parameter("W", (3, 3)), model.parameter("V", (4, 4))
     z = model.parameter("z", (3,), init="normal")

@@ -44,7 +44,7 @@ class Training:
 
 
 def state(model: vpps.Model, path: Path) -> tuple[Any, ...]:
-    """What a checkpoint says, in parts that can be compared."""
+    """The contents of a checkpoint, in parts that can be compared."""
     model.save(path)
     read = vpps.Model.load(path)
     found = read.optimizer_state

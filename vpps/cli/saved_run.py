@@ -165,7 +165,7 @@ def _absolute(given: Any) -> Any:
 
 
 def _is_of_files(kind: Any) -> bool:
-    """Whether an option of that type names files."""
+    """True if an option of that type names files."""
     return (isinstance(kind, type) and issubclass(kind, Path)) or any(map(_is_of_files, get_args(kind)))
 
 

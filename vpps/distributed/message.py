@@ -52,7 +52,7 @@ def unpacked(data: bytes) -> Any:
 
 
 def _described(value: Any, raw: list[bytes]) -> Any:
-    """As JSON: a list is a kind and what belongs to it, anything else stands for itself."""
+    """A value as JSON. A list starts with a kind, its contents follow; anything else stands for itself."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value

@@ -154,7 +154,7 @@ class World:
         self.gather(None)
 
     def gather(self, given: Any) -> list[Any]:
-        """What every rank gives, in the order of ranks; all get copies of it.
+        """Collect one value of every rank. Each rank gets copies of all, in the order of ranks.
 
         Args:
             given: None, bool, int, float, str, bytes, arrays and numbers of NumPy, or lists, tuples and dicts of these.

@@ -473,10 +473,10 @@ class Engine:
             self.store.pull()
 
     def as_after_last_step(self, read: Callable[[], Any]) -> Any:
-        """What `read` returns after all launches that were begun, in the middle of whatever this thread was doing.
+        """Call `read` after all launches that were started, even if this thread is in the middle of another call.
 
-        It works on copies of what waiting and pulling change. Everything is put back, and done again by whoever was
-        interrupted.
+        Waiting and pulling work on copies of the state that they change. The state is put back, and the interrupted
+        call does that work again.
 
         Raises:
             KernelError: a launch was stopped.

@@ -127,7 +127,7 @@ class ParameterStore:
 
     @property
     def is_current(self) -> bool:
-        """Whether the state of training is the model's."""
+        """True if the model holds the state of training."""
         return self._state_version == self.model.state_version
 
     def adopt(self) -> None:
@@ -367,7 +367,7 @@ class ParameterStore:
         return HeldGradients(dense), {p: total.rows[p.name] for p in given if p.name in total.rows}
 
     def held_of(self, names: frozenset[str]) -> HeldGradients:
-        """As if the pool held gradients of the dense parameters of these names."""
+        """Gradients of the dense parameters of these names, described as the pool holds them."""
         return HeldGradients(
             frozenset(
                 p

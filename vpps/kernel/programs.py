@@ -43,7 +43,7 @@ def absolute_path(path: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Of every process that vpps starts: what it starts and imports itself is found as we find it."""
+    """The environment of every process that vpps starts. It finds programs and modules as this process does."""
     found = {**os.environ, "PYTHONSAFEPATH": "1"}
     return found | {name: absolute_path(found[name]) for name in ("PATH", "PYTHONPATH") if name in found}
 

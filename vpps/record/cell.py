@@ -139,7 +139,7 @@ class Cell(Generic[R]):
         return getattr(function, "__code__", type(function))
 
     def is_of(self, function: Any) -> bool:
-        """Whether it is the cell of exactly this function."""
+        """True if this is the cell of exactly that function."""
         return self._function is function
 
     def check_lists(self, are_lists: Iterable[bool]) -> None:

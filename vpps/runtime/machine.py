@@ -66,7 +66,7 @@ _ending: list[bool] = []  # has an element when Python exits
 
 
 def is_ending() -> bool:
-    """Whether Python exits."""
+    """True once Python exits."""
     return bool(_ending)
 
 

@@ -181,7 +181,7 @@ class GradientSum:
 
     @property
     def _mask_words(self) -> int:
-        """Of the bits that say which dense parameters are touched."""
+        """The number of words of the mask of touched dense parameters, a bit each."""
         return -(-len(self._buffer.dense) // 64)
 
     def _mask(self, shards: Sequence[Sums]) -> NDArray[np.int64]:

@@ -140,7 +140,7 @@ def _arrays(model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.fl
 
 
 def _rows_current(averages: Averages, model: Model, tensors: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-    """How many updates each row's average includes, of all tables that are averaged. Raises ValueError."""
+    """The number of updates that each row's average includes, of all tables that are averaged. Raises ValueError."""
     found = {}
     for name in averages.values:
         if not isinstance(model[name], Lookup):

@@ -37,5 +37,5 @@ def key_named(name: str) -> str:
 
 
 def name_of(key: str) -> str:
-    """Of a key that tells it."""
+    """The name that a key of these tests spells."""
     return bytes.fromhex(key).rstrip(b"\0").decode()

@@ -172,7 +172,7 @@ class TestLeftovers:
 
 
 def theirs_in(kernels: Path) -> list[Path]:
-    """What vpps did not make, untouched for long."""
+    """Old files that vpps did not make."""
     digest, other, third = "0123456789abcdef" * 2, "f" * 32, "e" * 32
     texts = {
         "gemm/gemm.cu": "years of work", "Makefile": "all:", "Cargo.lock": "lock", "uv.lock": "",

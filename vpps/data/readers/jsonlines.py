@@ -190,7 +190,7 @@ class _Column:
 
     @property
     def width(self) -> tuple[int, ...]:
-        """Of a row of numbers; () for a number."""
+        """The shape of a row of numbers; () for a number."""
         return (int(self.kind.split()[2]),) if self.kind.startswith("rows") else ()
 
     def check_numbers(self) -> None:

@@ -186,13 +186,13 @@ def _why_replaceable(directory: Path) -> str | None:
 
 
 def _owner_of_all(directory: Path) -> int:
-    """Of the first directory of all."""
+    """The user who owns the root directory."""
     return Path(directory.anchor).stat().st_uid
 
 
 @lru_cache
 def _is_of_nobody_else(group: int) -> bool:
-    """Whether a group is the user's own, as most systems give every user one: then folders may be writable by it.
+    """True if a group is the user's own, as most systems give every user one: then folders may be writable by it.
 
     Others may be in it by the list of the group, or by having it as their first one. Where the system does not list
     its users (LDAP), nobody knows: the user is not in the list either.
@@ -215,7 +215,7 @@ def why_planted(status: os.stat_result) -> str | None:
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file begins as vpps's records do: with their format. Raises OSError: it cannot be read."""
+    """True if a file begins as vpps's records do: with their format. Raises OSError: it cannot be read."""
     with path.open("rb") as file:
         return b'{"format":' in file.read(16).replace(b"\n ", b"")
 

@@ -140,7 +140,7 @@ private:
 
     bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
 
-    // Whether an update steps it; else there is no path to it from the loss, as with a gradient of None in PyTorch.
+    // True if an update steps it. Otherwise no path leads to it from the loss, like a gradient of None in PyTorch.
     bool moves(size_t p) const
     {
         return launch_.model.parameters[p].is_table ? tables_.present(p) : has_gradient(p) || reached_[p];
