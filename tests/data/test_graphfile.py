@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save, save_file
 import vpps
 from tests.data.damage import damaged, example, opened, outcome, sealed
 from tests.data.graphs import assert_holds, examples, plain_graphs, set_of
-from vpps.data import GraphSet, Vocabulary, grapharrays
+from vpps.data import GraphSet, Vocabulary, grapharrays, graphfile
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
@@ -86,14 +86,30 @@ def test_part_is_saved_alone(graphs: GraphSet, tmp_path: Path) -> None:
     assert loaded[0].order.tolist() == [1, 0]
 
 
-def test_a_file_that_is_cut_short_after_loading_does_no_harm(tmp_path: Path) -> None:
-    """A mapped one would end the process, by SIGBUS."""
+@pytest.mark.parametrize("most_in_memory", [1 << 30, 1000])
+def test_a_file_that_is_cut_short_after_loading_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_in_memory: int
+) -> None:
+    """If the file itself were mapped, SIGBUS would end the process."""
+    monkeypatch.setattr(graphfile, "MOST_IN_MEMORY", most_in_memory)
     n = 20_000
     path = tmp_path / "large"
-    GraphSet([10] * (n // 10), np.full((n, 1), -1, np.int32), columns={"x": np.ones((n, 2))}).save(path)
-    loaded = GraphSet.load(path, verify=False)
+    given = GraphSet([10] * (n // 10), np.full((n, 1), -1, np.int32), columns={"x": np.ones((n, 2)), "y": [3] * n})
+    given.save(path)
+    loaded, trusted = GraphSet.load(path), GraphSet.load(path, verify=False)
     os.truncate(path, 100)
-    assert loaded[[7, 1_900]]["x"].sum() == 40
+    assert trusted[[7, 1_900]]["x"].sum() == 40
+    assert {name: x.tolist() for name, x in loaded.arrays.all_columns().items()} == {
+        name: x.tolist() for name, x in given.arrays.all_columns().items()
+    }
+    assert not any(x.flags.writeable or not x.flags.aligned for x in loaded.arrays.all_columns().values())
+
+
+def test_a_large_file_needs_room_for_a_copy(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphfile, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"cannot be read: a file above .* set TMPDIR to a folder with room"):
+        GraphSet.load(file)
 
 
 @pytest.mark.parametrize(

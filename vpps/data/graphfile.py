@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import tempfile
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.data.grapharrays import GraphArrays, check_contents, check_names
+from vpps.data.grapharrays import GraphArrays, check_contents, check_names, frozen
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 from vpps.files import HeaderError, read_header, replacing
@@ -39,6 +42,8 @@ _FIELDS = {
     "vertex_offsets": np.int64, "children": np.int32, "child_offsets": np.int64, "child_indices": np.int32,
     "kind": np.int8, "levels": np.int32, "order": np.int32,
 }  # fmt: skip
+MOST_IN_MEMORY = 1 << 30
+"""Bytes of the largest file that is read into memory."""
 _REMEDY = "copy the file again, or convert the data again (vpps-data convert)"
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 """What JSON of a form that was never written raises where it is used as if it were."""
@@ -148,8 +153,9 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
             header, spans = read_header(file)
             if _KEY not in header.get("__metadata__", {}):
                 raise _ForeignError
-            # Read, not mapped: of a file that is cut short later the system would end the process that looks at a map.
-            found = {name: _array(file, span, header[name]) for name, span in spans.items()}
+            # The file itself is not mapped: if it were cut short later, the system would end the process.
+            copy = _private_copy(file) if os.fstat(file.fileno()).st_size > MOST_IN_MEMORY else None
+            found = {name: _array(file, copy, span, header[name]) for name, span in spans.items()}
     except HeaderError as error:
         raise DataError(f"{path}: no file of graphs, or a truncated one: {error}: {_REMEDY}") from None
     except _ForeignError:
@@ -163,8 +169,30 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     return found, header["__metadata__"]
 
 
-def _array(file: BinaryIO, span: tuple[int, int], entry: dict[str, Any]) -> NDArray[Any]:
-    """An array of the file. Raises DataError."""
+def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
+    """The bytes of a file, mapped from a temporary copy that has no name, so that no other program can shorten it.
+
+    Raises:
+        OSError: the temporary folder has no room for it.
+    """
+    try:
+        with tempfile.TemporaryFile() as copy:
+            file.seek(0)
+            shutil.copyfileobj(file, copy, 1 << 24)
+            copy.flush()
+            return np.memmap(copy, np.uint8, "r")
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"a file above {MOST_IN_MEMORY >> 30} GiB is copied to a temporary folder first ({error.strerror}): set "
+            "TMPDIR to a folder with room for it",
+        ) from error
+
+
+def _array(
+    file: BinaryIO, copy: NDArray[np.uint8] | None, span: tuple[int, int], entry: dict[str, Any]
+) -> NDArray[Any]:
+    """An array of the file: of its copy if there is one, else read. Raises DataError."""
     begin, end = span
     kind, shape = np.dtype(_TYPES.get(str(entry.get("dtype")), np.void)), entry.get("shape")
     if (
@@ -174,6 +202,9 @@ def _array(file: BinaryIO, span: tuple[int, int], entry: dict[str, Any]) -> NDAr
         or kind == np.void
     ):
         raise DataError(f"bytes {begin} to {end} are no {kind} of shape {shape}")
+    if copy is not None and end <= len(copy):
+        mapped = np.ndarray(shape, kind, copy.data, begin)
+        return mapped if mapped.flags.aligned else frozen(mapped.copy())
     try:
         array = np.empty(shape, kind)
     except (MemoryError, ValueError) as error:
@@ -185,8 +216,7 @@ def _array(file: BinaryIO, span: tuple[int, int], entry: dict[str, Any]) -> NDAr
         if not n:
             raise DataError("it became shorter while it was read")
         left = left[n:]
-    array.flags.writeable = False
-    return array
+    return frozen(array)
 
 
 def _of_type(array: NDArray[Any] | None, name: str, kind: type[Any]) -> Any:

@@ -139,6 +139,9 @@ class GraphSet:
     def load(cls, path: str | Path, *, verify: bool = True) -> GraphSet:
         """Reads a file that `save` wrote into memory; whatever becomes of the file afterwards does no harm.
 
+        A file above 1 GiB is copied to the temporary folder (`TMPDIR`), and that copy, which has no name there, is
+        mapped, so that a set may be larger than memory.
+
         Args:
             path: the file.
             verify: compare checksums and check that it holds graphs. False trusts it: only its header, vocabularies
