@@ -14,10 +14,9 @@ that should stay below `aim`, 100 us, for the device to be the one that limits. 
 Beside it `waiting`, for the launch before to end, and `step`, all of it. With --device cpu the same is taken of the cpu
 target, where nothing is copied.
 
-A line "device memory" follows per batch size: MB per step as modelled (every weight read once and written once), as a
-program reads weights that launches a product per level and matrix (`by_level`), and, where Nsight Compute (ncu) is
-installed, what the kernel read and wrote, with L2 as the launch before left it and with L2 flushed. Activations are in
-the measured figures only.
+A line "device memory" follows per batch size: MB per step as modelled (every weight read once and written once) and, if
+Nsight Compute (ncu) is installed, what the kernel read and wrote, with L2 as the launch before left it and with L2
+flushed. Activations are in the measured figures only.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from models import VppsTreeLstm
 from on_gpu import about
 from treelstm import LEARNING_RATE, in_batches, initial_weights, train
 from trees import Tree, read_trees
-from weight_bytes import dynet_bytes
 
 BENCH = "gpu_step"
 AIM = 100.0  # microseconds at batch 1: what a Tree-LSTM step is expected to take on the device
@@ -123,13 +121,11 @@ def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.
     )  # fmt: skip
 
 
-def device_memory(trees: list[Tree], words: int, batch_size: int, options: argparse.Namespace) -> None:
+def device_memory(words: int, batch_size: int, options: argparse.Namespace) -> None:
     """Report bytes of device memory per step of one batch size."""
     weights = initial_weights(words, options.embedding, options.hidden)
     once = sum(array.nbytes for name, array in weights.items() if name != "words")
-    batches = in_batches(trees, batch_size)
-    by_level = [dynet_bytes(batch, "depth", options.hidden, options.embedding) for batch in batches]
-    found = {"modelled_read": float(once), "modelled_written": float(once), "by_level": statistics.mean(by_level)}
+    found = {"modelled_read": float(once), "modelled_written": float(once)}
     if options.device == "cuda" and shutil.which("ncu"):
         for caches, suffix in (("none", ""), ("all", "_flushed")):
             for kind, values in profile(batch_size, caches, options).items():
@@ -217,7 +213,7 @@ def main() -> None:
         return
     for batch_size in options.batch_sizes:
         host_time(trees, words, batch_size, options)
-        device_memory(trees, words, batch_size, options)
+        device_memory(words, batch_size, options)
 
 
 if __name__ == "__main__":

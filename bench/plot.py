@@ -1,11 +1,10 @@
 """Figures from the lines that the benches print.
 
-    python bench/plot.py results/cpu/2026-11-20-breakdown.jsonl [--out FILE.svg]
+    python bench/plot.py results/cpu/2026-11-20-tree_fc.jsonl [--out FILE.svg]
 
-The figure follows from the `bench` of the lines: `breakdown`, `ablation`, `batching`, `policies_split` (bars),
-`weight_bytes` and `tree_fc` (curves), `workloads` (several figures, of which `--figure` chooses), `data_parallel` (what
-is predicted, not what was measured). Of several lines of one case the last counts. Default output: the same name with
-.svg.
+The figure follows from the `bench` of the lines: `batching`, `policies_split` (bars), `tree_fc` (curves), `workloads`
+(several figures, of which `--figure` chooses), `data_parallel` (what is predicted, not what was measured). Of several
+lines of one case the last counts. Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -48,73 +47,6 @@ def rest_of(line: Line, varied: tuple[str, ...] = ("batch",)) -> str:
     """The settings that a figure does not show, with the machine."""
     case = " ".join(word for word in line["case"].split() if word.partition("=")[0] not in varied)
     return f"{case}\n{line['machine']['cpu']}, {commit_of(line)}"
-
-
-def breakdown(axes: Any, lines: list[Line]) -> None:
-    """Two bars per batch size: host left, kernel right."""
-    from matplotlib.patches import Patch
-
-    used: dict[str, None] = {}
-    for place, line in enumerate(lines):
-        for column, offset in (("host", -0.2), ("kernel", 0.2)):
-            bottom = 0.0
-            for part, value in line[column].items():
-                axes.bar(place + offset, value, 0.38, bottom, color=COLOURS[part], edgecolor="white", linewidth=0.4)
-                bottom += value
-                used[part] = None
-    axes.set_xticks(range(len(lines)), [str(batch_of(line)) for line in lines])
-    axes.set_ylabel("microseconds per sentence")
-    axes.set_title("Where a step's time goes: host (left bar) and kernel (right bar)\n" + rest_of(lines[0]), fontsize=9)
-    handles = [Patch(color=COLOURS[part], label=part) for part in used]
-    axes.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-
-
-def weight_bytes(axes: Any, lines: list[Line]) -> None:
-    """A curve per program."""
-    curves: dict[str, dict[int, float]] = {"vpps": {}, "each matrix once per launch": {}}
-    for line in lines:
-        batch = batch_of(line)
-        curves["vpps"][batch] = line["value"]
-        curves["each matrix once per launch"][batch] = line["once_per_launch"]
-        curves.setdefault(line["peer"], {})[batch] = line["peer_value"]
-    styles = ("o-", "k:", "s--", "x-.", "v--")
-    for (name, curve), style in zip(curves.items(), styles, strict=False):
-        axes.plot(list(curve), list(curve.values()), style, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sorted(curves["vpps"]), [str(batch) for batch in sorted(curves["vpps"])])
-    axes.set_ylabel("MB of weights read")
-    axes.set_title("Weight matrices read while training\n" + rest_of(lines[0]), fontsize=9)
-    axes.legend(fontsize=8)
-
-
-def ablation(axes: Any, lines: list[Line]) -> None:
-    """A panel per model and schedule, a bar per pass and hidden size: how many times as fast a launch is."""
-    from matplotlib.patches import Patch
-
-    panels = sorted({(setting(line, "model"), setting(line, "schedule")) for line in lines}, reverse=True)
-    names = list(dict.fromkeys(setting(line, "passes") for line in lines if "computation_ratio" in line))
-    sizes = sorted({int(setting(line, "hidden")) for line in lines})
-    colours = list(COLOURS.values())
-    axes.set_axis_off()
-    for column, (model, schedule) in enumerate(panels):
-        inner = axes.inset_axes((column / len(panels) + 0.03, 0, 1 / len(panels) - 0.05, 1))
-        for line in lines:
-            if (setting(line, "model"), setting(line, "schedule")) == (model, schedule) and "computation_ratio" in line:
-                place = names.index(setting(line, "passes"))
-                x = sizes.index(int(setting(line, "hidden"))) + (place - len(names) / 2 + 0.5) * 0.8 / len(names)
-                inner.bar(x, line["computation_ratio"], 0.8 / len(names), color=colours[place])
-        inner.axhline(1, color="black", linewidth=0.6)
-        inner.set_xticks(range(len(sizes)), [str(size) for size in sizes], fontsize=7)
-        inner.tick_params(axis="y", labelsize=7)
-        inner.set_title(f"{model}, {schedule}", fontsize=8)
-        inner.set_xlabel("hidden size", fontsize=8)
-        if column == 0:
-            inner.set_ylabel("times as fast as with none (launch alone)", fontsize=8)
-    shown = rest_of(lines[0], ("model", "hidden", "schedule", "passes"))
-    axes.set_title("What each pass of the cell compiler brings\n" + shown, fontsize=9, pad=18)
-    handles = [Patch(color=colours[place], label=name) for place, name in enumerate(names)]
-    axes.legend(handles=handles, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def host_share(axes: Any, lines: list[Line]) -> None:
@@ -187,9 +119,6 @@ class Figure(NamedTuple):
 
 
 FIGURES = {
-    "breakdown": Figure(breakdown),
-    "weight_bytes": Figure(weight_bytes),
-    "ablation": Figure(ablation, ("hidden",), "", ("model", "schedule", "passes")),
     "batching": Figure(batching_figures.batches, ("batch",), "", ("task", "granularity", "policy")),
     "policies_split": Figure(batching_figures.split, ("batch",), "", ("task", "mode", "policy")),
     "tree_fc": Figure(host_share, ("leaves", "batch"), ""),

@@ -55,8 +55,8 @@ class Pools(NamedTuple):
         return cls(*(math.ceil(size / MEGABYTE) + 8 for size in sizes))
 
 
-def import_dynet(pools: Pools, autobatch: int, profiling: int = 0) -> Any:
-    """DyNet, started with these settings, which hold for the process; `profiling=1` times every batch of operations.
+def import_dynet(pools: Pools, autobatch: int) -> Any:
+    """DyNet, started with these settings, which hold for the process.
 
     Raises ImportError where it is not installed.
     """
@@ -66,7 +66,7 @@ def import_dynet(pools: Pools, autobatch: int, profiling: int = 0) -> Any:
 
         if dynet_config.get() is None:
             memory = ",".join(map(str, pools))
-            dynet_config.set(mem=memory, random_seed=1, autobatch=autobatch, profiling=profiling)
+            dynet_config.set(mem=memory, random_seed=1, autobatch=autobatch)
         import dynet
     finally:
         sys.argv = arguments

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import host_share
-import movement
-import numpy as np
 import pytest
-from ablation import ABLATED, passes_of
-from million import random_forest
+import tree_fc
 from tree_fc import WORDS, complete_trees
 
-import vpps
-from tests.bench.programs import ROOT, lines_of, run_bench
-from vpps.script.instructions import TABLE
+from tests.bench.programs import lines_of, run_bench
 
 pytestmark = pytest.mark.cpu
 
@@ -41,15 +33,6 @@ def test_complete_trees_have_all_leaves_at_one_depth(leaves: int) -> None:
             assert first.words[node] == -1
             assert first.left[node] < first.right[node] == node - 1
             depths[first.left[node]] = depths[first.right[node]] = depths[node] + 1
-
-
-def test_a_random_forest_has_as_many_nodes_as_asked() -> None:
-    trees = random_forest(1000)
-    assert 1000 <= sum(map(len, trees)) < 1000 + 40
-    for children in trees:
-        below = children[children >= 0]
-        assert sorted(below.tolist()) == list(range(len(children) - 1))  # everyone but the root has one parent
-        assert (children < np.arange(len(children))[:, None]).all()
 
 
 class Scripted:
@@ -86,10 +69,10 @@ def test_a_plan_belongs_to_the_host(
     kind: type[Scripted], host: int, computed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contender = kind(10, 7, 100)
-    monkeypatch.setattr(host_share, "time", SimpleNamespace(perf_counter_ns=lambda: contender.now))
-    split = host_share.split_pass(contender, [[1, 2, 3], [4, 5, 6]])
+    monkeypatch.setattr(tree_fc, "time", SimpleNamespace(perf_counter_ns=lambda: contender.now))
+    split = tree_fc.split_pass(contender, [[1, 2, 3], [4, 5, 6]])
     assert split == pytest.approx((host * 1e-9, computed * 1e-9))
-    measured = host_share.Measured([1.0], [split.host], [split.computation])
+    measured = tree_fc.Measured([1.0], [split.host], [split.computation])
     assert measured.shares == pytest.approx([host / (host + computed)])
 
 
@@ -119,75 +102,11 @@ def test_trees_that_are_not_complete_are_refused() -> None:
     assert "--leaves 6: complete trees have 2, 4, 8 ... leaves" in run.stderr
 
 
-def test_ablation_switches_one_pass_at_a_time() -> None:
-    assert passes_of("all") == vpps.Passes()
-    for name in ABLATED:
-        assert [p for p in ABLATED if getattr(passes_of(name), p)] == [name]
-        assert passes_of(name).common_subexpressions
-
-
-def test_ablation_counts_barriers(trees_file: Path) -> None:
-    lines = lines_of("ablation.py", "--quick", "--trees", str(trees_file), "--schedules", "vector")
-    assert len(lines) == 2 * (len(ABLATED) + 2)
-    for model in ("tree-lstm", "fixed-lstm"):
-        barriers = {
-            line["case"].rpartition("=")[2]: line["barriers"] for line in lines if f"model={model} " in line["case"]
-        }
-        assert barriers.keys() == {"none", *ABLATED, "all"}
-        # Splitting cells for lazy batching may add a barrier or two; nothing else adds any.
-        assert 0 < barriers["alignment"] <= barriers["none"]
-        assert 0 < barriers["all"] <= barriers["lazy_batching"] <= barriers["none"] + 6
-
-
-def test_movement_measures_training_and_inference(trees_file: Path) -> None:
-    settings = ["--batch-sizes", "1,6", "--hidden", "32", "--passes", "1"]
-    dynet = ["dynet"] if "dynet" in PEERS else []
-    lines = lines_of("movement.py", "--trees", str(trees_file), *settings, "--contenders", ",".join(OURS + dynet))
-    assert len(lines) == 2 * len(OURS) * 2
-    assert lines[0]["case"].startswith("training batch=1 ")
-    for line in lines:
-        assert line["value"] == line["memory"]
-        assert min(line["memory"], line["computation"], line["host"]) > 0
-        if dynet:
-            assert min(line["peer_value"], line["peer_computation"]) > 0
-
-
-def test_movement_tells_memory_operations_from_computation() -> None:
-    names = ["copy", "matvec", "gather_sum", "signal", "wait"]
-    opcodes = [[i.name for i in TABLE].index(name) for name in names]
-    records = np.zeros(6, [("position", np.int64), ("start", np.int64), ("end", np.int64)])
-    records["position"] = np.arange(6)
-    records["end"] = [1, 20, 300, 4_000, 50_000, 600_000]  # nanoseconds; the last is of a cell's own instruction
-    plan = SimpleNamespace(script=np.array([*opcodes, len(TABLE) + 3]))
-    timeline: Any = SimpleNamespace(plan=plan, records=records, lost=[0, 0], n_vps=2)
-    assert movement.kernel_parts(timeline) == pytest.approx((301e-9 / 2, 600_020e-9 / 2))
-
-
-def test_a_graph_is_measured_at_three_sizes() -> None:
-    lines = lines_of("million.py", "--vertices", "2000", "--steps", "400", "--rounds", "1", "--shares")
-    assert len(lines) == 2 * 2 * 3
-    for line in lines:
-        vertices = int(line["case"].split()[2].partition("=")[2])
-        assert vertices <= line["vertices"] <= 1.2 * vertices + 2
-        assert line["script"] > 0
-        assert line["batch"] > 4 * 32 * vertices
-    chain = lines[-1]
-    assert chain["levels"] >= 400
-    assert set(chain["growth"]) <= {"building", "planning", "encoding", "kernel"}
-    by_form = [[line["loss"] for line in lines if f"form={form} " in line["case"]] for form in ("bulk", "calls")]
-    assert by_form[0] == pytest.approx(by_form[1], rel=1e-5)
-
-
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
-@pytest.mark.parametrize("program", ["tree_fc", "ablation"])
-def test_figures_are_drawn_from_lines(program: str, tmp_path: Path) -> None:
+def test_figures_are_drawn_from_lines(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
-    if program == "tree_fc":
-        lines = map(json.dumps, lines_of("tree_fc.py", "--quick", "--contenders", "vpps"))
-        path.write_text("\n".join(lines), encoding="utf-8")
-    else:  # it takes a minute to make such lines
-        (results,) = (ROOT / "bench" / "results" / "cpu").glob("*-ablation.jsonl")
-        shutil.copy(results, path)
+    lines = map(json.dumps, lines_of("tree_fc.py", "--quick", "--contenders", "vpps"))
+    path.write_text("\n".join(lines), encoding="utf-8")
     run = run_bench("plot.py", str(path))
     assert run.returncode == 0, run.stderr
     assert path.with_suffix(".svg").read_text(encoding="utf-8").count("<path") > 10

@@ -5,47 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from autobatch import by_depth, matrix_reads, tree_lstm
-from models import VppsTreeLstm
 from recording import CASES
-from treelstm import CLASSES, initial_weights
-from trees import read_trees
-from weight_bytes import dynet_bytes, vpps_bytes
 
 from tests.bench.programs import lines_of, run_bench
 from tests.nvrtc import needs_nvrtc
 
 pytestmark = pytest.mark.cpu
-
-
-def test_breakdown_adds_up_to_the_step(trees_file: Path) -> None:
-    lines = lines_of(
-        "breakdown.py", "--trees", str(trees_file), "--batch-sizes", "1,5", "--hidden", "32", "--embedding", "32",
-        "--threads", "2", "--passes", "1",
-    )  # fmt: skip
-    assert [line["case"].split()[0] for line in lines] == ["batch=1", "batch=5"]
-    for line in lines:
-        assert sum(line["host"].values()) == pytest.approx(line["value"], rel=1e-3)
-        assert sum(line["kernel"].values()) == pytest.approx(line["value"], rel=1e-3)
-        for column, may_be_zero in (("host", {"launching"}), ("kernel", set())):
-            for part, value in line[column].items():
-                assert value > 0 or part in may_be_zero, (column, part)
-
-
-def test_weights_are_read_level_by_level(trees_file: Path) -> None:
-    """On a CPU: what DyNet's depth strategy reads, and of the output matrix the padding of its last panel and that
-    leaves and inner nodes, two cells, multiply by it apart."""
-    trees, words = read_trees(trees_file, 100)
-    hidden = embedding = 64
-    net = VppsTreeLstm(initial_weights(words, embedding, hidden), "sgd", 0.05, 1, timeline=True)
-    panel = net.handle._engine.machine.panel
-    padded = -(-CLASSES // panel) * panel
-    more = 4 * (padded - CLASSES) * hidden + 4 * (padded + CLASSES) * hidden
-    for batch in (trees[:1], trees[:5], trees):
-        assert vpps_bytes(net, batch) == dynet_bytes(batch, "depth", hidden, embedding) + more
-    net.close()
-    reads = matrix_reads(graph := tree_lstm(trees), by_depth(graph))
-    assert reads["Wi"] == reads["output"] == 2
 
 
 def test_unknown_contenders_are_named(trees_file: Path) -> None:
