@@ -21,17 +21,17 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.cpu
 class TestTrace:
-    def test_writes_launches_a_page_and_a_summary(self, tmp_path: Path) -> None:
+    def test_writes_launches_and_a_summary(self, tmp_path: Path) -> None:
         program = "from vpps.cli.inspect import main; main()"
         found = subprocess.run(
             [sys.executable, "-c", program, "trace", "tree-lstm", *SMALL, "--steps", "2", "--target", "cpu",
-             "-o", "step.json", "--html", "step.html"],
+             "-o", "step.json"],
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (found.returncode, found.stderr) == (0, "")
         assert found.stdout.startswith("2 launches on cpu, ")
         assert "\x1b" not in found.stdout
-        for part in ("critical path", "most expensive cells", "TreeLSTMSentiment.inner", "what would help"):
+        for part in ("critical path", "most expensive cells", "TreeLSTMSentiment.inner"):
             assert part in found.stdout
         launches = [
             event["name"]
@@ -39,7 +39,6 @@ class TestTrace:
             if event.get("cat") == "launch"
         ]
         assert launches == ["launch 1", "launch 2"]
-        assert "<title>tree-lstm, batches of 2, " in (tmp_path / "step.html").read_text()
 
     def test_gives_json(self) -> None:
         found = run("tree-lstm", *SMALL, "--target", "cpu", "--steps", "1", "--vps", "2", "--inference", "--json")
@@ -71,7 +70,6 @@ class TestWrongUse:
         [
             (("tree-lst",), "'tree-lst' is no task"),
             (("tree-lstm", "-o", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
-            (("tree-lstm", "--html", "/nowhere/at/all.html"), "there is no folder /nowhere/at"),
             (("tree-lstm", "--target", "cpu", "--policy", "breadth"), "policy='breadth': expected one of"),
             (("tree-lstm", "--target", "cpu", "--hiden", "3"), "No such option: --hiden"),
         ],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 import time
 from pathlib import Path
 
@@ -38,19 +36,16 @@ def test_records_the_launches_of_the_block_alone(tmp_path: Path) -> None:
     assert [e["name"] for e in launches] == ["launch 1", "launch 2", "launch 3", "launch 4"]
 
 
-def test_writes_its_summary_as_a_page_that_needs_nothing_else(tmp_path: Path) -> None:
+def test_paths_are_checked_before_anything_runs(tmp_path: Path) -> None:
     trace = Trace("cpu")
     with pytest.raises(vpps.HandleError, match="no launch was recorded"):
-        trace.write(tmp_path / "page.html")
+        trace.summary()
     trace.timelines.append(made_timeline([[10, 40], [10, 10]], [0, 0]))
     with pytest.raises(vpps.HandleError, match="there is no folder"):
-        trace.write(tmp_path / "nowhere" / "page.html")
+        trace.write_perfetto(tmp_path / "nowhere" / "step.json")
+    with pytest.raises(vpps.HandleError, match=r"name it \.json, and print trace\.summary"):
+        trace.write_perfetto(tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
-    trace.write_html(tmp_path / "page.html", "</title><b>&")
-    text = (tmp_path / "page.html").read_text()
-    assert "<title>&lt;/title&gt;&lt;b&gt;&amp;</title>" in text
-    assert html.escape(trace.summary().text()) in text
-    assert not re.findall(r"src=|href=|https?://|@import", text)
 
 
 def test_changes_no_bit_of_training() -> None:

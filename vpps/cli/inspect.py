@@ -231,26 +231,18 @@ def trace(
         Path | None,
         typer.Option("--output", "-o", dir_okay=False, help="Write the launches to this file, for ui.perfetto.dev."),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", dir_okay=False, help="Write the summary to this file, as a page.")
-    ] = None,
 ) -> str:
-    """Run some batches, and say where the time of their launches went: shares, critical path, cells, what would help.
+    """Run some batches, and say where the time of their launches went: shares, critical path, cells.
 
     Recorded is what every virtual processor executes, with start and end; two batches come before, unrecorded.
     """
-    for path in filter(None, (output, html)):
-        checked(path)
-    batches = asked.batches
+    if output is not None:
+        checked(output)
     found = _recorded(asked, steps)
     text = written(found.summary(), asked.as_json)
     if output is not None:
         found.write_perfetto(output)
         text += "" if asked.as_json else f"\n{output}: open it in ui.perfetto.dev\n"
-    if html is not None:
-        settings = f", {batches.settings}" if batches.settings else ""
-        found.write_html(html, f"{batches.name}, batches of {asked.batch_size}{settings}")
-        text += "" if asked.as_json else f"\n{html}: open it in a browser\n"
     return text
 
 

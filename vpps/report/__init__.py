@@ -6,8 +6,8 @@
 Timelines: a kernel of the same templates records every executed instruction; without it the source is the same to the
 byte. On cuda thread 0 of a block stamps `clock64`; pairs with `globaltimer` at both ends of a run let the host put all
 blocks on its own clock (`runtime/stamps.py`). Records come back by launch parity, on the copy stream. `trace.py`
-collects them, `critical.py` follows the virtual processor that arrived last at each barrier, `summary.py` adds up,
-`advice.py` are rules over that. `perfetto.py` writes files, which Perfetto's own importer reads in a test.
+collects them, `critical.py` follows the virtual processor that arrived last at each barrier, `summary.py` adds up.
+`perfetto.py` writes files, which Perfetto's own importer reads in a test.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ import numpy as np
 from vpps.engine.activity import Activity
 from vpps.engine.timeline import HOST_SPANS, Timeline
 from vpps.planner.reader import PRODUCTS
-from vpps.report.advice import BEGINNING, PROGRAM, Advice, advise
 from vpps.report.critical import BARRIERS, critical_path
 from vpps.targets import TARGETS
-from vpps.text import Report, counted, note, table
+from vpps.text import Report, counted, table
 
 KINDS = ("compute", "load", "update", "waiting")  # of the time of a virtual processor
 MOST_CELLS = 5
@@ -24,6 +23,7 @@ MOST_VPS = 16  # that are listed one by one
 MOST_PATH = 8
 NAMES, NAMES_OF_CELLS = 72, 32  # columns
 
+PROGRAM, BEGINNING = "program", "beginning"  # parts of the gaps between launches
 GAP_PARTS = (PROGRAM, *HOST_SPANS, BEGINNING)
 
 
@@ -146,14 +146,9 @@ class Summary(Report):
         """Seconds in which virtual processors did not wait, in all."""
         return sum(vp.busy for vp in self.vps)
 
-    @property
-    def advice(self) -> list[Advice]:
-        """What would help, the most first."""
-        return advise(self)
-
     def as_json(self) -> dict[str, Any]:
-        """For programs: the fields, `shares` and `advice`."""
-        return asdict(self) | {"shares": self.shares, "advice": [asdict(found) for found in self.advice]}
+        """For programs: the fields and `shares`."""
+        return asdict(self) | {"shares": self.shares}
 
     def text(self) -> str:
         """Plain text of 110 columns."""
@@ -167,7 +162,7 @@ class Summary(Report):
         if TARGETS[self.target].is_emulated:
             head += "\n(times of the emulator, whose threads take turns: they say what is done, not how long a GPU "
             head += "takes)"
-        return "\n\n".join([head, _shares(self), _by_vp(self), _path(self), _cells(self), _advice(self)]) + "\n"
+        return "\n\n".join([head, _shares(self), _by_vp(self), _path(self), _cells(self)]) + "\n"
 
 
 @dataclass(slots=True)
@@ -373,12 +368,3 @@ def _cells(s: Summary) -> str:
         for c in s.cells[:MOST_CELLS]
     ]
     return "\n".join(table(head, rows))
-
-
-def _advice(s: Summary) -> str:
-    lines = ["what would help"]
-    for advice in s.advice:
-        lines += [note("- ", f"{advice.finding}:"), note("    ", advice.remedy)]
-    if len(lines) == 1:
-        lines.append("- nothing stands out: the time goes into the work itself")
-    return "\n".join(lines)

@@ -343,8 +343,8 @@ class Handle(DataParallel):
         of a GPU is the one that it would be if they did not exist.
 
         Args:
-            path: what to write at the end: a file for ui.perfetto.dev, or the summary (.html). None: nothing, or what
-                the methods of the trace are asked for. After an error it holds the launches that have ended.
+            path: of a file for ui.perfetto.dev to write at the end; after an error it holds the launches that have
+                ended. None: none.
 
         Warns where the block made no launch (RuntimeWarning).
 

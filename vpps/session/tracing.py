@@ -57,7 +57,7 @@ class Tracing:
         except BaseException as error:
             if where is not None and trace.timelines:
                 try:
-                    trace.write(where)
+                    trace.write_perfetto(where)
                 except VppsError as unwritten:
                     error.add_note(str(unwritten))
             raise
@@ -65,7 +65,7 @@ class Tracing:
             message = "trace: no launch was recorded; call fb, forward or gradients within the block"
             warnings.warn(message, RuntimeWarning, stacklevel=3)  # at the end of the with statement
         if where is not None:
-            trace.write(where)
+            trace.write_perfetto(where)
 
     @serialised
     def begin(self, trace: Trace, check_usable: Callable[[], None]) -> None:
