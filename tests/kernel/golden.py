@@ -1,15 +1,19 @@
-"""The source rendered for a small model, kept to be read and compared; `python -m tests.kernel.golden` writes it."""
+"""The source rendered for a small model, kept to be read, and hashes of that of others; `python -m tests.kernel.golden`
+writes them."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
+import json
+from functools import partial
 from pathlib import Path
 
 import vpps
-from tests.kernel.programs import tree_lstm
-from vpps.engine.ahead import specs
-from vpps.kernel.render import render_cuda
+from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
+from vpps.engine.ahead import gpu_for, specs
+from vpps.kernel.render import TILES, render_cuda, render_tails
 from vpps.model.precisions import Precisions
 from vpps.placement.onchip import known_device
 from vpps.placement.update import Update
@@ -35,7 +39,27 @@ def changed_by(precision: str) -> str:
     return "".join(difflib.unified_diff(before, after, "float32", precision, n=0))
 
 
-FILES = {"tree_small.cu": rendered, "tree_small_bf16.diff": lambda: changed_by("bf16")}
+def hashes() -> str:
+    """Of what depends on the model, not of headers: three models on a CPU, in the emulator and on an H100."""
+    found, tile = {}, TILES["avx512"]
+    for name, make in {"tree_lstm": partial(tree_lstm, 256), "bilstm_tagger": bilstm_tagger, "rvnn": rvnn}.items():
+        for target in ("cpu", "simt", "sm_90"):
+            gpu = None if target == "cpu" else known_device("H100")
+            if target == "simt":
+                gpu, _ = gpu_for(target, None, None, 12)
+            vps = 2 if gpu is None else gpu.sms
+            given = gpu, vps, Update(vpps.Adam(), 1, 1, None), 2, vpps.ChipOptions()
+            spec = next(specs(*make(), *given, passes=vpps.Passes(), panel=tile.panel if gpu is None else 1))[0]
+            source = render_tails(spec.tails, tile) if gpu is None else render_cuda(spec, named=True)
+            found[f"{name} {target}"] = hashlib.sha256(source.encode()).hexdigest()[:8]
+    return json.dumps(found, indent=0) + "\n"
+
+
+FILES = {
+    "tree_small.cu": rendered,
+    "tree_small_bf16.diff": lambda: changed_by("bf16"),
+    "hashes.json": hashes,
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.row_order import LAYOUTS
+from vpps.planner.row_order import LAYOUTS, RECORDED
 from vpps.script import verify as verifier
 
 PANEL = 16  # of cpu: machines differ
@@ -43,6 +43,20 @@ class Configuration(NamedTuple):
     schedule: str
     policy: str
     layout: str
+    rule: str = "sgd"
+    averages: bool = False
+    fusion: bool = True
+    lazy_batching: bool = True
+    streaming: bool = True
+
+    def __str__(self) -> str:
+        """In words that stay the same if a field goes: three of them, then whatever is not as by default."""
+        given = [self.target, self.schedule, self.policy]
+        for name, default in self._field_defaults.items() | {"groups": 1, "gemm": False, "layout": RECORDED}.items():
+            value = getattr(self, name)
+            if value != default:
+                given.append(f"{name}={value}")
+        return " ".join([*given[:3], *sorted(given[3:])])
 
 
 MACHINES = [
@@ -54,9 +68,27 @@ MACHINES = [
 ]
 
 
-def draw(random: Random) -> Configuration:
-    """A random one."""
-    return Configuration(*random.choice(MACHINES), random.choice(list(POLICIES)), random.choice(LAYOUTS))
+def parse(text: str) -> Configuration:
+    """A configuration from its words."""
+    target, schedule, policy, *given = text.split()
+    values: dict[str, Any] = {"groups": 1, "gemm": False, "layout": RECORDED}
+    for name, _, value in (word.partition("=") for word in given):
+        values[name] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
+    return Configuration(target=target, schedule=schedule, policy=policy, **values)
+
+
+def draw(random: Random, machine: tuple[str, int, bool, str], policy: str = "", layout: str = "") -> Configuration:
+    """A random configuration of one of `MACHINES`, of a random policy and layout if none is given."""
+    return Configuration(
+        *machine,
+        policy or random.choice(list(POLICIES)),
+        layout or random.choice(LAYOUTS),
+        rule=random.choice(list(RULES)),
+        averages=random.random() < 0.5,
+        fusion=random.random() < 0.5,
+        lazy_batching=random.random() < 0.8,
+        streaming=random.random() < 0.8,
+    )
 
 
 class Example(NamedTuple):
@@ -86,18 +118,15 @@ def distribution_of(
     return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks, precisions)
 
 
-def plans(
-    it: Example, c: Configuration, random: Random, made: type[Planner] = Planner, precision: str = "float32"
-) -> Iterator[Plan]:
+def plans(it: Example, c: Configuration, made: type[Planner] = Planner, precision: str = "float32") -> Iterator[Plan]:
     """Every kind of launch: training, clipped, averaging, accumulating, over what is held, halves, an update from given
     gradients, inference."""
-    rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
-    passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)
+    rule, passes = RULES[c.rule], Passes(fusion=c.fusion, lazy_batching=c.lazy_batching, streaming=c.streaming)
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     policy = policy_named(c.policy, Knowledge(settings=settings))
-    distribution = distribution_of(it, c, rule, averages, passes, precision)
+    distribution = distribution_of(it, c, rule, c.averages, passes, precision)
     planner = made(distribution, policy, c.schedule, passes, c.layout)
-    averaging = Averaging(0.9, _factors) if averages else None
+    averaging = Averaging(0.9, _factors) if c.averages else None
 
     def training(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:
         update = Update(rule, 9, 5, clip_norm, averaging) if updates else None

@@ -85,8 +85,8 @@ def check(plan: Plan) -> None:
 def test_every_instruction_is_what_its_section_says(target: str, groups: int, gemm: bool, schedule: str) -> None:
     for name in golden.NAMES[groups :: 32 if schedule == "paper" else 16]:
         random = Random(f"{name} {schedule}")
-        c = launches.Configuration(target, groups, gemm, schedule, "sinks-last", RECORDED)
-        for plan in launches.plans(golden.example(name), c, random, Planner):
+        c = launches.draw(random, (target, groups, gemm, schedule), "sinks-last", RECORDED)
+        for plan in launches.plans(golden.example(name), c):
             check(plan)
 
 

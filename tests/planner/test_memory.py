@@ -42,8 +42,8 @@ def assert_apart(arrays: Ints) -> None:
 def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
     """Of any schedule, in groups or not, of training and inference; nor beyond what a plan says that it needs."""
     it, random = golden.example(name), Random(name)
-    for c in random.sample(list(golden.configurations(name)), 4):
-        for plan in launches.plans(it, c, random):
+    for c in random.sample(golden.configurations(name), 4):
+        for plan in launches.plans(it, c):
             arrays = plan.layout.memory
             assert_apart(arrays)
             assert arrays[:, STOP].max() <= plan.pool_floats

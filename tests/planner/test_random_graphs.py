@@ -86,8 +86,6 @@ def test_the_verifier_accepts_every_kind_of_launch_of_every_machine(number: int)
         random = Random(seed)
         model, graph, used, loss = graphs.draw(random).build()
         it = launches.Example(model, graph, loss, used)
-        c = launches.Configuration(
-            *launches.MACHINES[number], random.choice(list(POLICIES)), LAYOUTS[seed % len(LAYOUTS)]
-        )
-        for plan in launches.plans(it, c, random, precision=precision):
+        c = launches.draw(random, launches.MACHINES[number], layout=LAYOUTS[seed % len(LAYOUTS)])
+        for plan in launches.plans(it, c, precision=precision):
             launches.verify(plan)
