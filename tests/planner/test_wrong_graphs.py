@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from tests.classifier import new
 from tests.comparison import relative_error
 from vpps.placement.distribution import Distribution
 from vpps.planner.planner import Planner
+from vpps.record import vertices
 from vpps.record.vertices import ARGS
 from vpps.reference import Reference, weights_of
 
@@ -124,3 +128,47 @@ def test_a_graph_may_have_more_than_a_thousand_cells() -> None:
         value, gradients = handle.gradients(graph, loss)
     assert value == pytest.approx(float(reference.value(loss)), rel=1e-5)
     assert relative_error(gradients["E"], reference.backward(loss)["E"]) <= 1e-4
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("recorder", ["python", "compiled"])
+def test_threads_that_record_at_the_same_time_are_refused_or_right(
+    recorder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one records whenever the first has come one line further in vpps."""
+    net, refused = new(), 0
+
+    def record(graph: vpps.Graph, k: int) -> vpps.Expression:
+        row = graph.rows(np.full((1, 3), k, np.float32))[0]
+        return vpps.sum([vpps.sum(net.logits(graph, [k])), vpps.sum(graph.input([k, 1.0])), vpps.sum(row) * (k + 2)])
+
+    with vpps.Handle(net.model, train=False, target="cpu", vps=1, verify=False) as handle:
+        if recorder == "python":
+            monkeypatch.setattr(vertices, "new_tape", vertices.Tape)
+        graph = vpps.Graph()
+        expected = handle.forward(graph, [record(graph, k) for k in (1, 2)])
+        for line in range(1, 10**6):
+            graph, found, left = vpps.Graph(), [], line
+
+            def trace(frame: Any, event: str, _: Any) -> Any:
+                nonlocal left
+                left -= event == "line" and "/vpps/" in frame.f_code.co_filename
+                if left:
+                    return trace
+                sys.settrace(None)
+                other = threading.Thread(target=lambda: found.append(record(graph, 2)))  # noqa: B023
+                other.start(), other.join()
+                return None
+
+            sys.settrace(trace)
+            try:
+                mine = record(graph, 1)
+            finally:
+                sys.settrace(None)
+            if not found:  # it has come to its end before
+                break
+            try:
+                np.testing.assert_array_equal(handle.forward(graph, [mine, *found]), expected)
+            except vpps.GraphError:
+                refused += 1
+    assert 3 < refused < line / 2, line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, NoReturn, overload
 
 import numpy as np
@@ -38,6 +39,9 @@ _bare_programs: dict[Any, TracedCell] = {}
 
 _numbers = itertools.count(1)
 
+APART = "let one thread at a time record in a graph, or give each a graph of its own"
+"""What to do where threads got in each other's way."""
+
 _DRAWN = 100  # vertices that a notebook shows of a graph
 _VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
@@ -63,12 +67,14 @@ _NUMBERED = ("scale", "shift")  # their constants count among the vertices that 
 class Graph(Hinting):
     """The computation graph of one mini-batch: build it anew, or let it grow, for every batch.
 
+    One thread at a time may record in it; between two calls it may be handed to another.
+
     Leaves are made by `lookup`, `input`, `zeros`; everything else by operators, functions and cells on expressions.
     """
 
     __slots__ = (
-        "__weakref__", "_constants", "_inputs", "_tape", "_zeros", "blocks", "examples", "last_block", "number",
-        "recorders", "tensors",
+        "__weakref__", "_constants", "_inputs", "_tape", "_thread", "_zeros", "blocks", "examples", "last_block",
+        "number", "recorders", "tensors",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -87,6 +93,7 @@ class Graph(Hinting):
         # Vertices whose examples are known: the first one's recording index, how many (None: all later ones), numbers.
         # Where two say something of a vertex the later one holds.
         self.examples: list[tuple[int, int | None, int | ExampleNumbers]] = []
+        self._thread: int | None = None  # that records an example
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -155,8 +162,7 @@ class Graph(Hinting):
             check_table(table, self._where("lookup"))
             if getattr(row, "ndim", 0) or isinstance(row, list | tuple | range):
                 return lookup_rows(self, table, row)
-            result = self.apply("lookup", [table, row], {})
-            self.recorders[table] = self.last_block.record
+            result = self.apply("lookup", [table, row], {}, table)
         return result
 
     def input(self, array: ArrayLike, grad: bool = False) -> Expression:
@@ -194,8 +200,7 @@ class Graph(Hinting):
         if block is None:
             block = self._inputs[shape, grad] = self.block_of(self.input_program(shape, grad))
         self.last_block = block
-        result: Expression = block.append(self, [], [], [])
-        block.data.append(data)
+        result: Expression = block.append(self, [], [], [], data)
         return result
 
     def input_program(self, shape: Shape, grad: bool) -> TracedCell:
@@ -336,14 +341,19 @@ class Graph(Hinting):
         remain so.
 
         Raises:
-            GraphError: no int from 0 to 2^31 - 1.
+            GraphError: no int from 0 to 2^31 - 1; another thread is in an example of the graph.
         """
         k = as_count(number, "example", GraphError, least=0, most=MOST)
+        outer, thread = self._thread, get_ident()
+        if outer not in (None, thread):
+            raise GraphError(f"example({k}): another thread records an example in {self.describe()}; {APART}")
+        self._thread = thread
         place, first = len(self.examples), self.n_calls
         self.examples.append((first, None, k))
         try:
             yield
         finally:
+            self._thread = outer
             self.examples[place] = first, self.n_calls - first, k
 
     # ---- recording
@@ -358,13 +368,11 @@ class Graph(Hinting):
         result: Expression | None = None if record is None else record(self, args)
         if result is None:
             recorder_of(operands, op)  # raises for an expression of another graph
-            result = self.apply(op, operands, {})
-            if key is not None:
-                self.recorders[key] = self.last_block.record
+            result = self.apply(op, operands, {}, key)
         return result
 
-    def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
-        """Record a bare op: a vertex of a one-op cell (Recorder)."""
+    def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any], kind: Any = None) -> Expression:
+        """Record a bare op: a vertex of a one-op cell (Recorder). `kind`: key in `recorders` of calls like this one."""
         if op in CONSTANT_OPS:
             # Constants of a graph may differ at every call (1 / number of tokens): as data they share one program.
             same, first = CONSTANT_OPS[op]
@@ -401,7 +409,7 @@ class Graph(Hinting):
                 key.append(x)
                 model = x.model
         program = self.bare_program(tuple(key), model, op, operands[:n_floats], attrs)
-        result: Expression = self._record(program, refs, ints, [])
+        result: Expression = self._record(program, refs, ints, [], kind)
         return result
 
     def bare_program(
@@ -475,10 +483,8 @@ class Graph(Hinting):
                 else:
                     signature.append(int)
                     ints.append(value)
-        result = self._record(cell.program(tuple(signature), statics), refs, ints, lists)
-        if not statics:
-            self.recorders[cell] = self.last_block.record
-        return result
+        program = cell.program(tuple(signature), statics)
+        return self._record(program, refs, ints, lists, None if statics else cell)
 
     def reduce(self, cell: Cell[Any], items: list[Any]) -> Expression | None:
         """Record a call of a cell on one list of expressions, all like the first; None where they are not, or where no
@@ -525,7 +531,9 @@ class Graph(Hinting):
             f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; {remedy}"
         )
 
-    def _record(self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
+    def _record(
+        self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]], kind: Any = None
+    ) -> Any:
         """Append a vertex; returns its output expression, or a tuple of them. Where it raises, nothing was appended."""
         if ints:
             for value, limit in zip(ints, cell.int_limits, strict=True):
@@ -547,7 +555,10 @@ class Graph(Hinting):
                     )
         block = self.block_of(cell)
         self.last_block = block
-        return block.append(self, refs, ints, lists)
+        result = block.append(self, refs, ints, lists)
+        if kind is not None:
+            self.recorders[kind] = block.record
+        return result
 
     def block_of(self, cell: TracedCell) -> Block:
         """Where vertices of a program go."""

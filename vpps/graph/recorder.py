@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from vpps.config import RECORDER, notice
-from vpps.errors import CompileError, HandleError
+from vpps.errors import CompileError, GraphError, HandleError
 from vpps.graph.graph import Graph
 from vpps.kernel.cache import Label, loaded
 from vpps.kernel.prebuilt import HostLibrary, find, installed
@@ -85,7 +85,7 @@ def _module_of(path: Path) -> ModuleType:
 
 def use(module: ModuleType) -> None:
     """Let it record the graphs that are made from now on. Those that are there go on as they began."""
-    module.bind(Expression, in_progress)
+    module.bind(Expression, in_progress, GraphError)
     for owner, name, argument in ((Cell, "__call__", ()), (Graph, "call", (Cell,)), (Graph, "lookup", (Lookup,))):
         setattr(owner, name, module.Method(getattr(owner, name), *argument))
     vertices.new_tape = module.Tape

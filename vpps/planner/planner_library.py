@@ -24,8 +24,8 @@ from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.pieces import piece_rows
 from vpps.compiler.records import PartsRecord, flat
 from vpps.compiler.used_rows import reached_parameters
-from vpps.errors import HandleError, NoGradientError, ScriptError
-from vpps.graph.graph import Graph
+from vpps.errors import GraphError, HandleError, NoGradientError, ScriptError
+from vpps.graph.graph import APART, Graph
 from vpps.kernel.shared_types import address
 from vpps.model.model import Parameter
 from vpps.model.optim import HYPER, IDLE
@@ -219,7 +219,7 @@ class PlannerLibrary:
         else:
             topology = Topology(graph, calls)
             blocks = [b for b in (BlockArrays(b.block, calls, since) for b in topology.blocks) if len(b.calls)]
-            batch = BatchInputs.of_blocks(blocks, [self._cell(b.cell) for b in blocks], topology.n_values)
+            batch = BatchInputs.of_blocks(blocks, [self._cell(b.cell) for b in blocks], topology)
         call = self._call
         call.stays = int(present is not None)
         if present is not None and len(present.addresses):
@@ -244,7 +244,8 @@ class PlannerLibrary:
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = (address(wanted) if len(wanted) else 0), len(wanted)
-        call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
+        call.n_blocks, call.blocks = batch.n_blocks, batch.at
+        call.n_calls, call.n_values = batch.n_calls, batch.n_values
         if PARTS * batch.n_blocks > len(self._ids):
             self._ids = array("q", bytes(WORD * PARTS * batch.n_blocks))
         call.cells = address(self._ids) if self._ids else 0
@@ -497,5 +498,7 @@ def _wrong(status: int, graph: Graph, cell: str, call: Call) -> Exception:
         )
     if status == Status.NO_MEMORY:
         return MemoryError(f"{graph.describe()}: the host has no memory to plan it; use smaller batches")
+    if status == Status.TORN:
+        return GraphError(f"{graph.describe()}: several threads recorded in it, or one while it was planned; {APART}")
     what = f"a vertex of cell {cell!r} reads" if cell else "what is asked for is"
     return ScriptError(f"{graph.describe()}: {what} a value that the graph does not have; please report this")

@@ -116,10 +116,19 @@ class Block:
         singles = bisect_left(range(len(rows) // width), n_calls, key=lambda v: rows[v * width])
         return singles, bisect_left(self.bulk, n_calls, key=lambda placed: int(placed[1].calls[0]))
 
-    def append(self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
-        """Append a vertex whose arguments are known to fit; returns its expression, or a tuple of them."""
+    def append(
+        self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]], data: Float32 | None = None
+    ) -> Any:
+        """Append a vertex whose arguments are known to fit; returns its expression, or a tuple of them.
+
+        The value id is taken before anything is changed. So of two threads that do this at the same time both take the
+        same one, by which the planner finds out.
+        """
         tape = self._tape
         levels = tape.levels
+        first = len(levels)
+        if data is not None:
+            self.data.append(data)
         level = -1
         for ids in (refs, *lists):
             for ref in ids:
@@ -129,7 +138,6 @@ class Block:
         for k, ids in enumerate(lists):
             self.lengths[k].extend((len(ids),))
             self.elements[k].extend(ids)
-        first = len(levels)
         self.rows.extend((tape.n_calls, first, level, *refs, *ints))
         tape.n_calls += 1
         if self.cell.single and not lists:  # a bare op, as often as not

@@ -24,7 +24,7 @@ public:
     Status stages(Call* call, i64* stages)
     {
         take_blocks(*call, cells_, graph_);
-        if (graph_.number() >= 0 || graph_.read() >= 0)
+        if (!graph_.number() || graph_.read() >= 0)
             return Status::NO_VALUE;
         graph_.recurrences();
         call->new_block = stages_.find(graph_);

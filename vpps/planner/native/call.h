@@ -15,6 +15,7 @@ inline void columns(std::vector<Column>& into, i64 at, i64 step, i64 n)
 inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<WholeCell>>& cells, Graph& graph)
 {
     const auto* next = pointer<const GivenBlock>(call.blocks);
+    graph.n_calls = call.n_calls;
     graph.n_values = call.n_values;
     graph.resize(call.n_blocks);
     for (Whole& b : graph) {

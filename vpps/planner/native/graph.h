@@ -86,7 +86,7 @@ struct Whole : Vertices {
 
 class Graph : public Blocks<Whole> {
 public:
-    i64 n_values = 0, n_vertices = 0;
+    i64 n_calls = 0, n_values = 0, n_vertices = 0;
 
     Components components;
 
@@ -108,9 +108,10 @@ public:
 
     bool has_present() const { return n_present_ > 0; }
 
-    // Numbers what there is. The number of a block that has an id out of range, or -1: else nothing may be done with it.
-    i64 number()
+    // Numbers what there is. False if values or calls are missing or there twice: then nothing may be done with it.
+    bool number()
     {
+        i64 calls = 0;  // their sum: a number that is there twice is less than the one that is missing for it
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
         block_of_kind_.clear();
@@ -119,23 +120,27 @@ public:
             b.first_vertex = n_vertices;
             b.first_kind = n_kinds_;
             b.first_operand = n_operands_;
+            const bool recorded = k < n_blocks - has_present();
             for (const Column& ids : b.values) {
                 Producer made{static_cast<i32>(n_vertices), static_cast<i32>(n_kinds_++)};
                 for (i64 v = 0; v < b.n; v++, made.vertex++) {
                     const i64 value = ids[v];
-                    if (static_cast<u64>(value) >= static_cast<u64>(n_values))
-                        return k;
+                    if (static_cast<u64>(value) >= static_cast<u64>(n_values) || (recorded && of_value_[value].kind >= 0))
+                        return false;
                     of_value_[value] = made;
                 }
                 block_of_kind_.push_back(static_cast<i32>(k));
             }
+            for (i64 v = 0; v < b.n; v++)
+                calls += b.calls[v];
             n_vertices += b.n;
             n_operands_ += b.operands();
         }
         for (i64 value = 0; value < n_present_; value++)
             if (is_there(present_[value]))
                 of_value_[value] = {static_cast<i32>(n_vertices - 1), static_cast<i32>(n_kinds_ - 1)};
-        return -1;
+        const i64 n = n_vertices - has_present();  // the last ones of the graph
+        return calls == n * (2 * n_calls - n - 1) / 2;
     }
 
     bool is_value(i64 value) const { return value >= 0 && value < n_values && of_value_[value].kind >= 0; }

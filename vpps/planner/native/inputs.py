@@ -16,6 +16,7 @@ from vpps.record import arrays
 from vpps.record.arrays import BlockArrays
 from vpps.record.chunks import Chunk
 from vpps.record.packed import PackedChunk
+from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL, Block
 from vpps.values import Float32
@@ -43,7 +44,7 @@ class BatchInputs:
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int], since: int = 0) -> None:
         self.cells: list[TracedCell] = []
-        self.n_values = graph.n_values
+        self.n_calls, self.n_values = graph.n_calls, graph.n_values
         self._alive: list[Any] = []
         found: list[int] = []
         for cell, block in graph.blocks.items():
@@ -62,10 +63,11 @@ class BatchInputs:
         self._describe(found)
 
     @classmethod
-    def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], n_values: int) -> Self:
-        """Blocks as arrays, whose cells have these numbers."""
+    def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], topology: Topology) -> Self:
+        """Blocks of a graph as arrays, whose cells have these numbers."""
         made = cls.__new__(cls)
-        made.cells, made.n_values, made._alive = [b.cell for b in blocks], n_values, []
+        made.cells, made._alive = [b.cell for b in blocks], []
+        made.n_calls, made.n_values = topology.n_calls, topology.n_values
         found: list[int] = []
         for number, b in zip(numbers, blocks, strict=True):
             found.append(number)

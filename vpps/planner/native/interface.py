@@ -25,7 +25,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 @fields(
     ints="""
     training layout splits dead_outputs chunk_rows account
-    n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
+    n_blocks blocks n_calls n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
     stays present n_present present_stop
@@ -77,6 +77,7 @@ class Status(IntEnum):
     NO_GRADIENT = auto()  # nothing can be learned
     NO_VALUE = auto()  # `new_block`, or if that is -1 the caller, has a value that no vertex makes
     NO_MEMORY = auto()  # on the host
+    TORN = auto()  # calls or values are missing, or there twice: threads were recording at the same time
     NEW_BLOCK = auto()  # `new_block` has a cell whose parts, by `key`, have not been told yet
     NEW_PAIR = auto()  # nor what of a cell may begin while others execute some of another
     NEW_RECURRENCE = auto()  # nor how that of `new_block` is to run

@@ -50,6 +50,8 @@ public:
         launch_.begin(call);
         take_blocks(*call, cells_, graph_);
         graph_.take_present(nothing_at_all_, pointer<const u32>(call->present), call->n_present);
+        if (!graph_.number())
+            return Status::TORN;
         if (!understood())
             return Status::NO_VALUE;
         find_needed();
@@ -103,9 +105,7 @@ private:
     // Whether there is all that is read, and that is wanted. Tells the caller which block reads something else.
     bool understood()
     {
-        call_->new_block = graph_.number();
-        if (call_->new_block < 0)
-            call_->new_block = graph_.read();
+        call_->new_block = graph_.read();
         return call_->new_block < 0 &&
                std::all_of(wanted(), wanted() + call_->n_wanted, [&](i64 value) { return graph_.is_value(value); });
     }

@@ -72,8 +72,8 @@ def stages(topology: Topology, policy: Policy, load_of: LoadOf) -> list[Ints]:
     batcher = lib.vpps_batcher(policy.name.encode())
     try:
         cells = [add_cell(lib, batcher, b.cell) for b in topology.blocks]
-        batch = BatchInputs.of_blocks(topology.blocks, cells, topology.n_values)
-        call = Call(n_blocks=batch.n_blocks, n_values=batch.n_values, blocks=batch.at)
+        batch = BatchInputs.of_blocks(topology.blocks, cells, topology)
+        call = Call(n_blocks=batch.n_blocks, n_calls=batch.n_calls, n_values=batch.n_values, blocks=batch.at)
         sizes = [len(b.calls) for b in topology.blocks]
         found = np.zeros(sum(sizes), np.int64)
         choices: list[RecurrenceChoice] = []

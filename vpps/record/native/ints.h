@@ -15,6 +15,8 @@ using i64 = std::int64_t;
 template <class T> PyObject* object(T* x) { return reinterpret_cast<PyObject*>(x); }
 template <class T> T* as(PyObject* x) { return reinterpret_cast<T*>(x); }
 
+PyObject* graph_error;  // vpps.GraphError
+
 struct Ints {
     PyObject_HEAD
     i64* data;
@@ -26,7 +28,7 @@ struct Ints {
         const Py_ssize_t needed = size + more;
         if (needed <= capacity) return true;
         if (exports) {
-            PyErr_SetString(PyExc_BufferError, "a graph cannot grow while its arrays are looked at");
+            PyErr_SetString(graph_error, "a graph cannot grow while another thread plans it: record, then evaluate it");
             return false;
         }
         const Py_ssize_t larger = needed + needed / 2 + 64;

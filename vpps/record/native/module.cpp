@@ -97,8 +97,8 @@ PyObject* method_attribute(PyObject* self, PyObject* name)
 
 PyObject* bind(PyObject*, PyObject* args)
 {
-    PyObject *expression, *list;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &expression, &PyList_Type, &list)) return nullptr;
+    PyObject *expression, *list, *error;
+    if (!PyArg_ParseTuple(args, "O!O!O", &PyType_Type, &expression, &PyList_Type, &list, &error)) return nullptr;
     const std::array<const char*, 3> names = {"owner", "ref", "_shape"};
     const std::array<Py_ssize_t*, 3> offsets = {&owner_at, &ref_at, &shape_at};
     for (std::size_t k = 0; k < names.size(); k++) {
@@ -111,6 +111,7 @@ PyObject* bind(PyObject*, PyObject* args)
     }
     expression_type = as<PyTypeObject>(Py_NewRef(expression));
     in_progress = Py_NewRef(list);
+    graph_error = Py_NewRef(error);
     recorders_name = PyUnicode_InternFromString("recorders");
     if (!recorders_name) return nullptr;
     Py_RETURN_NONE;
@@ -139,7 +140,7 @@ PyCFunction as_function(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t))
 }
 
 PyMethodDef functions[] = {
-    {"bind", bind, METH_VARARGS, "bind(Expression, in_progress), before anything else"},
+    {"bind", bind, METH_VARARGS, "bind(Expression, in_progress, GraphError), before anything else"},
     {"addresses", as_function(addresses), METH_FASTCALL, "addresses(*arrays)"},
     {"join", as_function(join), METH_FASTCALL, "join(source, starts, sizes, to, shift)"},
     {nullptr, nullptr, 0, nullptr},
