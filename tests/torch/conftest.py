@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+import vpps
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +17,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def chain() -> Any:
+    """A network, whose Module is `net`."""
+    from tests.torch.networks import Chain
+
+    return Chain()
+
+
+@pytest.fixture
+def net(chain: Any) -> Any:
+    return vpps.torch.Module(chain.model, vps=1)

@@ -14,21 +14,13 @@ import vpps
 torch = pytest.importorskip("torch", reason="torch is not installed: scripts/test --torch installs and tests it")
 
 from torch.autograd import forward_ad  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tests.torch.networks import HIDDEN, INPUT, Chain  # noqa: E402
 
 pytestmark = pytest.mark.cpu
-
-
-@pytest.fixture
-def chain() -> Chain:
-    return Chain()
-
-
-@pytest.fixture
-def net(chain: Chain) -> Any:
-    return vpps.torch.Module(chain.model, vps=1)
 
 
 CHANGES: dict[str, Callable[[Any, Any], object]] = {
@@ -242,3 +234,82 @@ def test_hostile_extra_state(change: str) -> None:
     with pytest.raises(vpps.ModelError, match="not the extra state"):
         net.load_state_dict(state | {"_extra_state": torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)})
     assert (model.step, model.optimizer_state) == before
+
+
+LOST: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a module in place": (
+        lambda net: setattr(net, "chain", torch.nn.Linear(INPUT, HIDDEN)),
+        "another tensor or module",
+    ),
+    "no module": (lambda net: delattr(net, "chain"), "another tensor or module"),
+    "a hook": (lambda net: net.chain.W.register_hook(torch.neg), "has a hook"),
+    "a late hook": (lambda net: net.chain.W.register_post_accumulate_grad_hook(print), "has a hook"),
+    "sums over ranks": (lambda net: setattr(DistributedDataParallel, "_active_ddp_module", net), "of one rank"),
+}
+
+
+@pytest.mark.parametrize("change", LOST)
+def test_what_would_be_lost(chain: Chain, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
+    net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.1), vps=1)
+    LOST[change][0](net)
+    with pytest.raises(vpps.VppsError, match=LOST[change][1]):
+        output(chain, net, torch.randn(2, INPUT), False)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_programs_of_one_graph_and_batches_of_gradients(chain: Chain, net: Any, at_once: bool) -> None:
+    x = torch.randn(2, INPUT)
+    for record in (lambda f: torch.jit.trace(f, (x,)), lambda f: make_fx(f)(x)):
+        with pytest.raises(vpps.GraphError, match="trace what is around the layer"):
+            record(lambda x: output(chain, net, x, at_once))
+    out = output(chain, net, x, at_once)
+    with pytest.raises(vpps.GraphError, match="one gradient at a time"):
+        torch.autograd.grad(out, [net.chain.W], torch.ones(2), is_grads_batched=True)
+
+
+def test_copies_have_all_of_a_network(net: Any) -> None:
+    net.add_module("linear", torch.nn.Linear(2, 2, dtype=torch.float64))
+    net.register_buffer("mean", torch.ones(2, dtype=torch.float64))
+    net.own = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    tied = torch.nn.Linear(INPUT, HIDDEN, bias=False)
+    tied.weight = net.chain.W
+    layers = torch.nn.ModuleList([tied, net.float()])
+    copied = copy.deepcopy(layers)
+    assert copied[0].weight is copied[1].chain.W
+    for (name, mine), (other, found) in zip(layers.state_dict().items(), copied.state_dict().items(), strict=True):
+        assert name == other
+        assert mine.data_ptr() != found.data_ptr()
+        assert found.dtype in (torch.float32, torch.uint8)
+        torch.testing.assert_close(mine, found)
+
+
+def test_parameters_are_saved(net: Any, tmp_path: Any) -> None:
+    torch.save(list(net.parameters()), tmp_path / "parameters.pt")
+    torch.testing.assert_close(torch.load(tmp_path / "parameters.pt", weights_only=True), list(net.parameters()))
+
+
+def test_a_module_made_for_inference_trains(chain: Chain) -> None:
+    with torch.inference_mode():
+        net = vpps.torch.Module(chain.model, vps=1)
+    output(chain, net, torch.randn(2, INPUT), True).backward()
+    assert net.chain.W.grad.abs().sum() > 0
+
+
+def test_an_optimizer_may_write_through_data() -> None:
+    """As some do, of one weight among a thousand."""
+    model = vpps.Model()
+    w = model.parameter("w", (1000,), init="zeros")
+    net = vpps.torch.Module(model, vps=1)
+
+    class Optimizer(torch.optim.Optimizer):
+        def step(self) -> None:
+            net.w.data[13] = 1
+
+    optimizer = Optimizer(net.parameters(), {})
+    for expected in (0, 1):
+        graph = vpps.Graph()
+        loss = net(graph, vpps.dot(w, graph.input(np.ones(1000))))
+        assert loss.item() == expected
+        loss.backward()
+        optimizer.step()

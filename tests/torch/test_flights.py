@@ -25,16 +25,6 @@ def data(seed: int, length: int = 3) -> Any:
     return torch.tensor(np.random.default_rng(seed).normal(size=(length, INPUT)), dtype=torch.float32)
 
 
-@pytest.fixture
-def chain() -> Chain:
-    return Chain()
-
-
-@pytest.fixture
-def net(chain: Chain) -> Any:
-    return vpps.torch.Module(chain.model, vps=1)
-
-
 def last_state(chain: Chain, net: Any, x: Any) -> Any:
     graph = vpps.Graph()
     return net(graph, chain.states(graph, graph.rows(x, grad=True))[-1])

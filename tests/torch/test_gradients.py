@@ -72,14 +72,6 @@ def test_every_network_of_the_zoo(case: Case, programs: Any) -> None:
 class TestInputs:
     """Tensors that a graph is given get their gradients."""
 
-    @pytest.fixture
-    def chain(self) -> Chain:
-        return Chain()
-
-    @pytest.fixture
-    def net(self, chain: Chain) -> Any:
-        return vpps.torch.Module(chain.model, vps=1)
-
     def test_of_rows_and_single_vectors(self, chain: Chain, net: Any) -> None:
         encoder = torch.nn.Linear(3, INPUT)
         x, last = torch.randn(4, 3), torch.randn(INPUT, requires_grad=True)

@@ -29,11 +29,6 @@ def chain() -> Chain:
     return Chain(table=True)
 
 
-@pytest.fixture
-def net(chain: Chain) -> Any:
-    return vpps.torch.Module(chain.model, vps=1)
-
-
 def step(chain: Chain, net: Any, seed: int = 0) -> Any:
     """Backward of a random batch's loss; the loss."""
     graph = vpps.Graph()
@@ -347,11 +342,11 @@ class TestMovesAndCopies:
         weights = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
         graph = vpps.Graph()
         loss = chain.loss(graph, graph.rows(np.ones((1, INPUT))))
-        with pytest.raises(vpps.ModelError, match="another tensor has been put in place"):
+        with pytest.raises(vpps.ModelError, match="another tensor or module has been put in place"):
             torch.func.functional_call(net, weights, (graph, loss))
         net(graph, loss)
         net.chain.W = torch.nn.Parameter(torch.zeros(HIDDEN, INPUT))
-        with pytest.raises(vpps.ModelError, match=r"'chain/W' .*another tensor has been put"):
+        with pytest.raises(vpps.ModelError, match=r"'chain/W' .*another tensor or module has been put"):
             net(graph, loss)
 
     def test_another_shape_in_the_place_of_weights(self, net: Any) -> None:

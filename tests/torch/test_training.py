@@ -159,10 +159,6 @@ class TestWhoHasChangedWhat:
     def chain(self) -> Chain:
         return Chain(table=True)
 
-    @pytest.fixture
-    def net(self, chain: Chain) -> Any:
-        return vpps.torch.Module(chain.model, vps=1)
-
     @staticmethod
     def value(chain: Chain, net: Any) -> Any:
         graph = vpps.Graph()
@@ -261,10 +257,6 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 class TestNewestWeights:
     """Where vpps updates them, PyTorch sees them when it reads."""
-
-    @pytest.fixture
-    def chain(self) -> Chain:
-        return Chain()
 
     @pytest.fixture
     def net(self, chain: Chain) -> Any:

@@ -127,7 +127,7 @@ class LossFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, seed: Any) -> Any:
-        found, scale = _recall(ctx).found, float(seed)
+        found, scale = _recall(ctx).found, float(as_seed(seed))  # type: ignore[arg-type]
         if scale != 1:
             found = [g if g is None else g * scale for g in found]
         elif _retains():  # another backward may come, and whoever gets them may write to them

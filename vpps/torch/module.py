@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch.autograd.forward_ad import unpack_dual
+from torch.nn.parallel import DistributedDataParallel
 
 from vpps.engine.options import check_loss
 from vpps.errors import GraphError, HandleError, ModelError, NoGradientError
@@ -70,6 +71,7 @@ class Module(Holder):
         HandleError, ModelError, CompileError: as `vpps.Handle`.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self, model: Model, optimizer: Optimizer | None = None, *, sparse: bool = False, **options: Any
     ) -> None:
@@ -169,6 +171,11 @@ class Module(Holder):
     def _call(self, graph: Graph) -> tuple[TensorCall, list[Any]]:
         """A call, and the tensors that it has gradients for: none where nobody wants any."""
         self._weights.synchronise()
+        if torch.jit.is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+            raise GraphError(
+                "a graph differs for every input, but torch.jit.trace, make_fx and torch.export would keep the values "
+                "of this one: trace what is around the layer"
+            )
         advise(self.handle.target, self.handle.vps)
         wants = torch.is_grad_enabled()
         leaves = Leaves(graph if wants else None)
@@ -178,6 +185,12 @@ class Module(Holder):
             trained = self._weights.trained
             parameters, inputs = [s.parameter for s in trained], [*(s.tensor for s in trained), *inputs]
         elif wants and self.training:
+            self._weights.refuse_hooks()
+            if DistributedDataParallel._active_ddp_module is not None:
+                raise HandleError(
+                    "DistributedDataParallel sums gradients over ranks, but vpps updates the weights of this Module "
+                    "by those of one rank: make it without an optimizer, so that PyTorch updates"
+                )
             parameters, inputs = [None], [self._anchor, *inputs]
         if any(unpack_dual(t).tangent is not None for t in inputs):
             raise GraphError(FORWARD_MODE)
@@ -243,7 +256,17 @@ class Module(Holder):
                 f"vpps.torch.Module: the handle computes on target {self.handle.target!r}, not on {probe.device}: make "
                 "it with Module(model, target=...); its weights stay on the host, and inputs may be anywhere"
             )
+        rest = torch.nn.Module()  # what is not the model's
+        rest._buffers = self._buffers
+        rest._modules, rest._parameters = self._others()
+        dict.update(self._parameters, rest._apply(fn)._parameters)
         return self
+
+    def _others(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Modules and parameters that are not the model's: those of a subclass, or added to this one."""
+        own = {p.name.split("/")[0] for p in self.model}
+        modules = {name: module for name, module in self._modules.items() if name not in own}
+        return modules, {name: p for name, p in self._parameters.items() if name not in own}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
         """A Module of a model of its own, with the same weights, steps and moments.
@@ -259,8 +282,11 @@ class Module(Holder):
         for name, value in self.__dict__.items():
             if name not in _OWN:
                 net.__dict__[name] = copy.deepcopy(value, memo)
-        for (_, mine), (_, other) in zip(self.named_parameters(), net.named_parameters(), strict=True):
-            memo.setdefault(id(mine), other)
+        for p in self.model:
+            net._weights.adopt_copy(p.name, memo, self._weights)
+        modules, parameters = copy.deepcopy(self._others(), memo)
+        net._modules.update(modules)
+        dict.update(net._parameters, parameters)
         return net
 
     def __copy__(self) -> NoReturn:
@@ -274,7 +300,7 @@ class Module(Holder):
 
 
 _OWN = frozenset(
-    "_modules _parameters _buffers _load_state_dict_post_hooks _options _weights _anchor _device model handle".split()
+    "_modules _parameters _load_state_dict_post_hooks _options _weights _anchor _device model handle".split()
 )
 """Attributes that a copy makes itself."""
 

@@ -50,6 +50,11 @@ def as_seed(gradient: Any) -> NDArray[np.float32] | None:
     """A gradient that PyTorch gives as an array on the host; it waits for the stream that computes it."""
     if gradient is None:
         return None
+    if torch._C._functorch.is_batchedtensor(gradient) or torch._C._functorch.is_legacy_batchedtensor(gradient):
+        raise GraphError(
+            "backward: one gradient at a time, not a batch of them (is_grads_batched=True, jacobian(vectorize=True), "
+            "torch.vmap): call torch.autograd.grad for each"
+        )
     if gradient.layout != torch.strided:
         gradient = gradient.to_dense()
     seed: NDArray[np.float32] = gradient.detach().cpu().numpy()  # of the output's type, float32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from vpps.errors import HandleError, ModelError
 from vpps.model.model import Model, Parameter
 from vpps.session.handle import Handle
 from vpps.values import Float32
+
+_owners: weakref.WeakValueDictionary[int, SharedWeights] = weakref.WeakValueDictionary()
+"""Whose a tensor is, by its id: an attribute of it would be pickled with it."""
 
 SAMPLE = 100
 """Weights of a tensor that are compared at least, where it has as many, to find changes that nobody counts."""
@@ -84,6 +88,7 @@ class SharedWeight:
     Attributes:
         array: the model's weights, whose memory the tensor shares.
         place: where the module has the tensor, under the name `key`.
+        scopes: where modules have the one that has `place`, and those around it: a dict, a name and the module each.
         version: of the tensor, which every operator that writes to it counts up.
         packed: the version of the parameter.
         trainable: what both said.
@@ -94,6 +99,7 @@ class SharedWeight:
     tensor: Any
     array: Float32
     place: LiveParameters
+    scopes: Sequence[tuple[Any, str, torch.nn.Module]]
     key: str
     version: int
     packed: int
@@ -111,10 +117,11 @@ class SharedWeight:
 
     def check_place(self) -> None:
         """Raise ModelError where the module has another tensor."""
-        if self.place.get(self.key) is not self.tensor:
+        if self.place.get(self.key) is not self.tensor or any(of.get(name) is not at for of, name, at in self.scopes):
             raise ModelError(
-                f"{self.parameter!r}: another tensor has been put in place of its weights (functional_call, "
-                "load_state_dict(assign=True), parametrize or an assignment); copy values in, tensor.copy_(values)"
+                f"{self.parameter!r}: another tensor or module has been put in place of its weights (functional_call, "
+                "parametrize, weight_norm, a tie or an assignment); copy values in, tensor.copy_(values), and write "
+                "what is computed of weights, and ties, in the cells"
             )
 
     def has_changed(self, newer: bool) -> bool:
@@ -224,6 +231,15 @@ class SharedWeights:
             if shared.packed != p.version:
                 shared.packed, shared.sample = p.version, shared.sampled()
 
+    def refuse_hooks(self) -> None:
+        """Raise HandleError where a hook waits for a gradient that only vpps sees."""
+        for shared in self.trained:
+            if shared.tensor._backward_hooks or shared.tensor._post_accumulate_grad_hooks:
+                raise HandleError(
+                    f"{shared.parameter!r} has a hook for its gradient, which vpps uses up in its update: remove the "
+                    "hook, or make the Module without an optimizer, so that PyTorch updates"
+                )
+
     def refresh(self) -> None:
         """Bring the tensors up to the handle, where that has newer weights."""
         with self.lock:
@@ -241,25 +257,40 @@ class SharedWeights:
                     shared.version, shared.packed = shared.tensor._version, shared.parameter.version
                     shared.sample = shared.sampled()
 
+    def adopt_copy(self, name: str, memo: dict[int, Any], of: SharedWeights) -> None:
+        """Have the copy that `copy.deepcopy` made of another's tensor: a layer tied to it may have come first."""
+        shared = self._shared[self._model[name]]
+        copied = memo.setdefault(id(of._shared[of._model[name]].tensor), shared.tensor)
+        if copied is not shared.tensor:
+            copied.data = shared.tensor.data
+            dict.__setitem__(shared.place, shared.key, copied)
+            shared.tensor, shared.version = copied, copied._version
+            _owners[id(copied)] = self
+
+    @torch.inference_mode(False)
     def _share(self, p: Parameter) -> SharedWeight:
         same = next((other for other in self._shared if in_torch(other.name) == in_torch(p.name)), None)
         if same is not None:
             raise ModelError(f"{p!r} and {same!r} have the same name in PyTorch, {in_torch(p.name)!r}: rename one")
         tensor = torch.nn.Parameter(torch.from_numpy(p.host), requires_grad=p.trainable)
-        tensor.shared_weights = weakref.ref(self)
+        _owners[id(tensor)] = self
         module = self._module()
         assert module is not None
         *scopes, name = p.name.split("/")
         if p.name == "_extra_state":
             raise ModelError(f"{p!r}: state dicts of a Module have its steps under this name; rename the parameter")
+        way = []
         for scope in scopes:
-            if scope not in module._modules:
-                module._modules[scope] = Scope(self)
-            module = module._modules[scope]
+            around = module._modules
+            if scope not in around:
+                around[scope] = Scope(self)
+            module = around[scope]
+            way.append((around, scope, module))
         place = module._parameters
         # As `register_parameter`, which takes no name that is an attribute, such as "loss", and none with a dot.
         dict.__setitem__(place, name, tensor)
-        return SharedWeight(p, tensor, p.host, place, name, tensor._version, p.version, p.trainable, tensor.data_ptr())
+        seen = tensor._version, p.version, p.trainable, tensor.data_ptr()
+        return SharedWeight(p, tensor, p.host, place, way, name, *seen)
 
 
 def in_torch(name: str) -> str:
@@ -272,10 +303,9 @@ def _note_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     whose: set[SharedWeights] = set()
     for group in optimizer.param_groups:
         for p in group["params"]:
-            owner = getattr(p, "shared_weights", None)
-            if owner is not None and (weights := owner()) is not None:
+            if (weights := _owners.get(id(p))) is not None:
                 whose.add(weights)
-                if group.get("fused") and p.grad is not None:  # its operators do not count up versions
+                if p.grad is not None:  # fused operators, p.data and exchanges between ranks count up no versions
                     torch.autograd.graph.increment_version(p)
     for weights in whose:
         weights.synchronise(reading=True)
