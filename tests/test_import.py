@@ -12,6 +12,8 @@ pytestmark = pytest.mark.host
 
 LATER = ("cuda", "cupy", "jinja2", "rich", "safetensors", "scipy", "torch", "typer")
 
+INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+
 
 def imported_by(statement: str) -> set[str]:
     """Top-level modules that a new process has after a statement."""
@@ -30,7 +32,8 @@ def test_import_leaves_out(name: str, modules: set[str]) -> None:
 
 
 def test_import_needs_nothing_but_numpy_and_the_standard_library(modules: set[str]) -> None:
-    assert modules - imported_by("import numpy.random") - sys.stdlib_module_names == {"vpps"}
+    others = imported_by(f"import numpy.random, {INTERPRETERS}")
+    assert modules - others - sys.stdlib_module_names == {"vpps"}
 
 
 def test_import_starts_no_thread_and_reads_no_templates() -> None:
@@ -44,3 +47,12 @@ def test_import_starts_no_thread_and_reads_no_templates() -> None:
         """
     )
     assert out == "1 []\n"
+
+
+@pytest.mark.parametrize("before", ["pass", "import numpy", "import vpps; vpps.Graph().input([1.0])"])
+def test_subinterpreters_are_refused_in_words(before: str) -> None:
+    program = "try:\n import vpps\nexcept ImportError as error:\n print(error, flush=True)"
+    found = run(
+        f"import {INTERPRETERS} as i\n{before}\nother = i.create()\ni.run_string(other, {program!r})\ni.destroy(other)"
+    )
+    assert "vpps cannot be used in a subinterpreter" in found

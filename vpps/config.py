@@ -10,6 +10,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 
@@ -152,3 +153,17 @@ def start_logging() -> None:
 def search_path() -> str:
     """The folders in which the system looks for programs."""
     return os.environ.get("PATH", os.defpath)
+
+
+def refuse_subinterpreters() -> None:
+    """Raise ImportError in a subinterpreter: NumPy and the compiled recorder are there once in a process."""
+    with suppress(ModuleNotFoundError):
+        interpreters = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
+        if interpreters.get_current() != interpreters.get_main():
+            raise ImportError(
+                "vpps cannot be used in a subinterpreter: like NumPy it is there once in a process. Import it in the "
+                "main interpreter; with mod_wsgi set WSGIApplicationGroup %{GLOBAL}"
+            )
+
+
+refuse_subinterpreters()  # before NumPy is imported
