@@ -1,62 +1,83 @@
-"""Constants that change from step to step: the bits of the same ops in cells, and only the first step's programs."""
+"""Constants that change from step to step, of bare ops, of cells defined anew and of keyword arguments: the bits of the
+same ops in the other forms, and those of programs of their own in a handle of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from unittest.mock import patch
 
-from tests.fuzz.program import Found
-from vpps.graph import graph as module
+from tests.fuzz.program import Found, execute
+from vpps.record import trace
 
 OPS = (
     "vpps.clamp(y, low={c})", "vpps.clamp(y, high={c})", "vpps.leaky_relu(y, {c})", "vpps.elu(y, {c})", "y + {c}",
-    "y * {c}", "vpps.where(y > {c}, y, {c})", "vpps.where(y <= {c}, {c}, y)", "y - vpps.eq(y, {c})",
+    "y * {c}", "vpps.where(y > {c}, y, {c})", "vpps.where(y <= {c}, {c}, y)", "y - vpps.eq(y, {c})", "-y * -{c}",
+    "vpps.tanh(y) * {c} + y * -{c}", "vpps.layer_norm(y, eps=abs({c}) + 1e-6)", "vpps.dropout(y, abs({c}) % 0.9)",
 )  # fmt: skip
-VALUES = (0.0, -0.0, 1e-45, -1e-30, 0.3, -0.7, 1.0, 3.5)
+VALUES = (0.0, -0.0, 1e-45, -1e-30, 0.3, -0.3, -0.7, 1.0, -1.0, 3.5)
+OPTIONS = "'cpu'", "'cpu', vps=2", "'cpu', schedule='paper'", "'cpu', passes=vpps.Passes(fusion=False)"
+DROPOUT = len(OPS) - 1
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Ops one after the other, and their constants at each step."""
+    """Ops one after the other, their constants at each step, and target and options of the handle."""
 
     ops: tuple[int, ...]
     steps: tuple[tuple[float, ...], ...]
+    options: str
     seed: int
 
     def program(self) -> list[str]:
-        """Both forms of each step."""
-        lines = ["import numpy as np, vpps", f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))"]
-        lines += ["handle = vpps.Handle(vpps.Model(), vpps.SGD(lr=0.1), target='cpu', vps=1)"]
-        for k, values in enumerate(self.steps):
-            lines += [f"def f{k}(y):"]
-            lines += [f"    y = {OPS[op].format(c=c)}" for op, c in zip(self.ops, values, strict=True)]
-            lines += ["    return y", "graph = vpps.Graph()"]
-            lines += ["xs = [x for _ in range(2) for x in (graph.input(data[0], True), graph.rows(data, True))]"]
-            lines += [f"ys = [g(x) for g, x in zip(2 * [f{k}] + 2 * [vpps.cell(f{k})], xs)]"]
-            lines += ["handle.gradients(graph, vpps.sum([vpps.sum(vpps.square(ys[i])) for i in (0, 2)]) +"]
-            lines += ["    vpps.sum([vpps.sum(vpps.sum(vpps.square(ys[i]))) for i in (1, 3)]))"]
-            lines += ["found = [[x.tobytes() for x in map(handle.input_gradient, xs[i:i + 2])] for i in (0, 2)]"]
-            lines += ["assert found[0] == found[1]"]
-            lines += ["found = [[x.tobytes() for x in handle.forward(graph, ys[i:i + 2])] for i in (0, 2)]"]
-            lines += ["assert found[0] == found[1]"]
-        return [*lines, "handle.close()"]
+        """`run(handle, k)`: gradients and values of step k, of all forms; of two of them also with other constants."""
+        forms = "lambda y: f(y, c), vpps.cell(lambda y: f(y, c)), lambda y: keyword(y, c=c)"
+        other = "vpps.cell(lambda y: f(y, d)), lambda y: keyword(y, c=d)"
+        return [
+            "import numpy as np, vpps",
+            f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",
+            f"steps = {self.steps}",
+            f"new = lambda: vpps.Handle(vpps.Model(), vpps.SGD(lr=0.1), target={self.options})",
+            "def f(y, c):",
+            *[f"    y = {OPS[op].format(c=f'c[{k}]')}" for k, op in enumerate(self.ops)],
+            "    return y",
+            "keyword = vpps.cell(lambda y, *, c: f(y, c))",
+            "def run(handle, k):",
+            "    c, d, graph = steps[k], steps[k - 1], vpps.Graph()",
+            f"    forms = [{forms}, {other}]",
+            "    xs = [x for _ in forms for x in (graph.input(data[0], True), graph.rows(data, True))]",
+            "    ys = [forms[i // 2](x) for i, x in enumerate(xs)]",
+            "    sums = [vpps.sum(vpps.square(y)) for y in ys]",
+            "    sums = sums[::2] + [vpps.sum(of_rows) for of_rows in sums[1::2]]",
+            "    handle.gradients(graph, vpps.sum(sums), train=True)",
+            "    found = [x.tobytes() for x in map(handle.input_gradient, xs)]",
+            "    return found, [x.tobytes() for x in handle.forward(graph, ys)]",
+            "handle = new()",
+            "found = [run(handle, k) for k in range(len(steps))]",
+            "cells = len(handle._engine.planner.cells.notes)",
+            "steps = [tuple(c if abs(c) in (0, 1) else c * 1.25 for c in step) for step in steps]",
+            "found += [run(handle, k) for k in range(len(steps))]",
+            "made = len(handle._engine.planner.cells.notes) - cells",
+            "handle.close()",
+        ]
 
     def check(self) -> None:
         """Raises Found."""
-        lines, steps = self.program(), len(self.steps)
-        first = Constants(self.ops, self.steps[:1], self.seed).program()
-        exec("\n".join(first), {})
-        before = len(module._bare_programs)
-        try:
-            exec("\n".join(lines), {})
-        except AssertionError:
-            raise Found("bits of constants as data and in a cell differ", lines) from None
-        if len(module._bare_programs) > before:
-            raise Found(f"other constants made programs in {steps} steps", lines)
+        lines = self.program()
+        made = execute(lines)
+        if made["made"]:
+            raise Found(f"other constants made {made['made']} programs", lines)
+        for gradients, values in made["found"]:
+            for bits in [values] if DROPOUT in self.ops else [gradients, values]:
+                if bits[:2] != bits[2:4] or bits[:2] != bits[4:6]:
+                    raise Found("the bits of constants of bare ops and in cells differ", lines)
+        with patch.object(trace, "_OPEN", ()):
+            if execute(lines)["found"] != made["found"]:
+                raise Found("with a program for each value the bits are others", lines)
 
 
 def draw(random: Random) -> Constants:
     """A case."""
     ops = tuple(random.randrange(len(OPS)) for _ in range(random.randint(1, 5)))
     steps = tuple(tuple(random.choice(VALUES) for _ in ops) for _ in range(3))
-    return Constants(ops, steps, random.randrange(1000))
+    return Constants(ops, steps, random.choice(OPTIONS), random.randrange(1000))

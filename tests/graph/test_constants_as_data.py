@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.graph import graph as module
+from tests.fuzz import constants
+from vpps.record import trace
 
 pytestmark = pytest.mark.cpu
 X = np.array([-np.inf, -2.5, -1.0, -1e-40, -0.0, 0.0, 1e-40, 0.3, 1.0, 2.5, np.inf, np.nan], np.float32)
@@ -57,15 +59,43 @@ def _same(a: Any, b: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_another_value_makes_no_other_program(name: str) -> None:
-    graph = vpps.Graph()
-    x, rows = graph.input(X), graph.rows(X.reshape(3, 4))
-    OPS[name](x, 0.5), OPS[name](rows, 0.5)
-    before = len(module._bare_programs)
-    for k in range(20):
-        OPS[name](x, k / 7 + 0.1), OPS[name](rows, k / 7 + 0.1)
-    assert len(module._bare_programs) == before
+@pytest.mark.parametrize("options", [*constants.OPTIONS, "'simt', vps=2"])
+def test_other_values_are_planned_by_one_program(options: str) -> None:
+    """Bare, in cells defined anew, as keywords; bits are those of a program for each value, in a handle of its own."""
+    ops = tuple(range(len(constants.OPS)))
+    steps = tuple(tuple((0.1 + 0.07 * k + 0.05 * op) * (-1) ** op for op in ops) for k in range(3))
+    constants.Constants(ops, steps, options, 1).check()
+
+
+def _trained(target: str, changing: bool = True) -> tuple[Any, ...]:
+    """What says how a recurrence in parts was trained, reports included; programs: in the history, alive, planned."""
+    model, found, alive = vpps.Model(seed=1), [], []
+    U, V, T = model.parameter("U", (8, 8)), model.parameter("V", (8, 8)), model.lookup("T", (5, 8))
+    with vpps.Handle(model, vpps.Adam(lr=0.01), target=target, vps=2) as handle:
+        for k in range(9):
+            graph, t = vpps.Graph(), 0.9 - 0.01 * k * changing
+
+            def step(word: Any, h: Any, t: float = t) -> Any:
+                x = vpps.leaky_relu(V @ vpps.lookup(T, word), t / 3)
+                return vpps.tanh(vpps.dropout(vpps.clamp(x + U @ h, -t, t), t / 2))
+
+            h = graph.map(vpps.cell(step), children=[-1, 0, 1], inputs={"word": [k % 5, 1, 2]}, state=[8])[-1]
+            loss = vpps.sum(vpps.square(vpps.dropout(h, t / 4)))
+            handle.fb(graph, loss)
+            said = handle.inspect(graph, loss).cell.text()
+            assert f"rate={t / 2!r}" in said
+            found.append((said, handle.sync_get_latest_loss(), *(x.tobytes() for x in model.numpy().values())))
+            alive.append(sum(type(o) is trace.TracedCell for o in gc.get_objects()))
+        planned = len(handle._engine.planner.cells.notes)
+    return found, len(model.cell_history.as_json()["cells"]), {*alive[5:]}, planned
+
+
+@pytest.mark.parametrize("target", ["cpu", "simt"])
+def test_training_with_constants_that_change(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, in_history, alive, planned = _trained(target)
+    assert (in_history, len(alive), planned) == (1, 1, _trained(target, changing=False)[-1])
+    monkeypatch.setattr(trace, "_OPEN", ())
+    assert found == _trained(target)[0]
 
 
 @pytest.mark.parametrize("in_example", [False, True])

@@ -64,7 +64,7 @@ from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Averaging
-from vpps.record.trace import Int, List, TracedCell, Vector
+from vpps.record.trace import WORDS_OF_CONSTANT, Int, List, TracedCell, Vector
 from vpps.script.encode import Template
 
 NOTHING = InstructionRecord(0, TemplateRecord([], []))  # where there is no such instruction
@@ -189,7 +189,7 @@ class CellDescriptor:
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
         """Of each base of the templates, and of none: slabs come first, then what other parts have, then the words of
-        operands, then lists."""
+        operands, then lists and constants."""
         cell, same_row = self._cell, self._same_row
         n_slabs = len(cell.lowered.slabs)
         n_same_row, n_words = n_slabs + len(same_row), 2 * len(cell.operands)
@@ -201,6 +201,8 @@ class CellDescriptor:
                 found[n_slabs + at] = n_slabs + same_row.index(key)
         for i, at in enumerate(cell.operands.values()):
             found[n_slabs + at : n_slabs + at + 2] = n_same_row + 2 * i + np.arange(2)
+        for (slot, word), at in cell.constants.items():
+            found[n_slabs + at] = n_same_row + n_words + len(cell.keys) + WORDS_OF_CONSTANT * slot + word
         return found
 
     def _template(self, template: Template) -> TemplateRecord:

@@ -119,11 +119,11 @@ class EncodedCells:
         parts: tuple[CellPart, ...] = ()
         if self.passes.lazy_batching:
             gathered = frozenset(b.positions[k] for k in topology.recurrence.gathered(number))
-            parts = self.split(b.cell, gathered, frozenset(topology.recurrence.scattered(number)))
+            parts = self.split(b.block.pattern, gathered, frozenset(topology.recurrence.scattered(number)))
         for part, of_part in zip(parts, self.encoded_parts(parts) if parts else (), strict=True):
             if part.batching is Batching.LEVEL:
                 return _load(of_part.cell, [b.lists[k] for k in part.lists])
-        return StepLoad(0.0, 0) if parts else _load(self.encoded(b.cell), b.lists)
+        return StepLoad(0.0, 0) if parts else _load(self.encoded(b.block.pattern), b.lists)
 
     def part_of(self, cell: TracedCell) -> CellPart | None:
         """The part whose program a cell is, if it is one."""

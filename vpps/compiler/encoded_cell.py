@@ -31,7 +31,7 @@ from vpps.compiler.slabs import REUSED, SlabGroups
 from vpps.ops import size
 from vpps.placement.distribution import Distribution, ParameterPlace
 from vpps.placement.update import Averaging, step_fields
-from vpps.record.trace import Int, List, TracedCell, Vector
+from vpps.record.trace import Constant, Int, List, TracedCell, Vector
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 from vpps.script.tails import Tail, ViewUse
@@ -97,6 +97,7 @@ class EncodedCell:
         keys: lists that its words refer to, by key: base number `len(slabs) + i` is the position of list i.
         operands: those of which a plan decides how their rows are found; base numbers `len(slabs) + i` and the next one
             are their words.
+        constants: slots and words of Constants that its words are, with their base numbers, likewise.
         n_bases: how many there are, slabs included.
         n_forward_keys, n_forward_operands: the first of them are those that forward needs.
         watches: instructions that tell whether any gradient of parameters may not be finite.
@@ -129,6 +130,7 @@ class EncodedCell:
         self.exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}
+        self.constants: dict[tuple[int, int], int] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward, exclusive)
@@ -289,8 +291,12 @@ class EncodedCell:
 
     @property
     def n_bases(self) -> int:
-        """Of slabs, lists and operands."""
-        return len(self.lowered.slabs) + len(self.keys) + 2 * len(self.operands)
+        """Of slabs, lists, operands and constants."""
+        return len(self.lowered.slabs) + len(self.keys) + 2 * len(self.operands) + len(self.constants)
+
+    def _constant(self, value: Constant) -> Word:
+        number = self.constants.setdefault((value.slot, value.word), self.n_bases - len(self.lowered.slabs))
+        return Word(value.negative << 31, len(self.lowered.slabs) + number)
 
     def _list(self, key: ListKey, per_row: int = 1) -> Word:
         if key not in self.keys:
@@ -329,7 +335,7 @@ class EncodedCell:
         return direct(replace(address, constant=view.offset), stride, scalar)
 
     def _tail_view(
-        self, use: ViewUse, what: View | Listed | float | int, instr: Instr, whole: bool
+        self, use: ViewUse, what: View | Listed | Constant | float | int, instr: Instr, whole: bool
     ) -> tuple[OperandWords, int]:
         """Words of a view of a tail."""
         words: OperandWords
@@ -340,6 +346,8 @@ class EncodedCell:
             words = self._list(what.offsets), what.shift
         elif isinstance(what, View):
             words = self._rows(what, instr, what.width != instr.width, whole)
+        elif isinstance(what, Constant):
+            words = self._constant(what), 0
         else:
             words = float_word(what), 0
         return words, use
@@ -359,6 +367,8 @@ class EncodedCell:
             elif field.kind is Kind.LIST:
                 key = instr.values[field.name]
                 fields[field.name] = 0 if key is None else self._list(key)
+            elif isinstance(instr.values[field.name], Constant):
+                fields[field.name] = self._constant(instr.values[field.name])
             elif instr.values[field.name] == Data():
                 fields[field.name] = self._list(Data(), per_row=instr.width)
             elif instr.values[field.name] == RandomKey():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.distribution import ZERO
+from vpps.record.trace import Constant
 from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Instruction, Kind, Role, instruction_of
 from vpps.script.tails import Tail, ViewUse
 
@@ -201,7 +202,7 @@ class Listed(NamedTuple):
 
 
 # What a view of a tail is: rows to read or write, sums, a constant, or (Use.RESULT) a part of a product's result.
-TailView = tuple[ViewUse, View | Listed | float | int]
+TailView = tuple[ViewUse, View | Listed | Constant | float | int]
 
 
 NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
@@ -217,7 +218,7 @@ class Instr:
         domain: whose rows it counts.
         width, parts: of a row of the result; parts says how its units are dealt to virtual processors.
         operands: field name -> view (or list of views for segments, of `TailView` for a tail).
-        values: field name -> int, float, or key of an index list.
+        values: field name -> int, float, Constant, or key of an index list.
         rows: slices are rows (flag ROWS).
         alone: one virtual processor computes all of it (flag ALONE).
         accumulate: adds to the result (flag ACCUMULATE).

@@ -31,7 +31,7 @@ from vpps.compiler.prepare import VIEWS, execution_order, live_nodes, offset_of,
 from vpps.ops import Form, size
 from vpps.ops.dropout import threshold
 from vpps.placement.distribution import Distribution, Partition
-from vpps.record.trace import Node
+from vpps.record.trace import Constant, Node
 from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import sliced_by_rows
 
@@ -267,12 +267,13 @@ class Forward:
 
     def _dropout(self, i: int, node: Node, source: View, dst: View, accumulate: bool = False) -> None:
         """dst = source times the random factors of node i, which are the same for a value and for its gradient."""
+        rate, constant = node.attrs["rate"], isinstance(node.attrs["rate"], Constant)
         values = {
             "calls": Expand(node.domain, Calls()) if node.domain else Calls(),
             "positions": Positions(node.domain) if node.domain else None,
             "number": node.attrs["number"],
-            "threshold": threshold(node.attrs["rate"]),
-            "scale": 1 / (1 - node.attrs["rate"]),
+            "threshold": rate._replace(word=1) if constant else threshold(rate),
+            "scale": rate._replace(word=2) if constant else 1 / (1 - rate),
             "key": RandomKey(),
         }
         self.emit("dropout", i, dst, values, accumulate=accumulate, operands={"a": source})

@@ -27,7 +27,7 @@ from vpps.record.examples import MOST, NONE, UNNUMBERED, ExampleNumbers
 from vpps.record.inputs import Cells
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
-from vpps.record.trace import PRODUCTS, Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.record.trace import PRODUCTS, Int, TracedCell, Vector, check_operand, check_table, opened, shared, trace
 from vpps.record.typed_map import typed_map
 from vpps.record.vertices import Block, extend
 from vpps.text import dir_without
@@ -79,7 +79,7 @@ class Graph(Hinting):
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.blocks: dict[TracedCell, Block] = {}
+        self.blocks: dict[TracedCell, Block] = {}  # by what is planned, see TracedCell.pattern
         # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
         self._tape = vertices.new_tape()
@@ -378,7 +378,7 @@ class Graph(Hinting):
             same, first = CONSTANT_OPS[op]
             constant = self._constant(attrs["value"], op in _NUMBERED)
             return self.apply(same, [constant, *operands] if first else [*operands, constant], {})
-        key: list[Any] = [op, exact_key(attrs)]
+        key: list[Any] = [op]
         refs: list[int] = []
         ints: list[int] = []
         model: Any = None
@@ -415,11 +415,21 @@ class Graph(Hinting):
     def bare_program(
         self, key: tuple[Any, ...], model: Any, op: str, floats: Sequence[Any], attrs: dict[str, Any]
     ) -> TracedCell:
-        """The program of a bare op, by the op, its attributes and what its operands are; traced where it is new."""
+        """The program of a bare op; traced where it is new. Of those that differ in constants alone the latest is kept.
+
+        Args:
+            key: the op, and what its operands are.
+        """
         programs: dict[Any, TracedCell] = _bare_programs if model is None else model.bare_programs
+        slots: dict[float, int] = {}
+        pattern = opened(attrs, slots)
+        key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key
         program = programs.get(key)
-        if program is None:  # setdefault: another thread may be faster
-            program = programs.setdefault(key, self._bare_program(op, floats, attrs))
+        if program is None:
+            program = programs[key] = shared(self._bare_program(op, floats, attrs), op)
+        elif slots and program.constants != (constants := tuple(slots)):
+            assert program.pattern is not None
+            program = programs[key] = program.pattern.closed(constants)
         return program
 
     def _constant(self, value: float, numbered: bool) -> Expression:
@@ -499,7 +509,7 @@ class Graph(Hinting):
             return None
         block = self.blocks.get(program)
         if block is None:
-            block = Block(program, self._tape)
+            block = Block(program, self._tape, program)
         result = block.record(self, (items,))
         if result is not None:
             self.blocks[program] = block
@@ -562,10 +572,14 @@ class Graph(Hinting):
 
     def block_of(self, cell: TracedCell) -> Block:
         """Where vertices of a program go."""
-        block = self.blocks.get(cell)
-        if block is None:
-            block = self.blocks.setdefault(cell, Block(cell, self._tape))  # another thread may be recording, too
-        return block
+        pattern = cell.pattern or cell
+        while True:
+            block = self.blocks.get(pattern)
+            if block is None:  # setdefault: another thread may be recording, too
+                block = self.blocks.setdefault(pattern, Block(cell, self._tape, pattern))
+            if block.cell is cell:
+                return block
+            pattern = pattern.another
 
     def record_values(self, levels: NDArray[np.int64]) -> int:
         """Make values whose vertices have these levels; returns the id of the first one. Vertices are recorded by

@@ -219,7 +219,7 @@ class PlannerLibrary:
         else:
             topology = Topology(graph, calls)
             blocks = [b for b in (BlockArrays(b.block, calls, since) for b in topology.blocks) if len(b.calls)]
-            batch = BatchInputs.of_blocks(blocks, [self._cell(b.cell) for b in blocks], topology)
+            batch = BatchInputs.of_blocks(blocks, [self._cell(b.block.pattern) for b in blocks], topology)
         call = self._call
         call.stays = int(present is not None)
         if present is not None and len(present.addresses):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_MOST = 500  # programs of a cell, if it has such that differ in constants alone
+
 LISTS = (list, tuple, ListExpression)
 """What a list argument may be where cells are called in cells."""
 
@@ -184,7 +186,7 @@ class Cell(Generic[R]):
                     f"cell {self.name!r}: {name}={value!r}: keyword arguments are static; pass it by position"
                 )
         try:
-            bound = inspect.signature(self.bound).bind(*signature, **statics)
+            bound = self.signature.bind(*signature, **statics)
         except TypeError as error:
             parts = any(s is not int and s[:1] == (list,) for s in signature) and "missing" in str(error)
             hint = (
@@ -212,6 +214,8 @@ class Cell(Generic[R]):
         full_key = (resolved, key[1]) if statics else resolved
         program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
         self._programs[key] = program
+        if program.pattern is not None and len(self._programs) > _MOST:  # a rate changes from step to step
+            self._programs = {k: p for k, p in [*self._programs.items()] if p.pattern is None}
         return program
 
 

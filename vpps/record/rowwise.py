@@ -18,7 +18,7 @@ from vpps.record.examples import ExampleNumbers
 from vpps.record.ranges import Ints
 from vpps.record.rows import Rows
 from vpps.record.trace import PRODUCTS, List, TracedCell, check_operand
-from vpps.values import Float32, as_array, as_float32, as_index, exact_key
+from vpps.values import Float32, as_array, as_float32, as_index
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -194,7 +194,7 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
     where = f"{shown(op)} of rows"
     n_floats = len(operands) - OPS[op].indices
     floats = operands[:n_floats]
-    key: list[Any] = [op, exact_key(attrs)]
+    key: list[Any] = [op]
     model: Any = None
     vectors: list[Rows | Expression] = []
     n = -1

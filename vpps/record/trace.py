@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
 from vpps.model.model import Lookup, Parameter, Transposed
 from vpps.ops import OPS, Form, Op, Shape, size
+from vpps.ops.dropout import threshold
 from vpps.ops.operand import (
     Expression,
     Index,
@@ -26,7 +27,7 @@ from vpps.ops.operand import (
     written,
 )
 from vpps.text import counted
-from vpps.values import as_index, as_number, exact_key
+from vpps.values import as_index, as_number, exact_key, float_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,33 @@ class Node:
         """Whether it uses a matrix otherwise than to multiply a vector: only that can be done with one on the chip."""
         p = self.parameter
         return p is not None and len(p.shape) == 2 and self.op.form is not Form.MATVEC and not isinstance(p, Lookup)
+
+
+class Constant(NamedTuple):
+    """An attribute in a pattern (`TracedCell`): a number of which only a plan knows the value.
+
+    Attributes:
+        slot: its magnitude is that number of the program's `constants`.
+        negative: its sign.
+        word: which of its `TracedCell.words`.
+    """
+
+    slot: int
+    negative: bool = False
+    word: int = 0
+
+    def __neg__(self) -> Constant:
+        return self._replace(negative=not self.negative)
+
+    def of(self, constants: Sequence[float]) -> float:
+        """The number; or, of a rate of dropout, the threshold or the factor that follow from it."""
+        c = constants[self.slot]
+        return (-c if self.negative else c, threshold(c), 1 / (1 - c))[self.word]
+
+
+_OPEN = "value", "rate"  # attributes that may become Constants
+_ONE, _INFINITY = float_word(1.0), float_word(float("inf"))
+WORDS_OF_CONSTANT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +123,9 @@ class TracedCell:
         index_limits: for each int argument position, the smallest exclusive upper bound its uses impose, and by whom.
         int_limits: the same in the order of the int arguments, None where nothing uses one.
         lists: domain of each list argument, in order.
+        constants: different magnitudes of numbers among the attributes, but for 0, 1 and infinity: passes know these.
+        pattern: the program with Constants in their place, which is planned: one for all values. None: it has no
+            constants, or is one, with those of the first program as examples.
     """
 
     name: str
@@ -109,6 +140,8 @@ class TracedCell:
     lists: tuple[int, ...] = ()
     int_limits: tuple[tuple[int, str] | None, ...] = ()
     index_limits: dict[int, tuple[int, str]] = field(default_factory=dict)
+    constants: tuple[float, ...] = ()
+    pattern: TracedCell | None = None
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}: {counted(len(self.nodes), 'node')}>"
@@ -126,10 +159,63 @@ class TracedCell:
 
     def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
         """The same cell computed by other nodes: node numbers below `len(self.nodes)` keep their meaning."""
-        made = copy(self)
-        made.__dict__.pop("layout", None)  # of the results that it has had
-        made.nodes, made.outputs = list(nodes), tuple(outputs)
+        made = TracedCell.__new__(TracedCell)  # `copy` takes three times as long
+        made.__dict__.update(self.__dict__)
+        for name in ("layout", "another", "words"):  # of what it was before
+            made.__dict__.pop(name, None)
+        made.nodes, made.outputs, made.pattern = list(nodes), tuple(outputs), None
         return made
+
+    @cached_property
+    def another(self) -> TracedCell:
+        """Another copy of a pattern, for a graph that has programs with different constants: each is a cell there."""
+        return self.with_nodes(self.nodes, self.outputs)
+
+    @cached_property
+    def words(self) -> array[int]:
+        """The words that a script may need of each constant: its bits, and those that dropout needs of a rate."""
+        found = array("I")
+        for c in self.constants:
+            found.extend((float_word(c), threshold(c), float_word(1 / (1 - c))))
+        return found
+
+    def opened(self) -> TracedCell:
+        """Its pattern, with its own constants as examples."""
+        slots: dict[float, int] = {}
+        nodes = [n if n.attrs is (a := opened(n.attrs, slots)) else replace(n, attrs=a) for n in self.nodes]
+        if not slots:
+            return self
+        made = self.with_nodes(nodes, self.outputs)
+        made.constants = tuple(slots)
+        return made
+
+    def closed(self, constants: tuple[float, ...]) -> TracedCell:
+        """The program of a pattern, or of what passes have made of one, with these constants."""
+        found = _programs.get((self, constants)) if constants else self
+        if found is None:
+            nodes = list(self.nodes)
+            for i, n in enumerate(nodes):
+                changed = {k: v.of(constants) for k, v in n.attrs.items() if type(v) is Constant}
+                if changed:
+                    nodes[i] = replace(n, attrs=n.attrs | changed)
+            found = self.with_nodes(nodes, self.outputs)
+            found.constants, found.pattern, found.__dict__["layout"] = constants, self, self.layout
+            found = _programs.setdefault((self, constants), found)
+        return found
+
+
+def opened(attrs: dict[str, Any], slots: dict[float, int]) -> dict[str, Any]:
+    """Attributes with Constants in the place of numbers; the same ones where there are none.
+
+    Args:
+        slots: by magnitude; those that are new are added.
+    """
+    found = attrs
+    for name in _OPEN:
+        value = attrs.get(name)
+        if type(value) is float and 0 < (word := float_word(abs(value))) < _INFINITY and word != _ONE:
+            found = found | {name: Constant(slots.setdefault(abs(value), len(slots)), value < 0)}
+    return found
 
 
 def digest_of(cell: TracedCell) -> str:
@@ -156,11 +242,19 @@ def shared(program: TracedCell, origin: Any) -> TracedCell:
     Args:
         origin: the code of the function, or the program that this one was derived from.
     """
-    c = program
+    if isinstance(origin, TracedCell):
+        origin = origin.pattern or origin
+    c = program.opened()
     wiring = c.outputs, c.single, tuple(c.arguments), c.lists, c.n_domains, c.int_limits
     # Addresses tell parameters apart: while the key is in use, its program keeps them alive.
-    nodes = [(id(n.op), n.inputs, exact_key(n.attrs), n.shape, n.domain, id(n.parameter)) for n in c.nodes]
-    return _programs.setdefault((origin, c.name, c.kinds, c.argument_names, wiring, tuple(nodes)), program)
+    nodes = [
+        (id(n.op), n.inputs, bool(n.attrs) and exact_key(n.attrs), n.shape, n.domain, id(n.parameter)) for n in c.nodes
+    ]
+    pattern = _programs.setdefault((origin, c.name, c.kinds, c.argument_names, wiring, tuple(nodes)), c)
+    if c is program:
+        return pattern
+    program.constants, program.pattern = c.constants, pattern
+    return _programs.setdefault((pattern, c.constants), program)
 
 
 PRODUCTS = ("affine", "affine_transposed")
@@ -452,7 +546,7 @@ class CellTrace:
         roots = sorted({self.domain(i) for i, n in enumerate(cell.nodes) if n.domain})
         number = {0: 0} | {d: k + 1 for k, d in enumerate(roots)}
         finals = [number[self.domain(i)] for i in range(len(cell.nodes))]
-        cell.nodes = [replace(n, domain=d) for n, d in zip(cell.nodes, finals, strict=True)]
+        cell.nodes = [n if n.domain == d else replace(n, domain=d) for n, d in zip(cell.nodes, finals, strict=True)]
         cell.n_domains = len(roots)
         cell.list_domains = {p: cell.nodes[cell.arguments[p]].domain for p in cell.list_domains}
         cell.lists = tuple(cell.list_domains.values())

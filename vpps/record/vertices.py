@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ class Tape:
 new_tape: Callable[[], Tape] = Tape
 """Makes the tape of a new graph; `vpps.record.native` replaces it."""
 
+_NO_WORDS = array("I")
 _UNBOUNDED = 2**31  # of an int that nothing uses: what the word of a script holds
 
 
@@ -60,6 +62,8 @@ class Block:
 
     Attributes:
         cell: the program.
+        pattern: what is planned of it, by which the graph knows the block.
+        constants: words of its constants.
         width: ints per vertex in `rows`.
         rows: per vertex its recording index (design: policy, layout and schedule do not change it), the value id of its
             first output (the others follow it), its level (longest distance from a leaf), the value ids of its vector
@@ -70,8 +74,9 @@ class Block:
         bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
     """
 
-    def __init__(self, cell: TracedCell, tape: Tape) -> None:
-        self.cell = cell
+    def __init__(self, cell: TracedCell, tape: Tape, pattern: TracedCell) -> None:
+        self.cell, self.pattern = cell, pattern
+        self.constants = cell.words if cell.constants else _NO_WORDS
         self.n_args, self.n_ints, self.results = cell.layout
         self.width = ARGS + self.n_args + self.n_ints
         new_ints = type(tape.levels)

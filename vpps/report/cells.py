@@ -16,6 +16,7 @@ from vpps.planner.blocks import PlannedBlock
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.record.trace import Int, List, Node, TracedCell, Vector
+from vpps.record.vertices import Block
 from vpps.report.words import InstructionWords, dimensions, line_of, part_name
 from vpps.text import Report, counted
 
@@ -211,46 +212,45 @@ def cells_report(plan: Plan, planner: Planner) -> CellsReport:
     """What became of each cell of a graph, whose plan a planner has made."""
     blocks: dict[TracedCell, list[PlannedBlock]] = {cell: [] for cell in plan.graph.blocks}
     for b in plan.blocks:
-        blocks[b.arrays.block.cell].append(b)
+        blocks[b.arrays.block.pattern].append(b)
     training = plan.loss_slot >= 0
-    return CellsReport(
-        tuple(_report(cell, len(plan.graph.blocks[cell]), found, planner, training) for cell, found in blocks.items())
-    )
+    recorded = plan.graph.blocks
+    return CellsReport(tuple(_report(recorded[cell], found, planner, training) for cell, found in blocks.items()))
 
 
-def _report(
-    cell: TracedCell, vertices: int, blocks: Sequence[PlannedBlock], planner: Planner, training: bool
-) -> CellReport:
-    stages = list(_stages(cell, planner))
+def _report(recorded: Block, blocks: Sequence[PlannedBlock], planner: Planner, training: bool) -> CellReport:
+    cell, constants = recorded.pattern, recorded.cell.constants
+    stages = list(_stages(cell, planner, constants))
     dead = [note for note in planner.cells.notes.get(cell, ()) if note[0] == "dead_outputs"]
     parts = []
     code: list[CellCode] = []
     for b in blocks:
         name = part_name(planner, b)
         if name:
-            parts.append(_stage(f"lazy_batching: {name}", "", b.arrays.cell))
+            parts.append(_stage(f"lazy_batching: {name}", "", b.arrays.cell, constants))
         elif not training and dead:
-            stages.append(_stage(*dead[-1], b.arrays.cell))
-        code += _code(b.cell.lowered, name, planner, training)
+            stages.append(_stage(*dead[-1], b.arrays.cell, constants))
+        code += _code(b.cell.lowered, name, planner, training, constants)
     if dead and (training or parts):
-        stages.append(_stage(*dead[-1], planner.cells.compiled(cell)))
+        stages.append(_stage(*dead[-1], planner.cells.compiled(cell), constants))
     bare = all(b.cell.lowered.is_bare for b in blocks)
-    return CellReport(cell.name, tuple(_arguments(cell)), vertices, tuple(stages), tuple(parts), tuple(code), bare)
+    return CellReport(cell.name, tuple(_arguments(cell)), len(recorded), tuple(stages), tuple(parts), tuple(code), bare)
 
 
-def _stages(cell: TracedCell, planner: Planner) -> Iterator[CellStage]:
+def _stages(cell: TracedCell, planner: Planner, constants: tuple[float, ...]) -> Iterator[CellStage]:
     """A cell before and after the passes on its nodes."""
-    yield _stage(TRACED, "", cell)
+    yield _stage(TRACED, "", cell, constants)
     for name, node_pass in NODE_PASSES:
         if getattr(planner.passes, name):
             cell, said = node_pass(cell)
-            yield _stage(name, said, cell)
+            yield _stage(name, said, cell, constants)
     if planner.passes.horizontal:
         cell, said = horizontal(cell, planner.distribution.stacks, planner.passes.cell_layout)
-        yield _stage("horizontal", said, cell)
+        yield _stage("horizontal", said, cell, constants)
 
 
-def _stage(name: str, said: str, cell: TracedCell) -> CellStage:
+def _stage(name: str, said: str, cell: TracedCell, constants: tuple[float, ...]) -> CellStage:
+    cell = cell.closed(constants)
     live = live_nodes(cell.nodes, cell.outputs)
     nodes = tuple(_node(i, n) for i, n in enumerate(cell.nodes) if live[i])
     operators = sum(n.op.form not in _NO_OPERATORS for n, is_live in zip(cell.nodes, live, strict=True) if is_live)
@@ -262,19 +262,23 @@ def _node(number: int, n: Node) -> NodeLine:
     return NodeLine(number, n.op.name, n.inputs, parameter, n.shape, n.domain, line_of(number, n))
 
 
-def _code(lowered: LoweredCell, part: str, planner: Planner, training: bool) -> Iterator[CellCode]:
-    places = planner.distribution.physical
-    unfused = LoweredCell(
-        lowered.cell,
-        planner.distribution,
-        planner.schedule.exclusive,
-        replace(planner.passes, fusion=False),
-        lowered.first_same_row,
-        lowered.taken_back,
-        training,
-        lowered.unread,
+def _code(
+    lowered: LoweredCell, part: str, planner: Planner, training: bool, constants: tuple[float, ...]
+) -> Iterator[CellCode]:
+    unfused, lowered = (
+        LoweredCell(
+            lowered.cell.closed(constants),
+            planner.distribution,
+            planner.schedule.exclusive,
+            passes,
+            lowered.first_same_row,
+            lowered.taken_back,
+            training,
+            lowered.unread,
+        )
+        for passes in (replace(planner.passes, fusion=False), planner.passes)
     )
-    before, after = InstructionWords(unfused, places), InstructionWords(lowered, places)
+    before, after = (InstructionWords(code, planner.distribution.physical) for code in (unfused, lowered))
     yield CellCode(part, "forward", _lines(unfused.forward, before), _lines(lowered.forward, after))
     if training:
         yield CellCode(part, "backward", _lines(unfused.backward, before), _lines(lowered.backward, after))

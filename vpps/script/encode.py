@@ -19,7 +19,7 @@ class Word:
 
     Attributes:
         constant: the part that is known when the cell is lowered.
-        base: index into the block's table of bases (slabs, then lists and operands), or -1.
+        base: index into the block's table of bases (slabs, then lists, operands and constants), or -1.
         per_row: multiplies the step's first row.
         per_count: multiplies the step's number of rows.
     """
@@ -72,7 +72,7 @@ def encode(
         if field.kind is Kind.OPERAND:
             body.extend(value)
         elif field.kind is Kind.FLOAT:
-            body.append(float_word(value))
+            body.append(value if isinstance(value, Word) else float_word(value))
         elif field.kind.repeated:
             for operand, word in value:
                 body.extend((*operand, word))

@@ -46,7 +46,7 @@ class ModelCopy:
         for cell, block in graph.blocks.items():
             own = self._cell(cell)
             copied.blocks[own] = same = copy(block)
-            same.cell = own
+            same.cell = same.pattern = own
         return copied, Expression(copied, loss.ref, loss.shape)
 
     def _cell(self, cell: TracedCell) -> TracedCell:

@@ -40,7 +40,7 @@ class CellHistory:
             name = None if n.parameter is None else n.parameter.name
             return n.op.name, n.inputs, n.attrs, n.shape, n.domain, name
 
-        cells = [[cell.outputs, list(map(described, cell.nodes))] for cell in self.cells]
+        cells = [[cell.outputs, list(map(described, cell.closed(cell.constants).nodes))] for cell in self.cells]
         orders = [[p.name for p in members] for members in self.orders]
         return {"cells": cells, "orders": orders, "apart": sorted(self.apart)}
 
@@ -81,7 +81,7 @@ def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None])
     cell.outputs = _ints(outputs)
     if any(o >= len(cell.nodes) for o in cell.outputs):
         raise ValueError("outputs")
-    return cell if complete else None
+    return cell.opened() if complete else None
 
 
 def _suits(node: Node, p: Parameter, operands: Sequence[tuple[int, ...]]) -> bool:

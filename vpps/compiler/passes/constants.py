@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from vpps.ops import OPS, Form
 from vpps.ops.operand import shown
-from vpps.record.trace import Node, TracedCell
+from vpps.record.trace import Constant, Node, TracedCell
 from vpps.values import float_word
 
 ONE, MINUS_ZERO = float_word(1.0), float_word(-0.0)
@@ -110,12 +110,13 @@ class _Folding:
                 return x
             case "scale":
                 value = node.attrs["value"]
-                if float_word(value) == ONE:
+                if not isinstance(value, Constant) and float_word(value) == ONE:
                     return x
                 negated = self._negated(x)
                 return None if negated is None else self._made(node, "scale", negated, value=-value)
             case "shift":
-                return x if float_word(node.attrs["value"]) == MINUS_ZERO else None
+                value = node.attrs["value"]  # a Constant is neither 1 nor 0
+                return x if not isinstance(value, Constant) and float_word(value) == MINUS_ZERO else None
             case "neg":
                 inner = self.nodes[x]
                 if inner.op.name == "scale":

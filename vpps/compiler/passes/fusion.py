@@ -27,6 +27,7 @@ from vpps.compiler.instr import (
 )
 from vpps.compiler.passes.recompute import recomputed
 from vpps.ops import OPS, Form
+from vpps.record.trace import Constant
 from vpps.script.instructions import Role
 from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
 from vpps.values import float_word
@@ -309,7 +310,7 @@ class _Value:
 
     what: Any
     inputs: tuple[_Value | None, ...] = ()
-    constant: float | None = None
+    constant: Constant | float | None = None
     mean: bool = False
 
 
@@ -337,7 +338,7 @@ class _Program:
             code = CODES[instr.name]
             views = [instr.operands[name] for name in _OPERANDS[: len(code.reads)]]
             inputs = tuple(self._read(v) if read else None for v, read in zip(views, code.reads, strict=True))
-            constant = float(instr.values["value"]) if code.has_constant else None
+            constant = instr.values["value"] if code.has_constant else None
             value = inputs[0] if code.function == _COPY else self._value(code.function, inputs, constant)
         if instr.accumulate:
             value = self._value(_ADD, (self._read(dst), value))
@@ -354,10 +355,11 @@ class _Program:
         self,
         what: View | Listed | str,
         inputs: tuple[_Value | None, ...] = (),
-        constant: float | None = None,
+        constant: Constant | float | None = None,
         mean: bool = False,
     ) -> _Value:
-        bits = None if constant is None else float_word(constant)  # 0.0 and -0.0 are equal but not the same
+        # 0.0 and -0.0 are equal but not the same
+        bits = constant if constant is None or isinstance(constant, Constant) else float_word(constant)
         key = (what, tuple(map(id, inputs)), bits, mean)
         return self._values.setdefault(key, _Value(what, inputs, constant, mean))
 
@@ -476,6 +478,8 @@ def _renumbered(value: Any, numbers: Mapping[int, int]) -> Any:
             return replace(value, view=of(view))
         case dict():
             return {name: of(inner) for name, inner in value.items()}
+        case Constant():
+            return value
         case list():
             return [of(inner) for inner in value]
         case tuple():

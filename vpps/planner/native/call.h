@@ -21,6 +21,7 @@ inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<Whol
     for (Whole& b : graph) {
         const GivenBlock& given = *next;
         b.cell = cells[given.cell].get();
+        b.constants = pointer<const u32>(given.constants);
         b.n = given.n;
         b.calls = {pointer<const i64>(given.calls), given.calls_step, 0};
         b.levels = {pointer<const i64>(given.levels), given.levels_step, 0};

@@ -25,7 +25,7 @@ struct Vertices {
     std::vector<Column> values;  // ids of each output
     std::vector<Column> args, ints;
     std::vector<List> lists;
-    const u32* data = nullptr;
+    const u32 *data = nullptr, *constants = nullptr;
 
     i64 operands() const { return static_cast<i64>(args.size() + lists.size()); }
 };

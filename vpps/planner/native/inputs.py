@@ -24,7 +24,7 @@ from vpps.values import Float32
 WORD = 8  # bytes of an int
 
 # The fields as they are written below: by position, as every batch waits for it.
-BLOCK = "cell n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
+BLOCK = "cell constants n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
 LIST = "ends lengths elements"
 for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
     assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
@@ -53,7 +53,7 @@ class BatchInputs:
             if since and not singles and not chunks:
                 continue
             self.cells.append(cell)
-            found.append(number(cell))
+            found += (number(cell), block.constants.buffer_info()[0])
             if not chunks:
                 self._one_by_one(block, found, first)
             elif chunks == 1 and not singles:
@@ -66,11 +66,11 @@ class BatchInputs:
     def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], topology: Topology) -> Self:
         """Blocks of a graph as arrays, whose cells have these numbers."""
         made = cls.__new__(cls)
-        made.cells, made._alive = [b.cell for b in blocks], []
+        made.cells, made._alive = [b.block.pattern for b in blocks], []
         made.n_calls, made.n_values = topology.n_calls, topology.n_values
         found: list[int] = []
         for number, b in zip(numbers, blocks, strict=True):
-            found.append(number)
+            found += (number, b.block.constants.buffer_info()[0])
             made._arrays(b, found)
         made._describe(found)
         return made

@@ -104,13 +104,13 @@ class GivenCell(Structure):
 
 @fields(
     ints="""
-    cell n calls calls_step first first_step levels levels_step
+    cell constants n calls calls_step first first_step levels levels_step
     args args_step ints ints_step data
     """
 )
 class GivenBlock(Structure):
-    """A block: its cell, its vertices, and for every column where it begins and how many numbers lie between those of
-    two vertices. The columns of arguments lie side by side."""
+    """A block: its cell, the words of its constants, its vertices, and for every column where it begins and how many
+    numbers lie between those of two vertices. The columns of arguments lie side by side."""
 
 
 @fields(ints="ends lengths elements")

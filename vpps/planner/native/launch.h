@@ -134,9 +134,13 @@ struct Launch {
 
     static void fill(const Block& b, const Template& group, i64 step, const i64* first, const i64* count, u32* words)
     {
-        const i64 n_bases = b.n_bases();
+        const i64 n_bases = b.n_bases(), n_lists = static_cast<i64>(b.list_at.size());
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
-        const auto base_of = [=](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; };
+        const u32* constants = b.constants;
+        const auto base_of = [=](i32 base) {
+            const i64 i = base - n_bases;
+            return i < 0 ? bases[base] : i < n_lists ? lists[i] : i64{constants[i - n_lists]};
+        };
         ::fill(group, words, base_of, first, count);
     }
 

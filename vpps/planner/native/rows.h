@@ -161,6 +161,7 @@ private:
         b.calls = whole.calls;
         b.levels = whole.levels;
         b.data = whole.data;
+        b.constants = whole.constants;
         b.values.clear();
         b.args.clear();
         b.ints.clear();

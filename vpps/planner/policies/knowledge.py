@@ -169,4 +169,4 @@ class Knowledge:
 
 def cells_of(topology: Topology, members: Sequence[int]) -> Cells:
     """The cells of some blocks as the user made them: inference goes without outputs that nothing reads."""
-    return tuple(topology.blocks[number].block.cell for number in members)
+    return tuple(topology.blocks[number].block.pattern for number in members)
