@@ -47,6 +47,12 @@ def test_decoding_gives_the_same_words_in_either_way() -> None:
     assert all(min(line["value"], line["peer_value"]) > 0 and line["pool"] > 0 for line in lines)
 
 
+def test_constants_that_change_grow_nothing() -> None:
+    lines = lines_of("constants.py", "--steps", "300", "--hidden", "8", "--calls", "2")
+    assert [line["case"].split()[0] for line in lines] == ["ops", "closure", "keyword"]
+    assert all(line["value"] > 0 and line["grown"] < 5 for line in lines)
+
+
 def test_recording_measures_every_case(trees_file: Path) -> None:
     lines = lines_of("recording.py", "--trees", str(trees_file), "--batch", "5", "--rounds", "3")
     assert [line["case"].split()[0] for line in lines] == 2 * [*CASES, "sum"]

@@ -31,8 +31,9 @@ class Cell(Generic[R]):
     """A vertex function: `@vpps.cell` on a function or method. Calling it on expressions of a graph records one vertex.
 
     Positional arguments differ from vertex to vertex: expressions, ints (words, labels), lists of expressions.
-    Keyword-only arguments are static: each combination of their values is a program of its own. The function runs once
-    per signature, on symbolic arguments: it must not branch on values nor depend on state that changes later.
+    Keyword-only arguments are static: each combination of their values is traced by itself, and planned once if only
+    constants differ, such as a rate of dropout. The function runs once per signature, on symbolic arguments: it must
+    not branch on values nor depend on state that changes later.
     Called inside another cell, it is inlined.
 
     Args:

@@ -181,12 +181,12 @@ class TracedCell:
 
     def opened(self) -> TracedCell:
         """Its pattern, with its own constants as examples."""
-        slots: dict[float, int] = {}
-        nodes = [n if n.attrs is (a := opened(n.attrs, slots)) else replace(n, attrs=a) for n in self.nodes]
-        if not slots:
-            return self
-        made = self.with_nodes(nodes, self.outputs)
-        made.constants = tuple(slots)
+        nodes, slots = list(self.nodes), dict[float, int]()
+        for i, n in enumerate(nodes):
+            if n.attrs and (attrs := opened(n.attrs, slots)) is not n.attrs:
+                nodes[i] = Node(n.op, n.inputs, attrs, n.shape, n.domain, n.parameter)  # thrice as quick as `replace`
+        made = self.with_nodes(nodes, self.outputs) if slots else self
+        made.constants = tuple(slots) or self.constants
         return made
 
     def closed(self, constants: tuple[float, ...]) -> TracedCell:
@@ -197,7 +197,7 @@ class TracedCell:
             for i, n in enumerate(nodes):
                 changed = {k: v.of(constants) for k, v in n.attrs.items() if type(v) is Constant}
                 if changed:
-                    nodes[i] = replace(n, attrs=n.attrs | changed)
+                    nodes[i] = Node(n.op, n.inputs, n.attrs | changed, n.shape, n.domain, n.parameter)
             found = self.with_nodes(nodes, self.outputs)
             found.constants, found.pattern, found.__dict__["layout"] = constants, self, self.layout
             found = _programs.setdefault((self, constants), found)
@@ -216,6 +216,11 @@ def opened(attrs: dict[str, Any], slots: dict[float, int]) -> dict[str, Any]:
         if type(value) is float and 0 < (word := float_word(abs(value))) < _INFINITY and word != _ONE:
             found = found | {name: Constant(slots.setdefault(abs(value), len(slots)), value < 0)}
     return found
+
+
+def _attrs_key(attrs: dict[str, Any]) -> Any:
+    quick = all(type(value) in (int, Constant) for value in attrs.values())  # as of most nodes
+    return tuple(attrs.items()) if quick else exact_key(attrs)
 
 
 def digest_of(cell: TracedCell) -> str:
@@ -247,9 +252,7 @@ def shared(program: TracedCell, origin: Any) -> TracedCell:
     c = program.opened()
     wiring = c.outputs, c.single, tuple(c.arguments), c.lists, c.n_domains, c.int_limits
     # Addresses tell parameters apart: while the key is in use, its program keeps them alive.
-    nodes = [
-        (id(n.op), n.inputs, bool(n.attrs) and exact_key(n.attrs), n.shape, n.domain, id(n.parameter)) for n in c.nodes
-    ]
+    nodes = [(id(n.op), n.inputs, _attrs_key(n.attrs), n.shape, n.domain, id(n.parameter)) for n in c.nodes]
     pattern = _programs.setdefault((origin, c.name, c.kinds, c.argument_names, wiring, tuple(nodes)), c)
     if c is program:
         return pattern
