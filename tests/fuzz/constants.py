@@ -31,8 +31,6 @@ class Constants:
 
     def program(self) -> list[str]:
         """`run(handle, k)`: gradients and values of step k, of all forms; of two of them also with other constants."""
-        forms = "lambda y: f(y, c), vpps.cell(lambda y: f(y, c)), lambda y: keyword(y, c=c)"
-        other = "vpps.cell(lambda y: f(y, d)), lambda y: keyword(y, c=d)"
         return [
             "import numpy as np, vpps",
             f"data = np.random.default_rng({self.seed}).normal(size=(3, 5))",
@@ -44,14 +42,14 @@ class Constants:
             "keyword = vpps.cell(lambda y, *, c: f(y, c))",
             "def run(handle, k):",
             "    c, d, graph = steps[k], steps[k - 1], vpps.Graph()",
-            f"    forms = [{forms}, {other}]",
+            "    of_c = [lambda y: f(y, c), vpps.cell(lambda y: f(y, c)), lambda y: keyword(y, c=c)]",
+            "    forms = [*of_c, vpps.cell(lambda y: f(y, d)), lambda y: keyword(y, c=d)]",
             "    xs = [x for _ in forms for x in (graph.input(data[0], True), graph.rows(data, True))]",
             "    ys = [forms[i // 2](x) for i, x in enumerate(xs)]",
             "    sums = [vpps.sum(vpps.square(y)) for y in ys]",
-            "    sums = sums[::2] + [vpps.sum(of_rows) for of_rows in sums[1::2]]",
-            "    handle.gradients(graph, vpps.sum(sums), train=True)",
-            "    found = [x.tobytes() for x in map(handle.input_gradient, xs)]",
-            "    return found, [x.tobytes() for x in handle.forward(graph, ys)]",
+            "    handle.gradients(graph, vpps.sum(sums[::2] + [vpps.sum(s) for s in sums[1::2]]), train=True)",
+            "    found = [*map(handle.input_gradient, xs)], handle.forward(graph, ys)",
+            "    return [[x.tobytes() for x in of] for of in found]",
             "handle = new()",
             "found = [run(handle, k) for k in range(len(steps))]",
             "cells = len(handle._engine.planner.cells.notes)",
@@ -63,8 +61,7 @@ class Constants:
 
     def check(self) -> None:
         """Raises Found."""
-        lines = self.program()
-        made = execute(lines)
+        made = execute(lines := self.program())
         if made["made"]:
             raise Found(f"other constants made {made['made']} programs", lines)
         for gradients, values in made["found"]:
@@ -72,8 +69,9 @@ class Constants:
                 if bits[:2] != bits[2:4] or bits[:2] != bits[4:6]:
                     raise Found("the bits of constants of bare ops and in cells differ", lines)
         with patch.object(trace, "_OPEN", ()):
-            if execute(lines)["found"] != made["found"]:
-                raise Found("with a program for each value the bits are others", lines)
+            apart = execute(lines)
+        if apart["found"] != made["found"]:
+            raise Found("with a program for each value the bits are others", lines)
 
 
 def draw(random: Random) -> Constants:

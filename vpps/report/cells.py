@@ -265,17 +265,10 @@ def _node(number: int, n: Node) -> NodeLine:
 def _code(
     lowered: LoweredCell, part: str, planner: Planner, training: bool, constants: tuple[float, ...]
 ) -> Iterator[CellCode]:
+    cell, exclusive = lowered.cell.closed(constants), planner.schedule.exclusive
+    as_before = lowered.first_same_row, lowered.taken_back, training, lowered.unread
     unfused, lowered = (
-        LoweredCell(
-            lowered.cell.closed(constants),
-            planner.distribution,
-            planner.schedule.exclusive,
-            passes,
-            lowered.first_same_row,
-            lowered.taken_back,
-            training,
-            lowered.unread,
-        )
+        LoweredCell(cell, planner.distribution, exclusive, passes, *as_before)
         for passes in (replace(planner.passes, fusion=False), planner.passes)
     )
     before, after = (InstructionWords(code, planner.distribution.physical) for code in (unfused, lowered))
