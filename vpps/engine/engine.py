@@ -25,6 +25,7 @@ from vpps.engine.memory import MemoryUse, memory_use
 from vpps.engine.nonfinite import where_it_began
 from vpps.engine.options import Options, check_precision
 from vpps.engine.parameter_store import ParameterStore
+from vpps.engine.programs import KnownPrograms
 from vpps.engine.timeline import HostSpan, Timeline
 from vpps.errors import KernelError, NonFiniteError, SpillError
 from vpps.graph.graph import Graph
@@ -34,7 +35,7 @@ from vpps.model.optim import Optimizer
 from vpps.ops.element import WORD_BYTES
 from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey, launch_key
-from vpps.placement.distribution import LEFT_OUT, Pool
+from vpps.placement.distribution import LEFT_OUT, Distribution, Pool
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
@@ -163,6 +164,7 @@ class Engine:
         self.has_gradients = False
         self.evaluated: Evaluated | None = None
         self.planner: Planner | None = None
+        self._programs = KnownPrograms()
         self.timelines: dict[int, Timeline] = {}
         self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
         self._prepared = 0  # when planning began
@@ -171,9 +173,12 @@ class Engine:
 
     def close(self) -> None:
         """Wait for launches in flight and free everything; what the pool holds is lost. May be called twice."""
-        self.plan = None
+        self.plan = self.evaluated = self._can_run = None
         self.timelines.clear()
         self.machine.close()
+        self._flights.clear()
+        self._programs = KnownPrograms()
+        self._begin_tables()
 
     @property
     def memory(self) -> MemoryUse:
@@ -192,6 +197,8 @@ class Engine:
                 bits; other calls make do with it, or have it otherwise until the next step.
             accumulate: for a step that keeps its gradients.
         """
+        if self._programs.note(graph.blocks):
+            self._begin_tables()
         self._arrange(graph, optimizer, trains)
         if not self._is_bound or not self.store.is_ready(accumulate):
             self._bind(accumulate)
@@ -218,10 +225,19 @@ class Engine:
         self.pull()
         self.plan = self.planner = self.evaluated = None
         self._bound = self._stacking.stacks, self.arrangement
-        distribution = self.store.bind(*self._bound, self._pool_limit, accumulate)
+        self._begin_planner(self.store.bind(*self._bound, self._pool_limit, accumulate))
+        self.model.places = dict(self._places(*self._bound))
+
+    def _begin_planner(self, distribution: Distribution) -> None:
         its = self.configuration
         self.planner = Planner(distribution, self.batching, its.schedule, self._passes, its.layout)
-        self.model.places = dict(self._places(*self._bound))
+
+    def _begin_tables(self) -> None:
+        """Let go of all that is known of programs. What a plan needs that was made lives as long as it."""
+        self._stacking.let_go()
+        self.batching.knowledge.let_go()
+        if self.planner is not None:
+            self._begin_planner(self.planner.distribution)
 
     def _places(self, stacks: Stacks, arrangement: Arrangement) -> Iterator[tuple[Parameter, str]]:
         """Where the weights of every parameter are during a launch."""

@@ -17,7 +17,7 @@ from vpps.hints import Hinting
 from vpps.interop import detached, requires_gradient, version_of
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
-from vpps.ops.operand import LARGEST, Expression, IntArray, interned, recorded, result_shape, shown
+from vpps.ops.operand import LARGEST, Expression, IntArray, Latest, interned, recorded, result_shape, shown
 from vpps.ops.operand import common_owner as recorder_of
 from vpps.record import vertices
 from vpps.record.bulk import record_map
@@ -34,7 +34,7 @@ from vpps.text import dir_without
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, exact_key, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
-_bare_programs: dict[Any, TracedCell] = {}
+_bare_programs = Latest()
 
 
 _numbers = itertools.count(1)
@@ -420,16 +420,16 @@ class Graph(Hinting):
         Args:
             key: the op, and what its operands are.
         """
-        programs: dict[Any, TracedCell] = _bare_programs if model is None else model.bare_programs
+        programs: Latest = _bare_programs if model is None else model.bare_programs
         slots: dict[float, int] = {}
         pattern = opened(attrs, slots)
         key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key
-        program = programs.get(key)
+        program: TracedCell | None = programs.get(key)
         if program is None:
-            program = programs[key] = shared(self._bare_program(op, floats, attrs), op)
-        elif slots and program.constants != (constants := tuple(slots)):
+            return programs.keep(key, shared(self._bare_program(op, floats, attrs), op))  # type: ignore[no-any-return]
+        if slots and program.constants != (constants := tuple(slots)):
             assert program.pattern is not None
-            program = programs[key] = program.pattern.closed(constants)
+            program = programs.replace(key, program, program.pattern.closed(constants))
         return program
 
     def _constant(self, value: float, numbered: bool) -> Expression:

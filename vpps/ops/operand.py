@@ -7,7 +7,10 @@ taken from the expressions among the operands; inside a cell that has none, the 
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -417,12 +420,35 @@ def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
 LARGEST = (1 << 29) - 1  # floats between two rows of an operand: what an instruction has bits for
 
 
-_shapes: dict[Shape, Shape] = {}
-
-
+@lru_cache(maxsize=4096)
 def interned(shape: Shape) -> Shape:
     """The one tuple that stands for a shape in all graphs, so that most comparisons of shapes are of identity."""
-    return _shapes.setdefault(shape, shape)
+    return shape
+
+
+class Latest(weakref.WeakValueDictionary[Any, Any]):
+    """Values that live as long as something else uses them, and the latest ones in any case."""
+
+    MOST = 256
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: deque[Any] = deque(maxlen=self.MOST)
+
+    def keep(self, key: Any, value: Any) -> Any:
+        """The value of a key: this one if there is none."""
+        found = self.setdefault(key, value)  # another thread may be faster
+        self._latest.append(found)
+        return found
+
+    def replace(self, key: Any, old: Any, new: Any) -> Any:
+        """Keep another value for a key, in the place of the old one: it is no reason to let go of others."""
+        self[key] = new
+        try:
+            self._latest[self._latest.index(old)] = new
+        except (ValueError, IndexError):  # let go since, perhaps by another thread
+            self._latest.append(new)
+        return new
 
 
 def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where: str) -> Shape:

@@ -58,6 +58,7 @@ STEP = 4  # bytes of the number of one
 OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE, Status.NEW_STEPS  # the end of a graph does not tell
 DONE = int(Status.DONE)
 PARTS = len(Batching)  # of a cell, at most
+MOST_USED = 1024  # combinations of cells whose instructions are kept
 
 
 NO_ROWS: Mapping[Parameter, NDArray[np.int64]] = {}
@@ -397,6 +398,8 @@ class PlannerLibrary:
         """
         key = mask, ids
         if key not in self._used:
+            if len(self._used) >= MOST_USED:
+                self._used.clear()
             cells = [(self._encoded[max(i, ~i)].cell, training and i >= 0) for i in ids]
             self._used[key] = (
                 self._bits.of(mask).union(*(cell.instructions_used(backward) for cell, backward in cells)),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.interop import refuse_masked
-from vpps.ops.operand import Expression
+from vpps.ops.operand import Expression, Latest
 from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import ONE_IN, Cut, find_distinct
@@ -97,7 +97,8 @@ def record_map(
     traced: Kinds | None = maps.get(key)
     if traced is None:
         traced = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
-        for old in [old for old in list(maps) if any(cell() is None for cell in old[0])]:
+        known = list(maps)
+        for old in [k for k in known if any(cell() is None for cell in k[0])] or known[: 1 - Latest.MOST]:
             maps.pop(old, None)
         maps[key] = traced
     if trusted:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from vpps.errors import TraceError
 from vpps.ops import Shape
-from vpps.ops.operand import Expression, IntArray, ListExpression, Operand, common_owner, in_progress, running
+from vpps.ops.operand import Expression, IntArray, Latest, ListExpression, Operand, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, shared, trace
 from vpps.text import dir_without
 from vpps.values import as_mapping, as_shape, exact_key
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_MOST = 500  # programs of a cell, if it has such that differ in constants alone
 
 LISTS = (list, tuple, ListExpression)
 """What a list argument may be where cells are called in cells."""
@@ -52,7 +51,7 @@ class Cell(Generic[R]):
         self.bound = function if instance is None else functools.partial(function, instance)
         self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others, which it must not keep (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
-        self._programs: dict[Any, TracedCell] = {}
+        self._programs = Latest()
         self.name = getattr(function, "__name__", "cell")
         if instance is not None:  # modules of one class are told apart by their names
             own = getattr(instance, "name", None)
@@ -172,7 +171,7 @@ class Cell(Generic[R]):
         """
         try:
             key = (signature, tuple((k, exact_key(v)) for k, v in sorted(statics.items()))) if statics else signature
-            program = self._programs.get(key)
+            program: TracedCell | None = self._programs.get(key)
         except TypeError:
             raise TraceError(
                 f"cell {self.name!r}: keyword arguments are static and must be hashable (numbers, strings, tuples); "
@@ -213,11 +212,9 @@ class Cell(Generic[R]):
             program = shared(program, self.origin)
         resolved = tuple(map(signature_of, program.kinds))
         full_key = (resolved, key[1]) if statics else resolved
-        program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
-        self._programs[key] = program
-        if program.pattern is not None and len(self._programs) > _MOST:  # a rate changes from step to step
-            self._programs = {k: p for k, p in [*self._programs.items()] if p.pattern is None}
-        return program
+        kept: TracedCell = self._programs.keep(full_key, program)  # empty and non-empty lists share one program
+        self._programs[key] = kept
+        return kept
 
 
 def _element(name: str, given: Any) -> Shape:

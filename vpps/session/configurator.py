@@ -153,6 +153,7 @@ class Configurator:
         if not self._kept:
             self._kept = True
             keep(self._model, self._trained, self.engine.machine, progress)
+            self._trained.clear()
 
     # ---- preparations
 

@@ -10,6 +10,7 @@ from vpps.compiler.passes.cell_history import CellHistory
 from vpps.compiler.passes.common_subexpressions import by_bits
 from vpps.compiler.passes.horizontal import find_stacks, serves
 from vpps.compiler.passes.nodes import simplified
+from vpps.compiler.prepare import live_nodes
 from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer
 from vpps.ops import Form
@@ -55,9 +56,18 @@ class Stacking:
     def adopt(self, history: CellHistory) -> None:
         """Go on with another history; the stacks stay until the next `see`."""
         self.history = history
-        self._seen_for: tuple[int, tuple[str, ...]] | None = None
+        self.let_go()
         self._for_all: tuple[Stacks, tuple[TracedCell, ...]] | None = None
         self._wanted: tuple[Stacks, tuple[TracedCell, ...]] | None = None  # by the latest `see`
+
+    def let_go(self) -> None:
+        """Forget what cells are; the next `see` finds it out again."""
+        self._seen_for: tuple[int, tuple[str, ...]] | None = None
+        # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
+        self._first_of: dict[Any, TracedCell] = {}
+        self._first: dict[TracedCell, TracedCell | None] = {}
+        self._seen: set[TracedCell] = set()  # those that have no say, or are like one that steps have had
+        self._simple: dict[TracedCell, TracedCell] = {}
 
     def see(self, cells: Collection[TracedCell], optimizer: Optimizer, trains: bool = True) -> None:
         """Find stacks for the cells of a graph. Where Ctrl-C comes, the next call finds them.
@@ -105,11 +115,7 @@ class Stacking:
         return [first for first in dict.fromkeys(firsts.values()) if first is not None and first not in self._trained]
 
     def _start_anew(self, optimizer: Optimizer) -> None:
-        # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
-        self._first_of: dict[Any, TracedCell] = {}
-        self._first: dict[TracedCell, TracedCell | None] = {}
-        self._seen: set[TracedCell] = set()  # those that have no say, or are like one that steps have had
-        self._simple: dict[TracedCell, TracedCell] = {}
+        self.let_go()
         self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
         self._beside: dict[TracedCell, bool] = {}  # cells of other calls: whether they can do with what was decided
         self._decide(optimizer)
@@ -162,6 +168,11 @@ class Stacking:
 
 def _structure(cell: TracedCell) -> Any:
     """All of a cell that stacking depends on. Of attributes that is where a slice begins, and which are equal."""
+    live = live_nodes(cell.nodes, cell.outputs)
+    of = [(n.op.name, n.parameter) for n, used in zip(cell.nodes, live, strict=True) if used]
+    of = [(op, p) for op, p in of if p is not None and not isinstance(p, Lookup)]
+    if len({(op, p.shape) for op, p in of if p is not None}) == len(of):
+        return tuple(of)  # no two to be stacked: nothing else counts, such as the shapes of what they multiply
     alike: dict[Any, int] = {}
     return cell.outputs, tuple(
         (

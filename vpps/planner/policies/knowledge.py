@@ -162,6 +162,13 @@ class Knowledge:
             )
         return found
 
+    def let_go(self) -> None:
+        """Forget recurrences, and those automata that know no state."""
+        self._recurrences.clear()
+        for digests in [digests for digests, found in self.automata.items() if not found.table]:
+            del self.automata[digests]
+            self.unseen.pop(digests, None)
+
     def note_unseen(self, recurrence: RecurrentCells, steps: int) -> None:
         """Count steps that began in a state that the automaton does not know."""
         self.unseen[recurrence.digests] = self.unseen.get(recurrence.digests, 0) + steps

@@ -1,0 +1,62 @@
+"""Memory of a handle that stays open while programs come and go: megabytes after a tenth of the steps and at the end.
+
+    python bench/letting_go.py [--steps 100000] >> bench/results/cpu/DATE-letting_go.jsonl
+
+The cases: `cells`, a cell defined anew for every batch that computes something else each time; `static`, another value
+of a static keyword; `shapes`, another shape in every batch. `value` is by how much the process has grown in between,
+`before` and `closed` what it took then and once the handle is closed, `ms` the time of a step on the processor.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import harness
+import numpy as np
+
+import vpps
+
+WIDTH = 12
+
+
+def megabytes() -> float:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def measure(case: str, steps: int) -> None:
+    model = vpps.Model(seed=1)
+    U = model.parameter("U", (WIDTH, WIDTH))
+
+    @vpps.cell
+    def scaled(x, *, a):
+        return vpps.tanh(U @ x) * a
+
+    begun, before = time.process_time(), 0.0
+    passes = vpps.Passes(fusion=False)
+    with vpps.Handle(model, vpps.SGD(lr=1e-6), target="cpu", vps=1, passes=passes) as handle:
+        for k in range(steps):
+            graph = vpps.Graph()
+            x, a = graph.input(np.ones(WIDTH)), k / steps
+            if case == "cells":
+                y = vpps.cell(lambda x, a=a: vpps.tanh(U @ x) * a)(x)
+            elif case == "static":
+                y = scaled(x, a=a)
+            else:
+                y = scaled(x, a=1.0) * vpps.sum(graph.input(np.ones((k % 317 + 1, k // 317 % 317 + 1))))
+            handle.fb(graph, vpps.sum(y))
+            if k == steps // 10:
+                before = megabytes()
+        ms, grown = 1e3 * (time.process_time() - begun) / steps, megabytes() - before
+    more = {"before": round(before, 1), "closed": round(megabytes(), 1), "ms": round(ms, 2), "steps": steps}
+    harness.report("letting_go", case, [grown], "MB", **more)
+
+
+if __name__ == "__main__":
+    parser = harness.parser(__doc__)
+    parser.add_argument("--steps", type=int, default=100_000)
+    arguments = parser.parse_args()
+    for case in ("cells", "static", "shapes"):
+        measure(case, arguments.steps)
