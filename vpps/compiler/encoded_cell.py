@@ -224,7 +224,7 @@ class EncodedCell:
         index lists, and no step of this cell comes after two others without any barrier."""
         if self._groups_of_vps > 1 or self._runs_on():
             return set()
-        beside = [argument for argument in self.lowered.arguments if argument not in self.handed_back]
+        beside = set(self.lowered.arguments).difference(self.handed_back)
         return {view.slab for _, view in self.handed_back} - {view.slab for _, view in beside}
 
     def _runs_on(self) -> bool:

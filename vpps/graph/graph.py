@@ -61,6 +61,7 @@ CONSTANT_OPS = {
     "given": ("keep", False),
     "unless": ("drop", False),
 }
+WIDE = 32  # operands of a `concat`, at most, that a program is made for where they are alike
 _NUMBERED = ("scale", "shift")  # their constants count among the vertices that masks of dropout follow
 
 
@@ -378,6 +379,8 @@ class Graph(Hinting):
             same, first = CONSTANT_OPS[op]
             constant = self._constant(attrs["value"], op in _NUMBERED)
             return self.apply(same, [constant, *operands] if first else [*operands, constant], {})
+        if op == "concat" and len(operands) > WIDE and type(operands[0]) is Expression:
+            operands = self._pieces(operands)
         key: list[Any] = [op]
         refs: list[int] = []
         ints: list[int] = []
@@ -431,6 +434,20 @@ class Graph(Hinting):
             assert program.pattern is not None
             program = programs.replace(key, program, program.pattern.closed(constants))
         return program
+
+    def _pieces(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """What to concatenate in place of many operands: of expressions of one shape, pieces of the result, whose
+        programs serve for any number of operands."""
+        if len({(type(x), getattr(x, "shape", None)) for x in operands}) > 1:
+            return operands
+        while len(operands) > WIDE:
+            pieces, operands = [operands[k : k + WIDE] for k in range(0, len(operands), WIDE)], []
+            for piece in pieces:
+                if len(piece) > 1:
+                    piece = [self.apply("concat", piece, {})]
+                    self.examples.append((self.n_calls - 1, 1, UNNUMBERED))
+                operands += piece
+        return operands
 
     def _constant(self, value: float, numbered: bool) -> Expression:
         """A scalar input that calls with one value share; `numbered`: see `_NUMBERED`."""
