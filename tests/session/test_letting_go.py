@@ -35,12 +35,12 @@ class Net:
         self.U = self.model.parameter("U", (2, 2))
 
     @vpps.cell
-    def static(self, x: Any, *, a: float) -> Any:
-        return vpps.tanh(self.U @ x) * a
+    def static(self, x: Any, *, n: int) -> Any:
+        return vpps.tanh(self.U @ x) * vpps.mean(vpps.concat([x] * n))
 
     @vpps.cell
-    def other(self, x: Any, *, a: float) -> Any:
-        return vpps.tanh(self.U @ x) - x * a
+    def other(self, x: Any, *, n: int) -> Any:
+        return vpps.tanh(self.U @ x) - vpps.mean(vpps.concat([x] * n))
 
     def loss(self, kind: str, k: int) -> tuple[vpps.Graph, vpps.Expression]:
         graph = vpps.Graph()
@@ -49,9 +49,9 @@ class Net:
 
 KINDS: dict[str, Callable[[Net, vpps.Graph, vpps.Expression, int], Any]] = {
     "same": lambda net, g, x, k: vpps.cell(lambda x: vpps.tanh(net.U @ x))(x),
-    "static": lambda net, g, x, k: net.static(x, a=k / 64),
-    "recurrence": lambda net, g, x, k: net.static(net.other(net.static(x, a=k / 64), a=k / 64), a=k / 64),
-    "closure": lambda net, g, x, k: vpps.cell(lambda x: vpps.tanh(net.U @ x) * k)(x),
+    "static": lambda net, g, x, k: net.static(x, n=k + 1),
+    "recurrence": lambda net, g, x, k: net.static(net.other(net.static(x, n=k + 1), n=k + 1), n=k + 1),
+    "closure": lambda net, g, x, k: vpps.cell(lambda x: vpps.tanh(net.U @ x) * vpps.sum(vpps.concat([x] * (k + 1))))(x),
     "vectors": lambda net, g, x, k: vpps.mean(g.input(np.ones(k + 1))) * x,
     "matrices": lambda net, g, x, k: vpps.sum(vpps.tanh(net.U @ g.input(np.ones((2, k + 2))))) * x,
     "map": lambda net, g, x, k: vpps.sum(g.map(lambda r: vpps.mean(r), inputs={"r": np.ones((2, k + 1))})) * x,
@@ -106,8 +106,8 @@ def test_handles_in_threads_record_the_same_cells() -> None:
         with vpps.Handle(net.model, train=False, target="cpu", vps=1, passes=UNFUSED) as handle:
             for k in range(start, start + 60):
                 graph = vpps.Graph()
-                (value,) = handle.forward(graph, [net.static(graph.input(X), a=float(k))])
-                np.testing.assert_allclose(value, expected * k, rtol=1e-5)
+                (value,) = handle.forward(graph, [net.static(graph.input(X), n=k)])
+                np.testing.assert_allclose(value, expected * X.mean(), rtol=1e-5)
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(evaluate, (1, 1, 30)))
