@@ -148,7 +148,7 @@ def sweep(folder: Path) -> None:
         path = folder / name
         if _OUR_SCRATCH.fullmatch(name) and is_left(path, path / LOCK):
             _remove_folder(path)
-        elif _OUR_LOCK.fullmatch(name) and not path.lstat().st_size:
+        elif _OUR_LOCK.fullmatch(name):
             _remove_lock(path)
 
 
@@ -172,11 +172,11 @@ def is_left(path: Path, lock: Path) -> bool:
 
 
 def _remove_lock(path: Path) -> None:
-    """Remove a lock's file, if nobody holds it."""
+    """Remove a lock's file, if it is empty and nobody holds it; other processes may remove it, too."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         try:
-            if try_lock(descriptor) and _is_at(descriptor, path):
+            if not os.fstat(descriptor).st_size and try_lock(descriptor) and _is_at(descriptor, path):
                 path.unlink()
         finally:
             os.close(descriptor)
