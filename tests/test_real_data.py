@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.training import ReferenceTraining
 from vpps.data import GraphBatch, read_treebank
 from vpps.data.lines import LinePart
-from vpps.reference import Reference, weights_of
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
 pytestmark = pytest.mark.cpu
@@ -32,24 +32,13 @@ def test_first_200_losses_follow_the_reference(
     trees = read_treebank(LinePart(real_data("sst/train.txt"), 0, steps * batch_size), min_count=1)
     model = vpps.Model(seed=1)
     task = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=128, hidden=128)
-    optimizer = vpps.Adam(lr=1e-3)
-    weights = weights_of(model)
-    moments = {k: [np.zeros_like(w) for _ in optimizer.moments] for k, w in weights.items()}
-    with vpps.Handle(model, optimizer) as handle:
+    reference = ReferenceTraining(model, vpps.Adam(lr=1e-3))
+    with vpps.Handle(model, vpps.Adam(lr=1e-3)) as handle:
         for step in range(1, steps + 1):
             graph = vpps.Graph()
             loss = batch_loss(task, graph, trees[(step - 1) * batch_size : step * batch_size])
             handle.fb(graph, loss)
-            reference = Reference(graph, weights)
-            gradients = reference.backward(loss)
-            for p in model:
-                rows = reference.touched_rows(p) if isinstance(p, vpps.Lookup) else slice(None)
-                old = [m[rows] for m in moments[p.name]]
-                new = optimizer.reference(weights[p.name][rows], gradients[p.name][rows], old, step)
-                weights[p.name][rows] = new[0]
-                for m, n in zip(moments[p.name], new[1], strict=True):
-                    m[rows] = n
-            assert handle.sync_get_latest_loss() == pytest.approx(float(reference.value(loss)), rel=1e-4), step
+            assert handle.sync_get_latest_loss() == pytest.approx(reference.fb(graph, loss), rel=1e-4), step
 
 
 def test_three_epochs_beat_the_majority_class(

@@ -72,6 +72,8 @@ class Reference:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
         nearest_tie: how near a vector that a product rounded came to where it would have been rounded the other way
             (`Precision.nearest_tie`): what is computed in float32 may be rounded so if it is off by as much.
+        reached: after `backward`, names of the parameters that the loss depends on: no others have a gradient, not even
+            one of zero.
         batches: vertices in the order in which they were computed.
     """
 
@@ -90,6 +92,7 @@ class Reference:
         self._draws = _draws(graph, shard)
         self.weights = {k: np.asarray(v, np.float64) for k, v in weights.items()}
         self.gradients = {k: np.zeros_like(v) for k, v in self.weights.items()}
+        self.reached: set[str] = set()
         self._blocks = [BlockArrays(block) for block in graph.blocks.values()]
         self._slot = np.zeros(graph.n_values, np.int64)
         counts: dict[Shape, int] = {}
@@ -209,32 +212,41 @@ class Reference:
     def backward(self, loss: Expression) -> dict[str, Array]:
         """Fill `gradients` with those of a scalar loss and return them."""
         self._d_values[()][self._slot[loss.ref]] = 1.0
+        self.reached.clear()
+        self._rows_reached: dict[Parameter, list[int]] = {}
         self._useful = self._reaches(loss)
-        self._touched: dict[Parameter, list[int]] = {}
         for batch in reversed(self.batches):
             self._backward(batch)
         return self.gradients
 
     def _reaches(self, loss: Expression) -> Array:
-        """Which values the loss depends on: nothing flows into others, not even zero times infinity."""
+        """Which values the loss depends on by ops that have gradients: nothing flows into others, not even zero times
+        infinity."""
         useful = np.zeros(len(self._slot), bool)
         useful[loss.ref] = True
         for batch in reversed(self.batches):
-            values = [ids[batch.rows] for ids in batch.block.values]
-            used = np.zeros(len(batch.rows), bool)
-            for ids in values:
-                used |= useful[ids]
-            for ids in batch.args:
-                useful[ids[used]] = True
-            for xs in batch.lists:
-                useful[xs.of(np.flatnonzero(used)).elements] = True
-            for ids in values:
-                useful[ids[used]] = True
+            nodes = batch.block.cell.nodes
+            leads = np.zeros((len(nodes), len(batch.rows)), bool)
+            for o, ids in zip(batch.block.cell.outputs, batch.block.values, strict=True):
+                leads[o] |= useful[ids[batch.rows]]
+            for i in reversed(range(len(nodes))):
+                node = nodes[i]
+                leads[i] &= node.op.differentiable
+                if node.parameter is not None and leads[i].any():
+                    self.reached.add(node.parameter.name)
+                    if node.op.form is Form.LOOKUP:
+                        rows = batch.nodes[node.inputs[0]][leads[i]].tolist()
+                        self._rows_reached.setdefault(node.parameter, []).extend(rows)
+                for j in node.inputs[node.op.conditions :]:
+                    leads[j] |= leads[i]
+            for n, _, ids in batch.read():
+                domain = nodes[n].domain
+                useful[ids[np.repeat(leads[n], np.diff(batch.offsets(domain))) if domain else leads[n]]] = True
         return useful
 
     def _backward(self, batch: ReferenceBatch) -> None:
         cell = batch.block.cell
-        used = self._useful[batch.block.values[0][batch.rows]]
+        used = np.any([self._useful[ids[batch.rows]] for ids in batch.block.values], axis=0)
         if not used.all():
             batch = self._subset(batch, used)
             if not len(batch.rows):
@@ -253,8 +265,6 @@ class Reference:
                 self.gradients[node.parameter.name] += dy.sum(axis=0)
             if node.op.form in (Form.PARAMETER, Form.ARGUMENT, Form.INDEX, Form.INPUT, Form.ZEROS):
                 continue
-            if node.op.form is Form.LOOKUP and node.parameter is not None:
-                self._touched.setdefault(node.parameter, []).extend(batch.nodes[node.inputs[0]].tolist())
             grads = self._gradients(node, self._operands(batch, i), batch.nodes[i], dy)
             if node.parameter is not None:
                 d_weights = grads.pop(0)
@@ -273,7 +283,7 @@ class Reference:
 
     def touched_rows(self, table: Parameter) -> Array:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
-        return np.unique(np.array(self._touched.get(table, []), np.int64))
+        return np.unique(np.array(self._rows_reached.get(table, []), np.int64))
 
     def _subset(self, batch: ReferenceBatch, used: Array) -> ReferenceBatch:
         """The batch without the vertices that the loss does not depend on."""

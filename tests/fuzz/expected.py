@@ -36,32 +36,43 @@ class Expected:
         self.noise = noise
         self.rule = rule
         self.decay = decay
-        self.weights: Arrays = {p.name: p.numpy().astype(np.float64) for p in model}
-        self.moments = {k: [np.zeros_like(w) for _ in rule.moments] for k, w in self.weights.items()}
-        self.averages = {k: w.copy() for k, w in self.weights.items()}
+        self.weights: Arrays = {}
+        self.moments: dict[str, list[np.ndarray[Any, Any]]] = {}
+        self.averages: Arrays = {}
         self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
         self.updates = 0
-        self.counts = dict.fromkeys(self.weights, 0)  # steps of each parameter
+        self.counts: dict[str, int] = {}  # steps of each parameter
         self.explodes = False
+        self.declare()
         self.discard()
+
+    def declare(self) -> None:
+        """Begin with those parameters of the model that are new."""
+        for p in (p for p in self.model if p.name not in self.weights):
+            self.weights[p.name] = weights = p.numpy().astype(np.float64)
+            self.moments[p.name] = [np.zeros_like(weights) for _ in self.rule.moments]
+            self.averages[p.name], self.counts[p.name] = weights.copy(), 0
 
     def discard(self) -> None:
         self.calls = 0
         self.sums: Arrays = {}
         self.rows: dict[str, set[int]] = {}
 
-    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression, shard: int = 0) -> None:
-        """Add the gradients of a call, or of a shard of it."""
+    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression, shard: int = 0) -> float:
+        """Add the gradients of a call, or of a shard of it, whose loss this gives."""
         self.calls += not shard
         key = launch_key(self.model.seed, self.updates + 1, self.calls - 1)
         reference = Reference(graph, self.weights, key, shard)
         for name, gradient in reference.backward(loss).items():
             p = self.model[name]
+            if name not in reference.reached:  # its gradient is none, which is not zero
+                continue
             self.explodes |= not np.abs(gradient).max(initial=0) < 2**30
             if p.trainable:
                 noise = 1 + self.noise * np.random.default_rng(self.calls).standard_normal(gradient.shape)
                 self.sums[name] = self.sums.get(name, 0) + gradient * noise
                 self.rows.setdefault(name, set()).update(reference.touched_rows(p).tolist())
+        return float(reference.value(loss))
 
     def update(self) -> None:
         self.updates += 1
@@ -74,7 +85,7 @@ class Expected:
             rows: Any = sorted(self.rows.get(name, ())) if isinstance(p, vpps.Lookup) else slice(None)
             is_table = isinstance(p, vpps.Lookup)
             gradient = factor * self.sums.get(name, np.zeros(p.shape))
-            if rows if is_table else np.any(gradient):  # random data: else there is no path from the loss
+            if rows if is_table else name in self.sums:
                 self.counts[name] += 1
                 old, step = [m[rows] for m in self.moments[name]], self.counts[name]
                 w, moments = self.rule.reference(self.weights[name][rows], gradient[rows], old, step)

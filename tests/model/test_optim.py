@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import VP_COUNTS, relative_error
+from tests.training import ReferenceTraining
 from vpps.model import optim
 from vpps.model.optim import Optimizer
-from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points, instructions
 
 pytestmark = pytest.mark.cpu
@@ -57,38 +56,6 @@ def make_batch(model: vpps.Model, step: int) -> tuple[vpps.Graph, vpps.Expressio
     return graph, vpps.sum(losses)
 
 
-class ReferenceTraining:
-    """The same steps in float64."""
-
-    def __init__(self, optimizer: Optimizer, clip_norm: float | None) -> None:
-        self.optimizer = optimizer
-        self.clip_norm = clip_norm
-        self.model = make_model()
-        self.weights = weights_of(self.model)
-        self.moments = {k: [np.zeros_like(w) for _ in optimizer.moments] for k, w in self.weights.items()}
-
-    def step(self, step: int) -> float:
-        graph, loss = make_batch(self.model, step)
-        reference = Reference(graph, self.weights)
-        gradients = reference.backward(loss)
-        trainable = [p for p in self.model if p.trainable and p.name != "unused"]  # no path from the loss: it stays
-        if self.clip_norm is not None:
-            norm = np.sqrt(sum(np.sum(gradients[p.name] ** 2) for p in trainable))
-            scale = min(1.0, self.clip_norm / norm)
-            gradients = {k: g * scale for k, g in gradients.items()}
-        for p in trainable:
-            name = p.name
-            rows: NDArray[np.int64] | slice = slice(None)
-            if isinstance(p, vpps.Lookup):
-                rows = reference.touched_rows(p)  # lazy: other rows, their moments and decay stay as they are
-            old = [m[rows] for m in self.moments[name]]
-            w, new = self.optimizer.reference(self.weights[name][rows], gradients[name][rows], old, step)
-            self.weights[name][rows] = w
-            for m, n in zip(self.moments[name], new, strict=True):
-                m[rows] = n
-        return float(reference.value(loss))
-
-
 def train(
     vps: int, optimizer: Optimizer, clip_norm: float | None
 ) -> tuple[list[float], dict[str, NDArray[np.float32]]]:
@@ -105,8 +72,9 @@ def train(
     "name, clip_norm", [*((name, bound) for name in OPTIMIZERS for bound in (None, 0.5)), ("sgd", 1e6), ("adam", 1e6)]
 )
 def test_updates_follow_the_reference(name: str, clip_norm: float | None) -> None:
-    reference = ReferenceTraining(OPTIMIZERS[name](), clip_norm)
-    expected_losses = [reference.step(s) for s in range(1, STEPS + 1)]
+    model = make_model()
+    reference = ReferenceTraining(model, OPTIMIZERS[name](), clip_norm)
+    expected_losses = [reference.fb(*make_batch(model, s)) for s in range(1, STEPS + 1)]
     first: tuple[list[float], dict[str, NDArray[np.float32]]] | None = None
     for vps in VP_COUNTS:
         losses, weights = train(vps, OPTIMIZERS[name](), clip_norm)
@@ -124,22 +92,28 @@ TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", mark
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("path", ["fb", "apply", "accumulate", "halves", "paper"])
+@pytest.mark.parametrize("path", ["fb", "apply", "accumulate", "halves", "kept", "shards", "unfused", "paper"])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("ema", [None, 0.5])
 def test_parameters_that_the_loss_does_not_touch_stay(
     path: str, clip_norm: float | None, ema: float | None, target: str
 ) -> None:
-    """They stay, as with gradients of None in PyTorch; a gradient of zero counts."""
+    """They stay, as with gradients of None in PyTorch, also one of those that are multiplied as one; a gradient of zero
+    counts."""
     model = vpps.Model(seed=1)
-    W, V = model.parameter("W", (3, 3)), model.parameter("V", (4, 4))
-    z = model.parameter("z", (3,), init="normal")
+    A, B, V = model.parameter("A", (32, 3)), model.parameter("B", (32, 3)), model.parameter("V", (4, 4))
+    W, z = model.parameter("W", (3, 3)), model.parameter("z", (3,), init="normal")
 
-    def batch(touches: bool) -> tuple[vpps.Graph, vpps.Expression]:
+    @vpps.cell
+    def heads(x):
+        return vpps.tanh(A @ x), vpps.tanh(B @ x)
+
+    def batch(touched: str = "ABVWz") -> tuple[vpps.Graph, vpps.Expression]:
         graph = vpps.Graph()
-        y = vpps.tanh(W @ graph.input([1.0, 2, 3])) + z * graph.zeros(3)
-        loss = vpps.dot(y, y)
-        return graph, loss + vpps.sum(V @ graph.input([1.0, 2, 3, 4])) if touches else loss
+        x = graph.input([1.0, 2, 3])
+        a, b = heads(x)
+        terms = {"A": a, "B": b, "V": V @ graph.input([1.0, 2, 3, 4]), "W": vpps.tanh(W @ x), "z": z * graph.zeros(3)}
+        return graph, vpps.sum([vpps.dot(terms[name], terms[name]) for name in touched])
 
     def state() -> dict[str, bytes]:
         weights = model.numpy()
@@ -147,35 +121,39 @@ def test_parameters_that_the_loss_does_not_touch_stay(
         moments = model.optimizer_state.moments["m"]
         return {p: weights[p].tobytes() + moments[p].tobytes() for p in weights}
 
-    schedule: Any = "paper" if path == "paper" else "vector"
-    with vpps.Handle(
-        model,
+    rule, options = (
         vpps.AdamW(lr=0.1, weight_decay=0.1),
-        target=target,
-        vps=2,
-        clip_norm=clip_norm,
-        ema=ema,
-        schedule=schedule,
-    ) as handle:
-        handle.fb(*batch(True))
+        {"target": target, "vps": 2, "clip_norm": clip_norm, "ema": ema},
+    )
+    options |= {"schedule": "paper"} if path == "paper" else {}
+    options |= {"passes": vpps.Passes(fusion=False, dead_outputs=False, constants=False)} if path == "unfused" else {}
+    options |= {"world": vpps.distributed.init("alone", shards=2)} if path == "shards" else {}
+    with vpps.Handle(model, rule, **options) as handle:
+        for _ in range(1 + (path == "shards")):
+            handle.fb(*batch())
         before = state()
-        average = V.average() if ema is not None else None
-        graph, loss = batch(False)
+        averages = {name: p.average() for name, p in (("B", B), ("V", V))} if ema is not None else {}
+        graph, loss = batch("AWz")
         if path == "apply":
             gradients = handle.gradients(graph, loss)[1]
-            assert sorted(gradients) == ["W", "z"]
+            assert sorted(gradients) == ["A", "W", "z"]
             handle.apply(gradients)
-        elif path == "halves":
-            handle.forward(graph, [loss], train=True, update=True)
-            handle.backward([1.0])
+        elif path in ("halves", "kept"):
+            handle.forward(graph, [loss], train=True, keep=True, update=path == "halves")
+            found = handle.backward([1.0])
+            if path == "kept":
+                handle.apply(found)
+        elif path in ("accumulate", "shards"):
+            handle.fb(*batch("Az"), accumulate=path == "accumulate")
+            handle.fb(*batch("W"))
         else:
-            if path == "accumulate":
-                handle.fb(*batch(False), accumulate=True)
             handle.fb(graph, loss)
         after = state()
-    assert [p for p in after if after[p] != before[p]] == ["W", "z"]
-    if average is not None:  # it goes on
-        np.testing.assert_allclose(V.average(), 0.5 * average + 0.5 * V.numpy(), rtol=1e-6)
+        counts = model.optimizer_state.counts
+    assert [p for p in after if after[p] != before[p]] == ["A", "W", "z"]
+    assert counts == {"A": 2, "B": 1, "V": 1, "W": 2, "z": 2}
+    for name, average in averages.items():  # they go on
+        np.testing.assert_allclose(model[name].average(), 0.5 * average + 0.5 * model[name].numpy(), rtol=1e-6)
 
 
 def test_rows_that_a_batch_does_not_use_stay_as_they_are() -> None:

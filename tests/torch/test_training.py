@@ -297,3 +297,45 @@ class TestNewestWeights:
             assert not net(graph, state).any()
         self.step(chain, net)
         assert net.chain.W.any() or not net.chain.U.any() or chain.model.step == 2
+
+
+RULES: list[tuple[Optimizers, vpps.Optimizer]] = [
+    (lambda ps: torch.optim.SGD(ps, 0.1, weight_decay=0.1), vpps.SGD(0.1, weight_decay=0.1)),
+    (lambda ps: torch.optim.SGD(ps, 0.02, 0.8), vpps.Momentum(0.02, momentum=0.8)),
+    (lambda ps: torch.optim.AdamW(ps, 0.01, eps=1e-3, weight_decay=0.1), vpps.AdamW(0.01, eps=1e-3, weight_decay=0.1)),
+    (lambda ps: torch.optim.RMSprop(ps, 0.01, 0.9, eps=0.1), vpps.RMSprop(0.01, rho=0.9, eps=0.1)),
+]
+
+
+@pytest.mark.parametrize("theirs_of, ours", RULES)
+def test_handles_step_as_pytorch_what_the_loss_touches(theirs_of: Optimizers, ours: vpps.Optimizer) -> None:
+    """A chain of two results, of which losses read one, both or an earlier one; one parameter is frozen and thawed."""
+    model = vpps.Model(seed=1)
+    mine = {n: model.parameter(n, (16, 16)) for n in ("W", "U", "V", "O")}
+    theirs = {n: torch.tensor(p.numpy(), dtype=torch.float64, requires_grad=True) for n, p in mine.items()}
+    optimizer, start = theirs_of(list(theirs.values())), np.linspace(-1, 1, 16)
+
+    def loss_of(ps: Any, x: Any, f: Any, read: str) -> Any:
+        """`f` is the library."""
+
+        def step(h: Any, c: Any) -> Any:
+            return f.tanh(ps["W"] @ h + ps["U"] @ c), f.tanh(ps["V"] @ c)
+
+        step, h, c, terms = vpps.cell(step) if f is vpps else step, x, x, []
+        for what in read:
+            h, c = step(h, c)
+            terms += {"h": [h], "c": [c], "b": [h, ps["O"] @ c], "-": []}[what]
+        return f.sum(sum(terms[1:], terms[0]) * x)
+
+    with vpps.Handle(model, ours, vps=2) as handle:
+        for read in ("h", "c", "b", "-c", "b", "ch", "c", "bh"):
+            mine["W"].trainable = read != "ch"
+            graph = vpps.Graph()
+            handle.fb(graph, loss_of(mine, graph.input(start), vpps, read))
+            optimizer.zero_grad()
+            loss_of(theirs, torch.tensor(start.astype(np.float32), dtype=torch.float64), torch, read).backward()
+            if read == "ch":
+                theirs["W"].grad = None  # frozen
+            optimizer.step()
+        for n, p in mine.items():
+            np.testing.assert_allclose(p.numpy(), theirs[n].detach().numpy(), rtol=1e-3, atol=1e-5, err_msg=n)

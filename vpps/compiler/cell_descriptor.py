@@ -26,7 +26,6 @@ from vpps.compiler.instr import (
     SameRow,
     SameRowGradient,
     TableRows,
-    UsedLookup,
     Uses,
     View,
     reading_load,
@@ -56,7 +55,6 @@ from vpps.compiler.records import (
     SourceRecord,
     TableGradientRecord,
     TemplateRecord,
-    UsedLookupRecord,
     VectorCopyRecord,
 )
 from vpps.compiler.slabs import STAGGER, Life, SlabGroups
@@ -104,7 +102,6 @@ class CellDescriptor:
         parameters: number of each parameter.
         rule: name of the optimizer whose steps go with outer products; None for no step.
         averaging: of the weights, or None.
-        reached: dense parameters that the whole cell's read outputs depend on, as it was recorded.
     """
 
     def __init__(
@@ -118,7 +115,6 @@ class CellDescriptor:
         names: Names,
         rule: str | None,
         averaging: Averaging | None,
-        reached: Sequence[Parameter] = (),
     ) -> None:
         self._cell = cell
         self._places, self._physical = distribution.places, distribution.physical
@@ -136,7 +132,7 @@ class CellDescriptor:
         row_lists = [self._source(key) for key in lists]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
-        arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
+        arguments, tables, watches, gradients, gathered = [], [], [], [], []
         if training:
             arguments = [
                 ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
@@ -146,7 +142,6 @@ class CellDescriptor:
                 TableGradientRecord(parameters[g.table], self._source(g.ids), self._rows(g.view, g.view.domain))
                 for g in lowered.table_gradients
             ]
-            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u)) for u in cell.without_gradient]
             watches = [self._instruction(group) for group in cell.watches]
             gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
         for gradient, group in cell.gradients if training else ():
@@ -174,8 +169,6 @@ class CellDescriptor:
             passed_on=[memory.places[v.slab][0] for v in lowered.outputs],
             arguments=arguments,
             tables=tables,
-            without_gradient=without,
-            reached=sorted({parameters[p] for p in reached}),
             memory=_slab_groups(memory),
             forward=self._groups(cell.forward),
             backward=self._groups(cell.backward if training else []),
@@ -284,12 +277,6 @@ class CellDescriptor:
                 return SourceRecord(From.CALLS)
             case RandomKey():
                 return SourceRecord(From.RANDOM_KEY)
-
-    def _row_numbers(self, of: UsedLookup) -> int:
-        """Number of the source of the row numbers of a lookup."""
-        kind, a = (From.CONSTANT, of.constant) if of.column < 0 else (From.INTS, of.column)
-        self._written.append(SourceRecord(kind, a))
-        return len(self._written) - 1
 
     def _rows(self, view: View, domain: int) -> RowsRecord:
         """Where the rows of a view lie, for every row of a domain."""

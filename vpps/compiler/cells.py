@@ -14,7 +14,6 @@ from vpps.compiler.passes.nodes import Note, compiled, simplified
 from vpps.compiler.passes_report import describe
 from vpps.compiler.phases import EncodedPart, encode_parts
 from vpps.compiler.slabs import Life
-from vpps.compiler.used_rows import note_lookups_without_gradient, with_row_numbers
 from vpps.errors import ModelError
 from vpps.placement.distribution import Distribution
 from vpps.record.arrays import Lists
@@ -44,7 +43,6 @@ class EncodedCells:
         self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
         self._cells: dict[tuple[TracedCell, Unread, bool], EncodedCell] = {}
         self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[CellPart, ...]] = {}
-        self._whole: dict[tuple[CellPart, ...], TracedCell] = {}  # of which they are the parts
         self._of_parts: dict[tuple[tuple[CellPart, ...], Unread, bool], list[EncodedPart]] = {}
 
     def compiled(self, cell: TracedCell) -> TracedCell:
@@ -79,7 +77,6 @@ class EncodedCells:
         known = self._cells.get(key)
         if known is None:
             known = self._cells[key] = self._encode(self.compiled(cell), training=training, unread=unread)
-            note_lookups_without_gradient(cell, [known], [range(len(known.int_index))])
         return known
 
     def note_unread(self, cell: TracedCell, unread: Unread) -> None:
@@ -109,8 +106,7 @@ class EncodedCells:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""
         key = cell, gathered, scattered
         if key not in self._parts:
-            parts = with_row_numbers(cell, lazy_batching.split(self.compiled(cell), gathered, scattered))
-            self._parts[key], self._whole[parts] = parts, cell
+            self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
 
     def load_of(self, topology: Topology, number: int) -> StepLoad:
@@ -138,8 +134,6 @@ class EncodedCells:
         known = self._of_parts.get(key)
         if known is None:
             known = self._of_parts[key] = encode_parts(parts, self._encode, unread, training)
-            encoded = [of_part.cell for of_part in known]
-            note_lookups_without_gradient(self._whole[parts], encoded, [part.ints for part in parts])
         return known
 
     def streams(self, parts: tuple[CellPart, ...], training: bool, unread: Unread = ALL_READ) -> bool:

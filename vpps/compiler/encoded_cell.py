@@ -21,7 +21,6 @@ from vpps.compiler.instr import (
     RowOperand,
     SameRow,
     SameRowGradient,
-    UsedLookup,
     Uses,
     View,
 )
@@ -103,7 +102,6 @@ class EncodedCell:
         watches: instructions that tell whether any gradient of parameters may not be finite.
         gradients: contributions to dense gradients, each with its instruction; but for those that
         gathered: a product of matrices makes after the launch, each with the copies of its vectors.
-        without_gradient: lookups whose rows count as used all the same (compiler/used_rows.py).
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
     """
 
@@ -126,7 +124,6 @@ class EncodedCell:
         )
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
-        self.without_gradient: list[UsedLookup] = []
         self.exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}

@@ -294,19 +294,6 @@ class ParameterGradient:
     instr: Instr
 
 
-class UsedLookup(NamedTuple):
-    """A lookup whose rows count as used (compiler/used_rows.py).
-
-    Attributes:
-        column: which of the int arguments has the number of its row; -1 where it is a constant.
-        constant: that one.
-    """
-
-    table: Lookup
-    column: int
-    constant: int
-
-
 @dataclass(frozen=True, slots=True)
 class TableGradient:
     """Gradient rows of looked-up table rows; `ids` is the key of the list of row numbers."""

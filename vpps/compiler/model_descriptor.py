@@ -60,6 +60,7 @@ class ModelDescriptor:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
                     loads.append(LoadRecord(number, dealt.number, _alone(words)))
+        physical, stack_of = list(distribution.physical), distribution.stacks.of
         alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
@@ -87,6 +88,7 @@ class ModelDescriptor:
             guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
             loads=loads,
             parameters=[self._parameter(p, rule, averaging) for p in distribution.physical],
+            kernel_of=[physical.index(stack_of.get(p, p)) for p in distribution.places],
         )
 
     def _instruction(

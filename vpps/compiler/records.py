@@ -111,13 +111,6 @@ class TableGradientRecord(NamedTuple):
     gradient: RowsRecord
 
 
-class UsedLookupRecord(NamedTuple):
-    """A lookup whose rows count as used though no gradient comes back to it (vpps/compiler/used_rows.py)."""
-
-    table: I32
-    ids: I32
-
-
 class InstructionRecord(NamedTuple):
     """An instruction that not every launch of a kind has; where no cell makes it, Frame has its relocations."""
 
@@ -217,8 +210,6 @@ class CellRecord(NamedTuple):
     passed_on: list[I32]  # by output: its group of slabs
     arguments: list[ArgumentRecord]
     tables: list[TableGradientRecord]
-    without_gradient: list[UsedLookupRecord]
-    reached: list[I32]  # dense parameters that recorded ops lead to, whatever passes make of these
     memory: SlabGroupsRecord
     forward: list[list[GroupRecord]]  # by barrier
     backward: list[list[GroupRecord]]
@@ -254,17 +245,37 @@ class PartRecord(NamedTuple):
     cell: CellRecord
 
 
+class LookupRecord(NamedTuple):
+    """A lookup in a table of the user's: of the row that an int argument says, or, if that is -1, of a constant one."""
+
+    table: I32
+    column: I32
+    constant: I64
+
+
+class OutputReachRecord(NamedTuple):
+    """What an output of a cell depends on by recorded ops that have gradients; parameters are dense and the user's."""
+
+    operands: list[I32]
+    parameters: list[I32]
+    lookups: list[LookupRecord]
+
+
 class PartsRecord(NamedTuple):
     """A cell as it is planned: in parts, or one that is all of a piece; and, for groups of virtual processors, what its
     vertices weigh (planner/grouping.py).
 
     Attributes:
+        reach: by output, in training.
+        reaches_all: every output that is read depends on all operands and lookups, and gradients come back to these.
         is_scalar: it deals with scalars and no matrices.
         floats, element_floats: that a vertex computes with, and for each element of a list argument.
         piece_rows: into pieces of so many rows its steps are divided, or of up to twice as many; 0: they are not.
     """
 
     parts: list[PartRecord]
+    reach: list[OutputReachRecord]
+    reaches_all: BOOL
     piece_rows: I64 = 0
     is_scalar: BOOL = False
     floats: I64 = 0
@@ -305,6 +316,7 @@ class ModelRecord(NamedTuple):
     """The parameters, and what all scripts of a model share.
 
     Attributes:
+        kernel_of: of each parameter of the user's, the number of the kernel's that it is or is stacked in.
         load_name: bit of the name of loads.
         exclusive: every virtual processor has instructions of its own.
         accumulate, no_gradient: flags, shifted to their place.
@@ -337,6 +349,7 @@ class ModelRecord(NamedTuple):
     guard_again: InstructionRecord
     loads: list[LoadRecord]
     parameters: list[ParameterRecord]
+    kernel_of: list[I32]
 
 
 RECORDS: tuple[type, ...] = tuple(found for name, found in list(globals().items()) if name.endswith("Record"))

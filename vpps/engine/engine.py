@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -154,7 +154,7 @@ class Engine:
         self._bound = NO_STACKS, NO_CHIP
         self._stacking = Stacking(
             model, self._passes, self.machine.panel, configuration.apart, self._history(),
-            lambda p: self.store.count_of(p),
+            lambda p: self.store.taken_by(p),
         )  # fmt: skip
         kind = type(options.rule) if options.train else None
         precisions = configuration.precision
@@ -276,6 +276,10 @@ class Engine:
             self.model.cell_history = CellHistory()
         return self.model.cell_history
 
+    def part(self, moved: Container[Parameter]) -> bool:
+        """Let no stack have parameters of which a step moves some, not all. Whether one had: then prepare anew."""
+        return self._stacking.part(moved)
+
     def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:
         """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
         while True:
@@ -377,7 +381,7 @@ class Engine:
         if self._options.verify and not part:
             self._verify(plan)
         if step and not plan.updates_alone:
-            store.upload_gradients()
+            store.upload_gradients(plan)
         if given is not None:
             given(machine.pool)
         self.plan, self.has_gradients = plan, plan.loss_slot >= 0 and (part > 0 or not plan.divisions)

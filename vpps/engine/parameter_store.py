@@ -225,8 +225,10 @@ class ParameterStore:
                 self._known[p] = p.version
                 self.changes += 1
 
-    def upload_gradients(self) -> None:
+    def upload_gradients(self, plan: Plan) -> None:
         """Bring those that were accumulated back to the pool, for a launch that adds to them."""
+        for place in (self.distribution.physical[p] for p in plan.zeros):
+            self.machine.pool[place.gradient : place.gradient + place.floats] = 0
         kept = self.model.accumulated
         if self._held_in_pool or kept is None:
             return
@@ -274,14 +276,20 @@ class ParameterStore:
         counts = self._counts if optimizer.corrects else NO_COUNTS
         return Update(optimizer, self.model.step + 1, self._together + 1, clip_norm, averaging, counts)
 
-    def count_of(self, p: Parameter) -> int:
-        """The steps that a parameter has taken, if they matter to the optimizer."""
+    def taken_by(self, p: Parameter) -> tuple[int, bool]:
+        """The steps that a parameter has taken, if they matter to the optimizer; whether a gradient of it is held."""
+        current = self.is_current
+        kept = self.model.accumulated
+        if current and self._distribution is not None:
+            holds = self.distribution.stacks.of.get(p, p) in self.held.dense
+        else:
+            holds = kept is not None and p.name in kept.gradients
         if self.kind is None or not self.kind.corrects:
-            return 0
-        if not self.is_current:
+            return 0, holds
+        if not current:
             state = self._saved_state()
-            return 0 if state is None else state.counts.get(p.name, 0)
-        return self._counts.get(p.name, 0) + (self._together if p.name in self._stepping else 0)
+            return 0 if state is None else state.counts.get(p.name, 0), holds
+        return self._counts.get(p.name, 0) + (self._together if p.name in self._stepping else 0), holds
 
     def count(self, plan: Plan, by: int = 1) -> None:
         """Note that parameters take a step, or that it was left out (-1): they are no older for that."""

@@ -212,9 +212,8 @@ class Transposed(Operand):
 class Lookup(Parameter):
     """A table of rows (word embeddings), created by `Model.lookup`. Updates touch only the rows that a batch used.
 
-    Used is a row that a vertex looks up on which the loss depends, if it leads to any result of the vertex other than
-    through `stop_gradient`. A vertex depends on all of its arguments; whether that result is read does not matter, nor
-    whether a gradient reaches the row.
+    A row is used if a path of recorded ops leads from it to the loss, other than through `stop_gradient` or the
+    condition of `where`. It does not matter whether the gradient that comes back is zero.
     """
 
     __slots__ = ()

@@ -271,7 +271,8 @@ def _choice(name: str, of_number: str, chosen: Callable[[Array], Any], condition
         return np.where(chosen(c), x, 0.0)
 
     doc = f"where a condition is {condition}, else 0; no gradient flows through the condition"
-    binary(name, choose, lambda c, x, dy: (_no_slope(dy), choose(c, dy)), f"x {doc}", ("", "a"), signature="")
+    rest: dict[str, Any] = {"signature": "", "conditions": 1}
+    binary(name, choose, lambda c, x, dy: (_no_slope(dy), choose(c, dy)), f"x {doc}", ("", "a"), **rest)
     unary(of_number, choose, _no_slope, 1, f"a Python constant {doc}", differentiable=False, **_CONSTANT)
 
 

@@ -75,6 +75,7 @@ class Op:
         reads: of a map, what the device code of each operand's gradient reads besides the result's gradient: "a" and
             "b" are the operands, "y" is the result. Nothing else has to be kept for it.
         differentiable: False for ops that stop the gradient.
+        conditions: the first so many operands only choose, and have no gradient.
         doc: what it computes, in words that begin small: of the reference and of the public function's docstring.
         signature: parameters of the public function, operands, then ints, then the attribute `value`, such as
             "logits, label, margin=1.0"; "" where there is none or it is written by hand.
@@ -94,6 +95,7 @@ class Op:
     reads: tuple[str, ...] = ()
     gradient_flops: int | None = None
     differentiable: bool = True
+    conditions: int = 0
     doc: str = ""
     signature: str = ""
     samples: Mapping[str, Any] = field(default_factory=dict)  # hints for generated tests: value ranges, attributes

@@ -89,6 +89,7 @@ class Plan:
         divisions: where the caller has a word: positions in the script of the entry points of launches of their own, of
             what follows forward, and of what follows backward where that makes an update.
         seeds: address of the gradients that are written between them.
+        is_torn: whether the loss depends on some, and not on all, of the parameters of a stack.
         updates_alone: whether it is an update from given gradients, and nothing else.
         has_loss: whether it leaves a loss at `loss_slot`.
         input_gradients: (value, address) of every value of an input that wanted its gradient; address ZERO where none
@@ -127,6 +128,7 @@ class Plan:
         later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
         self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
         self.seeds: int = call.seeds_at
+        self.is_torn = bool(call.torn)
         self.has_loss = bool(call.training and not call.seeded)
         self.updates_alone = bool(call.seeded and not call.n_wanted)
         self.continuation = self._what_follows(memory, call) if call.n_products else None
@@ -153,7 +155,13 @@ class Plan:
         rows = dict(self._before.rows)
         for table, used in self.tables.items():
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
-        return HeldGradients(self._before.dense | self._with_gradient, rows)
+        stack_of = self._library.distribution.stacks.of
+        return HeldGradients(self._before.dense | {stack_of.get(p, p) for p in self.reached}, rows)
+
+    @property
+    def zeros(self) -> set[Parameter]:
+        """Of what the pool holds after the launch, gradients that are zero, and which it does not write."""
+        return set(self.held.dense) - self._before.dense - self._with_gradient
 
     @property
     def launches(self) -> int:
@@ -172,7 +180,7 @@ class Plan:
     @cached_property
     def touched(self) -> set[Parameter]:
         """Dense parameters that have a gradient."""
-        return {member for p in self._with_gradient for member in members(p)}
+        return {member for p in self._with_gradient for member in members(p)} & self.reached
 
     @property
     def _with_gradient(self) -> set[Parameter]:
@@ -183,8 +191,8 @@ class Plan:
     def reached(self) -> set[Parameter]:
         """Dense parameters that recorded ops lead to from the loss; not all have a gradient that is computed: passes
         leave out what is zero."""
-        flags = zip(self._library.parameters, self._touched.tolist(), strict=False)
-        return {member for p, has in flags if has for member in members(p)}
+        found = self._touched[len(self._library.parameters) :].tolist()
+        return {p for p, has in zip(self._library.users, found, strict=False) if has}
 
     @cached_property
     def idle(self) -> set[str]:

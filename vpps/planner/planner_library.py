@@ -7,14 +7,14 @@ import logging
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.compiler.cell_descriptor import CellDescriptor, Names, in_parts, whole
+from vpps.compiler.cell_descriptor import CellDescriptor, Names, argument_counts, in_parts, whole
 from vpps.compiler.cells import EncodedCells
 from vpps.compiler.instr import SameRow, SameRowGradient, View
 from vpps.compiler.model_descriptor import ModelDescriptor
@@ -23,7 +23,7 @@ from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.pieces import piece_rows
 from vpps.compiler.records import PartsRecord, flat
-from vpps.compiler.used_rows import reached_parameters
+from vpps.compiler.used_rows import lookups_with_gradient, reach_of
 from vpps.errors import GraphError, HandleError, NoGradientError, ScriptError
 from vpps.graph.graph import APART, Graph
 from vpps.kernel.shared_types import address
@@ -81,6 +81,7 @@ class PlannerLibrary:
     Attributes:
         distribution: of the parameters.
         parameters: as kernels know them.
+        users: as the model has them.
         gradients: address of each one's.
         groups: of virtual processors.
     """
@@ -105,6 +106,8 @@ class PlannerLibrary:
         self.groups = distribution.groups
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
+        self.users = list(distribution.places)
+        self._users = {p: i for i, p in enumerate(self.users)}
         descriptor = ModelDescriptor(distribution, cells.exclusive, self._bits, rule, averaging)
         numbers = array("q", flat(descriptor.record))
         self._handle = lib.vpps_planner(batching.name.encode(), *numbers.buffer_info())
@@ -297,7 +300,7 @@ class PlannerLibrary:
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = Memory(words, values, len(self.parameters), self.groups)
+        made = Memory(words, values, len(self.parameters), len(self.users), self.groups)
         self._memories.append(made)
         return made
 
@@ -324,7 +327,6 @@ class PlannerLibrary:
         n = len(cell.outputs)
         unread, training, crossed = frozenset(k for k in range(n) if key[k]), bool(key[n]), key[n + 1 :]
         computed = cell
-        reached = reached_parameters(cell, unread) if training else []
         if not cells.passes.dead_outputs:
             unread = ALL_READ
         if unread and training:
@@ -341,19 +343,24 @@ class PlannerLibrary:
             encoded = cells.encoded_parts(parts, unread, training)
             divided = [of_part.cell for of_part in encoded]
             descriptors = [
-                self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training, reached)
+                self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training)
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
             records = in_parts(parts, descriptors, eager and cells.streams(parts, training, unread))
         else:
             divided = [cells.encoded(computed, unread, training)]
-            descriptor = self._descriptor(Encoded(cell, computed, divided[0]), {}, training, reached)
+            descriptor = self._descriptor(Encoded(cell, computed, divided[0]), {}, training)
             records = whole(computed, descriptor)
-        record = PartsRecord(records, 0 if training else piece_rows(divided))
+        reach = [reach_of(cell, o, self._users) for o in cell.outputs] if training else []
+        n_operands, ints = sum(argument_counts(cell)[::2]), [p.ints for p in parts] or [tuple(range(len(cell.kinds)))]
+        lookups = lookups_with_gradient(divided, ints, self._users)
+        read = [r for r, unread in zip(reach, key, strict=False) if not unread]
+        reaches = reach, all(len(r.operands) == n_operands and set(r.lookups) == lookups for r in read)
+        record = PartsRecord(records, *reaches, 0 if training else piece_rows(divided))
         if self.groups > 1:
             of_vertex, of_elements = floats_of(cells.encoded(computed, training=training))
-            record = PartsRecord(records, 0, is_scalar(computed), of_vertex, of_elements)
+            record = PartsRecord(records, *reaches, 0, is_scalar(computed), of_vertex, of_elements)
         numbers = array("q", flat(record))
         good = self._lib.vpps_planner_parts(self._handle, self._numbers[cell], key, len(key), *numbers.buffer_info())
         if not good:
@@ -364,15 +371,12 @@ class PlannerLibrary:
         encoded: Encoded,
         same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]],
         training: bool,
-        reached: Sequence[Parameter],
     ) -> CellDescriptor:
         self._encoded.append(encoded)
         number, cell = len(self._encoded) - 1, encoded.cell
-        rule, averaging, stack_of = self._rule, self._averaging, self.distribution.stacks.of
         return CellDescriptor(
-            cell, same_row, number, training, self.distribution, self._number, self._bits, rule, averaging,
-            [stack_of.get(p, p) for p in reached],
-        )  # fmt: skip
+            cell, same_row, number, training, self.distribution, self._number, self._bits, self._rule, self._averaging
+        )
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""

@@ -183,7 +183,14 @@ class Configurator:
     def kernel_for(
         self, graph: Graph, make: Callable[[Planner], Plan], trains: bool = False, accumulate: bool = False
     ) -> Plan:
-        """A plan, and a kernel that can run it. `prepare` has seen the graph."""
+        """A plan, and a kernel that can run it. `prepare` has seen the graph. One of a step has no stack in part."""
+        plan = self._tried(graph, make, trains, accumulate)
+        while trains and plan.is_torn and self.engine.part(plan.reached):
+            self._exchanged(graph, trains, accumulate)
+            plan = self._tried(graph, make, trains, accumulate)
+        return plan
+
+    def _tried(self, graph: Graph, make: Callable[[Planner], Plan], trains: bool, accumulate: bool) -> Plan:
         try:
             return self.engine.kernel_for(make)
         except (CapacityError, CompileError) as error:

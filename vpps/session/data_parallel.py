@@ -275,7 +275,7 @@ class DataParallel(Halves):
 
         try:
             plan = configurator.kernel_for(graph, made)
-            learns = bool(plan.touched or plan.tables)  # else inputs alone have gradients
+            learns = bool(plan.reached or plan.tables)  # else inputs alone have gradients
         except NoGradientError:
             learns = False
         if not learns:

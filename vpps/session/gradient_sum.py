@@ -298,7 +298,8 @@ class GradientSum:
                 rows = self._values[: len(numbers) * floats]
             else:
                 rows = np.concatenate([values[r][v:w] for r, ((_, v), (_, w)) in enumerate(spans)])
-            found[table.name] = summed_rows(numbers, rows.reshape(-1, *table.shape[1:]))
+            if len(numbers):  # else no shard uses it, and it takes no step
+                found[table.name] = summed_rows(numbers, rows.reshape(-1, *table.shape[1:]))
             begins = ends
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 from vpps.compiler.passes import Passes
@@ -27,7 +27,7 @@ class Stacking:
         panel: rows of a packed panel of the target.
         apart: names of matrices, or of their transposes (`U^T`), that the user wants to find by themselves.
         history: what the model has been trained with before; goes on here. Default: nothing.
-        count: the steps that a parameter has taken: those of a stack take the same ones.
+        taken: the steps that a parameter has taken, say: equal for all of a stack.
 
     Attributes:
         stacks: as of the latest `see`; another object when they are others.
@@ -42,9 +42,9 @@ class Stacking:
         panel: int,
         apart: Collection[str] = (),
         history: CellHistory | None = None,
-        count: Callable[[Parameter], int] = lambda p: 0,
+        taken: Callable[[Parameter], Any] = lambda p: 0,
     ) -> None:
-        self._count = count
+        self._taken = taken
         self.stacks = NO_STACKS
         self.cells: tuple[TracedCell, ...] = ()
         self._model = model
@@ -104,6 +104,16 @@ class Stacking:
             self.stacks = stacks
         self._wanted = wanted
 
+    def part(self, moved: Container[Parameter]) -> bool:
+        """Let go apart from now on what a step moves of a stack, or what it does not. Whether it moves some stack in
+        part; the next `see` finds others then."""
+        stacks = [stack for stack in self.stacks.all if stack.trainable]
+        apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
+        if apart:
+            self.history.apart |= apart
+            self._seen_for = None
+        return bool(apart)
+
     def has_seen(self, cells: Collection[TracedCell]) -> bool:
         """Whether steps with all of them were seen, so that another one would change nothing."""
         return self._seen.issuperset(cells)
@@ -140,16 +150,11 @@ class Stacking:
             apart = self._apart | self.history.apart
             allowed = [p for p in self._model if p.name not in apart and not isinstance(p, Lookup)]
             found = find_stacks(programs, allowed, self._panel, rule_of, self._passes.cell_layout, before)
-            differing = {p.name for stack in found.all if stack.trainable for p in self._differing(stack)}
+            stacks = [stack for stack in found.all if stack.trainable]
+            differing = {p.name for stack in stacks for p in _differing(stack, list(map(self._taken, stack.members)))}
             if not differing:
                 return found, tuple(cells)
             self.history.apart |= differing
-
-    def _differing(self, stack: Stack) -> list[Parameter]:
-        """Members that have taken more or fewer steps than most."""
-        counts = [self._count(p) for p in stack.members]
-        most = max(counts, key=counts.count)
-        return [p for p, n in zip(stack.members, counts, strict=True) if n != most]
 
     def _can_do(self, cell: TracedCell) -> bool:
         return serves(self._decided[0], self._simple[cell], self._passes.cell_layout)
@@ -164,6 +169,12 @@ class Stacking:
                 self._simple.setdefault(first, simple)
             self._first[cell] = first
         return self._first[cell]
+
+
+def _differing(stack: Stack, taken: list[Any]) -> list[Parameter]:
+    """The members of which something else holds than of most."""
+    most = max(taken, key=taken.count)
+    return [p for p, one in zip(stack.members, taken, strict=True) if one != most]
 
 
 def _structure(cell: TracedCell) -> Any:

@@ -46,14 +46,22 @@ template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&&
             act(xs.elements[e], v);
 }
 
+// Calls act(value) for every value that is passed as an operand of one vertex.
+template <class Do> inline void for_operand_of(const Vertices& b, i64 operand, i64 vertex, Do&& act)
+{
+    const auto n_args = static_cast<i64>(b.args.size());
+    if (operand < n_args)
+        return act(b.args[operand][vertex]);
+    const List xs = b.lists[operand - n_args];
+    for (i64 e = xs.ends[vertex]; e < xs.ends[vertex + 1]; e++)
+        act(xs.elements[e]);
+}
+
 // Calls act(value) for every value that a vertex reads.
 template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& act)
 {
-    for (const Column& arg : b.args)
-        act(arg[vertex]);
-    for (const List& xs : b.lists)
-        for (i64 e = xs.ends[vertex]; e < xs.ends[vertex + 1]; e++)
-            act(xs.elements[e]);
+    for (i64 i = 0; i < b.operands(); i++)
+        for_operand_of(b, i, vertex, act);
 }
 
 // The vertices of a cell as the user has it.

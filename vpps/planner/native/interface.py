@@ -30,7 +30,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
     stays present n_present present_stop
     script capacity addresses room_for_values touched tables cells grouping
-    words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
+    words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen torn
     new_block key n_key new_pair steps n_vertices places
     products n_products entries n_launches input_gradients n_input_gradients
     """
@@ -60,6 +60,7 @@ class Call(Structure):
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
         grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
+        torn: whether the loss depends on some, and not on all, of the parameters of a stack.
         entries: position of the entry points of the launches after the first, one after the other.
         input_gradients: address of a NotedPair for each value of an input that wants its gradient: value and address,
             ZERO where none flows into it; until something else is planned.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call.h"
+#include "reach.h"
 #include "streams.h"
 
 // What the relocations of instructions say that no cell makes.
@@ -18,6 +19,7 @@ struct Launch {
     const Model& model;
     Call* call = nullptr;
     RowsOfBlocks rows;
+    Reach reach;
     Lists lists;
     Script script;
     Streams streams{model, script};

@@ -28,27 +28,23 @@ public:
         const size_t n = launch_.model.parameters.size();
         const u8* held = pointer<const u8>(launch_.call->held);
         touched_.assign(n, 0);
-        reached_.assign(n, 0);
         held_.resize(n);
         for (size_t p = 0; p < n; p++)
             held_[p] = held && held[p];
         tables_.reset();
         gives_to_inputs_ = false;
+        const std::vector<u8>& reached = launch_.reach.parameters;
         bool any = launch_.rows.n_blocks == 0;  // gradients are given
+        any |= tables_.take() || std::find(reached.begin(), reached.end(), 1) != reached.end();
         for (const Block& b : launch_.rows) {
             if (!b.n_needed)
                 continue;
             gives_to_inputs_ |= b.cell->input_gradient.slab >= 0;
             for (const Gradient& g : b.cell->gradients)
-                any = (touched_[g.parameter] = HAS_GRADIENT);
+                touched_[g.parameter] = reached[g.parameter];
             for (const Gathered& g : b.cell->gathered)
-                any = (touched_[g.parameter] = HAS_GRADIENT);
-            for (const i32 p : b.cell->reached)
-                reached_[p] = 1;
-            any |= tables_.take(*b.cell);
+                touched_[g.parameter] = reached[g.parameter];
         }
-        for (size_t p = 0; p < n; p++)
-            pointer<u8>(launch_.call->touched)[p] = touched_[p] | (reached_[p] ? REACHED : 0);
         const bool steps = (launch_.call->updates || launch_.call->keeps) && !launch_.call->seeded;
         return any || (gives_to_inputs_ && !steps);
     }
@@ -94,9 +90,13 @@ public:
     // Tells the caller.
     void report() const
     {
+        const Reach& reach = launch_.reach;
+        u8* flags = pointer<u8>(launch_.call->touched);
         for (size_t p = 0; p < touched_.size(); p++)
-            if (moves(p))
-                pointer<u8>(launch_.call->touched)[p] |= STEPS;
+            flags[p] = (touched_[p] ? HAS_GRADIENT : 0) | (moves(p) ? STEPS : 0);
+        std::copy(reach.users.begin(), reach.users.end(), flags + touched_.size());
+        for (size_t p = 0; p < reach.users.size(); p++)
+            launch_.call->torn |= !reach.users[p] && reach.parameters[launch_.model.kernel_of[p]];
         tables_.report();
         products_.report();
     }
@@ -109,8 +109,8 @@ private:
     bool gives_to_inputs_ = false;
     i64 idle_hyper_ = 0;      // position of those that change nothing; where averages are made
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
-    enum : u8 { HAS_GRADIENT = 1, REACHED = 2, STEPS = 4 };  // as the caller reads them (plan.py)
-    std::vector<u8> touched_, reached_, held_, written_, stepped_;
+    enum : u8 { HAS_GRADIENT = 1, STEPS = 4 };  // as the caller reads them (plan.py)
+    std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
 
     void place_hyper()
@@ -135,7 +135,8 @@ private:
         for (const Block& b : launch_.rows)
             if (b.n_needed)
                 for (const Gradient& g : b.cell->gradients)
-                    last_[g.parameter] = &g;
+                    if (touched_[g.parameter])
+                        last_[g.parameter] = &g;
     }
 
     bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
@@ -143,7 +144,7 @@ private:
     // True if an update steps it. Otherwise no path leads to it from the loss, like a gradient of None in PyTorch.
     bool moves(size_t p) const
     {
-        return launch_.model.parameters[p].is_table ? tables_.present(p) : has_gradient(p) || reached_[p];
+        return launch_.model.parameters[p].is_table ? tables_.present(p) : held_[p] || launch_.reach.parameters[p];
     }
 
     bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
@@ -184,6 +185,8 @@ private:
             if (!b.n_needed)
                 continue;
             for (const Gradient& g : b.cell->gradients) {
+                if (!touched_[g.parameter])
+                    continue;
                 const bool stepped = makes_step(g);
                 launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, b, 0, &g - b.cell->gradients.data());
                 u32* words = launch_.write_needed(b, stepped ? g.stepped : g.plain);

@@ -19,15 +19,16 @@ class Memory:
 
     Attributes:
         script, addresses: the words, and the address of each value.
-        touched: which parameters have a gradient.
+        touched: of each of the kernel's parameters flags (native/launch_end.h); then which of the user's the loss
+            depends on.
         tables, products: what it says of tables, and of products of matrices.
         at: addresses of the five.
     """
 
-    def __init__(self, words: int, values: int, parameters: int, groups: int) -> None:
+    def __init__(self, words: int, values: int, parameters: int, users: int, groups: int) -> None:
         self.script = np.empty(words, np.uint32)
         self.addresses = np.empty(values, np.uint32)
-        self.touched = np.zeros(parameters + 1, np.uint8)
+        self.touched = np.zeros(parameters + users, np.uint8)
         self.tables = (UsedTable * (parameters + 1))()
         self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]

@@ -75,6 +75,8 @@ private:
     WholeCell nothing_at_all_{{0, 0, 0, 1, -1}, {}, {}};
     Call* call_ = nullptr;
     LossChain chain_, nothing_;
+    const i64* asked_ = nullptr;  // values that backward begins with, or that are wanted
+    i64 n_asked_ = 0;
     RowOrder row_order_;
     Memory memory_;
     MemoryMap memory_map_;
@@ -117,17 +119,18 @@ private:
         if (call_->stays)
             graph_.keep_crossed();
         chain_.clear();
-        const i64 *asked = wanted(), *end = asked + call_->n_wanted;
+        asked_ = wanted();
+        n_asked_ = call_->n_wanted;
         if (call_->training && !call_->seeded) {
-            chain_.find(graph_, asked[0]);
-            graph_.reach(asked[0], chain_);
-            asked = chain_.values.data();
-            end = asked + chain_.values.size();
+            chain_.find(graph_, asked_[0]);
+            graph_.reach(asked_[0], chain_);
+            asked_ = chain_.values.data();
+            n_asked_ = static_cast<i64>(chain_.values.size());
         } else {
-            graph_.reach(asked, call_->n_wanted);
+            graph_.reach(asked_, n_asked_);
         }
         if ((call_->dead_outputs || call_->training) && !call_->stays)
-            graph_.find_unread(asked, end - asked);
+            graph_.find_unread(asked_, n_asked_);
         else
             for (Whole& b : graph_)
                 b.unread.assign(b.values.size(), 0);
@@ -190,6 +193,8 @@ private:
     void find_memory()
     {
         RowsOfBlocks& rows = launch_.rows;
+        if (call_->training)
+            launch_.reach.find(graph_, rows, model_, asked_, n_asked_);
         if (call_->training && in_groups())
             memory_.for_training_in_groups(rows, model_.end);
         else if (call_->training)

@@ -17,7 +17,8 @@ public:
         for (const Block& b : launch_.rows) {
             if (b.n_needed)
                 for (const Gathered& g : b.cell->gathered)
-                    add(b, g);
+                    if (launch_.reach.parameters[g.parameter])
+                        add(b, g);
         }
     }
 

@@ -16,14 +16,16 @@ public:
         }
     }
 
-    // Takes the tables that a cell reads. Whether any of them gets a gradient.
-    bool take(const Cell& cell)
+    // Takes the tables that the loss depends on. Whether there are any.
+    bool take()
     {
-        for (const TableGradient& g : cell.tables)
-            used_[g.table].present = true;
-        for (const UsedLookup& u : cell.without_gradient)
-            used_[u.table].present = true;
-        return !cell.tables.empty();
+        for (const Block& b : launch_.rows)
+            for (size_t i = 0; i < b.cell->tables.size() && b.n_needed && launch_.reach.is_all(); i++)
+                used_[b.cell->tables[i].table].present = true;
+        bool any = false;
+        for (size_t p = 0; p < used_.size(); p++)
+            any |= used_[p].present |= !launch_.reach.tables[p].empty();
+        return any;
     }
 
     // Whether a parameter is a table that is used, and how many of its rows are.
@@ -48,17 +50,14 @@ public:
                 used.addresses.resize(before + b.n_needed);
                 launch_.lists.values(b, g.ids, used.ids.data() + before, b.n_needed);
                 launch_.lists.addresses_of(b, g.gradient, used.addresses.data() + before, b.n_needed);
+                if (!launch_.reach.is_all())
+                    leave_out_unused(used, before, launch_.reach.tables[g.table]);
             }
         }
-        for (const Block& b : graph) {
-            if (!b.n_needed)
-                continue;
-            for (const UsedLookup& u : b.cell->without_gradient) {
-                std::vector<u32>& ids = used_[u.table].ids;
-                ids.resize(ids.size() + b.n_needed);
-                launch_.lists.values(b, u.ids, ids.data() + ids.size() - b.n_needed, b.n_needed);
-            }
-        }
+        for (size_t p = 0; p < used_.size(); p++)
+            for (size_t row = 0; row < launch_.reach.tables[p].size(); row++)
+                if (launch_.reach.tables[p][row] == WITHOUT_GRADIENT)
+                    used_[p].ids.push_back(static_cast<u32>(row));
         for (size_t p = 0; p < used_.size(); p++)
             if (used_[p].present)
                 place_table(launch_.model.parameters[p], used_[p]);
@@ -98,6 +97,24 @@ private:
     Launch& launch_;
     std::vector<UsedRows> used_;  // by parameter
     std::vector<u32> starts_, rows_, sorted_, other_;
+
+    static constexpr u8 WITHOUT_GRADIENT = 1, WITH_GRADIENT = 2;  // of a row that is used
+
+    // What lies behind the first so many are gradients of these rows, some of which the loss does not depend on.
+    static void leave_out_unused(UsedRows& found, size_t first, std::vector<u8>& used)
+    {
+        size_t kept = first;
+        for (size_t i = first; i < found.ids.size(); i++) {
+            const u32 number = found.ids[i];
+            if (number >= used.size() || !used[number])
+                continue;
+            used[number] = WITH_GRADIENT;
+            found.ids[kept] = number;
+            found.addresses[kept++] = found.addresses[i];
+        }
+        found.ids.resize(kept);
+        found.addresses.resize(kept);
+    }
 
     // Rows that hold gradients of earlier batches come first among the entries of their sums.
     void collect_held()
