@@ -26,7 +26,19 @@ RULES = (
     "vpps.Adam(lr=0.01, eps=0.01, weight_decay=0.1)", "vpps.AdamW(lr=0.01, eps=0.01)",
     "vpps.Adagrad(lr=0.02, eps=0.1)", "vpps.RMSprop(lr=0.01, eps=0.1)",
 )  # fmt: skip
-EVENTS = ("fb", "accumulate", "resume", "configure", "handle", "evaluate", "discard", "freeze", "assign", "halves")
+EVENTS = (
+    "fb",
+    "accumulate",
+    "resume",
+    "configure",
+    "handle",
+    "evaluate",
+    "discard",
+    "freeze",
+    "assign",
+    "halves",
+    "declare",
+)
 STEPS = "fb", "halves"
 WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate", "halves")
 
@@ -86,16 +98,30 @@ class History:
         graph = Graph(self.seed, self.cells, (), self.used)
         sources = [graph.source(calls) for calls in batches]
         declared = declarations(made + [line for lines in sources for line in lines])
-        lines = [*HEAD, "def new():", *_indented([f"model = vpps.Model(seed={self.seed})", *declared, *made])]
-        lines.append("    def batch(k):")
+        lines = [
+            *HEAD,
+            'LATE = "late"',
+            "def new():",
+            *_indented([f"model = vpps.Model(seed={self.seed})", *declared, *made]),
+        ]
+        late = "loss + vpps.sum(model[LATE] * graph.input([1, 2]))"
+        lines += [
+            "    declare = lambda: LATE in model or model.parameter(LATE, (2,), init='normal')",
+            "    def batch(k):",
+        ]
+        lines += [
+            "        graph, loss = recorded(k)",
+            f"        return graph, loss if k % 2 or LATE not in model else {late}",
+        ]
+        lines.append("    def recorded(k):")
         for k, source in enumerate(sources):
             if k + 1 < len(sources):
                 lines += [f"        if k == {k}:", *_indented([*source, "return graph, loss"], 12)]
             else:
                 lines += _indented([*source, "return graph, loss"], 8)
-        lines.append("    return model, batch")
+        lines.append("    return model, batch, declare")
         names = [line.split(" = ")[0] for line in declared]
-        body = ["model, batch = new()", f"make = lambda vps: {self.opened()}", "handle = make(1)"]
+        body = ["model, batch, declare = new()", f"make = lambda vps: {self.opened()}", "handle = make(1)"]
         for event in self.events:
             body += self._lines(event, names)
         body += ["handle.close()", "return model"]
@@ -113,6 +139,8 @@ class History:
         again = f"handle = make({1 + n % 3})"
         name = _changed(names, n)
         match event.name:
+            case "declare":
+                return ["declare()"]
             case "fb":
                 return [f"handle.fb(*batch({batch}))"]
             case "halves":  # what was accumulated is added up in another order by `apply`
@@ -137,7 +165,9 @@ class History:
             case "assign":
                 return [f'model["{name}"].assign(np.tanh(model["{name}"].numpy()))'] if name else []
             case "resume":
-                going = ["handle.close()", "model.save(path)", "old = model", "model, batch = new()"]
+                going = ["handle.close()", "model.save(path)", "old = model", "model, batch, declare = new()"]
+                if any(event.name == "declare" for event in self.events):
+                    going.append("if LATE in old: declare()")
                 if any(event.name == "freeze" for event in self.events):  # a program declares it as before
                     going.append('[setattr(p, "trainable", old[p.name].trainable) for p in model]')
                 going += ["model.restore(path)", again]
@@ -200,7 +230,7 @@ class History:
 
     def expected(self, new: Any, noise: float = 0.0) -> Expected:
         """What the history should lead to."""
-        model, batch = new()
+        model, batch, declare = new()
         rule = eval(RULES[self.rule % len(RULES)], {"vpps": vpps})
         expected = Expected(model, rule, 0.8, 0.5 if self.clip else None, noise)
         names = [p.name for p in model]
@@ -213,6 +243,9 @@ class History:
                 expected.update()
             elif event.name == "discard":
                 expected.discard()
+            elif event.name == "declare":
+                declare()
+                expected.declare()
             elif event.name == "freeze" and name:
                 model[name].trainable ^= True
                 expected.begin_average(name)
@@ -274,7 +307,7 @@ def draw(random: Random) -> History:
     batches = tuple(graphs.draw_calls(random, random.randint(1, len(drawn)), 8) for _ in range(random.randint(1, 3)))
     if random.random() < 0.5:  # other cells come first
         batches = tuple(tuple(Call(-1 - call.cell, call.numbers) for call in calls) for calls in batches)
-    weights = (8, 4, 3, 2, 1, 1, 1, 1, 1, 6)
+    weights = (8, 4, 3, 2, 1, 1, 1, 1, 1, 6, 1)
     whats = random.choices(range(len(EVENTS)), weights, k=random.randint(2, 14))
     options = graphs.draw_options(random)._replace(policy=random.choice((0, 0, 1, 2, 3, 4)), short=False)
     return History(
