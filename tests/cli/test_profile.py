@@ -92,7 +92,7 @@ class TestBadInput:
             (["--axes", "speed"], ["axis 'speed'", "vps, tile, policy, passes, and all"]),
             (["--arch", "sm_90"], ["--arch", "--dry-run"]),
             (["--dry-run"], ["--dry-run", "target cpu"]),
-            (["--plot", "x.svg"], ["--plot belongs to --roofline"]),
+            (["--remeasure"], ["--remeasure belongs to --roofline"]),
             (["--roofline", "--axes", "all"], ["--axes means nothing with --roofline"]),
             (["--roofline", "--precision", "tf32"], ["target 'cpu' has no tensor cores"]),
             (["--roofline", "--precision", "U=bf16"], ["there is no parameter 'U'", "tree_lstm/U"]),

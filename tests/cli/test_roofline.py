@@ -171,14 +171,6 @@ class TestDevice:
         assert "x floor" not in out
 
 
-class TestPicture:
-    def test_is_written(self, run: Callable[..., Result], tmp_path: Path) -> None:
-        pytest.importorskip("matplotlib")
-        code, _, err = run(sizes=(1,), batches=1, passes=1, plot=tmp_path / "roof.svg")
-        assert (code, err) == (0, f"vpps-profile: wrote {tmp_path / 'roof.svg'}\n")
-        assert (tmp_path / "roof.svg").read_text().startswith("<?xml")
-
-
 class TestCommand:
     """Through the console command itself."""
 
@@ -217,7 +209,6 @@ class TestRefused:
             ({"precision": "U=bf16"}, "precision={'U': 'bf16'}: there is no parameter 'U'; there are W"),
             ({"vps": 0}, "--vps 0: expected 1 to 1024"),
             ({"schedule": "fast"}, "--schedule fast: expected one of vector, paper"),
-            ({"plot": Path("roof.txt")}, "--plot roof.txt: expected a name that ends in .svg"),
         ],
         ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
     )

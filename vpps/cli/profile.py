@@ -95,7 +95,6 @@ Store = Annotated[
 Roofline = Annotated[
     bool, typer.Option("--roofline", help="Tune nothing: what a launch has to do, and how near to that limit it is.")
 ]
-Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="With --roofline: draw it (.svg, .png, .pdf).")]
 Remeasure = Annotated[bool, typer.Option("--remeasure", help="With --roofline: measure again what the machine gives.")]
 DeviceName = Annotated[
     str | None,
@@ -154,7 +153,7 @@ class _Request:
         f"{PROGRAM} my_module:build --inference --json --output tuned.json",
         f"{PROGRAM} tree-lstm --target cuda --axes blocks,gradients",
         f"{PROGRAM} tree-lstm --dry-run --arch sm_75 --arch sm_90",
-        f"{PROGRAM} tree-lstm --roofline --plot roofline.svg",
+        f"{PROGRAM} tree-lstm --roofline",
         f"{PROGRAM} tree-lstm --roofline --device H200 --batch-size 8 --batch-size 64",
     ),
 )
@@ -175,7 +174,6 @@ def profile(
     jobs: Jobs = None,
     store: Store = None,
     roofline: Roofline = False,
-    plot: Plot = None,
     remeasure: Remeasure = False,
     device: DeviceName = None,
     schedule: Schedule = None,
@@ -194,17 +192,17 @@ def profile(
         if output is not None and not os.path.isdir(output.absolute().parent):
             raise HandleError(f"--output {output}: there is no folder {output.parent}; make it first")
         if roofline:
-            from vpps.cli.roofline import roofline as draw_roofline
+            from vpps.cli.roofline import roofline as print_roofline
 
             _refuse(context, "means nothing with --roofline", "dry_run", "inference", "arch", "axes")
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
-            draw_roofline(
+            print_roofline(
                 workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
-                device=device, plot=plot, as_json=as_json, output=output, precision=precision,
+                device=device, as_json=as_json, output=output, precision=precision,
                 **{name: value for name, value in given.items() if value},
             )  # fmt: skip
             return
-        _refuse(context, "belongs to --roofline", "plot", "remeasure", "device", "schedule")
+        _refuse(context, "belongs to --roofline", "remeasure", "device", "schedule")
         if len(batch_size or ()) > 1:
             raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:

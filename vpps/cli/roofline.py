@@ -24,7 +24,6 @@ from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.precision import EXACT
 from vpps.profiling.roofline import BATCHES, PASSES, Point, estimated_point, measured_point
 from vpps.report.roofline.peaks import MIB, Peaks, machine_peaks
-from vpps.report.roofline.plot import check_plot, draw
 from vpps.report.roofline.sheets import device_named, sheet_peaks
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import MAX_VPS
@@ -48,7 +47,6 @@ def roofline(
     remeasure: bool = False,
     device: str | None = None,
     precision: str = EXACT.name,
-    plot: Path | None = None,
     as_json: bool = False,
     output: Path | None = None,
 ) -> None:
@@ -62,15 +60,13 @@ def roofline(
         remeasure: what the machine gives, though that is known from before.
         device: name of a GPU: its floors by its data sheet, and nothing is measured.
         precision: as of the command line.
-        plot, output: files for a picture (.svg, .png, .pdf), and for what is printed.
+        output: a file for what is printed.
 
     Raises:
         VppsError: an argument is wrong, with a sentence that says which and what to do.
     """
     precisions = precisions_in(precision)
     _check(target, vps, schedule, device, precisions)
-    if plot is not None:
-        check_plot(plot)
     gpu = None if device is None else device_named(device)
     workloads = [load_workload(name, size, rest) for size in batch_sizes]
     if precisions != ALL_EXACT:
@@ -85,15 +81,11 @@ def roofline(
             peaks = machine_peaks(n_vps, tile_of_machine().isa, remeasure, lambda what: progress(f"machine: {what}"))
             _warn_if_busy()
             points = [measured_point(w, peaks, schedule, batches, passes, progress, precisions) for w in workloads]
-    if plot is not None:
-        draw(plot, points, peaks)
     if as_json or output is not None:
         found = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
         emit(as_file(_report(points, peaks), found, as_json), output)
     else:
         printed(_report(points, peaks))
-    if plot is not None:
-        print(f"vpps-profile: wrote {plot}", file=sys.stderr)
 
 
 def _warn_if_busy() -> None:
