@@ -240,11 +240,9 @@ def test_hostile_extra_state(change: str) -> None:
 
 
 LOST: dict[str, tuple[Callable[[Any], object], str]] = {
-    "a module in place": (
-        lambda net: setattr(net, "chain", torch.nn.Linear(INPUT, HIDDEN)),
-        "another tensor or module",
-    ),
-    "no module": (lambda net: delattr(net, "chain"), "another tensor or module"),
+    "a tensor": (lambda net: setattr(net.chain, "b", torch.nn.Parameter(torch.zeros(HIDDEN))), "another tensor"),
+    "a module": (lambda net: setattr(net, "chain", torch.nn.Linear(INPUT, HIDDEN)), "or module has been put"),
+    "no module": (lambda net: delattr(net, "chain"), "or module has been put"),
     "a hook": (lambda net: net.chain.W.register_hook(torch.neg), "has a hook"),
     "a late hook": (lambda net: net.chain.W.register_post_accumulate_grad_hook(print), "has a hook"),
     "sums over ranks": (lambda net: setattr(DistributedDataParallel, "_active_ddp_module", net), "of one rank"),

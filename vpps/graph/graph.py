@@ -40,8 +40,6 @@ _bare_programs = Latest()
 _numbers = itertools.count(1)
 
 APART = "let one thread at a time record in a graph, or give each a graph of its own"
-"""What to do where threads got in each other's way."""
-
 _DRAWN = 100  # vertices that a notebook shows of a graph
 _VALUES = Expression, Rows
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
