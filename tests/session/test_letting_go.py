@@ -14,7 +14,7 @@ import pytest
 import vpps
 from vpps.engine import programs
 from vpps.graph import graph as module
-from vpps.ops.operand import Latest
+from vpps.ops.operand import Recent
 
 pytestmark = [pytest.mark.cpu, pytest.mark.simt]
 X = np.array([1.0, -2.0], np.float32)
@@ -25,8 +25,8 @@ UNFUSED = vpps.Passes(fusion=False)
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "LEAST", 8)
-    monkeypatch.setattr(Latest, "MOST", 4)
-    monkeypatch.setattr(module, "_bare_programs", Latest())
+    monkeypatch.setattr(Recent, "MOST", 4)
+    monkeypatch.setattr(module, "_bare_programs", Recent())
 
 
 class Net:

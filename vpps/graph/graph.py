@@ -17,7 +17,7 @@ from vpps.hints import Hinting
 from vpps.interop import detached, requires_gradient, version_of
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
-from vpps.ops.operand import LARGEST, Expression, IntArray, Latest, interned, recorded, result_shape, shown
+from vpps.ops.operand import LARGEST, Expression, IntArray, Recent, interned, recorded, result_shape, shown
 from vpps.ops.operand import common_owner as recorder_of
 from vpps.record import vertices
 from vpps.record.bulk import record_map
@@ -34,7 +34,7 @@ from vpps.text import dir_without
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, check_callable, exact_key, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
-_bare_programs = Latest()
+_bare_programs = Recent()
 
 
 _numbers = itertools.count(1)
@@ -421,7 +421,7 @@ class Graph(Hinting):
         Args:
             key: the op, and what its operands are.
         """
-        programs: Latest = _bare_programs if model is None else model.bare_programs
+        programs: Recent = _bare_programs if model is None else model.bare_programs
         slots: dict[float, int] = {}
         pattern = opened(attrs, slots)
         key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key

@@ -20,7 +20,7 @@ from vpps.init import INITIALISERS, Initialiser
 from vpps.model import checkpoint
 from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
-from vpps.ops.operand import Expression, Latest, Operand, record
+from vpps.ops.operand import Expression, Operand, Recent, record
 from vpps.text import Readable, counted, dir_without
 from vpps.turns import Turn, reading, serialised
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, as_number, as_path, as_shape
@@ -262,7 +262,7 @@ class Model(Readable, Hinting):
         self.places: dict[Parameter, str] = {}  # where the latest handle has their weights during a launch
         self._parameters: dict[str, Parameter] = {}
         self._scope: tuple[str, ...] = ()
-        self.bare_programs = Latest()  # traced one-op cells over these parameters, kept by vpps.graph
+        self.bare_programs = Recent()  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[WeightSource] | None = None
         self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # count changes to tensors over this memory
 

@@ -426,8 +426,8 @@ def interned(shape: Shape) -> Shape:
     return shape
 
 
-class Latest(weakref.WeakValueDictionary[Any, Any]):
-    """Values that live as long as something else uses them, and the latest ones in any case."""
+class Recent(weakref.WeakValueDictionary[Any, Any]):
+    """Values that live as long as something else uses them, and the most recent ones in any case."""
 
     MOST = 256
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.interop import refuse_masked
-from vpps.ops.operand import Expression, Latest
+from vpps.ops.operand import Expression, Recent
 from vpps.record.cell import kind_of
 from vpps.record.chunks import NO_DATA, Chunk, Lists
 from vpps.record.distinct import ONE_IN, Cut, find_distinct
@@ -98,7 +98,7 @@ def record_map(
     if traced is None:
         traced = trace_cells(made, {name: kind_of(what) for name, what in signature}, arity, declared)
         known = list(maps)
-        for old in [k for k in known if any(cell() is None for cell in k[0])] or known[: 1 - Latest.MOST]:
+        for old in [k for k in known if any(cell() is None for cell in k[0])] or known[: 1 - Recent.MOST]:
             maps.pop(old, None)
         maps[key] = traced
     if trusted:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from vpps.errors import TraceError
 from vpps.ops import Shape
-from vpps.ops.operand import Expression, IntArray, Latest, ListExpression, Operand, common_owner, in_progress, running
+from vpps.ops.operand import Expression, IntArray, ListExpression, Operand, Recent, common_owner, in_progress, running
 from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, shared, trace
 from vpps.text import dir_without
 from vpps.values import as_mapping, as_shape, exact_key
@@ -51,7 +51,7 @@ class Cell(Generic[R]):
         self.bound = function if instance is None else functools.partial(function, instance)
         self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others, which it must not keep (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
-        self._programs = Latest()
+        self._programs = Recent()
         self.name = getattr(function, "__name__", "cell")
         if instance is not None:  # modules of one class are told apart by their names
             own = getattr(instance, "name", None)
