@@ -74,6 +74,7 @@ def test_programs_that_come_and_go(kind: str, target: str, monkeypatch: pytest.M
                 met.update(graph.blocks)
                 handle.fb(graph, loss)
                 if k % (STEPS // 2) == 0:
+                    gc.collect()
                     objects.append(len(gc.get_objects()))
             assert kind != "same" or objects[2] - objects[1] < STEPS // 4
             del graph, loss, early
