@@ -137,7 +137,9 @@ def test_parameters_that_the_loss_does_not_touch_stay(
         if path == "apply":
             gradients = handle.gradients(graph, loss)[1]
             assert sorted(gradients) == ["A", "W", "z"]
-            handle.apply(gradients)
+            handle.close()
+            with vpps.Handle(model, rule, **options) as fresh:  # which has seen no cell yet
+                fresh.apply(gradients)
         elif path in ("halves", "kept"):
             handle.forward(graph, [loss], train=True, keep=True, update=path == "halves")
             found = handle.backward([1.0])

@@ -105,9 +105,9 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Let go apart from now on what a step moves of a stack, or what it does not. Whether it moves some stack in
-        part; the next `see` finds others then."""
-        stacks = [stack for stack in self.stacks.all if stack.trainable]
+        """After `see`: where a step moves a stack in part, stack what it moves, or what it does not, no longer. Whether
+        there is such a stack; the next `see` finds others then."""
+        stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
         if apart:
             self.history.apart |= apart
