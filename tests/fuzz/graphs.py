@@ -198,20 +198,20 @@ class Graph:
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
         """On some machine, by some policy and layout."""
-        c, precision = launches.draw(Random(self.seed)), self.options.precisions.others
+        random, precision = Random(self.seed), self.options.precisions.others
+        c = launches.draw(random, random.choice(launches.MACHINES))
         it = launches.Example(*(made[x] for x in EXAMPLE))
         try:
-            for plan in launches.plans(it, c, Random(self.seed), precision=precision):
+            for plan in launches.plans(it, c, precision=precision):
                 launches.verify(plan)
         except Exception as error:
             run = [
                 *lines,
-                "from random import Random",
                 "from tests.planner import launches",
                 "from tests.planner.launches import Configuration",
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
-            run.append(f"for plan in launches.plans(it, {c}, Random({self.seed}), precision={precision!r}):")
+            run.append(f"for plan in launches.plans(it, {c}, precision={precision!r}):")
             raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:
