@@ -211,7 +211,7 @@ class Graph:
                 "from tests.planner.launches import Configuration",
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
-            run.append(f"for plan in launches.plans(it, {c}, precision={precision!r}):")
+            run.append(f"for plan in launches.plans(it, {c!r}, precision={precision!r}):")
             raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:

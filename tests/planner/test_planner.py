@@ -17,7 +17,7 @@ from vpps.placement.distribution import Distribution
 from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.row_order import LAYOUTS, READERS, RECORDED
+from vpps.planner.row_order import READERS, RECORDED
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -121,8 +121,8 @@ def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -
     loss = vpps.sum([recorded.loss for recorded in found])
     values = [v if isinstance(values, list) else values for x in found for values in x.values for v in values[:4]]
     it, random = launches.Example(model, graph, loss, [loss, *values]), Random(f"{name} {groups}")
-    c = launches.Configuration("simt", groups, False, "vector", random.choice(list(POLICIES)), random.choice(LAYOUTS))
-    for plan in list(launches.plans(it, c, random))[::3]:
+    c = launches.draw(random, ("simt", groups, False, "vector"))
+    for plan in list(launches.plans(it, c))[::3]:
         launches.verify(plan)
 
 

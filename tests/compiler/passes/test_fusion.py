@@ -150,9 +150,9 @@ def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> No
     last, _ = graph.call(cell, graph.call(cell, x, [graph.lookup(table, 1)])[1], [])
     loss = vpps.dot(last, x)
     example = launches.Example(model, graph, loss, [last])
-    configuration = launches.Configuration(target, 1, False, "vector", "depth", "readers")
     for seed in range(3):
-        for plan in launches.plans(example, configuration, Random(seed)):
+        c = launches.draw(Random(seed), (target, 1, False, "vector"), "depth", "readers")._replace(fusion=True)
+        for plan in launches.plans(example, c):
             launches.verify(plan)
 
 
