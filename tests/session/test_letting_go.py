@@ -19,6 +19,7 @@ from vpps.ops.operand import Recent
 pytestmark = [pytest.mark.cpu, pytest.mark.simt]
 X = np.array([1.0, -2.0], np.float32)
 STEPS = 40
+OWN = 1000  # sizes that programs of other tests do not have: whoever keeps these would keep ours
 UNFUSED = vpps.Passes(fusion=False)
 
 
@@ -52,9 +53,9 @@ KINDS: dict[str, Callable[[Net, vpps.Graph, vpps.Expression, int], Any]] = {
     "static": lambda net, g, x, k: net.static(x, n=k + 1),
     "recurrence": lambda net, g, x, k: net.static(net.other(net.static(x, n=k + 1), n=k + 1), n=k + 1),
     "closure": lambda net, g, x, k: vpps.cell(lambda x: vpps.tanh(net.U @ x) * vpps.sum(vpps.concat([x] * (k + 1))))(x),
-    "vectors": lambda net, g, x, k: vpps.mean(g.input(np.ones(k + 1))) * x,
+    "vectors": lambda net, g, x, k: vpps.mean(g.input(np.ones(k + OWN))) * x,
     "matrices": lambda net, g, x, k: vpps.sum(vpps.tanh(net.U @ g.input(np.ones((2, k + 2))))) * x,
-    "map": lambda net, g, x, k: vpps.sum(g.map(lambda r: vpps.mean(r), inputs={"r": np.ones((2, k + 1))})) * x,
+    "map": lambda net, g, x, k: vpps.sum(g.map(lambda r: vpps.mean(r), inputs={"r": np.ones((2, k + OWN))})) * x,
     "many": lambda net, g, x, k: vpps.mean(vpps.stack([x] * (k + 1))) * x,
 }
 
