@@ -1,4 +1,4 @@
-"""What constants that change at every step cost: processor time of a training step, beside one whose constants stay.
+"""The cost of constants that change at every step: processor time of a training step, beside one whose constants stay.
 
     python bench/constants.py --steps 100000 >> bench/results/cpu/DATE-constants.jsonl
 
@@ -60,7 +60,7 @@ class Side:
 
 
 def megabytes() -> float:
-    """Of memory that the process has."""
+    """The resident memory of the process."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 

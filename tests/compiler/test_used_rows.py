@@ -91,7 +91,7 @@ def test_an_update_without_a_gradient_is_one_with_zero(make: Callable[[], vpps.O
 
 @pytest.mark.parametrize("passes", PASSES, ids=["default", "none", "dead_outputs", "constants", "parts"])
 def test_paths_lead_from_output_to_output(passes: Passes) -> None:
-    """Of a chain with two results the loss reads one; a state that was stopped, and a condition, lead nowhere."""
+    """The loss reads one of two results of a chain; a stopped state and a condition lead nowhere."""
     model = vpps.Model(seed=1)
     W, V, U, B = (model.parameter(name, (H, H)) for name in "WVUB")
     E = model.lookup("E", (ROWS, H), init=1.0)

@@ -40,7 +40,7 @@ def changed_by(precision: str) -> str:
 
 
 def hashes() -> str:
-    """Of what depends on the model, not of headers: three models on a CPU, in the emulator and on an H100."""
+    """Hashes of the code that depends on the model: three models on a CPU, in the emulator and on an H100."""
     found, tile = {}, TILES["avx512"]
     for name, make in {"tree_lstm": partial(tree_lstm, 256), "bilstm_tagger": bilstm_tagger, "rvnn": rvnn}.items():
         for target in ("cpu", "simt", "sm_90"):

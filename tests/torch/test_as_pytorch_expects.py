@@ -298,7 +298,7 @@ def test_a_module_made_for_inference_trains(chain: Chain) -> None:
 
 
 def test_optimizers_may_write_through_data(chain: Chain, net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As some do, and exchanges between ranks. Here no sample of the weights tells."""
+    """Optimizers and exchanges between ranks write so. Here the written element is not among the sampled ones."""
     monkeypatch.setattr("vpps.torch.weights.SAMPLE", 1)
     own = type("Own", (torch.optim.Optimizer,), {"step": lambda self: net.chain.W.data[1].fill_(9)})
     before = output(chain, net, torch.ones(1, INPUT), False)

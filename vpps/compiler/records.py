@@ -254,7 +254,7 @@ class LookupRecord(NamedTuple):
 
 
 class OutputReachRecord(NamedTuple):
-    """What an output of a cell depends on by recorded ops that have gradients; parameters are dense and the user's."""
+    """Dependencies of an output of a cell by recorded ops that have gradients; parameters are dense and the user's."""
 
     operands: list[I32]
     parameters: list[I32]

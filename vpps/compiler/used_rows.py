@@ -1,9 +1,9 @@
-"""What a loss depends on, by ops that have gradients: which parameters, and which rows of tables.
+"""Dependencies of a loss by ops that have gradients: parameters, and rows of tables.
 
-An update touches only these: weight decay, momentum and averages leave others alone. So what counts is what the user
-wrote, not what becomes of it: a parameter or row whose gradient is known to be zero counts, too - a pass has taken it
-out, say. What leads to no output that is read, or only through `stop_gradient`, counts for nothing. The planner follows
-this from vertex to vertex and output to output (planner/native/reach.h).
+An update touches only these; weight decay, momentum and averages leave all others alone. The recorded program decides,
+not what passes make of it: a parameter or row counts even if its gradient is known to be zero. Values that lead to no
+output that is read, or only through `stop_gradient`, do not count. The planner follows the dependencies from vertex to
+vertex and output to output (planner/native/reach.h).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vpps.record.trace import Int, List, TracedCell, Vector
 
 
 def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) -> OutputReachRecord:
-    """What an output of a cell depends on, as it was traced.
+    """The dependencies of an output of a traced cell.
 
     Args:
         output: number of its node.

@@ -233,7 +233,7 @@ class Engine:
         self.planner = Planner(distribution, self.batching, its.schedule, self._passes, its.layout)
 
     def _begin_tables(self) -> None:
-        """Let go of all that is known of programs. What a plan needs that was made lives as long as it."""
+        """Forget all programs. A plan that was made keeps what it needs."""
         self._stacking.let_go()
         self.batching.knowledge.let_go()
         if self.planner is not None:
@@ -277,7 +277,7 @@ class Engine:
         return self.model.cell_history
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Let no stack have parameters of which a step moves some, not all. Whether one had: then prepare anew."""
+        """Stop stacking parameters of which a step moves some and not others. Returns True if there were such: prepare anew."""
         return self._stacking.part(moved)
 
     def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:

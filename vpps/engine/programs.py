@@ -1,6 +1,5 @@
-"""Which programs a handle knows. Its tables of them only grow: so that programs that come and go (a shape, a static
-keyword, a cell of each batch's own) do not fill the memory, tables are begun anew at times. What is computed does not
-depend on it.
+"""The programs that a handle knows. Its tables of them only grow, so it starts new tables at times: programs that come
+and go (a shape, a static keyword, a cell of each batch's own) would fill the memory. Results do not depend on it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ LEAST = 256
 """Programs that a handle may know before tables are begun anew."""
 
 MOST = 4096
-"""Where most come back after they were let go, twice as many are kept as there were, as long as that is fewer."""
+"""If most programs come back after they were forgotten, twice as many are kept, up to this many."""
 
 
 class KnownPrograms:
@@ -26,7 +25,7 @@ class KnownPrograms:
         self._returned: list[bool] = []  # of the latest programs, whether each was known before
 
     def note(self, programs: Collection[TracedCell]) -> bool:
-        """Note those of a graph. Whether there are too many: then tables are to be begun anew before it is planned."""
+        """Note those of a graph. Returns True if there are too many: the caller starts new tables before it plans."""
         known = self._known
         if known.issuperset(programs):
             return False

@@ -59,7 +59,7 @@ CONSTANT_OPS = {
     "given": ("keep", False),
     "unless": ("drop", False),
 }
-WIDE = 32  # operands of a `concat`, at most, that a program is made for where they are alike
+WIDE = 32  # most operands of one shape that one `concat` has
 _NUMBERED = ("scale", "shift")  # their constants count among the vertices that masks of dropout follow
 
 
@@ -416,7 +416,7 @@ class Graph(Hinting):
     def bare_program(
         self, key: tuple[Any, ...], model: Any, op: str, floats: Sequence[Any], attrs: dict[str, Any]
     ) -> TracedCell:
-        """The program of a bare op; traced where it is new. Of those that differ in constants alone the latest is kept.
+        """The program of a bare op, traced if it is new. Of programs that differ in constants alone, the latest is kept.
 
         Args:
             key: the op, and what its operands are.
@@ -434,8 +434,8 @@ class Graph(Hinting):
         return program
 
     def _pieces(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """What to concatenate in place of many operands: of expressions of one shape, pieces of the result, whose
-        programs serve for any number of operands."""
+        """Pieces of the result to concatenate in place of many operands of one shape: their programs serve any number of
+        operands."""
         if len({(type(x), getattr(x, "shape", None)) for x in operands}) > 1:
             return operands
         while len(operands) > WIDE:

@@ -160,7 +160,7 @@ class Plan:
 
     @property
     def zeros(self) -> set[Parameter]:
-        """Of what the pool holds after the launch, gradients that are zero, and which it does not write."""
+        """Held gradients that are zero and that the launch does not write."""
         return set(self.held.dense) - self._before.dense - self._with_gradient
 
     @property

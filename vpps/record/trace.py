@@ -205,7 +205,7 @@ class TracedCell:
 
 
 def opened(attrs: dict[str, Any], slots: dict[float, int]) -> dict[str, Any]:
-    """Attributes with Constants in the place of numbers; the same ones where there are none.
+    """Attributes with Constants in the place of numbers; the same object if there are none.
 
     Args:
         slots: by magnitude; those that are new are added.

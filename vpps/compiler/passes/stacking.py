@@ -105,8 +105,8 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """After `see`: where a step moves a stack in part, stack what it moves, or what it does not, no longer. Whether
-        there is such a stack; the next `see` finds others then."""
+        """Stop stacking parameters of which a step moves some and not others; called after `see`. Returns True if there
+        were such; the next `see` then finds other stacks."""
         stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
         if apart:
