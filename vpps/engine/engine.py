@@ -277,7 +277,7 @@ class Engine:
         return self.model.cell_history
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Stop stacking parameters of which a step moves some and not others. Returns True if there were such: prepare anew."""
+        """Stop stacking parameters of which a step moves some and not others. True: there were such; prepare anew."""
         return self._stacking.part(moved)
 
     def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:

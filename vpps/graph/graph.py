@@ -416,7 +416,7 @@ class Graph(Hinting):
     def bare_program(
         self, key: tuple[Any, ...], model: Any, op: str, floats: Sequence[Any], attrs: dict[str, Any]
     ) -> TracedCell:
-        """The program of a bare op, traced if it is new. Of programs that differ in constants alone, the latest is kept.
+        """The program of a bare op, traced if it is new. Of those that differ in constants alone, the latest is kept.
 
         Args:
             key: the op, and what its operands are.
@@ -434,8 +434,8 @@ class Graph(Hinting):
         return program
 
     def _pieces(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """Pieces of the result to concatenate in place of many operands of one shape: their programs serve any number of
-        operands."""
+        """Pieces of the result to concatenate in place of many operands of one shape; their programs serve any number
+        of operands."""
         if len({(type(x), getattr(x, "shape", None)) for x in operands}) > 1:
             return operands
         while len(operands) > WIDE:
