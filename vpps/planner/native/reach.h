@@ -1,5 +1,5 @@
-// What the loss depends on by recorded ops that have gradients (vpps/compiler/used_rows.py): an update leaves all else as
-// it is. A vertex that runs may read what the loss does not depend on: for another output, or behind stop_gradient.
+// Dependencies of the loss by recorded ops that have gradients (vpps/compiler/used_rows.py): an update changes nothing
+// else. A vertex that runs may read values that the loss does not depend on: for another output, or behind stop_gradient.
 #pragma once
 
 #include "rows.h"
@@ -36,7 +36,7 @@ public:
         }
     }
 
-    // Whether the loss depends on all values that are read. Then gradients say which rows of tables are used.
+    // True if the loss depends on all values that are read. Then gradients say which rows of tables are used.
     bool is_all() const { return all_; }
 
 private:

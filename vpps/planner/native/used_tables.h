@@ -16,7 +16,7 @@ public:
         }
     }
 
-    // Takes the tables that the loss depends on. Whether there are any.
+    // Takes the tables that the loss depends on. Returns true if there are any.
     bool take()
     {
         for (const Block& b : launch_.rows)
@@ -100,7 +100,7 @@ private:
 
     static constexpr u8 WITHOUT_GRADIENT = 1, WITH_GRADIENT = 2;  // of a row that is used
 
-    // What lies behind the first so many are gradients of these rows, some of which the loss does not depend on.
+    // Gradients of these rows follow the first so many; the loss does not depend on some of the rows.
     static void leave_out_unused(UsedRows& found, size_t first, std::vector<u8>& used)
     {
         size_t kept = first;
