@@ -423,8 +423,9 @@ class Graph(Hinting):
         """
         programs: Recent = _bare_programs if model is None else model.bare_programs
         slots: dict[float, int] = {}
-        pattern = opened(attrs, slots)
-        key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key
+        if attrs and op != "input":  # whose key says it all
+            pattern = opened(attrs, slots)
+            key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key
         program: TracedCell | None = programs.get(key)
         if program is None:
             return programs.keep(key, shared(self._bare_program(op, floats, attrs), op))  # type: ignore[no-any-return]

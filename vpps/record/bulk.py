@@ -72,9 +72,10 @@ def record_map(
     """See `Graph.map`."""
     if type(cells) is not list and isinstance(cells, Mapping):  # which takes long to tell
         cells = cells_by_kind(cells, kinds)
-    given = inputs if isinstance(inputs, Mapping) else {}
+    given = inputs if type(inputs) is dict or isinstance(inputs, Mapping) else {}
     for name, value in (("kind", kind), ("children", children), ("levels", levels), *given.items()):
-        refuse_masked(value, f"graph.map: {name}")
+        if value is not None and type(value) is not np.ndarray:
+            refuse_masked(value, f"graph.map: {name}")
     trusted = levels is not None
     if trusted:
         found = record_packed(graph, cells, kind, children, inputs, state, levels, distinct, examples)
