@@ -15,9 +15,8 @@ pytestmark = pytest.mark.host
 
 @pytest.mark.parametrize("more", [False, True])
 def test_lines_are_counted_by_language_and_compared_with_the_limit(tmp_path: Path, more: bool) -> None:
-    for folder in ("vpps", "templates", "tests", "bench", "docs", "scripts"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "vpps" / "nested").mkdir()
+    for folder in ("vpps/nested", "templates", "tests", "bench", "docs", "scripts"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "vpps" / "nested" / "a.py").write_text("x = 1\n\n# why\n")
     (tmp_path / "vpps" / "b.cpp").write_text("int x;\n" * 1200)
     (tmp_path / "vpps" / "notes.md").write_text("not code\n")

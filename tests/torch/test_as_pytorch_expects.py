@@ -278,6 +278,8 @@ def test_copies_have_all_of_a_network(net: Any) -> None:
     layers = torch.nn.ModuleList([tied, net.float()])
     copied = copy.deepcopy(layers)
     assert copied[0].weight is copied[1].chain.W
+    owned = {k for k, owner in vpps.torch.weights._owners.items() if owner is copied[1]._weights}
+    assert owned == set(map(id, copied[1].chain.parameters()))
     for (name, mine), (other, found) in zip(layers.state_dict().items(), copied.state_dict().items(), strict=True):
         assert name == other
         assert mine.data_ptr() != found.data_ptr()

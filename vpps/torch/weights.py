@@ -264,6 +264,7 @@ class SharedWeights:
         if copied is not shared.tensor:
             copied.data = shared.tensor.data
             dict.__setitem__(shared.place, shared.key, copied)
+            del _owners[id(shared.tensor)]  # another tensor may get its id
             shared.tensor, shared.version = copied, copied._version
             _owners[id(copied)] = self
 
