@@ -10,11 +10,8 @@ grown since the first turn.
 
 from __future__ import annotations
 
-import gc
 import itertools
-import resource
 import time
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -59,12 +56,6 @@ class Side:
         return 1e6 * (time.process_time() - start) / steps
 
 
-def megabytes() -> float:
-    """The resident memory of the process."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
-
-
 def main() -> None:
     """Prints a line for each form."""
     parser = harness.parser(__doc__, hidden=64)
@@ -76,10 +67,10 @@ def main() -> None:
         sides = [Side(form, options.hidden, options.calls, changing) for changing in (True, False)]
         for side in sides:
             side.run(max(600, turn))
-        before = megabytes()
+        before = harness.megabytes()
         ours, theirs = zip(*([side.run(turn) for side in sides] for _ in range(100)), strict=True)
         case, peer = f"{form} hidden={options.hidden} calls={options.calls}", ("fixed", theirs)
-        grown = round(megabytes() - before, 1)
+        grown = round(harness.megabytes() - before, 1)
         harness.report("constants", case, ours, "us", peer, higher_is_better=False, grown=grown)
 
 

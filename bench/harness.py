@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -275,6 +276,12 @@ def confine(cores: int) -> None:
     contender than for a synchronous one. Call it before any library starts threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _cores()[:cores])
+
+
+def megabytes() -> float:
+    """The resident memory of the process, garbage collected."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def keep_freed_memory() -> None:

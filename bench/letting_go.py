@@ -9,9 +9,7 @@ keyword that does so; `shapes`, another shape in every batch. `value` is by how 
 
 from __future__ import annotations
 
-import gc
 import time
-from pathlib import Path
 
 import harness
 import numpy as np
@@ -19,11 +17,6 @@ import numpy as np
 import vpps
 
 WIDTH = 12
-
-
-def megabytes() -> float:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 def measure(case: str, steps: int) -> None:
@@ -55,9 +48,9 @@ def measure(case: str, steps: int) -> None:
                 y = static(x, k=1) * vpps.sum(graph.input(np.ones((mixed % 317 + 1, mixed // 317 + 1))))
             handle.fb(graph, vpps.sum(y))
             if k == steps // 10:
-                before = megabytes()
-        ms, grown = 1e3 * (time.process_time() - begun) / steps, megabytes() - before
-    more = {"before": round(before, 1), "closed": round(megabytes(), 1), "ms": round(ms, 2), "steps": steps}
+                before = harness.megabytes()
+        ms, grown = 1e3 * (time.process_time() - begun) / steps, harness.megabytes() - before
+    more = {"before": round(before, 1), "closed": round(harness.megabytes(), 1), "ms": round(ms, 2), "steps": steps}
     harness.report("letting_go", case, [grown], "MB", **more)
 
 

@@ -288,7 +288,7 @@ class EncodedCell:
 
     @property
     def n_bases(self) -> int:
-        """Of slabs, lists, operands and constants."""
+        """The number of bases: slabs, lists, operands and constants."""
         return len(self.lowered.slabs) + len(self.keys) + 2 * len(self.operands) + len(self.constants)
 
     def _constant(self, value: Constant) -> Word:

@@ -428,8 +428,8 @@ class Graph(Hinting):
             key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key
         program: TracedCell | None = programs.get(key)
         if program is None:
-            return programs.keep(key, shared(self._bare_program(op, floats, attrs), op))  # type: ignore[no-any-return]
-        if slots and program.constants != (constants := tuple(slots)):
+            program = programs.keep(key, shared(self._bare_program(op, floats, attrs), op))
+        elif slots and program.constants != (constants := tuple(slots)):
             assert program.pattern is not None
             program = programs.replace(key, program, program.pattern.closed(constants))
         return program

@@ -446,7 +446,7 @@ class Recent(weakref.WeakValueDictionary[Any, Any]):
         self[key] = new
         try:
             self._latest[self._latest.index(old)] = new
-        except (ValueError, IndexError):  # let go since, perhaps by another thread
+        except (ValueError, IndexError, RuntimeError):  # let go since, or another thread keeps one meanwhile
             self._latest.append(new)
         return new
 

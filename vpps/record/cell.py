@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-
 LISTS = (list, tuple, ListExpression)
 """What a list argument may be where cells are called in cells."""
 

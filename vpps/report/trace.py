@@ -36,7 +36,7 @@ class Trace:
         return self.summary()._repr_html_() if self.timelines else None
 
     def summary(self) -> Summary:
-        """Where the time went: shares, critical path, cells. `print` it, or take its fields.
+        """A summary of the time: shares, critical path, cells. `print` it, or take its fields.
 
         Raises:
             HandleError: no launch was recorded.
