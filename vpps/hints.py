@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpps import habits
+from vpps.errors import HandleError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,7 +147,8 @@ def habit(option: str, value: object) -> str:
 
 
 def hinted(function: F) -> F:
-    """The function, whose TypeError for a call that does not fit says what does."""
+    """The function, whose TypeError for a call that does not fit says what does. HandleError for an argument whose hint
+    in `habits.py` begins with "removed"."""
     owner = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
     hints = {name: hint for (of, name), hint in ARGUMENTS.items() if of == owner}
 
@@ -155,9 +157,12 @@ def hinted(function: F) -> F:
             return function(*arguments, **options)
         except TypeError as error:
             names = options if "unexpected keyword" in str(error) else "-"
-            hint = next((hints[name] for name in names if name in hints), None)
-            if hint is None or (error.__traceback__ and error.__traceback__.tb_next):  # raised further in
+            name = next((name for name in names if name in hints), None)
+            if name is None or (error.__traceback__ and error.__traceback__.tb_next):  # raised further in
                 raise
+            hint = hints[name]
+            if hint.startswith("removed"):
+                raise HandleError(f"{owner}({name}=...): {hint}") from None
             raise TypeError(f"{owner}{str(error).removeprefix(function.__qualname__)}; {hint}") from None
         except AttributeError as error:
             if len(arguments) < 2 or error.obj is not arguments[1] or "-" not in hints:
