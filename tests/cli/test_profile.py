@@ -92,13 +92,8 @@ class TestBadInput:
             (["--axes", "speed"], ["axis 'speed'", "vps, tile, policy, passes, and all"]),
             (["--arch", "sm_90"], ["--arch", "--dry-run"]),
             (["--dry-run"], ["--dry-run", "target cpu"]),
-            (["--remeasure"], ["--remeasure belongs to --roofline"]),
-            (["--roofline", "--axes", "all"], ["--axes means nothing with --roofline"]),
-            (["--roofline", "--precision", "tf32"], ["target 'cpu' has no tensor cores"]),
-            (["--roofline", "--precision", "U=bf16"], ["there is no parameter 'U'", "tree_lstm/U"]),
             (["--precision", "tf32"], ["target 'cpu' has no tensor cores"]),
             (["--precision", "U=bf16"], ["there is no parameter 'U'", "tree_lstm/U"]),
-            (["--batch-size", "1", "--batch-size", "2"], ["one at a time"]),
             (["--output", "no/such/folder.json"], ["there is no folder no/such"]),
         ],
     )

@@ -197,8 +197,6 @@ class TestBytes:
         assert timeline.update_bytes.tolist() == [e["Update"] for e in expected]
         assert min(timeline.weight_bytes) > 0
 
-    """By hand; `roofline/test_work.py` counts those of whole scripts."""
-
     def test_of_a_matrix_are_its_own_once_per_step(self) -> None:
         """Two levels of U forward, two of its transpose backward."""
         timeline = timeline_of(1)

@@ -51,13 +51,7 @@ UNDO = "Undo it: VPPS_TUNING=0 for one program, vpps-cache clear --only-tuning f
 
 app = app_named(PROGRAM)
 
-BatchSizes = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--batch-size", min=1, show_default=f"{USUAL_BATCH}; with --roofline 1, 8 and 64",
-        help="Examples per batch; with --roofline it may be repeated.",
-    ),
-]  # fmt: skip
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
 Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors, which are then not tuned.")]
 Axes = Annotated[
     str,
@@ -78,7 +72,7 @@ Arch = Annotated[
     typer.Option(metavar="sm_XX", show_default="sm_90", help="With --dry-run: what to compile for; may be repeated."),
 ]
 BatchCount = Annotated[int | None, typer.Option("--batches", min=1, show_default="8", help="Batches timed per turn.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Turns of every candidate; passes over the batches of --roofline.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns of every candidate.")]
 Candidates = Annotated[
     int | None, typer.Option(min=1, show_default="all", help="Try the first N candidates only, the default included.")
 ]
@@ -92,21 +86,6 @@ Store = Annotated[
         help="Keep the winner for handles, in the tuning database.",
     ),
 ]  # fmt: skip
-Roofline = Annotated[
-    bool, typer.Option("--roofline", help="Tune nothing: what a launch has to do, and how near to that limit it is.")
-]
-Remeasure = Annotated[bool, typer.Option("--remeasure", help="With --roofline: measure again what the machine gives.")]
-DeviceName = Annotated[
-    str | None,
-    typer.Option(
-        "--device", metavar="NAME", show_default=False,
-        help="With --roofline: a GPU (H200, T4, ...) by its data sheet instead of this machine; nothing is measured.",
-    ),
-]  # fmt: skip
-Schedule = Annotated[
-    str | None,
-    typer.Option("--schedule", metavar="NAME", show_default="vector", help="With --roofline: vector or paper."),
-]
 
 
 @dataclass(frozen=True)
@@ -153,14 +132,12 @@ class _Request:
         f"{PROGRAM} my_module:build --inference --json --output tuned.json",
         f"{PROGRAM} tree-lstm --target cuda --axes blocks,gradients",
         f"{PROGRAM} tree-lstm --dry-run --arch sm_75 --arch sm_90",
-        f"{PROGRAM} tree-lstm --roofline",
-        f"{PROGRAM} tree-lstm --roofline --device H200 --batch-size 8 --batch-size 64",
     ),
 )
 def profile(
     context: typer.Context,
     workload: WorkloadName,
-    batch_size: BatchSizes = None,
+    batch_size: BatchSize = USUAL_BATCH,
     target: Target = AUTO_TARGET,
     vps: Vps = None,
     precision: Precision = EXACT.name,
@@ -173,10 +150,6 @@ def profile(
     candidates: Candidates = None,
     jobs: Jobs = None,
     store: Store = None,
-    roofline: Roofline = False,
-    remeasure: Remeasure = False,
-    device: DeviceName = None,
-    schedule: Schedule = None,
     as_json: AsJson = False,
     output: Output = None,
     version: Version = False,
@@ -191,25 +164,11 @@ def profile(
     with exit_codes(PROGRAM):
         if output is not None and not os.path.isdir(output.absolute().parent):
             raise HandleError(f"--output {output}: there is no folder {output.parent}; make it first")
-        if roofline:
-            from vpps.cli.roofline import roofline as print_roofline
-
-            _refuse(context, "means nothing with --roofline", "dry_run", "inference", "arch", "axes")
-            given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
-            print_roofline(
-                workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
-                device=device, as_json=as_json, output=output, precision=precision,
-                **{name: value for name, value in given.items() if value},
-            )  # fmt: skip
-            return
-        _refuse(context, "belongs to --roofline", "remeasure", "device", "schedule")
-        if len(batch_size or ()) > 1:
-            raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:
             raise HandleError("--arch: kernels are compiled for the GPU that runs them; add --dry-run to run none")
         chosen = _target(target, dry_run)
         names = axes_named([name.strip() for name in axes.split(",") if name.strip()], chosen)
-        loaded = load_workload(workload, (batch_size or [USUAL_BATCH])[0], context.args)
+        loaded = load_workload(workload, batch_size, context.args)
         request = _Request(
             loaded, Configuration(vps=vps, precision=precisions_in(precision)), chosen, names, not inference,
             candidates, jobs, as_json, output,
@@ -221,13 +180,6 @@ def profile(
         else:
             plan = MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer)
             _tune(request, plan, store)
-
-
-def _refuse(context: typer.Context, why: str, *options: str) -> None:
-    """Raise HandleError where one of these options is given."""
-    for name in options:
-        if context.params[name]:
-            raise HandleError(f"--{name.replace('_', '-')} {why}; leave it out, or the other one in")
 
 
 def _target(target: TargetName, dry_run: bool) -> str:

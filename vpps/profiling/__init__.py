@@ -1,1 +1,1 @@
-"""Runs models to measure them: configurations against each other, launches against their floor."""
+"""Runs models to measure configurations against each other."""

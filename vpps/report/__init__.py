@@ -1,7 +1,7 @@
 """What a user can look at: kernels, plans, scripts, cells, graphs, where the time of a launch went.
 
 `inspection.py` is where `handle.inspect` and `vpps-inspect` begin; `plan_report.py`, `script_report.py`, `cells.py`,
-`kernel_report.py` and `listing.py` have a report each. `roofline/` counts what a launch has to do.
+`kernel_report.py` and `listing.py` have a report each.
 
 Timelines: a kernel of the same templates records every executed instruction; without it the source is the same to the
 byte. On cuda thread 0 of a block stamps `clock64`; pairs with `globaltimer` at both ends of a run let the host put all

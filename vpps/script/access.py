@@ -1,6 +1,6 @@
 """What an instruction touches: whose rows and which elements of them it reads, writes or adds to.
 
-The verifier executes scripts on this, the roofline and the reports count by it. The reasoning that leaves barriers out
+The verifier executes scripts on this, and reports count by it. The reasoning that leaves barriers out
 (`compiler/barriers.py`) has one of its own: else an error here would hide one there.
 
 `touches` says it for an instruction, whoever executes it; what a virtual processor does of that follows from its slice

@@ -7,13 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.roofline.machines import MACHINE
 from vpps.kernel.host_compiler import tile_of_machine
 from vpps.report.roofline import peaks as module
-from vpps.report.roofline.peaks import BARRIERS, KIB, Peaks, barriers_script, launch_costs, machine_peaks, measure
+from vpps.report.roofline.peaks import (
+    BARRIERS,
+    KIB,
+    Bandwidth,
+    Peaks,
+    barriers_script,
+    launch_costs,
+    machine_peaks,
+    measure,
+)
 from vpps.script.disassemble import instructions
 
 pytestmark = pytest.mark.cpu
+
+KB = 1e3
+
+MACHINE = Peaks(
+    name="a round machine",
+    isa="avx2",
+    n_vps=2,
+    flops=1e9,
+    flops_of_one=5e8,
+    read=Bandwidth((1 * KB, 100 * KB), (4e9, 1e9)),
+    triad=Bandwidth((1 * KB, 100 * KB), (2e9, 5e8)),
+    barrier=1e-6,
+    launch=1e-5,
+    load=0.0,
+)
 
 
 @pytest.fixture
