@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vpps.ops.element import WORD_BYTES
-from vpps.planner.policies.comparison import Order
 from vpps.report.gathering import Gathering
 from vpps.text import Report, counted, in_bytes, table
 
@@ -105,8 +104,6 @@ class PlanReport(Report):
         levels: longest distances from a leaf.
         stages: how many there are in forward.
         steps: forward, then backward, in the order of execution.
-        orders: what policies make of the graph, cells whole.
-        lower_bound: of their batches.
         barriers: of a launch; one virtual processor needs none.
         barriers_of: those of each phase of it, where there is one group.
         launches: that a step takes.
@@ -133,8 +130,6 @@ class PlanReport(Report):
     levels: tuple[LevelUse, ...]
     stages: int
     steps: tuple[StepUse, ...]
-    orders: tuple[Order, ...]
-    lower_bound: int
     barriers: int
     barriers_of: dict[str, int]
     launches: int
@@ -167,7 +162,6 @@ class PlanReport(Report):
         yield [f"{name:<10}{value}" for name, value in self._totals()]
         levels = [(x.level, sum(x.cells.values()), _items(x.cells)) for x in self.levels]
         yield _first_of(("level", "vertices", "of cells"), levels, [2])
-        yield self._policies()
         yield self._stages()
         slabs = [(s.cell, s.part or "-", s.symbol, s.size, s.bytes, s.life, s.per) for s in self.slabs]
         yield table(("slab of", "part", "holds", "rows x width", "bytes", "life", "a row per"), slabs, (0, 1, 2, 5, 6))
@@ -195,17 +189,6 @@ class PlanReport(Report):
             f"{in_bytes(self.bytes)}: parameters {in_bytes(self.weight_bytes)}, slabs {in_bytes(self.slab_bytes)}"
             f"{shared}, other {in_bytes(self.other_bytes)}, script {in_bytes(WORD_BYTES * self.script_words)}",
         )
-
-    def _policies(self) -> list[str]:
-        """Batches and stages by every policy, in forward."""
-        rows = [(f"{x.policy} *" if x.policy == self.policy else x.policy, x.batches, x.stages) for x in self.orders]
-        unseen = [
-            f"Of {x.policy}'s, {counted(x.unseen, 'batch', 'batches')} began in a state that its machine does not know."
-            for x in self.orders
-            if x.unseen
-        ]
-        bound = f"No policy has fewer than {counted(self.lower_bound, 'batch', 'batches')}."
-        return [*table(("policy", "batches", "stages"), rows, [0]), bound, *unseen]
 
     def _stages(self) -> list[str]:
         """What runs in each stage, forward and backward."""

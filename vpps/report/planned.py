@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from vpps.ops.element import WORD_BYTES
 from vpps.planner.blocks import PlannedBlock, stages_in_order
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.policies.comparison import lower_bound, orders
 from vpps.planner.reader import walk
 from vpps.record.arrays import BlockArrays
-from vpps.record.topology import Topology
 from vpps.report.gathering import gathering
 from vpps.report.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
 from vpps.report.words import part_name, said_of_list, symbol_of
@@ -48,8 +45,6 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
     top = max((stop for s in slabs for _, stop in s.spans), default=distribution.end)
     n_vps = distribution.all_vps
     barriers = _barriers(plan) if distribution.groups == 1 else {}
-    topology = Topology(plan.graph)
-    compared = orders(topology, planner.batching, partial(planner.cells.load_of, topology))
     return PlanReport(
         training=training,
         policy=planner.policy,
@@ -62,8 +57,6 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         levels=tuple(_levels(plan)),
         stages=len({s.stage for s in steps if s.phase == "forward"}),
         steps=tuple(steps),
-        orders=tuple(compared),
-        lower_bound=lower_bound(topology),
         barriers=plan.n_barriers if distribution.groups > 1 else sum(barriers.values()),
         barriers_of=barriers,
         launches=plan.launches,

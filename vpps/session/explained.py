@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from vpps.engine.engine import Engine
 from vpps.engine.explanation import explain
 from vpps.model.precisions import ALL_EXACT
 from vpps.placement.distribution import Distribution
 from vpps.planner.plan import Plan
-from vpps.planner.policies.comparison import compared
-from vpps.record.topology import Topology
 from vpps.text import in_bytes
 
-COMPARED = 20_000
-"""Of larger graphs nothing is said of what other policies would make: that would take seconds."""
+MOST_WALKED = 20_000
+"""Vertices of graphs whose index lists are described; of larger graphs that would take seconds."""
 
 
 def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
@@ -36,10 +32,7 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
         memory = engine.memory
         latest = f"{in_bytes(memory.batch)} for its batch, {in_bytes(memory.script)} of script"
         peak = f"{in_bytes(memory.peak)} of the pool at most so far; the latest call: {latest}"
-    if planner is not None and plan is not None and len(plan.graph) <= COMPARED:
-        topology = Topology(plan.graph)
-        others = compared(topology, engine.batching, partial(planner.cells.load_of, topology))
-        batching = [f"batches of the latest call {others}", *batching]
+    if plan is not None and len(plan.graph) <= MOST_WALKED:
         order = _gathered(plan, engine.configuration.layout)
     products = "" if store.precisions == ALL_EXACT else store.precisions.describe()
     said = [("products", products), ("peak", peak), ("tuned", tuned)]

@@ -277,8 +277,7 @@ class Handle(DataParallel):
     @serialised
     def explain(self) -> str:
         """Where the weights live during a launch and why, what the kernel takes, the most memory that a call has used,
-        how many batches each policy makes of the latest call, what the one in use has learned, and what the cell
-        compiler did to each cell: plain text of 110 columns.
+        and what the cell compiler did to each cell: plain text of 110 columns.
 
         On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
         """

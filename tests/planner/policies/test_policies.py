@@ -19,11 +19,9 @@ from vpps.placement.distribution import Distribution
 from vpps.planner.native.automaton import Automaton, LearningSettings
 from vpps.planner.native.stages import stages as stages_of
 from vpps.planner.native.typed_graphs import TypedGraph, batches
-from vpps.planner.native.typed_graphs import lower_bound as bound_of
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.planner.policies.auto import Auto, Decision
-from vpps.planner.policies.comparison import lower_bound, orders
 from vpps.record.topology import Topology
 from vpps.tuning.automata import AutomatonFiles
 
@@ -149,21 +147,6 @@ def test_only_recurrences_of_several_cells_are_ordered_in_another_way(net: Net) 
         _, found = stages(net, made, graph)
         assert all((a == b).all() for a, b in zip(usual, found, strict=True))
         assert made.batching.describe() == []
-
-
-@pytest.mark.host
-def test_orders_are_compared(net: Net) -> None:
-    made = planner(net, "fsm", Knowledge(settings=LearningSettings(trials=40)))
-    topology, _ = stages(net, made, net.graph(1, trees=8)[0])
-    unseen = dict(made.batching.knowledge.unseen)
-    found = {order.policy: order for order in orders(topology, made.batching, partial(made.cells.load_of, topology))}
-    assert list(found) == [name for name in POLICIES if name != "auto"]
-    bound = lower_bound(topology)
-    assert bound == bound_of(TypedGraph.of(topology))
-    assert all(order.batches >= max(bound, order.stages) for order in found.values())
-    assert found["critical"].batches <= found["sinks-last"].batches <= found["depth"].batches
-    assert found["sinks-last"].stages <= found["critical"].stages
-    assert made.batching.knowledge.unseen == unseen  # looking counts nothing
 
 
 @pytest.mark.host
