@@ -73,21 +73,6 @@ def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
     )
 
 
-def assert_as_checked(graphs: GraphSet) -> None:
-    """Arrays that were written directly are those of a set that checks and finds levels."""
-    arrays = graphs.arrays
-    checked = GraphSet(
-        graphs.sizes, arrays.children, kind=arrays.kind, kinds=graphs.kinds, columns=arrays.columns,
-        graph_columns=arrays.graph_columns, vocabularies=graphs.vocabularies, classes=graphs.classes,
-    ).arrays  # fmt: skip
-    assert checked.order is None
-    for name in ("vertex_offsets", "children", "kind", "levels"):
-        own, found = getattr(arrays, name), getattr(checked, name)
-        np.testing.assert_array_equal(own, found)
-        assert own.dtype == found.dtype
-        assert not own.flags.writeable
-
-
 def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None) -> None:
     """The batch is these graphs side by side, made the slow way."""
     first, children = 0, []

@@ -2,17 +2,13 @@
 
 A `GraphSet` (`graphset.py`; its file is in `graphfile.py`) holds graphs as flat arrays. Children are numbered within
 their graph, so a slice of a set is a view; a batch (`graphbatch.py`) gathers ranges of rows and adds each graph's first
-row. Levels are found once, when a set is made. Generators whose levels follow from their form (`pyramids.py`,
-`tournaments.py`) write a set's arrays directly. A pair of sentences is one chain of two kinds of vertices (`pairs.py`),
-the decoder's first reading the encoder's last.
+row. Levels are found once, when a set is made. `derived.py` makes sets of sets, `synthetic.py` sets of nothing.
 """
 
+from vpps.data.derived import chain_pairs, draw_kinds, pyramids_of_trees
 from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
-from vpps.data.kinds import draw_kinds
-from vpps.data.pairs import chain_pairs
-from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers.conll import read_columns, read_conllu
 from vpps.data.readers.constituents import read_constituents
 from vpps.data.readers.jsonlines import read_jsonl
@@ -29,11 +25,15 @@ from vpps.data.readers.sentences import (
 from vpps.data.readers.trees import graphs_of_trees, read_treebank
 from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
-from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
-from vpps.data.synthetic_lattices import synthetic_lattices
-from vpps.data.synthetic_tags import synthetic_sentences
-from vpps.data.synthetic_text import synthetic_parallel, synthetic_text
-from vpps.data.tournaments import tournaments
+from vpps.data.synthetic import (
+    synthetic_lattices,
+    synthetic_opinions,
+    synthetic_parallel,
+    synthetic_sentences,
+    synthetic_text,
+    synthetic_treebank,
+    tournaments,
+)
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 

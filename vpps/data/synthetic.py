@@ -1,29 +1,63 @@
-"""A sentiment treebank made from rules: nothing to download, and yet only a model of the tree can learn it.
+"""Data made from rules: nothing to download, and only the right kind of network learns it.
 
-Every phrase has a value from -2 to 2, and its label is `value + 2`. Words have their own; a phrase gets its value
-from its two parts:
+| generator             | an example                           | what a network needs                               |
+| --------------------- | ------------------------------------ | -------------------------------------------------- |
+| `synthetic_treebank`  | a tree with labels                   | the tree: other brackets change labels             |
+| `synthetic_opinions`  | the same, brackets follow from words | the order of words                                 |
+| `synthetic_sentences` | words and their tags                 | both directions; spelling, if names are coined     |
+| `synthetic_text`      | a sentence                           | a memory: verbs agree with subjects that are far   |
+| `synthetic_parallel`  | a sentence and its translation       | the whole sentence                                 |
+| `synthetic_lattices`  | a lattice of characters and words    | the edges of words                                 |
+| `tournaments`         | a complete tree with one label       | the tree up to its root                            |
 
-    negator     X      -sign(X)          not (very good)              -1
-    intensifier X      2 sign(X)         very good                     2
-    diminisher  X      sign(X)           slightly terrible            -1
-    X     (but Y)      Y                 dull (but (very funny))       2
-    X           Y      X + Y, clipped    (good acting) (bad plot)      0
-
-The same words in another bracketing may have another label, so that counting words does not suffice.
+Equal arguments give equal data on every machine and under every Python.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vpps.data.chance import pick
-from vpps.data.treebank import Tree, Treebank
+from vpps.data.graphset import GraphSet
+from vpps.data.readers.lattice import Lattices
+from vpps.data.readers.sentences import Token
+from vpps.data.readers.trees import KINDS
+from vpps.data.treebank import Treebank, parse_tree
+from vpps.data.vocabulary import UNK, Vocabulary
+from vpps.errors import DataError
+
+T = TypeVar("T")
+
+
+def pick(rng: random.Random, choices: Sequence[T]) -> T:
+    """One of them, each equally likely."""
+    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
+    return choices[int(rng.random() * len(choices))]
+
+
+def _draw(one: Callable[[random.Random], T], n_train: int, n_dev: int, seed: int) -> tuple[list[T], list[T]]:
+    """Examples to train on, and examples to judge by."""
+    rng = random.Random(seed)
+    train, dev = ([one(rng) for _ in range(count)] for count in (n_train, n_dev))
+    return train, dev
+
+
+# Trees: every phrase has a value from -2 to 2, and its label is the value + 2. Words have their own; a phrase gets its
+# value from its two parts:
+#
+#     negator     X      -sign(X)          not (very good)              -1
+#     intensifier X      2 sign(X)         very good                     2
+#     diminisher  X      sign(X)           slightly terrible            -1
+#     X     (but Y)      Y                 dull (but (very funny))       2
+#     X           Y      X + Y, clipped    (good acting) (bad plot)      0
 
 N_CLASSES = 5
-LENGTHS = range(4, 25)
+TREE_LENGTHS = range(4, 25)
 
 _WORDS = {
     -2: "terrible awful dreadful horrible atrocious abysmal worst unbearable disastrous hideous",
@@ -34,24 +68,36 @@ _WORDS = {
     "camera music dialogue character actor comedy drama thriller sequel audience hour moment idea role screen "
     "is was has makes seems feels plays tells gives finds , . -- about again still two",
 }
-_MODIFIERS = {
-    "negator": "not never hardly no without",
-    "intensifier": "very really extremely truly utterly so",
-    "diminisher": "slightly somewhat rather fairly mildly",
-    "contrast": "but yet though",
+_SCOPES = {
+    "not never hardly no without": -1,
+    "very really extremely truly utterly so": 2,
+    "slightly somewhat rather fairly mildly": 1,
 }
+_VALUES = {word: value for value, words in _WORDS.items() for word in words.split()}
+_FACTORS = {word: factor for words, factor in _SCOPES.items() for word in words.split()}
+_POLAR, _NEUTRAL = [word for word, value in _VALUES.items() if value], _WORDS[0].split()
+SCOPING, _CONTRAST = [*_FACTORS], "but yet though".split()
 
-_POLAR = [word for value, words in _WORDS.items() if value for word in words.split()]
-_NEUTRAL = _WORDS[0].split()
-_SCOPING = [word for role, words in _MODIFIERS.items() if role != "contrast" for word in words.split()]
-_CONTRAST = _MODIFIERS["contrast"].split()
+Phrase = tuple[str, int, str]
+"""A tree in brackets, its value, and how it changes the phrase around it: its one word, "contrast" or nothing."""
 
-# What a phrase contributes to the phrase around it: its role and its value.
-Meaning = tuple[str, int]
-_LEXICON: dict[str, Meaning] = {
-    **{word: ("phrase", value) for value, words in _WORDS.items() for word in words.split()},
-    **{word: (role, 0) for role, words in _MODIFIERS.items() for word in words.split()},
-}
+
+def word_phrase(word: str) -> Phrase:
+    """A word as a phrase."""
+    value = _VALUES.get(word, 0)
+    return f"({value + 2} {word})", value, "" if word in _VALUES else word
+
+
+def compose(left: Phrase, right: Phrase) -> Phrase:
+    """The phrase of two parts, by the rules above."""
+    (before, value, role), (behind, right_value, right_role) = left, right
+    if role in _FACTORS:
+        value = _FACTORS[role] * ((right_value > 0) - (right_value < 0))
+    elif role in _CONTRAST or right_role == "contrast":
+        value = right_value
+    else:
+        value = max(-2, min(2, value + right_value))
+    return f"({value + 2} {before} {behind})", value, "contrast" * (role in _CONTRAST)
 
 
 def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
@@ -60,8 +106,8 @@ def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
     The sentences have 4 to 24 words, 14 on average, of 121 different ones; SST has 8544 and 1101 trees of 19 words on
     average, of some 18000.
     """
-    rng = random.Random(seed)
-    return Treebank(*([compose_tree(_random_phrase(rng)) for _ in range(count)] for count in (n_train, n_dev)))
+    train, dev = _draw(lambda rng: parse_tree(_phrase(rng, pick(rng, TREE_LENGTHS))[0]), n_train, n_dev, seed)
+    return Treebank(train, dev)
 
 
 def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
@@ -70,83 +116,304 @@ def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
     A negator, intensifier or diminisher always takes the one word behind it; values are then added from left to right:
     `(((the (not funny)) (very dull)) plot)`. The sentences have 2 to 12 words.
     """
-    rng = random.Random(seed)
-    return Treebank(*([compose_tree(_plain_sentence(rng)) for _ in range(count)] for count in (n_train, n_dev)))
+
+    def one(rng: random.Random) -> Phrase:
+        return reduce(compose, (_unit(rng) for _ in range(pick(rng, range(2, 7)))))
+
+    train, dev = _draw(lambda rng: parse_tree(one(rng)[0]), n_train, n_dev, seed)
+    return Treebank(train, dev)
 
 
-def _compose(left: Meaning, right: Meaning) -> Meaning:
-    """The rules of the module's docstring."""
-    (role, value), (right_role, right_value) = left, right
-    sign = (right_value > 0) - (right_value < 0)
-    match role, right_role:
-        case "negator", _:
-            return "phrase", -sign
-        case "intensifier", _:
-            return "phrase", 2 * sign
-        case "diminisher", _:
-            return "phrase", sign
-        case "contrast", _:
-            return "contrasting phrase", right_value
-        case _, "contrasting phrase":
-            return "phrase", right_value
-        case _:
-            return "phrase", max(-2, min(2, value + right_value))
+def _phrase(rng: random.Random, length: int) -> Phrase:
+    """A phrase of so many words."""
+    if length == 1:
+        return word_phrase(pick(rng, _POLAR if rng.random() < 0.45 else _NEUTRAL))
+    if rng.random() < 0.3:
+        return compose(word_phrase(pick(rng, SCOPING)), _phrase(rng, length - 1))
+    if length >= 4 and rng.random() < 0.15:
+        before = pick(rng, range(1, length - 2))
+        but = word_phrase(pick(rng, _CONTRAST))
+        return compose(_phrase(rng, before), compose(but, _phrase(rng, length - 1 - before)))
+    left = pick(rng, range(1, length))
+    return compose(_phrase(rng, left), _phrase(rng, length - left))
 
 
-def _random_phrase(rng: random.Random) -> Iterator[str | None]:
-    """A phrase as `compose_tree` takes it."""
-
-    pending: list[int | str | None] = [pick(rng, LENGTHS)]  # the top comes first; a number is a phrase of so many words
-    while pending:
-        item = pending.pop()
-        if not isinstance(item, int):
-            yield item
-        elif item == 1:
-            yield pick(rng, _POLAR if rng.random() < 0.45 else _NEUTRAL)
-        elif rng.random() < 0.3:
-            pending += [None, item - 1, pick(rng, _SCOPING)]
-        elif item >= 4 and rng.random() < 0.15:
-            before = pick(rng, range(1, item - 2))
-            pending += [None, None, item - 1 - before, pick(rng, _CONTRAST), before]
-        else:
-            left = pick(rng, range(1, item))
-            pending += [None, item - left, left]
+def _unit(rng: random.Random) -> Phrase:
+    """A word of a plain sentence, with what stands before it."""
+    if rng.random() < 0.4:
+        return compose(word_phrase(pick(rng, SCOPING)), word_phrase(pick(rng, _POLAR)))
+    return word_phrase(pick(rng, _POLAR if rng.random() < 0.3 else _NEUTRAL))
 
 
-def _plain_sentence(rng: random.Random) -> Iterator[str | None]:
-    """A sentence of `synthetic_opinions` as `compose_tree` takes it."""
-    for k in range(pick(rng, range(2, 7))):
-        modified = rng.random() < 0.4
-        if modified:
-            yield pick(rng, _SCOPING)
-        yield pick(rng, _POLAR if modified or rng.random() < 0.3 else _NEUTRAL)
-        if modified:
-            yield None
-        if k:
-            yield None
+# Tags: names themselves tell nothing, and may be several words long; what stands around a name tells its type.
+#
+#     title       NAME             mr arden vale            PER
+#                 NAME  speech     arden vale said          PER
+#     place       NAME             near the old arden       LOC, but
+#                 NAME  company    near the old arden inc   ORG, whatever precedes it
+#
+# So the first word of a name may have its cue three words further right, or three to the left. A coined name occurs
+# nowhere else, has no cue, and tells by its ending what it is.
+
+NAMES = (
+    "arden vale moreno lindal castor orly brandt halden merrow tavis quill sorrel denby marsh weller dorn fenwick "
+    "galt harrow ives jarrow kestrel lorne maddox"
+).split()
+TITLES, SPEECH = "mr mrs president doctor judge".split(), "said told asked replied".split()
+PLACES, COMPANIES = "in near from at around".split(), "inc ltd bank group".split()
+_PLACE_ADJECTIVES = "old new small famous former".split()
+_FILLERS = (
+    "a an and the of to was were is had has with after before this that it they she he on by for , ; - year game "
+    "week house river film party match report season"
+).split()
+ENDINGS = {"PER": ("ov", "sen", "escu"), "LOC": ("burg", "ville", "wick"), "ORG": ("tec", "soft", "corp")}
+_SYLLABLES = "ba ke lo mi nu pra ste dri vo gu ha je zi fla tro ry".split()
 
 
-def compose_tree(post_order: Iterable[str | None]) -> Tree:
-    """The tree of a phrase in reverse Polish notation, labelled by the rules.
+def synthetic_sentences(
+    n_train: int = 1500, n_dev: int = 300, seed: int = 1, *, coined: bool = False
+) -> tuple[list[list[Token]], list[list[Token]]]:
+    """Random tagged sentences to train on and to judge by; equal arguments give equal sentences everywhere.
+
+    Tags are O and, in all words of a name, I-PER, I-LOC or I-ORG. Sentences have 6 to 31 words, 16 on average.
 
     Args:
-        post_order: words of this language, and None where the last two phrases become one.
+        coined: a third of the names are made up.
     """
-    labels: list[int] = []
-    tokens: list[str] = []
-    offsets = [0]
-    children: list[int] = []
-    orphans: list[tuple[int, Meaning]] = []  # finished nodes that have no parent yet: node number and meaning
-    for word in post_order:
-        if word is None:
-            (left, left_meaning), (right, right_meaning) = orphans[-2:]
-            del orphans[-2:]
-            children += [left, right]
-            meaning = _compose(left_meaning, right_meaning)
+    return _draw(lambda rng: _tagged_sentence(rng, coined), n_train, n_dev, seed)
+
+
+def _tagged_sentence(rng: random.Random, coined: bool) -> list[Token]:
+    length = pick(rng, range(6, 25))
+    tokens: list[Token] = []
+    while len(tokens) < length:
+        if rng.random() < 0.4:
+            before, name, kind, behind = _coined(rng) if coined and rng.random() < 1 / 3 else _name(rng)
+            tags = ["O"] * len(before) + [f"I-{kind}"] * len(name) + ["O"] * len(behind)
+            tokens += zip([*before, *name, *behind], tags, strict=True)
+        tokens.append((pick(rng, _FILLERS), "O"))  # so that no two names are neighbours
+    return tokens
+
+
+Name = tuple[Sequence[str], Sequence[str], str, Sequence[str]]
+"""The words before it, its own, its type, the words behind it."""
+
+
+def _coined(rng: random.Random) -> Name:
+    kind = pick(rng, tuple(ENDINGS))
+    stem = "".join(pick(rng, _SYLLABLES) for _ in range(pick(rng, range(2, 5))))
+    return [], [stem + pick(rng, ENDINGS[kind])], kind, []
+
+
+def _name(rng: random.Random) -> Name:
+    name = [pick(rng, NAMES) for _ in range(pick(rng, range(1, 4)))]
+    place = [pick(rng, PLACES), *(("the", pick(rng, _PLACE_ADJECTIVES)) if rng.random() < 0.5 else ())]
+    cue = rng.random()
+    if cue < 0.2:
+        return [pick(rng, TITLES)], name, "PER", []
+    if cue < 0.4:
+        return [], name, "PER", [pick(rng, SPEECH)]
+    if cue < 0.7:
+        return place, name, "LOC", []
+    return place if rng.random() < 0.5 else [], name, "ORG", [pick(rng, COMPANIES)]
+
+
+# Text, and its translation.
+#
+#     sentence  ->  phrase VERB [adverb]
+#     phrase    ->  determiner [adjective] NOUN [clause]
+#     clause    ->  preposition phrase  |  that phrase VERB
+#
+# A verb has the number of the noun that is its subject, and a noun that of its determiner; any number of phrases may
+# stand between them: "every author near the critics that this actor admires sleeps quietly". The verb that ends a
+# clause is of the phrase within it, so clauses are brackets that close in reverse order.
+#
+# In the other language the words come in the opposite order, so that what is said first is known last. Nouns have a
+# gender, which determiners and adjectives share: "this old author", "this old critic" are "rohtuao dloo siho" and
+# "citirca dloa siha". In the plural these end in -i or -e. Stems are the English words read backwards, so that a person
+# can check them.
+
+DETERMINERS = ("this every a one".split(), "these all some many".split())
+NOUNS = "author critic actor pilot baker doctor lawyer painter singer farmer teacher sailor".split()
+VERBS = "sleep laugh wait sing run smile arrive listen".split()
+TRANSITIVE = "admire know help see follow trust".split()
+_ADJECTIVES = "old young tall quiet clever famous happy tired".split()
+_PREPOSITIONS = "near behind beside with".split()
+ADVERBS = "quietly often again slowly today".split()
+_NOUN_ENDINGS = {(False, 0): "o", (False, 1): "a", (True, 0): "i", (True, 1): "e"}  # by plural and gender
+
+
+def synthetic_text(
+    n_train: int = 2000, n_dev: int = 400, seed: int = 1, depth: int = 3
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Random sentences to train and to judge by; equal arguments give equal sentences everywhere.
+
+    They have 3 to 21 words, 8 or 9 on average, of 78 different ones.
+
+    Args:
+        depth: how many clauses may stand within each other.
+    """
+    return _draw(lambda rng: list(_sentence(rng, depth)), n_train, n_dev, seed)
+
+
+Pairs = list[tuple[list[str], list[str]]]
+
+
+def synthetic_parallel(n_train: int = 3000, n_dev: int = 300, seed: int = 1, depth: int = 1) -> tuple[Pairs, Pairs]:
+    """Sentences and their translations, to train and to judge by; equal arguments give equal pairs everywhere.
+
+    Args:
+        depth: as of `synthetic_text`. With one clause they have up to 10 words, 6 on average.
+    """
+    train, dev = synthetic_text(n_train, n_dev, seed, depth)
+    return [(words, translate(words)) for words in train], [(words, translate(words)) for words in dev]
+
+
+def translate(sentence: Iterable[str]) -> list[str]:
+    """A sentence of `synthetic_text` in the other language."""
+    translation: list[str] = []
+    ending = ""  # of the noun that follows: known before its determiner, as words come last first
+    for word in reversed(list(sentence)):
+        singular = word.removesuffix("s")
+        if singular in NOUNS:
+            ending = _NOUN_ENDINGS[singular != word, NOUNS.index(singular) % 2]
+            translation.append(singular[::-1] + ending)
         else:
-            tokens.append(word)
-            meaning = _LEXICON[word]
-        orphans.append((len(labels), meaning))
-        labels.append(meaning[1] + 2)
-        offsets.append(len(children))
-    return Tree(np.array(labels, np.int32), np.array(offsets, np.int32), np.array(children, np.int32), tuple(tokens))
+            agrees = word in _ADJECTIVES or any(word in determiners for determiners in DETERMINERS)
+            translation.append(word[::-1] + ending * agrees)
+    return translation
+
+
+def _sentence(rng: random.Random, depth: int) -> Iterator[str]:
+    plural = rng.random() < 0.5
+    yield from _noun_phrase(rng, plural, depth)
+    yield pick(rng, VERBS) + "s" * (not plural)
+    if rng.random() < 0.4:
+        yield pick(rng, ADVERBS)
+
+
+def _noun_phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
+    yield pick(rng, DETERMINERS[plural])
+    if rng.random() < 0.4:
+        yield pick(rng, _ADJECTIVES)
+    yield pick(rng, NOUNS) + "s" * plural
+    if not depth or rng.random() < 0.4:
+        return
+    other, is_attribute = rng.random() < 0.5, rng.random() < 0.5
+    yield pick(rng, _PREPOSITIONS) if is_attribute else "that"
+    yield from _noun_phrase(rng, other, depth - 1)
+    if not is_attribute:
+        yield pick(rng, TRANSITIVE) + "s" * (not other)
+
+
+# Lattices: an invented language has a lexicon of words of two to four characters, each of one of three categories that
+# its spelling does not tell, and some of its characters are marks. A sentence is a line of words and single characters;
+# its lattice has every word of the lexicon that can be read in it, also by accident. A character's tag is
+#
+#     0                                   where no word ends
+#     1 + category of the word            where the longest word that ends here does not follow a mark
+#     1 + (category + 1) modulo 3         where it does
+#
+# So a tag depends on which words end at a character, and on the character before the longest of them, which is what the
+# edges of a lattice carry past the characters in between.
+
+N_TAGS = 4
+_ALPHABET, _MARKS = "abcdefghijklmnopqrstuvwx", "vwx"
+
+
+def synthetic_lattices(n_train: int = 1500, n_dev: int = 300, seed: int = 1) -> tuple[GraphSet, GraphSet]:
+    """Train and dev set in the form of `read_lattices`; equal arguments give equal lattices everywhere.
+
+    The sentences have 8 to 32 characters, 20 on average; Weibo has 1147 and 113 sentences of 44 on average.
+    """
+    rng = random.Random(seed)
+    lexicon: dict[str, int] = {}  # words and their categories
+    while len(lexicon) < 150:
+        word = "".join(pick(rng, _ALPHABET) for _ in range(pick(rng, range(2, 5))))
+        lexicon.setdefault(word, pick(rng, range(N_TAGS - 1)))
+    words = [*lexicon]
+    vocabularies = {"character": Vocabulary([UNK, *_ALPHABET]), "word": Vocabulary([UNK, *lexicon])}
+
+    def sentence() -> str:
+        length, text = pick(rng, range(8, 33)), ""
+        while len(text) < length:
+            text += pick(rng, words if rng.random() < 0.4 else _ALPHABET)
+        return text[:length]
+
+    def graphs(count: int) -> GraphSet:
+        lattices = Lattices()
+        for number in range(count):
+            text, of_position = sentence(), [-1]
+            for end, found in enumerate(longest_words(text, lexicon), start=1):
+                ending = [(end - len(word), vocabularies["word"][word]) for word in found]
+                character = vocabularies["character"][text[end - 1]]
+                lattices.position(of_position, ending, character, tag_of(text, end, found, lexicon))
+            lattices.end(f"sentence {number}")
+        return lattices.graphs(vocabularies)
+
+    return graphs(n_train), graphs(n_dev)
+
+
+def longest_words(sentence: str, lexicon: Mapping[str, int]) -> list[list[str]]:
+    """The words that end at each character, the longest one first."""
+    longest = max(map(len, lexicon))
+    return [
+        [sentence[start:end] for start in range(max(0, end - longest), end - 1) if sentence[start:end] in lexicon]
+        for end in range(1, len(sentence) + 1)
+    ]
+
+
+def tag_of(sentence: str, end: int, words: list[str], lexicon: Mapping[str, int]) -> int:
+    """The tag of the character before `end`, at which these words end."""
+    if not words:
+        return 0
+    start = end - len(words[0])
+    marked = start > 0 and sentence[start - 1] in _MARKS
+    return 1 + (lexicon[words[0]] + marked) % (N_TAGS - 1)
+
+
+# Tournaments: every word plays rock, paper or scissors (its number modulo 3: 0, 1, 2). Two neighbours meet, and the
+# winner (paper beats rock, scissors beat paper, rock beats scissors; equals stay) meets the winner next to it, up to
+# the root, whose winner is the label. The same words in another order may have another winner.
+
+PLAYS = ("rock", "paper", "scissors")
+
+
+def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) -> GraphSet:
+    """Random complete trees; equal arguments give equal trees.
+
+    Args:
+        n_trees: how many.
+        leaves: of each, a power of two, at least 2.
+        n_words: words are 0 to n_words - 1.
+
+    Returns:
+        A set of kinds leaf and inner, with the column `word` of vertices (-1 inside) and the column `label` of graphs.
+        Vertices of a tree: its leaves from left to right, then level by level, the root last.
+
+    Raises:
+        DataError: there is no such tree, a number is below 1, or there would be 2**31 vertices or more.
+    """
+    if leaves < 2 or leaves & (leaves - 1):
+        raise DataError(f"a complete binary tree has 2, 4, 8, ... leaves, not {leaves}")
+    if n_trees < 1 or n_words < 1:
+        raise DataError(f"{n_trees} trees of {n_words} words: both need at least 1")
+    size = 2 * leaves - 1
+    if n_trees * size >= 2**31:
+        raise DataError(f"{n_trees} trees of {leaves} leaves: expected fewer than 2**31 vertices in all")
+    words = np.random.default_rng(seed).integers(0, n_words, (n_trees, leaves))
+    # Vertex i of a level has the children 2 i and 2 i + 1 of the level below, and all levels together begin at 0: so
+    # vertex `leaves` + j has the children 2 j and 2 j + 1.
+    children = np.full((size, 2), -1)
+    children[leaves:] = np.arange(2 * leaves - 2).reshape(-1, 2)
+    column = np.full((n_trees, size), -1, np.int32)
+    column[:, :leaves] = words
+    label: NDArray[np.int64] = words % len(PLAYS)
+    while label.shape[1] > 1:
+        left, right = label[:, ::2], label[:, 1::2]
+        label = np.where((right - left) % len(PLAYS) == 1, right, left)
+    return GraphSet(
+        [size] * n_trees, np.tile(children, (n_trees, 1)), kind=np.tile(np.arange(size) >= leaves, n_trees),
+        kinds=KINDS, columns={"word": column.reshape(-1)}, graph_columns={"label": label[:, 0]},
+        classes={"label": PLAYS},
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vpps.data import tournaments
-from vpps.data.tournaments import N_CLASSES
+from vpps.data.synthetic import PLAYS
 from vpps.errors import DataError
 from vpps.zoo.task import Settings, setting
 from vpps.zoo.tasks.network import GraphLabelTask
@@ -36,7 +36,7 @@ class TreeFCTask(GraphLabelTask):
     unit = "tree"
 
     network_type = TreeFC
-    n_words, n_classes = N_WORDS, N_CLASSES
+    n_words, n_classes = N_WORDS, len(PLAYS)
 
     def load(self, settings: TreeFCSettings, state: Mapping[str, Any] | None) -> None:
         if settings.data is not None:

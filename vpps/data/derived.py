@@ -1,0 +1,127 @@
+"""Sets of graphs made of other sets: other kinds of vertices, pairs of chains, pyramids over sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vpps.data.grapharrays import MAX_KINDS, frozen
+from vpps.data.graphset import GraphSet
+from vpps.data.readers.trees import KINDS
+from vpps.errors import DataError
+from vpps.record.ranges import ragged, running_sum
+
+
+def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int = 1) -> GraphSet:
+    """The same graphs, where every vertex of one kind is of one of several kinds instead, each equally likely.
+
+        trees = draw_kinds(read_treebank("train.txt"), "inner", ["inner 1", "inner 2"])   # leaf, inner 1, inner 2
+
+    For networks whose cells differ by chance, as ED-Batch's two-type Tree-LSTM. A slice of a set gets the draws that
+    the whole set gets, so a limited set is the beginning of the full one.
+
+    Args:
+        kind: which vertices.
+        names: of the new kinds; the first takes the number of `kind`, the others come after all that there are.
+        seed: what is drawn follows from it.
+
+    Raises:
+        DataError: there is no such kind, there are no names, or two kinds would have one name.
+    """
+    if kind not in graphs.kinds:
+        raise DataError(f"there is no kind {kind!r} of vertices to draw: there are {', '.join(graphs.kinds)}")
+    place = graphs.kinds.index(kind)
+    kinds = (*graphs.kinds[:place], *names[:1], *graphs.kinds[place + 1 :], *names[1:])
+    if not names or len(set(kinds)) < len(kinds) or len(kinds) > MAX_KINDS:
+        raise DataError(
+            f"kinds to draw for {kind!r} are {', '.join(names) or 'none'}: expected one or more new names, and at most "
+            f"{MAX_KINDS} kinds in all"
+        )
+    arrays = graphs.arrays
+    old = np.zeros(len(arrays.levels), np.int8) if arrays.kind is None else arrays.kind
+    drawn = np.random.default_rng(seed).integers(len(names), size=len(old))
+    new = np.where(drawn == 0, place, len(graphs.kinds) - 1 + drawn)
+    kept = frozen(np.where(old == place, new, old).astype(np.int8))
+    return GraphSet.from_arrays(replace(arrays, kind=kept), kinds, graphs.vocabularies, graphs.classes)
+
+
+def chain_pairs(source: GraphSet, target: GraphSet | None = None) -> GraphSet:
+    """Graph k is graph k of `source` and then graph k of `target`, whose first vertex reads the root of the former.
+
+    Kinds are `source` and `target`; the columns are `source`, words of the first (0 elsewhere), `target` and `next`,
+    those of the second. `read_parallel` makes such sets; give `source.reversed()` for an encoder that reads
+    the last word first, as Sutskever et al. (2014, section 3.3) recommend.
+
+    Args:
+        target: None for sentences that are still to be translated: there are only vertices of kind `source` then.
+
+    Raises:
+        DataError: the sets have different numbers of graphs, or these are no chains.
+    """
+    sets = [source] if target is None else [source, target]
+    if any(len(graphs) != len(source) for graphs in sets):
+        raise DataError(f"{len(source)} sources and {len(sets[1])} targets: there are as many of both")
+    batches = [graphs[:] for graphs in sets]
+    if any(graphs.arity != 1 or len(batch.roots) != len(batch) for graphs, batch in zip(sets, batches, strict=True)):
+        raise DataError("pairs are made of chains: every vertex has one child at most, the word before it")
+    n = batches[0].n_vertices
+    side = np.arange(sum(batch.n_vertices for batch in batches)) >= n
+    words, following, children = batches[0]["word"], np.zeros(n, np.int32), np.asarray(batches[0].children)[:, 0]
+    if target is not None:
+        before = np.asarray(batches[1].children)[:, 0]
+        before = np.where(before < 0, batches[0].roots.repeat(target.sizes), before + n)
+        children = np.concatenate([children, before])
+        words, following = np.concatenate([words, batches[1]["word"]]), np.concatenate([following, batches[1]["next"]])
+    # Up to here all sources come first; a graph's own vertices move together.
+    graph = np.concatenate([batch.graph_of_vertex for batch in batches])
+    order = np.argsort(graph, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    sizes = np.sum([graphs.sizes for graphs in sets], axis=0)
+    children = np.where(children < 0, -1, place[children] - running_sum(sizes)[graph])[order]
+    columns = {"source": np.where(side, 0, words)[order]}
+    vocabularies = {"source": source.vocabularies["word"]}
+    if target is not None:
+        columns |= {"target": np.where(side, words, 0)[order], "next": following[order]}
+        vocabularies |= dict.fromkeys(("target", "next"), target.vocabularies["word"])
+    return GraphSet(
+        sizes, children[:, None], kind=side[order], kinds=("source", "target"), columns=columns,
+        vocabularies=vocabularies,
+    )  # fmt: skip
+
+
+def pyramids_of_trees(trees: GraphSet) -> GraphSet:
+    """The sentences of a treebank without their trees, a pyramid each.
+
+    A sentence of n words has n (n + 1) / 2 vertices: its words, then level by level, from left to right, the top last.
+    Vertex i of a level has the children i and i + 1 of the level below.
+
+    Args:
+        trees: of `read_treebank`, children as lists or as a table.
+
+    Returns:
+        A set of kinds leaf and inner, with the column `word` of vertices (-1 above the words) and the column `label`
+        of graphs: the label of the tree's root.
+
+    Raises:
+        DataError: the set has no words or labels, or a graph in it is no tree.
+    """
+    forest = trees[:]
+    words, labels = forest["word"], forest["label"]
+    if len(forest.roots) != len(forest):
+        raise DataError(f"{len(forest)} graphs with {len(forest.roots)} roots: a tree has one")
+    lengths = np.add.reduceat(words >= 0, forest.offsets[:-1], dtype=np.int64)
+    sizes = lengths * (lengths + 1) // 2
+    level = ragged(np.zeros_like(lengths), lengths, running_sum(lengths))  # 0, 1, ..., n - 1 of every pyramid
+    widths = lengths.repeat(lengths) - level
+    is_inner = level.repeat(widths) > 0
+    left = ragged(np.zeros_like(sizes), sizes, running_sum(sizes)) - widths.repeat(widths) - 1
+    column = np.full(len(left), -1, np.int32)
+    column[~is_inner] = words[words >= 0]
+    return GraphSet(
+        sizes, np.where(is_inner[:, None], left[:, None] + [0, 1], -1), kind=is_inner, kinds=KINDS,
+        columns={"word": column}, graph_columns={"label": labels[forest.roots]},
+        vocabularies={"word": trees.vocabularies["word"]},
+    )  # fmt: skip
