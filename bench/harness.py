@@ -311,8 +311,12 @@ def mkl_avx512() -> None:
 
 def mkl_avx512_library(folder: str) -> Path:
     """Compile what `mkl_avx512` preloads."""
-    library = Path(folder, "mkl_avx512.so")
-    source = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
-    compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source, text=True, check=True)
+    return shared_library(folder, "mkl_avx512", "c", "int mkl_serv_intel_cpu_true(void) { return 1; }\n")
+
+
+def shared_library(folder: str, name: str, language: str, source: str, *flags: str) -> Path:
+    """Compile a C library; `language` is "c" or "c++"."""
+    library = Path(folder, f"{name}.so")
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", *flags, "-x", language, "-o", library, "-"]
+    subprocess.run(command, input=source, text=True, check=True)
     return library

@@ -6,7 +6,7 @@
 For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
 sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one thread: sgemm of
 NumPy (OpenBLAS), of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak` is what fused
-multiply-adds on registers reach (vpps/report/roofline/peaks.cpp). With --precision bf16 the peer is vpps in float32.
+multiply-adds on registers reach (peaks.cpp). With --precision bf16 the peer is vpps in float32.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its thr
 
 import harness
 import numpy as np
+from peaks import flops as peak_flops
 
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.distribution import pairs
-from vpps.report.roofline.peaks import measure
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
@@ -116,7 +116,7 @@ def main() -> None:
     reduced = args.precision != "float32"
     machines = [filled(rounds=True), filled(rounds=False)] if reduced else [filled(rounds=False)]
     machine = machines[0]
-    top = measure(1, machine.arch).flops_of_one / 1e9
+    top = peak_flops(1) / 1e9
     harness.report("matvec", "peak of one core", [top], "GFLOP/s", isa=machine.arch)
     if not reduced:
         import torch

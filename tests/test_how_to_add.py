@@ -51,7 +51,6 @@ EXAMPLES = {
 +
 +    name: ClassVar[str] = "dampened"
 +    device: ClassVar[str] = "DampenedMomentum"
-+    flops: ClassVar[int] = 7
 +
 +    def _extra(self, step: int) -> dict[str, float]:
 +        return {"beta1": self.momentum, "complement1": 1 - self.momentum}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.kernel.cache.builders import suffixes
 from tests.processes import run
 from vpps.kernel import ziglang
 from vpps.kernel.host_compiler import FLAGS, ISA_FLAGS
-from vpps.report.roofline import peaks
 
 TRAINING = """
     import vpps
@@ -72,16 +70,6 @@ class TestCommand:
         assert library is not None
         assert library.is_file()
         assert str(library) in ziglang.link_flags()
-
-
-@pytest.mark.cpu
-def test_what_measures_the_machine_is_compiled_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that we compile throws: exceptions take a runtime that is not linked."""
-    command = ziglang.installed()
-    if command is None:
-        pytest.skip("the ziglang package is not installed (pip install 'vpps[zig]')")
-    monkeypatch.setenv("CXX", shlex.join(command))
-    assert peaks._library("portable").vpps_peak_flops(2, 0.001) > 0
 
 
 @pytest.mark.cpu

@@ -77,9 +77,8 @@ class Optimizer(Hinting):
     moments: ClassVar[tuple[str, ...]] = ()
     device: ClassVar[str] = ""
     corrects: ClassVar[bool] = False  # bias, by the number of steps
-    flops: ClassVar[int] = 0  # of one weight's step, as templates/optimizers.cuh makes it
 
-    __dir__ = dir_without("at check check_groups corrects device flops group_of hyper moments rate reference")
+    __dir__ = dir_without("at check check_groups corrects device group_of hyper moments rate reference")
 
     def __post_init__(self) -> None:
         self._check_lr()  # what is no rate at all; of numbers that are out of range a handle tells
@@ -174,7 +173,7 @@ class Optimizer(Hinting):
 class SGD(Optimizer):
     """w -= lr * (g + weight_decay * w)."""
 
-    name, device, flops = "sgd", "Sgd", 4
+    name, device = "sgd", "Sgd"
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         return w - self.rate * (g + self.weight_decay * w), []
@@ -187,7 +186,7 @@ class Momentum(Optimizer):
     momentum: float = 0.9
 
     moments = ("m",)
-    name, device, flops = "momentum", "HeavyBall", 6
+    name, device = "momentum", "HeavyBall"
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta1": self.momentum}
@@ -207,7 +206,7 @@ class Adam(Optimizer):
     eps: float = 1e-8
 
     moments = ("m", "v")
-    name, device, flops, corrects = "adam", "Adam", 15, True
+    name, device, corrects = "adam", "Adam", True
 
     def _extra(self, step: int) -> dict[str, float]:
         return {
@@ -232,7 +231,7 @@ class Adam(Optimizer):
 class Nesterov(Momentum):
     """g += weight_decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m) (Sutskever et al. 2013)."""
 
-    name, device, flops = "nesterov", "NesterovMomentum", 8
+    name, device = "nesterov", "NesterovMomentum"
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
@@ -246,7 +245,7 @@ class AdamW(Adam):
 
     weight_decay: float = 1e-2
 
-    name, device, flops = "adamw", "AdamDecoupled", 15
+    name, device = "adamw", "AdamDecoupled"
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         without, moments = Adam.reference(replace(self, weight_decay=0.0), w, g, moments, step)
@@ -261,7 +260,7 @@ class Adagrad(Optimizer):
     eps: float = 1e-10
 
     moments = ("v",)
-    name, device, flops = "adagrad", "Adagrad", 9
+    name, device = "adagrad", "Adagrad"
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"eps": self.eps}
@@ -281,7 +280,7 @@ class RMSprop(Optimizer):
     eps: float = 1e-8
 
     moments = ("v",)
-    name, device, flops = "rmsprop", "RmsProp", 11
+    name, device = "rmsprop", "RmsProp"
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta2": self.rho, "complement2": 1 - self.rho, "eps": self.eps}

@@ -116,12 +116,12 @@ def _silu_slope(x: Array, y: Array) -> Array:
     return slope
 
 
-unary("tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", "y", gradient_flops=3)
-unary("sigmoid", logistic, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", "y", gradient_flops=3)
+unary("tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", "y")
+unary("sigmoid", logistic, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", "y")
 unary("relu", lambda x: np.maximum(x, 0), lambda x, y: (x > 0) * 1.0, 1, "max(x, 0); the slope at 0 is 0", "a")
-unary("exp", np.exp, lambda x, y: y, 8, "e to the power of x", "y", gradient_flops=1)
-unary("log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", "a", samples=_POSITIVE, gradient_flops=1)
-unary("square", np.square, lambda x, y: 2 * x, 1, "x times x", "a", gradient_flops=2)
+unary("exp", np.exp, lambda x, y: y, 8, "e to the power of x", "y")
+unary("log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", "a", samples=_POSITIVE)
+unary("square", np.square, lambda x, y: 2 * x, 1, "x times x", "a")
 unary("neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x", "", signature="")
 unary("copy", np.copy, lambda x, y: np.ones_like(x), 0, "x itself, in memory of its own", "", signature="", passes=(0,))
 
@@ -170,14 +170,13 @@ unary(
     value=1.3,
 )
 
-unary("sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", "y", samples=_POSITIVE, gradient_flops=2)
+unary("sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", "y", samples=_POSITIVE)
 unary(
     "over",
     lambda x, c: c / x,
     lambda x, y, c: -c / (x * x),
     8,
     "a Python constant divided by x",
-    gradient_flops=10,
     samples=_POSITIVE,
     **_CONSTANT,
 )
@@ -189,7 +188,6 @@ unary(
     20,
     "log(1 + exp(x)); stable for large x of either sign",
     "a",
-    gradient_flops=11,
 )
 unary(
     "gelu",

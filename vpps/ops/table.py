@@ -67,8 +67,6 @@ class Op:
         forward: reference, `forward(attrs, *operands) -> result`, batched float64.
         backward: reference, `backward(attrs, operands, result, d_result) -> d_operands` (None where there is none).
         cost: `cost(operand_shapes, result_shape)` of one vertex.
-        gradient_flops: of a map, floating-point operations of an operand's gradient, per unit and with the product by
-            the result's gradient; None where it takes as many as the result itself.
         device: struct in templates/ops that holds the device code ("" where the form has its own instruction).
         attrs: names of the static attributes.
         passes: operands whose gradient is the result's gradient itself, so that backward needs no instruction for them.
@@ -93,7 +91,6 @@ class Op:
     attrs: tuple[str, ...] = ()
     passes: tuple[int, ...] = ()
     reads: tuple[str, ...] = ()
-    gradient_flops: int | None = None
     differentiable: bool = True
     conditions: int = 0
     doc: str = ""
