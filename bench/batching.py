@@ -12,10 +12,8 @@ These are counts: they repeat exactly, also on a busy machine. Machines of `fsm`
 Granularities:
 
     cells     vertices as vpps has them. `batches` are pairs of cell and stage, and also known are `barriers` of the
-              training step that the planner makes of them (`barriers_infer`: of inference), milliseconds that the
-              policy takes in Python (`ms`, the least), and what is `gathered` with each layout while training on the
-              first mini-batch: bytes of arguments that are found through index lists, words of lists, the share of
-              arguments that need none (layout `pq` takes long to plan, so it has policy sinks-last alone)
+              training step that the planner makes of them (`barriers_infer`: of inference) and milliseconds that the
+              policy takes in Python (`ms`, the least)
     program   vertices as ED-Batch's program has them (edbatch_graphs.py); `edbatch` says what that launches and its
               bound, on mini-batches of its own. Policies are applied to the whole graph, as published, and with
               "-within" in their names inside components of types alone, as vpps does
@@ -45,13 +43,10 @@ from vpps.compiler.cost import costs_on
 from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.native.stages import stages as stages_of
 from vpps.planner.native.typed_graphs import TypedGraph, lower_bound
-from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES as KNOWN_POLICIES
 from vpps.planner.policies import Knowledge, Policy, policy_named
-from vpps.planner.row_order import LAYOUTS
 from vpps.record.topology import Topology
-from vpps.report.gathering import gathering
 
 BENCH = "batching"
 GRANULARITIES = ("program", "cells")
@@ -150,26 +145,14 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
             found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
             seconds.append(min(harness.timed(partial(staged, planner, topology), options.rounds)))
         training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
-        layouts = LAYOUTS if chosen == "sinks-last" else LAYOUTS[:2]
-        laid_out = [
-            Planner(distribution, policy, layout=layout).plan_training(*graphs[0], None, 0) for layout in layouts
-        ]
         inference = [planner.plan_forward(*evaluated(task, batch)) for batch in batches]
         report(
             name, "cells", chosen, found, bounds, typed_graphs[0], options,
             ms=harness.median([1e3 * s for s in seconds]),
             barriers=harness.median([plan.n_barriers for plan in training]),
             barriers_infer=harness.median([plan.n_barriers for plan in inference]),
-            gathered={layout: gathered(plan) for layout, plan in zip(layouts, laid_out, strict=True)},
             hidden=options.hidden, threads=options.threads, **(of_machines(machines) if machines else {}),
         )  # fmt: skip
-
-
-def gathered(plan: Plan) -> dict[str, float]:
-    """What of a training step goes through index lists."""
-    found = gathering(plan)
-    even = harness.median([found.contiguous / max(found.arguments, 1)])
-    return {"bytes": found.bytes, "list_words": found.list_words, "contiguous": even}
 
 
 def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Policy]:

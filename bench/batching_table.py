@@ -4,8 +4,8 @@
 
 Per granularity a row per workload and a column per policy: batches, and times the lower bound. At that of ED-Batch's
 program a second table compares with what that launches; both over their own bounds, as the mini-batches differ. At
-vpps's own granularity stages and barriers follow, which a persistent kernel pays for, and what goes through index
-lists. Last, what learning machines takes, beside ED-Batch's program on this kind of machine and its paper.
+vpps's own granularity stages and barriers follow, which a persistent kernel pays for. Last, what learning machines
+takes, beside ED-Batch's program on this kind of machine and its paper.
 """
 
 from __future__ import annotations
@@ -80,22 +80,6 @@ def barriers(line: Line) -> str:
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 
-def gathered(lines: Sequence[Line]) -> str:
-    """A row per line, a column per layout."""
-    names = list(dict.fromkeys(layout for line in lines for layout in line["gathered"]))
-    shown = [["", "policy", *names]]
-    for line in lines:
-        layouts = [line["gathered"].get(name) for name in names]
-        cells = [
-            f"{three_digits(of['bytes'] / 1e6)} · {three_digits(of['list_words'] / 1e3)} · {of['contiguous']:.2f}"
-            if of
-            else ""
-            for of in layouts
-        ]
-        shown.append([setting(line, "task"), setting(line, "policy"), *cells])
-    return markdown(shown)
-
-
 def learning(lines: Iterable[Line]) -> str:
     """A row per line of fsm_learning.py."""
     head = ["", "vertices", "encoding", "ms", "in Python", "its program", "its paper", "trials", "states", "batches"]
@@ -135,10 +119,6 @@ def tables(lines: Sequence[Line]) -> str:
         else:
             parts.append("Stages · barriers of a training step · of inference\n")
             parts.append(table(lines, granularity, barriers) + "\n")
-            policies = ("sinks-last", "critical")  # others differ little
-            chosen = [line for line in lines if "gathered" in line and setting(line, "policy") in policies]
-            parts.append("By layout: MB through index lists · thousands of words · share of arguments without a list\n")
-            parts.append(gathered(chosen) + "\n")
     if learned:
         parts.append("Learning machines: ms of compiled code; trials (of the paper), states (of its program)\n")
         parts.append(learning(learned) + "\n")

@@ -68,7 +68,6 @@ def assert_agrees_with_reference(
     values: Iterable[vpps.Expression] = (),
     vp_counts: Iterable[int] = VP_COUNTS,
     policy: str = "sinks-last",
-    layout: str = "recorded",
     floor: float = 1e-6,
     train: bool = False,
     onchip: ChipOptions | None = None,
@@ -93,7 +92,7 @@ def assert_agrees_with_reference(
     paper = PAPER_VP_COUNTS if groups == 1 else ()
     for vps, schedule in [*((n * groups, "vector") for n in vp_counts), *((n, "paper") for n in paper)]:
         with vpps.Handle(
-            model, vps=vps, policy=policy, schedule=schedule, layout=layout, onchip=onchip, precision=precision
+            model, vps=vps, policy=policy, schedule=schedule, onchip=onchip, precision=precision
         ) as handle:
             got, gradients = handle.gradients(graph, loss, train=train)
             kept = [handle.value(e) for e in values]

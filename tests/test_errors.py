@@ -835,7 +835,7 @@ def test_a_mistake_with_a_handle_is_explained_before_anything_runs(
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[BaseException], tuple[str, ...]]] = {
     "target": ({"target": "tpu"}, vpps.HandleError, ("target='tpu'", "'cpu'")),
     "policy": ({"policy": "widest"}, vpps.HandleError, ("policy='widest'", "sinks-last", "sufficient")),
-    "layout": ({"layout": "sorted"}, vpps.HandleError, ("layout='sorted'", "recorded", "readers")),
+    "layout": ({"layout": "readers"}, vpps.HandleError, ("Handle(layout=...): removed",)),
     "on_nonfinite": ({"on_nonfinite": "ignore"}, vpps.HandleError, ("on_nonfinite='ignore'", "'warn'", "'raise'")),
     "optimizer": ({"optimizer": "adam"}, vpps.HandleError, ("optimizer='adam'", "vpps.Adam()")),
     "optimizer class": ({"optimizer": vpps.Adam}, vpps.HandleError, ("optimizer=", "vpps.Adam()")),

@@ -81,7 +81,7 @@ PUBLIC = {
     "lstm": set("U W b begin hidden_size load name sequence state_dict step".split()),
     "handle": set(
         "accumulated apply backward clip_norm close compare_weights device_value disassemble discard_accumulated ema "
-        "explain fb forward gradients input_gradient inspect kept layout memory model optimizer policy precision "
+        "explain fb forward gradients input_gradient inspect kept memory model optimizer policy precision "
         "schedule skipped source sync_get_latest_loss target timeline trace tuning value vps".split()
     ),
 }

@@ -322,6 +322,7 @@ momentum nesterov: vpps.Momentum(lr=0.1, momentum=0.9) has it, and vpps.Nesterov
 lr learning_rate weight_decay: the optimizer has it: vpps.Handle(model, vpps.Adam(lr=0.01))
 device: {elsewhere}
 dtype amp autocast mixed_precision: precision='bf16' rounds what products multiply
+layout: removed; the rows of a step come in the order in which its vertices were recorded
 [dropout]
 p: it is called rate
 training train: it is on in handle.fb, and off in handle.forward

@@ -25,7 +25,6 @@ from edbatch_graphs import Vertices
 from vpps.data import GraphSet, draw_kinds, graphs_of_trees, synthetic_lattices, synthetic_treebank
 from vpps.planner.native.automaton import LearningSettings
 from vpps.planner.native.typed_graphs import lower_bound
-from vpps.planner.row_order import LAYOUTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -157,10 +156,8 @@ def test_batching_prints_a_line_per_granularity_and_policy(
     sinks_last, depth = policies_of["cells"]["sinks-last"], policies_of["cells"]["depth"]
     assert sinks_last["value"] < depth["value"]
     assert sinks_last["barriers"] <= depth["barriers"]
-    assert sinks_last["gathered"].keys() == set(LAYOUTS)
-    assert depth["gathered"]["recorded"]["bytes"] > 0
     shown = batching_table.tables(lines)
-    assert shown.count("| lattice-gru |") == 5
+    assert shown.count("| lattice-gru |") == 4
     if importlib.util.find_spec("matplotlib") is not None:
         path = tmp_path / "batching.jsonl"
         path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")

@@ -18,7 +18,6 @@ from vpps.errors import ScriptError
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.planner.plan import Plan
 from vpps.planner.policies import POLICIES
-from vpps.planner.row_order import LAYOUTS
 from vpps.reference import Reference, key_of, weights_of
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
@@ -324,11 +323,11 @@ def test_random_graphs_make_the_step_of_the_reference(schedule: str) -> None:
     for number in range(302, 306):
         random = Random(number)
         model, graph, _, loss = graphs.draw(random).build()
-        policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
+        policy = random.choice(list(POLICIES))
         before = weights_of(model)
         expected = Reference(graph, before, key_of(model)).backward(loss)
         with vpps.Handle(
-            model, vpps.SGD(lr=1.0), target="simt", vps=2, policy=policy, schedule=schedule, layout=layout, onchip=GEMM,
+            model, vpps.SGD(lr=1.0), target="simt", vps=2, policy=policy, schedule=schedule, onchip=GEMM,
             passes=vpps.Passes(fusion=False),
         ) as handle:  # fmt: skip
             handle.fb(graph, loss)

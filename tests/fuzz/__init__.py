@@ -3,7 +3,7 @@
 One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the tests of planners, targets and maps, and
 `scripts/fuzz --minutes M [--seed S]`, which goes round its kinds:
 
-- `graphs`: cells that recur, lists, unread results; policy, layout, passes, dropout. Must agree with the float64
+- `graphs`: cells that recur, lists, unread results; policy, passes, dropout. Must agree with the float64
   reference norm-wise, to 1e-5 forward and 1e-4 in gradients; bits are equal for numbers of virtual processors,
   schedules, and in inference; every kind of launch, planned for a machine with any schedule, groups or cuBLAS, passes
   the verifier; where PyTorch is installed, so do loss and gradients of its autograd (`autograd.py`). In a quarter of

@@ -25,7 +25,6 @@ HEAD = ["import numpy as np, vpps"]
 EXAMPLE = "model", "graph", "loss", "used"
 POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical", "auto")
 SAME_BITS = ("sinks-last", "depth", "agenda", "sufficient", "critical")  # "auto" goes by the virtual processors
-LAYOUTS = ("recorded", "readers", "pq")
 PASSES = (
     "common_subexpressions", "constants", "dead_outputs", "horizontal", "lazy_batching", "alignment", "streaming",
     "cell_layout",
@@ -51,7 +50,6 @@ class Options(NamedTuple):
     """
 
     policy: int = 0
-    layout: int = 0
     off: tuple[int, ...] = ()
     fused: bool = False
     recompute: bool = False
@@ -75,8 +73,6 @@ class Options(NamedTuple):
         found = {}
         if policy := self.policy % len(POLICIES):
             found["policy"] = f'"{POLICIES[policy]}"'
-        if layout := self.layout % len(LAYOUTS):
-            found["layout"] = f'"{LAYOUTS[layout]}"'
         if passes:
             found["passes"] = f"vpps.Passes({passes})"
         if self.bf16:
@@ -197,7 +193,7 @@ class Graph:
             streaming.CHUNK_ROWS = before
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
-        """On some machine, by some policy and layout."""
+        """On some machine, by some policy."""
         random, precision = Random(self.seed), self.options.precisions.others
         c = launches.draw(random, random.choice(launches.MACHINES))
         it = launches.Example(*(made[x] for x in EXAMPLE))
@@ -277,7 +273,7 @@ def draw_options(random: Random) -> Options:
     """A random configuration."""
     off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 0, 1, 2, 8))))
     return Options(
-        random.randrange(len(POLICIES)), random.choice((0, 0, 0, 0, 1, 1, 2)), off, random.random() < 0.03,
+        random.randrange(len(POLICIES)), off, random.random() < 0.03,
         random.random() < 0.15, random.random() < 0.4, random.random() < 0.25,
     )  # fmt: skip
 

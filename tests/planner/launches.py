@@ -22,7 +22,6 @@ from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.row_order import LAYOUTS, RECORDED
 from vpps.script import verify as verifier
 
 PANEL = 16  # of cpu: machines differ
@@ -42,7 +41,6 @@ class Configuration(NamedTuple):
     gemm: bool
     schedule: str
     policy: str
-    layout: str
     rule: str = "sgd"
     averages: bool = False
     fusion: bool = True
@@ -52,7 +50,7 @@ class Configuration(NamedTuple):
     def __str__(self) -> str:
         """In words that stay the same if a field goes: three of them, then whatever is not as by default."""
         given = [self.target, self.schedule, self.policy]
-        for name, default in self._field_defaults.items() | {"groups": 1, "gemm": False, "layout": RECORDED}.items():
+        for name, default in self._field_defaults.items() | {"groups": 1, "gemm": False}.items():
             value = getattr(self, name)
             if value != default:
                 given.append(f"{name}={value}")
@@ -71,18 +69,17 @@ MACHINES = [
 def parse(text: str) -> Configuration:
     """A configuration from its words."""
     target, schedule, policy, *given = text.split()
-    values: dict[str, Any] = {"groups": 1, "gemm": False, "layout": RECORDED}
+    values: dict[str, Any] = {"groups": 1, "gemm": False}
     for name, _, value in (word.partition("=") for word in given):
         values[name] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
     return Configuration(target=target, schedule=schedule, policy=policy, **values)
 
 
-def draw(random: Random, machine: tuple[str, int, bool, str], policy: str = "", layout: str = "") -> Configuration:
-    """A random configuration of one of `MACHINES`, of a random policy and layout if none is given."""
+def draw(random: Random, machine: tuple[str, int, bool, str], policy: str = "") -> Configuration:
+    """A random configuration of one of `MACHINES`, of a random policy if none is given."""
     return Configuration(
         *machine,
         policy or random.choice(list(POLICIES)),
-        layout or random.choice(LAYOUTS),
         rule=random.choice(list(RULES)),
         averages=random.random() < 0.5,
         fusion=random.random() < 0.5,
@@ -125,7 +122,7 @@ def plans(it: Example, c: Configuration, made: type[Planner] = Planner, precisio
     settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     policy = policy_named(c.policy, Knowledge(settings=settings))
     distribution = distribution_of(it, c, rule, c.averages, passes, precision)
-    planner = made(distribution, policy, c.schedule, passes, c.layout)
+    planner = made(distribution, policy, c.schedule, passes)
     averaging = Averaging(0.9, _factors) if c.averages else None
 
     def training(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:

@@ -18,7 +18,6 @@ from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
-from vpps.planner.row_order import RECORDED
 from vpps.planner.sections import Phase
 from vpps.script.disassemble import instructions
 
@@ -85,7 +84,7 @@ def check(plan: Plan) -> None:
 def test_every_instruction_is_what_its_section_says(target: str, groups: int, gemm: bool, schedule: str) -> None:
     for name in golden.NAMES[groups :: 32 if schedule == "paper" else 16]:
         random = Random(f"{name} {schedule}")
-        c = launches.draw(random, (target, groups, gemm, schedule), "sinks-last", RECORDED)
+        c = launches.draw(random, (target, groups, gemm, schedule), "sinks-last")
         for plan in launches.plans(golden.example(name), c):
             check(plan)
 

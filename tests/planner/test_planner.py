@@ -17,7 +17,6 @@ from vpps.placement.distribution import Distribution
 from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.row_order import READERS, RECORDED
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -67,15 +66,14 @@ def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None
     assert counts[1] == counts[2] > 0
 
 
-@pytest.mark.parametrize("layout", [RECORDED, READERS])
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
-def test_large_batches(name: str, layout: str) -> None:
+def test_large_batches(name: str) -> None:
     """Of 60 graphs: lists, rows and memory of many vertices are what the verifier takes them for."""
     network = bulk_models.NETWORKS[name]
     model, made, p = network.make()
     graph = vpps.Graph()
     loss = network.bulk(graph, made, p, network.data(np.random.default_rng(1), 60)).loss
-    planner = Planner(Distribution(model, 3, 16, 0, train=True), layout=layout)
+    planner = Planner(Distribution(model, 3, 16, 0, train=True))
     for plan in planner.plan_training(graph, loss, None, 0), planner.plan_forward(graph, [loss]):
         launches.verify(plan)
 

@@ -16,7 +16,6 @@ from vpps.compiler import pieces
 from vpps.model.precisions import Precisions
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.policies import POLICIES
-from vpps.planner.row_order import LAYOUTS
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -28,21 +27,19 @@ def examples(n: int) -> settings:
 
 
 def check(number: int, onchip: ChipOptions | None = None, precision: str = "float32") -> None:
-    """That random graph agrees with the reference, with some policy and layout; unless float32 may round otherwise."""
+    """That random graph agrees with the reference, with some policy; unless float32 may round otherwise."""
     random = Random(number)
     model, graph, used, loss = graphs.draw(random).build()
-    policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
+    policy = random.choice(list(POLICIES))
     if precision != "float32":
         reference = Reference(graph, weights_of(model), precisions=Precisions.given(precision))
         reference.backward(loss)
         if not is_away_from_ties(reference):
             return
     try:
-        assert_agrees_with_reference(
-            model, graph, loss, used, policy=policy, layout=layout, onchip=onchip, precision=precision
-        )
+        assert_agrees_with_reference(model, graph, loss, used, policy=policy, onchip=onchip, precision=precision)
     except AssertionError as error:
-        error.add_note(f"random graph {number}, policy {policy}, layout {layout}")
+        error.add_note(f"random graph {number}, policy {policy}")
         raise
 
 
@@ -81,11 +78,11 @@ def test_random_graphs_whose_products_round_agree_with_the_reference(
 
 @pytest.mark.parametrize("number", range(len(launches.MACHINES)))
 def test_the_verifier_accepts_every_kind_of_launch_of_every_machine(number: int) -> None:
-    """Planned without the machine: training, clipped, averaging, accumulating, inference; by any policy and layout."""
+    """Planned without the machine: training, clipped, averaging, accumulating, inference; by any policy."""
     for seed, precision in ((number, "float32"), (number + 100, "bf16")):
         random = Random(seed)
         model, graph, used, loss = graphs.draw(random).build()
         it = launches.Example(model, graph, loss, used)
-        c = launches.draw(random, launches.MACHINES[number], layout=LAYOUTS[seed % len(LAYOUTS)])
+        c = launches.draw(random, launches.MACHINES[number])
         for plan in launches.plans(it, c, precision=precision):
             launches.verify(plan)

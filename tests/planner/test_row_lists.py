@@ -1,4 +1,4 @@
-"""Where the rows of arguments lie at an even stride no list is needed; layout "readers" makes that happen."""
+"""Arguments whose rows lie at an even stride need no index list."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.record import bulk_models
 from vpps.placement.distribution import Distribution
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.row_order import LAYOUTS, PQ, READERS, RECORDED
 from vpps.report.gathering import gathering
 from vpps.script.instructions import INDEXED
 from vpps.script.verify import verify
@@ -41,10 +39,10 @@ def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vp
     return model, graph, ends
 
 
-def plans(layout: str, lengths: tuple[int, ...] = LENGTHS, policy: str = "sinks-last") -> tuple[Plan, Plan]:
+def plans(lengths: tuple[int, ...], policy: str = "sinks-last") -> tuple[Plan, Plan]:
     """Of inference and of training, verified."""
     model, graph, ends = sequences(lengths)
-    planner = Planner(Distribution(model, 2, 32, 0, train=True), policy, layout=layout)
+    planner = Planner(Distribution(model, 2, 32, 0, train=True), policy)
     inference = planner.plan_forward(graph, ends)
     training = planner.plan_training(graph, vpps.sum([vpps.sum(h) for h in ends]), None, 0)
     for plan in (inference, training):
@@ -53,20 +51,14 @@ def plans(layout: str, lengths: tuple[int, ...] = LENGTHS, policy: str = "sinks-
 
 
 @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
-@pytest.mark.parametrize("layout", [READERS, PQ])
-def test_sequences_by_length_need_no_lists(layout: str, policy: str) -> None:
-    """Each step reads some rows of the one before, side by side; the inputs of all have the order of the first step."""
-    recorded, _ = plans(RECORDED, policy=policy)
-    ordered, _ = plans(layout, policy=policy)
-    assert gathering(recorded).forward_bytes > 0
-    assert gathering(ordered).bytes == 0
-    assert gathering(ordered).arguments == gathering(ordered).contiguous
-
-
-def test_one_sequence_needs_no_lists() -> None:
-    for layout in LAYOUTS:
-        inference, _ = plans(layout, (9,))
-        assert gathering(inference).bytes == 0
+def test_sequences_need_lists_unless_they_come_by_length(policy: str) -> None:
+    """Each step reads some rows of the one before, side by side if the longest sequence was recorded first."""
+    mixed, _ = plans(LENGTHS, policy)
+    assert gathering(mixed).forward_bytes > 0
+    for lengths in (tuple(sorted(LENGTHS, reverse=True)), (9,)):
+        found = gathering(plans(lengths, policy)[0])
+        assert found.bytes == 0
+        assert found.arguments == found.contiguous
 
 
 @pytest.mark.parametrize("order, stride", [((0, 1, 2), WIDTH), ((0, 2, 4), 2 * WIDTH), ((3, 3, 3), 0), ((4,), 0)])
@@ -93,24 +85,5 @@ def modes(order: tuple[int, ...]) -> set[int]:
 
 def test_gradients_of_weights_keep_their_lists() -> None:
     """They are summed over all steps at once."""
-    _, training = plans("readers")
+    _, training = plans(LENGTHS)
     assert gathering(training).gradient_bytes == 4 * WIDTH * sum(LENGTHS)
-
-
-@pytest.mark.parametrize("name", ["child-sum", "lattice", "seq2seq"])
-@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_every_step_has_its_vertices(name: str, policy: str, layout: str) -> None:
-    """The same ones in any order, those of all parts of a cell alike."""
-    network = bulk_models.NETWORKS[name]
-    model, made, p = network.make()
-    graph = vpps.Graph()
-    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(3), 6)).loss
-    distribution = Distribution(model, 1, 32, 0, train=True)
-    planners = [Planner(distribution, policy, layout=which) for which in (layout, RECORDED)]
-    made_plan, recorded = (planner.plan_training(graph, loss, None, 0) for planner in planners)
-    for block, in_recorded_order in zip(made_plan.blocks, recorded.blocks, strict=True):
-        assert np.array_equal(block.first[:, 0], in_recorded_order.first[:, 0])
-        for first, count in zip(block.first[:, 0], block.count[:, 0], strict=True):
-            rows = slice(first, first + count)
-            assert sorted(block.order[rows]) == sorted(in_recorded_order.order[rows])

@@ -169,7 +169,6 @@ class TestErrors:
             ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
             ({"policy": "widest"}, "policy='widest': expected one of sinks-last, depth, agenda"),
             ({"schedule": "random"}, "schedule='random': expected one of vector, paper"),
-            ({"layout": "sorted"}, "layout='sorted': expected one of recorded, readers, pq"),
             ({"target": "cpu", "tile": "mmx-4x4"}, "tile='mmx-4x4': for .* there are"),
         ],
     )

@@ -117,7 +117,7 @@ def check_random_graph(number: int, target: str, onchip: ChipOptions | None = No
 @cpu
 @pytest.mark.parametrize("part", range(8))
 def test_random_graphs_have_the_same_bits(part: int) -> None:
-    """By all policies, layouts, schedules and passes, with dropout and without; the verifier looks at every launch."""
+    """By all policies, schedules and passes, with dropout and without; the verifier looks at every launch."""
     assert sum(check_random_graph(number, "cpu") for number in range(12 * part, 12 * part + 12)) >= 3
 
 

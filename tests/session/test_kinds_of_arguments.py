@@ -300,7 +300,7 @@ case(
 # ---- handles
 
 HANDLE = {
-    "optimizer": None, "policy": None, "schedule": None, "layout": None, "train": True, "clip_norm": None, "ema": None,
+    "optimizer": None, "policy": None, "schedule": None, "train": True, "clip_norm": None, "ema": None,
     "on_nonfinite": "warn", "pool_limit": None, "verify": None, "timeline": False, "onchip": None, "passes": None,
     "autotune": False, "example": None,
 }  # fmt: skip

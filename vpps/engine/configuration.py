@@ -11,7 +11,6 @@ from vpps.config import notice
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.precision import EXACT
 from vpps.placement.onchip import ChipOptions
-from vpps.planner.row_order import RECORDED
 from vpps.targets import TARGETS
 
 NO_COMPILER = (
@@ -29,7 +28,6 @@ class Configuration:
         tile: name of the tile of products (target cpu, `vpps.kernel.render.TILES`); None for the processor's.
         policy: batching policy.
         schedule: how steps become instructions.
-        layout: in which order vertices of a step get their rows.
         onchip: how weights are distributed over the chip (cuda, simt).
         passes: of the cell compiler.
         precision: of products with parameters: the user's alone to choose.
@@ -39,7 +37,6 @@ class Configuration:
     tile: str | None = None
     policy: str = "sinks-last"
     schedule: str = "vector"
-    layout: str = RECORDED
     onchip: ChipOptions = field(default_factory=ChipOptions)
     passes: Passes = field(default_factory=Passes.from_environment)
     precision: Precisions = ALL_EXACT

@@ -230,7 +230,7 @@ class Engine:
 
     def _begin_planner(self, distribution: Distribution) -> None:
         its = self.configuration
-        self.planner = Planner(distribution, self.batching, its.schedule, self._passes, its.layout)
+        self.planner = Planner(distribution, self.batching, its.schedule, self._passes)
 
     def _begin_tables(self) -> None:
         """Forget all programs. A plan that was made keeps what it needs."""

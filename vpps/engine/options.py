@@ -27,7 +27,6 @@ from vpps.ops.precision import EXACT, PRECISIONS
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.placement.onchip.device import TENSOR_CORES
 from vpps.planner.policies import POLICIES
-from vpps.planner.row_order import LAYOUTS
 from vpps.record.rows import Rows
 from vpps.targets import AUTO, GPUS, TARGETS, listed
 from vpps.values import as_index, as_number, said_of
@@ -103,15 +102,6 @@ class Options:
         exclusive scripts. Results are the same; it is there to compare with.""",
         TEXT,
         _one_of(SCHEDULES),
-    )
-    layout: str | None = option(
-        None,
-        """in which order the vertices of a step get their rows: "recorded" (the default), the user's, or "readers", in
-        which sequences of one batch lie by length, so that fewer arguments are found through index lists; "pq", by a
-        PQ tree, takes seconds to plan a batch and is there to compare with. Gradients of weights are summed in the
-        order of the rows: their last bits depend on it.""",
-        TEXT,
-        _one_of(LAYOUTS),
     )
     train: bool = option(True, "False for a forward-only handle, of which a model may have any number.", FLAG)
     clip_norm: float | None = option(
@@ -238,7 +228,7 @@ class Options:
     @property
     def chosen(self) -> dict[str, Any]:
         """Fields of the configuration that the user decided."""
-        names = ("vps", "policy", "schedule", "layout", "onchip", "passes")
+        names = ("vps", "policy", "schedule", "onchip", "passes")
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return found | {"precision": self.precisions}
 

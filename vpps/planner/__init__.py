@@ -4,11 +4,11 @@
 launch does not need is found when somebody asks, by planning the same vertices once more: who made which word
 (`sections.py`), in which rows vertices are and what lies where from when to when (`blocks.py`). Reports and error
 messages read that; the verifier checks the launch's own words against it. In which stage vertices run is up to
-`policies/`, in which order the rows of a step lie to `row_order.py`.
+`policies/`.
 
 Vertices that the loss does not depend on get no backward at all: zero times infinity must not reach a weight.
 
 Scripts are compared by hash: `tests/planner/golden.json` has what the planner writes for random graphs and all tasks of
-the zoo, over policies, schedules, layouts, groups, cuBLAS products and targets. A change that moves words on purpose
-runs `python -m tests.planner.golden` and says why; a suite runs a 14th of them (`test_golden.py`).
+the zoo, over policies, schedules, groups, cuBLAS products and targets. A change that moves words on purpose
+runs `python -m tests.planner.golden` and says why; a suite runs a fifth of them (`test_golden.py`).
 """

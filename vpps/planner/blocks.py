@@ -31,7 +31,7 @@ class Vertices(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedBlock:
-    """Rows of one cell: vertices that run backward first, then by group and stage, then in the order of the layout.
+    """Rows of one cell: vertices that run backward first, then by group and stage, then as recorded.
 
     Attributes:
         order: the vertex (row of `arrays`) in each row.

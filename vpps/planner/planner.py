@@ -26,7 +26,6 @@ from vpps.planner.native import library
 from vpps.planner.plan import Plan, Present, Seeds
 from vpps.planner.planner_library import PlannerLibrary
 from vpps.planner.policies import Policy, policy_named
-from vpps.planner.row_order import RECORDED
 from vpps.record.rows import Rows
 
 
@@ -38,7 +37,6 @@ class Planner:
         policy: name of the batching policy, or one that keeps what it learns for other planners, too.
         schedule: name of the schedule.
         passes: of the cell compiler; default as VPPS_PASSES says.
-        layout: name of the order of rows (planner/row_order.py).
 
     Attributes:
         policy: its name.
@@ -52,14 +50,12 @@ class Planner:
         policy: str | Policy = "sinks-last",
         schedule: str = "vector",
         passes: Passes | None = None,
-        layout: str = RECORDED,
     ) -> None:
         self.distribution = distribution
         self.batching = policy_named(policy) if isinstance(policy, str) else policy
         self.policy = self.batching.name
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
-        self.layout = layout
         self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
         self._libraries: dict[tuple[str | None, float | None], PlannerLibrary] = {}
         self._latest: PlannerLibrary | None = None
@@ -143,7 +139,7 @@ class Planner:
         found = self._libraries.get(kind)
         if found is None:
             found = self._libraries[kind] = PlannerLibrary(
-                library.library(), self.cells, self.batching, self.layout, rule, averaging
+                library.library(), self.cells, self.batching, rule, averaging
             )
         self._latest = found
         return found

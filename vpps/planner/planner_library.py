@@ -37,12 +37,11 @@ from vpps.placement.update import Averaging, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account, Ending
 from vpps.planner.native.inputs import WORD, BatchInputs
-from vpps.planner.native.interface import Call, Following, FoundMemory, LayoutCode, Noted, Pair, Status
+from vpps.planner.native.interface import Call, Following, FoundMemory, Noted, Pair, Status
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
 from vpps.planner.plan import STEPS, Plan, Present, Seeds
-from vpps.planner.row_order import places_by_block
 from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
 from vpps.record.trace import List, TracedCell, Vector
@@ -54,8 +53,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-STEP = 4  # bytes of the number of one
-OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE, Status.NEW_STEPS  # the end of a graph does not tell
+OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE  # the end of a graph does not tell
 DONE = int(Status.DONE)
 PARTS = len(Batching)  # of a cell, at most
 MOST_USED = 1024  # combinations of cells whose instructions are kept
@@ -74,7 +72,6 @@ class PlannerLibrary:
     Args:
         cells: encoded.
         batching: the policy.
-        layout: name of the order of rows.
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
 
@@ -91,7 +88,6 @@ class PlannerLibrary:
         lib: ctypes.CDLL,
         cells: EncodedCells,
         batching: Policy,
-        layout: str,
         rule: str | None,
         averaging: Averaging | None,
     ) -> None:
@@ -129,7 +125,6 @@ class PlannerLibrary:
         self._call, self._fresh = (
             Call(),
             Call(  # the latter: as the former is before a plan
-                layout=LayoutCode[layout.upper()],
                 splits=int(cells.passes.lazy_batching),
                 dead_outputs=int(cells.passes.dead_outputs),
                 new_pair=ctypes.addressof(self._pair),
@@ -273,10 +268,6 @@ class PlannerLibrary:
                 self._tell_pair(self._pair)
             elif status == Status.NEW_RECURRENCE:
                 self._tell_choice(Topology(graph, calls), call.new_block)
-            elif status == Status.NEW_STEPS:
-                steps = np.frombuffer(ctypes.string_at(call.steps, STEP * call.n_vertices), np.int32)
-                places = places_by_block(Topology(graph, calls), steps)
-                call.places = address(places)
             elif status != Status.MORE_MEMORY:
                 cell = batch.cells[call.new_block].name if call.new_block >= 0 else ""
                 raise _wrong(status, graph, cell, call)

@@ -32,7 +32,7 @@ class Chunk:
     """Some vertices of one cell, in the order in which they were recorded.
 
     Attributes:
-        calls: (n,) recording index (design: policy, layout and schedule do not change it).
+        calls: (n,) recording index (design: policy and schedule do not change it).
         first: (n,) value id of the first output; the others follow it.
         levels: (n,) longest distance from a leaf.
         args: (n, vector arguments) value ids.

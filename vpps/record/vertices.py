@@ -65,7 +65,7 @@ class Block:
         pattern: what is planned of it, by which the graph knows the block.
         constants: words of its constants.
         width: ints per vertex in `rows`.
-        rows: per vertex its recording index (design: policy, layout and schedule do not change it), the value id of its
+        rows: per vertex its recording index (design: policy and schedule do not change it), the value id of its
             first output (the others follow it), its level (longest distance from a leaf), the value ids of its vector
             arguments, its int arguments.
         lengths: per list argument, the length at each vertex.

@@ -26,7 +26,6 @@ from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.row_order import LAYOUTS
 from vpps.report import listing
 from vpps.report.cells import CellsReport, cells_report
 from vpps.report.kernel_report import KernelReport, kernel_report
@@ -224,7 +223,7 @@ def inspect(
     graph, loss = check_example(example)
     row = target_named(target)
     chosen = (Configuration() if configuration is None else configuration).on(row.name)
-    for name, known in (("policy", POLICIES), ("schedule", SCHEDULES), ("layout", LAYOUTS)):
+    for name, known in (("policy", POLICIES), ("schedule", SCHEDULES)):
         if (value := getattr(chosen, name)) not in known:
             raise HandleError(f"{name}={value!r}: expected one of {', '.join(known)}")
     check_precision(chosen.precision, row.name)
@@ -260,7 +259,7 @@ def inspect(
         )  # fmt: skip
         arch = arch if row.has_archs else ""
     knowledge = Knowledge(costs_on(target, parameters.all_vps), AutomatonFiles())
-    planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
+    planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes)
     if update is None:
         plan = planner.plan_forward(graph, [loss])
     else:

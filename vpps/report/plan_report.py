@@ -97,7 +97,7 @@ class PlanReport(Report):
 
     Attributes:
         training: whether it trains; else it only evaluates.
-        policy, schedule, layout: by whose names it was made.
+        policy, schedule: by whose names it was made.
         vps: virtual processors of all groups.
         groups: of them.
         vertices, cells: of the graph.
@@ -122,7 +122,6 @@ class PlanReport(Report):
     training: bool
     policy: str
     schedule: str
-    layout: str
     vps: int
     groups: int
     vertices: int
@@ -181,7 +180,7 @@ class PlanReport(Report):
         yield "barriers", f"{self.barriers:,}{of}; {counted(self.launches, 'launch', 'launches')}"
         words = f"{self.script_words:,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
         yield "script", f"{counted(self.instructions, 'instruction')}; {words}"
-        yield "gathered", f"layout {self.layout}: {self.gathering.describe(self.training)}"
+        yield "gathered", self.gathering.describe(self.training)
         taken = sum(s.bytes for s in self.slabs)
         shared = f" for {in_bytes(taken)} of them" if taken > self.slab_bytes else ""
         yield (

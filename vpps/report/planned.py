@@ -49,7 +49,6 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         training=training,
         policy=planner.policy,
         schedule=planner.schedule.name,
-        layout=planner.layout,
         vps=n_vps,
         groups=distribution.groups,
         vertices=plan.graph.n_calls,

@@ -33,7 +33,7 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
         latest = f"{in_bytes(memory.batch)} for its batch, {in_bytes(memory.script)} of script"
         peak = f"{in_bytes(memory.peak)} of the pool at most so far; the latest call: {latest}"
     if plan is not None and len(plan.graph) <= MOST_WALKED:
-        order = _gathered(plan, engine.configuration.layout)
+        order = _gathered(plan)
     products = "" if store.precisions == ALL_EXACT else store.precisions.describe()
     said = [("products", products), ("peak", peak), ("tuned", tuned)]
     said += [*(("batching", s) for s in batching), ("latest call", order)]
@@ -41,12 +41,12 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
     return explain(parameters, onchip, machine, engine.stepped_down, machine.driver, cells, said)
 
 
-def _gathered(plan: Plan, layout: str) -> str:
+def _gathered(plan: Plan) -> str:
     """Barriers of a plan and what it finds through index lists, in words."""
     from vpps.report.gathering import gathering
 
     found = gathering(plan)
     return (
-        f"layout {layout}: {plan.n_barriers:,} barriers; lists of {found.list_words:,} words, gathered through them "
+        f"{plan.n_barriers:,} barriers; lists of {found.list_words:,} words, gathered through them "
         f"{found.describe(training=plan.loss_slot >= 0)}"
     )

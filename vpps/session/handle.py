@@ -69,7 +69,6 @@ class Handle(DataParallel):
         vps: int | None = None,
         policy: str | None = None,
         schedule: str | None = None,
-        layout: str | None = None,
         train: bool = True,
         clip_norm: float | None = None,
         ema: float | None = None,
@@ -85,7 +84,7 @@ class Handle(DataParallel):
         precision: str | Mapping[str, str] = EXACT.name,
     ) -> None:
         options = Options(
-            optimizer, target, vps, policy, schedule, layout, train, clip_norm, ema, on_nonfinite, pool_limit, verify,
+            optimizer, target, vps, policy, schedule, train, clip_norm, ema, on_nonfinite, pool_limit, verify,
             timeline, onchip, passes, autotune, example, world, precision,
         )  # fmt: skip
         super().__init__(model, options)

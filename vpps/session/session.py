@@ -179,11 +179,6 @@ class Session(Hinting):
         return self._engine.configuration.schedule
 
     @property
-    def layout(self) -> str:
-        """Name of the order of rows."""
-        return self._engine.configuration.layout
-
-    @property
     def precision(self) -> str | dict[str, str]:
         """What products with parameters multiply by, as it was given."""
         return self._engine.configuration.precision.written

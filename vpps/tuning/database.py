@@ -25,7 +25,6 @@ from vpps.model.model import Model
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.placement.onchip import Device
 from vpps.planner.policies import POLICIES
-from vpps.planner.row_order import LAYOUTS
 from vpps.record.trace import TracedCell, digest_of
 from vpps.runtime.machine import Machine
 from vpps.tuning.files import is_switched_on, listed, read, store, tuning_folder
@@ -263,6 +262,6 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
     if not isinstance(tuned.when, str) or not isinstance(tuned.by, str):
         raise TypeError("a record of no day, or by nobody")
     chosen = tuned.configuration
-    if chosen.policy not in POLICIES or chosen.schedule not in SCHEDULES or chosen.layout not in LAYOUTS:
-        raise ValueError(f"a record of an unknown policy, schedule or layout: {chosen.describe()}")
+    if chosen.policy not in POLICIES or chosen.schedule not in SCHEDULES:
+        raise ValueError(f"a record of an unknown policy or schedule: {chosen.describe()}")
     return frozenset(map(str, kept["cells"])), tuned

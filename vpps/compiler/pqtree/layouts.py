@@ -71,7 +71,7 @@ def layout(n: int, batches: Sequence[Sequence[Sequence[int]]], weights: Sequence
         of_refused = {b for unit in refused for b, _ in unit}
         batches_first.add_most([unit for unit in units if unit[0][0] in of_refused])
         one_by_one = KeptOrders(n)
-        one_by_one.add_most(units, hopeless=True)
+        one_by_one.add_most(units)
         candidates.append(one_by_one)
     found = [evaluate(kept.order(), batches, weights) for kept in candidates]
     return max([declared, *found], key=lambda layout: layout.saved)
@@ -152,29 +152,12 @@ class KeptOrders:
         self._tree, self._directions, self._batches, self._shapes = tree, directions, batches, shapes
         return True
 
-    def add_most(self, units: Sequence[Unit], hopeless: bool = False) -> list[Unit]:
-        """Keep unit after unit, each if it can be kept with those before it.
-
-        Halves are tried as a whole and divided only when they do not fit, so few refusals cost few trials.
-
-        Args:
-            hopeless: it is known that they do not fit all.
+    def add_most(self, units: Sequence[Unit]) -> list[Unit]:
+        """Keep unit after unit, each if it can be kept with those before it; all at once if they all can.
 
         Returns:
             The units refused.
         """
-        refused: list[Unit] = []
-        todo = [(units, hopeless)]
-        while todo:
-            some, hopeless = todo.pop()
-            if not hopeless and self.add([item for unit in some for item in unit]):
-                continue
-            if len(some) == 1:
-                refused += some
-                continue
-            left, right = some[: len(some) // 2], some[len(some) // 2 :]
-            if self.add([item for unit in left for item in unit]):
-                todo.append((right, True))
-            else:
-                todo += [(right, False), (left, True)]
-        return refused
+        if self.add([item for unit in units for item in unit]):
+            return []
+        return [unit for unit in units if not self.add(unit)]

@@ -68,7 +68,6 @@ public:
     {
         return {sorted_.data() + ends_[component], sorted_.data() + ends_[component + 1]};
     }
-    const std::vector<i32>& sorted() const { return sorted_; }
 
 private:
     i64 n_ = 0;

@@ -24,14 +24,14 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 @fields(
     ints="""
-    training layout splits dead_outputs chunk_rows account
+    training splits dead_outputs chunk_rows account
     n_blocks blocks n_calls n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
     stays present n_present present_stop
     script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen torn
-    new_block key n_key new_pair steps n_vertices places
+    new_block key n_key new_pair
     products n_products entries n_launches input_gradients n_input_gradients
     """
 )
@@ -43,7 +43,6 @@ class Call(Structure):
         outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
         examples: a GivenExamples for each.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
-        layout: a LayoutCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
         held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
@@ -64,9 +63,7 @@ class Call(Structure):
         entries: position of the entry points of the launches after the first, one after the other.
         input_gradients: address of a NotedPair for each value of an input that wants its gradient: value and address,
             ZERO where none flows into it; until something else is planned.
-        new_block, key, n_key, new_pair, steps, n_vertices: what it asks about, see Status; `new_pair` is the address
-            of a Pair, `steps` of an i32 for each vertex, block after block.
-        places: answers `steps`: where each vertex comes among those of its step, likewise; 0 before it is asked.
+        new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
     """
 
 
@@ -82,7 +79,6 @@ class Status(IntEnum):
     NEW_BLOCK = auto()  # `new_block` has a cell whose parts, by `key`, have not been told yet
     NEW_PAIR = auto()  # nor what of a cell may begin while others execute some of another
     NEW_RECURRENCE = auto()  # nor how that of `new_block` is to run
-    NEW_STEPS = auto()  # nor the places of vertices that run in `steps`, -1 for those that do not run
 
 
 class Following(IntEnum):
@@ -257,11 +253,7 @@ class FoundBlock(Structure):
     """
 
 
-# ---- policies and layouts
-
-
-# Layouts, by their names in capital letters.
-LayoutCode = IntEnum("LayoutCode", "RECORDED READERS PQ", start=0)
+# ---- policies
 
 
 @fields(ints="n n_types n_edges types levels producers readers")
@@ -335,7 +327,7 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind, During, Made, Reason)
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),

@@ -8,7 +8,6 @@
 #include "launch_end.h"
 #include "memory_map.h"
 #include "paper_schedule.h"
-#include "row_order.h"
 
 #include <ctime>
 #include <exception>
@@ -77,7 +76,6 @@ private:
     LossChain chain_, nothing_;
     const i64* asked_ = nullptr;  // values that backward begins with, or that are wanted
     i64 n_asked_ = 0;
-    RowOrder row_order_;
     Memory memory_;
     MemoryMap memory_map_;
     Launch launch_{model_};
@@ -160,33 +158,11 @@ private:
         call_->n_all_values = rows.n_values;
         if (rows.n_values > call_->room_for_values)
             return Status::MORE_MEMORY;
-        rows.lead(graph_, !training, in_groups() ? grouping_.group.data() : nullptr);
-        if (!put_in_order())
-            return Status::NEW_STEPS;
-        rows.follow(graph_);
+        rows.arrange(graph_, !training, in_groups() ? grouping_.group.data() : nullptr);
         rows.first_own = grouping_.first_own * rows.stretch;
         rows.first_joining = grouping_.first_joining * rows.stretch;
         const bool decided = !training || model_.exclusive || boundaries_.decide(in_groups());
         return decided ? Status::DONE : Status::NEW_PAIR;
-    }
-
-    // Puts the rows of each step in the order of the layout. False where the caller must give places first.
-    bool put_in_order()
-    {
-        const auto layout = static_cast<LayoutCode>(call_->layout);
-        if (layout == LayoutCode::RECORDED || !row_order_.find_steps(graph_, launch_.rows.leaders))
-            return true;
-        if (layout == LayoutCode::READERS) {
-            row_order_.by_readers(graph_);
-        } else if (call_->places) {
-            row_order_.by_places(graph_, pointer<const i64>(call_->places));
-        } else {
-            const std::vector<i32>& steps = row_order_.steps();
-            call_->n_vertices = static_cast<i64>(steps.size()) - graph_.has_present();
-            call_->steps = address(steps.data());
-            return false;
-        }
-        return true;
     }
 
     // Where slabs lie, and thereby every value.

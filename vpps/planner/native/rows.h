@@ -83,39 +83,26 @@ public:
             key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
     }
 
-    std::vector<Block*> leaders;  // of the blocks of the graph: the part whose order the others have
-
-    // Arranges the leaders, rows of a step in the order in which vertices were recorded. `group`: of virtual processors that
-    // runs each vertex, or null where there is one.
-    void lead(const Graph& graph, bool skip_rest, const i32* group)
+    // Gives all blocks their rows and steps: those of a step lie in the order in which vertices were recorded. The parts of a
+    // cell have the order of one of them, which runs by level if any does, and list elements that of their vertices.
+    // `group`: of virtual processors that runs each vertex, or null where there is one.
+    void arrange(const Graph& graph, bool skip_rest, const i32* group)
     {
-        leaders.clear();
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
             const std::vector<Part>& parts = of_whole[k]->parts;
-            size_t leader = 0;  // the part that runs by level, if there is one
+            const i64 piece = of_whole[k]->piece_rows;
+            Block* leader = &blocks[next];
             for (size_t p = 0; p < parts.size(); p++)
                 if (parts[p].batching == LEVEL)
-                    leader = p;
-            leaders.push_back(&blocks[next + leader]);
-            arrange(*leaders.back(), whole, graph.needed(whole), skip_rest, group ? group + whole.first_vertex : nullptr);
-            next += static_cast<i64>(parts.size());
-        }
-    }
-
-    // Divides the steps of leaders into pieces, gives the other parts the order of these, and list elements that of their
-    // vertices.
-    void follow(const Graph& graph)
-    {
-        i64 next = 0;
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const i64 piece = of_whole[k]->piece_rows;
-            divide(*leaders[k], piece);
-            for (size_t p = 0; p < of_whole[k]->parts.size(); p++) {
+                    leader = &blocks[next + p];
+            lead(*leader, whole, graph.needed(whole), skip_rest, group ? group + whole.first_vertex : nullptr);
+            divide(*leader, piece);
+            for (size_t p = 0; p < parts.size(); p++) {
                 Block& b = blocks[next++];
-                if (&b != leaders[k])
-                    follow(b, *leaders[k], piece);
+                if (&b != leader)
+                    follow(b, *leader, piece);
                 b.n_steps = static_cast<i64>(b.stage.size());
                 b.n_needed_steps = 0;
                 while (b.n_needed_steps < b.n_steps && b.first_row[b.n_needed_steps * b.domains()] < b.n_needed)
@@ -182,7 +169,7 @@ private:
     }
 
     // Vertices that run backward first, then by group and stage, then in the user's order.
-    void arrange(Block& b, const Whole& whole, const u8* needed, bool skip_rest, const i32* group)
+    void lead(Block& b, const Whole& whole, const u8* needed, bool skip_rest, const i32* group)
     {
         const bool by_level = b.factor > 0;
         const i64 stages = by_level ? whole.top + 1 : 1;
