@@ -44,7 +44,7 @@ FLOAT32_ERROR = 3e-7  # of a sum of some hundred products, relative to the large
 STEPS = 50
 PACKAGES = (
     "vpps", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
-    "nvidia-cuda-nvrtc-cu12", "nccl4py", "nvidia-nccl-cu13", "nvidia-nccl-cu12",
+    "nvidia-cuda-nvrtc-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu12",
     "torch", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis",
 )  # fmt: skip
 SMI = "driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current,compute_mode"

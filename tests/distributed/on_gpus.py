@@ -1,7 +1,7 @@
-"""python -m tests.distributed.on_gpus SHARDS HOW: trains on imaginary GPUs, one for every rank of mpiexec.
+"""python -m tests.distributed.on_gpus SHARDS HOW: trains on imaginary GPUs, one for every rank of a launcher.
 
-HOW: "nccl", or why there is none: "none" of the ranks has it, "same" GPU for all, "refused" by NCCL on rank 1. Every
-rank prints a line: what it has learned, through what, and how many messages NCCL has carried.
+HOW: "own", or "same", the same GPU for all. Under torchrun gloo takes the place of NCCL. Every rank prints a line: what
+it has learned, and how many messages NCCL would have carried.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,8 @@ import pytest
 import vpps
 import vpps.distributed
 from tests.classifier import Classifier, new
-from tests.distributed import fake_nccl
 from tests.runtime import fake_cuda
+from tests.runtime.fake_cuda import DeviceArray
 
 STEPS = 7
 FROM_GPU = (0, 3, 5, 6)
@@ -36,20 +39,49 @@ def shard_of(net: Classifier, step: int, number: int) -> tuple[vpps.Graph, vpps.
     return graph, loss * 1e30 if step == 5 and number == 0 else loss
 
 
+def let_gloo_carry(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Give PyTorch imaginary GPUs and NCCL. Returns where messages are noted that come from there."""
+    import torch
+    import torch.distributed as dist
+
+    carried: list[Any] = []
+    new_group, start = dist.new_group, dist.batch_isend_irecv
+
+    def tensor(array: DeviceArray) -> Any:
+        assert isinstance(array, DeviceArray)
+        return torch.from_numpy(array.view(np.ndarray))
+
+    def carry(messages: list[Any]) -> list[Any]:
+        carried.extend(messages)
+        for work in start(messages):
+            work.wait()
+        return [SimpleNamespace(is_completed=lambda: True, wait=lambda: None)]  # gloo's never say that they are
+
+    @contextmanager
+    def current(stream: Any) -> Iterator[None]:
+        stream.synchronize()  # gloo reads memory at once
+        yield
+
+    patch.setattr(torch.cuda, "is_available", lambda: True)
+    patch.setattr(torch.cuda, "ExternalStream", lambda ptr, device: sys.modules["cupy"].cuda.ExternalStream(ptr))
+    patch.setattr(torch.cuda, "stream", current)
+    patch.setattr(torch, "from_dlpack", tensor)
+    patch.setattr(dist, "is_nccl_available", lambda: True)
+    patch.setattr(dist, "new_group", lambda ranks, **how: new_group(ranks, **{**how, "backend": "gloo"}))
+    patch.setattr(dist, "batch_isend_irecv", carry)
+    return carried
+
+
 def main(shards: int, how: str) -> None:
     """Train, and say what came of it."""
-    rank = int(os.environ.get("PMI_RANK", 0))
-    gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
-    if how != "same":
-        gpu.uuid = bytes([rank]) * 16
-    nccl = fake_nccl.install(gpu)
-    if how == "none":
-        sys.modules["nccl.core"] = None  # type: ignore[assignment]
-    if how == "refused" and rank == 1:
-        nccl.refuses = fake_nccl.Result.RemoteError
+    patch, torch_rank = pytest.MonkeyPatch(), os.environ.get("RANK")
+    carried = [] if torch_rank is None else let_gloo_carry(patch)
+    gpu = fake_cuda.install_with_kernels(patch)
+    if how == "own":
+        gpu.uuid = bytes([int(torch_rank or os.environ.get("PMI_RANK", 0))]) * 16
     with vpps.distributed.init(shards=shards, timeout=60) as world:
         net, losses = new(), []
-        options: dict[str, Any] = {"vps": 3, "clip_norm": 1.0, "on_nonfinite": "skip", "verify": how == "nccl"}
+        options: dict[str, Any] = {"vps": 3, "clip_norm": 1.0, "on_nonfinite": "skip", "verify": how == "own"}
         with vpps.Handle(net.model, vpps.Adam(lr=0.01), target="cuda", world=world, **options) as handle:
             for step in range(STEPS):
                 for number in world.mine:
@@ -57,8 +89,7 @@ def main(shards: int, how: str) -> None:
                 losses.append(handle.sync_get_latest_loss())
             assert handle.skipped == 1
         weights = hashlib.sha256(b"".join(w.tobytes() for w in net.model.numpy().values())).hexdigest()
-        line = {"weights": weights, "losses": losses, "world": repr(world), "carried": len(nccl.carried)}
-        for told in world.gather(line):
+        for told in world.gather({"weights": weights, "losses": losses, "carried": len(carried)}):
             if world.is_first:
                 print(json.dumps(told))
     assert gpu.findings == []

@@ -56,7 +56,8 @@ def init(
         torchrun --nproc-per-node 8 train.py
 
     On target cuda the ranks of a machine take its GPUs in turn, of those that CUDA_VISIBLE_DEVICES shows each of them.
-    Where every rank has one of its own, and NCCL (pip install 'vpps[nccl13]'), gradients go from GPU to GPU.
+    Where each rank has its own, and torchrun started the ranks or the given group uses NCCL for tensors on GPUs,
+    gradients go from GPU to GPU through PyTorch's NCCL; else they go through the memory of the hosts.
 
     Args:
         backend: None: by what started this process, alone if nothing did. "mpi" (mpi4py), "torch" (gloo), "alone"; an

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import logging
+import hashlib
 import os
 import sys
 import threading
@@ -22,15 +22,12 @@ from numpy.typing import NDArray
 from vpps.config import leave_notices_to_others
 from vpps.distributed.message import packed, unpacked
 from vpps.distributed.transports import Messages, Transport, Unanswered
-from vpps.distributed.transports.nccl import NO_GPU, NcclTransport, obstacle
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 from vpps.text import counted
 
 Ints = NDArray[np.int64]
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
 
 CALLS = ("step", "gather", "end", "failure")
 """What a rank may be doing when it meets the others. They must be doing the same."""
@@ -106,7 +103,6 @@ class World:
         self._meetings = self.abandoned = self.drawn = 0
         self._broken = ""  # why nobody can be met any more
         self._closed = self._bound = False
-        self._without_nccl = ""  # why, as far as was tried
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
         if self.size > 1:
@@ -278,24 +274,15 @@ class World:
         found = [message for message in messages if message[0] != self.rank and message[1].size]
         return sorted(found, key=lambda message: (message[0] - self.rank) % self.size)
 
-    def reaches_gpus(self, gpus: Sequence[int]) -> bool:
-        """Whether `exchange` takes arrays in the memory of GPUs. All ranks ask at the same time, their GPU current.
+    def gpu_number(self, gpu: bytes) -> int:
+        """A number of this rank's GPU for the other ranks; 0 if arrays in its memory cannot be exchanged.
 
         Args:
-            gpus: numbers of their GPUs, `nccl.gpu_number`, by rank.
+            gpu: its identity; b"" if there is none.
         """
-        if NO_GPU in gpus or self._transport is None or self.size == 1:
-            return NO_GPU not in gpus
-        why = self._without_nccl or obstacle(gpus, self.named)
-        if not why and not isinstance(self._transport, NcclTransport):
-            transport = NcclTransport(self._transport)
-            why = transport.connect(self.gather, self.timeout)
-            if not why:
-                self._transport = transport
-        if why and not self._without_nccl and self.is_first:
-            _log.warning("gradients go through the memory of the hosts, not from GPU to GPU: %s", why)
-        self._without_nccl = why
-        return not why
+        if not gpu or (self._transport is not None and not self._transport.takes_gpus):
+            return 0
+        return int.from_bytes(hashlib.blake2b(gpu, digest_size=7).digest(), "little") | 1
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
         """Raise: other ranks do something else, or fail."""

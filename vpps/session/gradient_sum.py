@@ -4,7 +4,7 @@ Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: e
 and adds them up in the order of shards; all-gather: all get the sums. Each rank tests its own segment for finiteness.
 As many bytes travel as in a ring of all-reduce, whose order of sums is its own. The buffer is a piece of the pool, as
 it is, where that is laid out alike on all ranks; else it holds the user's arrays: a rank whose shards had other cells
-may have stacked other weights. A piece of a pool on a GPU stays there, if all ranks have one of their own and NCCL:
+may have stacked other weights. A piece of a pool on a GPU stays there, if each rank has its own GPU and NCCL:
 NumPy's functions are CuPy's for arrays of CuPy. Of tables every rank gets the rows that the shards use, through the
 host, together with the segments.
 """
@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.distributed.transports.nccl import gpu_number
 from vpps.distributed.world import World
 from vpps.engine.gradients import GradientPiece, Gradients, RowGradients, are_finite, summed_rows
 from vpps.model.model import Lookup, Model, Parameter
@@ -97,7 +96,7 @@ class GradientSum:
         self._values = np.zeros(0, np.float32)  # of all ranks' rows
         self._lengths: list[list[int]] = []  # rows of tables, and their floats, of each rank
         self._alike = False  # whether the pool is laid out alike for all shards of the step
-        self._gpus: list[int] = []  # numbers of all ranks' GPUs
+        self._gpus: list[int] = []  # `World.gpu_number` of all ranks
         self.any_gradient = False
 
     def agree(
@@ -128,7 +127,7 @@ class GradientSum:
         rows = [one for of_table in self._rows(shards) for one in of_table]
         lengths = [sum(len(one.rows) for one in rows), sum(one.values.size for one in rows)]
         alike = [self._buffer.digest, step, kind, len(shards), digest, drawn]
-        mine = [*alike, layout, gpu_number(gpu), n_new, has_any, *lengths]
+        mine = [*alike, layout, self._world.gpu_number(gpu), n_new, has_any, *lengths]
         found = self._world.meet("step", mine)
         for what, values in zip(LIKE, found.T.tolist(), strict=False):
             self._world.check_alike(values, f"{what}, at step {step}")
@@ -149,7 +148,7 @@ class GradientSum:
             DistributedError: a rank does not come.
         """
         world, alike = self._world, self._alike and pieces
-        if not (alike and world.reaches_gpus(self._gpus)):
+        if not (alike and self._stays_on_gpus):
             shards = [s if s.piece is None else s._replace(piece=s.piece.on_host()) for s in shards]
         own = [shard.piece for shard in shards if shard.piece is not None]
         buffers = [piece.floats for piece in own] if alike else self._users_arrays(shards)
@@ -178,6 +177,11 @@ class GradientSum:
             return Sums(loss, {**tables}, own[-1], is_finite, names)
         dense = {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in touched}
         return Sums(loss, {**tables, **dense}, None, is_finite, names)
+
+    @property
+    def _stays_on_gpus(self) -> bool:
+        """Whether each rank has a GPU, and no other rank has the same one, which NCCL refuses."""
+        return 0 not in self._gpus and len(set(self._gpus)) == len(self._gpus)
 
     @property
     def _mask_words(self) -> int:

@@ -1,8 +1,7 @@
 """What carries bytes between processes. One primitive: arrays to and from every other rank, at once.
 
 All-to-all, all-gather and barriers follow from it, and sums that are the same on every transport: those of MPI
-libraries and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed; nccl:
-nccl4py beside one of these.
+libraries and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ class Transport(ABC):
         rank, size: of this process, and how many there are.
         has_core: whether no other rank runs on the cores of this one.
         any_thread: whether a thread may use it while others do something else.
+        takes_gpus: whether it exchanges arrays in the memory of GPUs, too.
     """
 
     name: ClassVar[str]
@@ -62,6 +62,7 @@ class Transport(ABC):
     size: int
     has_core: bool = False
     any_thread: bool = True
+    takes_gpus: bool = False
 
     @abstractmethod
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:

@@ -7,21 +7,28 @@ import re
 import sys
 import time
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from vpps.config import TORCH_RESTARTS
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
 from vpps.errors import DistributedError
+from vpps.interop import is_on_gpu
 
 TICK = 0.01
 """Seconds that gloo may be early."""
 
+SPIN = 2e-3
+"""Seconds for which NCCL is asked without pause: gradients of some MB take less."""
+
+PAUSE = 1e-4
+
 
 class ProcessGroupTransport(Transport):
-    """Messages of a group of its own, of gloo: what is exchanged is in the host's memory.
+    """Messages of groups of its own: of gloo, for arrays on the host, and of NCCL, for arrays on GPUs.
 
     Args:
-        group: a `torch.distributed.ProcessGroup`; None: that of all processes.
+        group: a `torch.distributed.ProcessGroup`; None: that of all processes. NCCL is used only where it does so.
         timeout: seconds that ranks may take to meet at the beginning.
 
     Raises:
@@ -42,7 +49,7 @@ class ProcessGroupTransport(Transport):
         if not dist.is_available() or not dist.is_gloo_available():
             raise DistributedError("torch.distributed: this PyTorch was built without gloo; use MPI")
         self._torch, self._dist = torch, dist
-        wait = timedelta(seconds=timeout)
+        self._timeout = wait = timedelta(seconds=timeout)
         self._owns = not dist.is_initialized()
         try:
             if self._owns:
@@ -53,14 +60,59 @@ class ProcessGroupTransport(Transport):
             ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
             if dist.get_rank() not in ranks:
                 raise DistributedError(f"init(backend=group): rank {dist.get_rank()} is not of that group, {ranks}")
-            self._group = dist.new_group(ranks, timeout=wait, backend="gloo", use_local_synchronization=True)
+            self._ranks = ranks
+            self._group = self._new_group("gloo", wait)
         except RuntimeError as error:
             said = str(error).partition("\n")[0]
             raise DistributedError(f"init: ranks did not meet within {timeout:g} s ({said})") from error
-        self._ranks = ranks
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
+        uses_nccl = self._owns or "nccl" in dist.get_backend_config(group)
+        self.takes_gpus = uses_nccl and dist.is_nccl_available() and torch.cuda.is_available()
+
+    def _new_group(self, backend: str, timeout: timedelta) -> Any:
+        return self._dist.new_group(self._ranks, timeout=timeout, backend=backend, use_local_synchronization=True)
+
+    @cached_property
+    def _gpu_group(self) -> Any:
+        """Made once GPUs exchange something. When its own time is over it ends the process: after this one's time."""
+        return self._new_group("nccl", 2 * self._timeout)
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        from_host, from_gpu = _by_place(sends)
+        to_host, to_gpu = _by_place(receives)
+        if from_host or to_host:
+            self._exchange_on_hosts(from_host, to_host, timeout)
+        if from_gpu or to_gpu:
+            self._exchange_on_gpus(from_gpu, to_gpu, timeout)
+
+    def _exchange_on_gpus(self, sends: Messages, receives: Messages, timeout: float) -> None:
+        """Exchange arrays of CuPy, after what its current stream does; PyTorch takes them over through DLPack."""
+        import cupy
+
+        dist, torch = self._dist, self._torch
+        _, device = (*receives, *sends)[0][1].__dlpack_device__()
+        stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr, device=device)
+        patience = Patience()
+        try:
+            with torch.cuda.stream(stream):
+                works = dist.batch_isend_irecv(
+                    [
+                        dist.P2POp(call, torch.from_dlpack(array), self._ranks[r], self._gpu_group)
+                        for call, messages in ((dist.irecv, receives), (dist.isend, sends))
+                        for r, array in messages
+                    ]
+                )
+                while not all(work.is_completed() for work in works):  # to wait for one has no limit
+                    waited = patience.seconds()
+                    if waited > timeout:
+                        raise Unanswered([])
+                    time.sleep(PAUSE if waited > SPIN else 0)
+                for work in works:
+                    work.wait()
+        except RuntimeError as error:
+            raise Unanswered([], f"NCCL says {_first_sentence(error)}") from error
+
+    def _exchange_on_hosts(self, sends: Messages, receives: Messages, timeout: float) -> None:
         dist, tensor = self._dist, self._torch.from_numpy
         until, works, partner = time.monotonic() + timeout, list[tuple[int, Any]](), self.rank
         try:
@@ -72,8 +124,7 @@ class ProcessGroupTransport(Transport):
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
         except RuntimeError as error:
             late = time.monotonic() > until - TICK
-            said = re.sub(r"^\[\S*\] ", "", str(error)).partition(". ")[0]  # without gloo's source file and advice
-            raise Unanswered([partner], "" if late else said) from error
+            raise Unanswered([partner], "" if late else _first_sentence(error)) from error
 
     def abort(self, status: int) -> None:
         sys.stdout.flush()
@@ -81,6 +132,18 @@ class ProcessGroupTransport(Transport):
         os._exit(status)  # torchrun ends the others
 
     def close(self) -> None:
-        self._dist.destroy_process_group(self._group)
+        for group in (self._group, self.__dict__.get("_gpu_group")):
+            if group is not None:
+                self._dist.destroy_process_group(group)
         if self._owns:
             self._dist.destroy_process_group()
+
+
+def _by_place(messages: Messages) -> tuple[Messages, Messages]:
+    """Those of arrays on the host, and on the GPU."""
+    return [m for m in messages if not is_on_gpu(m[1])], [m for m in messages if is_on_gpu(m[1])]
+
+
+def _first_sentence(error: RuntimeError) -> str:
+    """What it says, without the name of a source file before and advice behind."""
+    return re.sub(r"^\[\S*\] ", "", str(error)).partition(". ")[0]
