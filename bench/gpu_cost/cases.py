@@ -36,13 +36,11 @@ class Case:
 
     Attributes:
         name: such as "tree-lstm batch=1".
-        precision: of products with parameters.
         examples: in the batch.
         blocks: of a launch.
     """
 
     name: str
-    precision: str
     examples: int
     blocks: int
     kernel: Specialized
@@ -50,18 +48,16 @@ class Case:
     code: Code
 
 
-def case_of(
-    name: str, batch: int, trees: Path | None, folder: Path, per_sm: int = 1, precision: str = EXACT.name
-) -> Case:
+def case_of(name: str, batch: int, trees: Path | None, folder: Path, precision: str = EXACT.name) -> Case:
     """A task of vpps-train with a batch of its data."""
     data = ["--data", str(trees)] if trees is not None and name == "tree-lstm" else []
     work = load_workload(name, batch, data)
     example = work.first(1)[0]
-    return planned(f"{name} batch={batch}", batch, work.model, example, folder, per_sm=per_sm, precision=precision)
+    return planned(f"{name} batch={batch}", batch, work.model, example, folder, precision=precision)
 
 
 def comb_case(
-    batch: int, folder: Path, per_sm: int = 1, precision: str = EXACT.name, levels: int = COMB_LEVELS, hidden: int = 256
+    batch: int, folder: Path, precision: str = EXACT.name, levels: int = COMB_LEVELS, hidden: int = 256
 ) -> Case:
     """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
     rng = np.random.default_rng(1)
@@ -72,7 +68,7 @@ def comb_case(
     graph = vpps.Graph()
     loss = network.loss(graph, graphs[:]) * (1 / batch)
     name = f"tree-lstm comb={levels} batch={batch}"
-    return planned(name, batch, model, (graph, loss), folder, per_sm=per_sm, precision=precision)
+    return planned(name, batch, model, (graph, loss), folder, precision=precision)
 
 
 def _comb(words: Sequence[str]) -> Tree:
@@ -89,23 +85,19 @@ def planned(
     example: Example,
     folder: Path,
     sms: int = SMS,
-    per_sm: int = 1,
     precision: str = EXACT.name,
 ) -> Case:
-    """A case of any model: its kernel, compiled twice, and a plan to train on a graph. Of `per_sm` blocks that share a
-    multiprocessor one is executed, as if it were alone there: what it takes is the least that they can."""
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph."""
     rule, passes = vpps.Adam(lr=1e-3), vpps.Passes()
     kernel = vpps.specialize(
-        model, example, arch=ARCH, sms=sms, vps=sms * per_sm, blocks_per_sm=per_sm, optimizer=rule, passes=passes,
-        precision=precision,
-    )  # fmt: skip
+        model, example, arch=ARCH, sms=sms, vps=sms, optimizer=rule, passes=passes, precision=precision
+    )
     assert kernel.resources is not None
     code = code_of(kernel.source, ARCH, folder, kernel.resources.registers)
     planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
     plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
-    beside = f" blocks_per_sm={per_sm}" if per_sm > 1 else ""
-    beside += f" {precision}" if precision != EXACT.name else ""
-    return Case(name + beside, precision, batch, sms * per_sm, kernel, plan, code)
+    beside = f" {precision}" if precision != EXACT.name else ""
+    return Case(name + beside, batch, sms, kernel, plan, code)
 
 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -2,7 +2,7 @@
 
     python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64] [--trees DIR]
     python bench/gpu_cost --combs 1,2,8,64      (trees whose levels all have so many inner nodes: costs of a level)
-    python bench/gpu_cost --combs 8,64 --precision float32,bf16     (side by side)
+    python bench/gpu_cost --combs 8,64 --precision bf16
 
 The kernel is compiled as for an H200, the batch is planned as for training, and some thread blocks of the launch are
 executed instruction by instruction, as the machine code says (machine.py). How often what runs is therefore counted,
@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import harness
 
 from gpu_cost.cases import Case, case_of, comb_case
 from gpu_cost.executing import blocks_of, executed, slowest
-from gpu_cost.reporting import report, report_beside
+from gpu_cost.reporting import report
 from gpu_cost.timing import Constants
 from vpps.ops.precision import EXACT
 
@@ -38,8 +37,7 @@ def parse_options() -> argparse.Namespace:
         "--combs", type=harness.numbers, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
     )
     parser.add_argument("--trees", type=Path, metavar="DIR", help="real trees for tree-lstm (default: synthetic ones)")
-    parser.add_argument("--precision", type=harness.words, default=[EXACT.name], metavar="NAME,...")
-    parser.add_argument("--blocks-per-sm", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--precision", default=EXACT.name, metavar="NAME", help="of products with parameters")
     parser.add_argument("--blocks", type=harness.numbers, metavar="N,...", help="thread blocks to execute")
     parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
     parser.add_argument("--top", type=int, default=12, help="rows of rankings")
@@ -51,21 +49,15 @@ def main() -> None:
     options = parse_options()
     constants = Constants() if options.l2 is None else replace(Constants(), l2=options.l2)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for make in _cases(options, folder):
-            done = {}
-            for case in map(make, options.precision):
-                runs = [executed(case, block, constants) for block in blocks_of(case, options.blocks)]
-                done[case] = slowest(runs)
-                report(case, done[case], constants, options.top)
-            report_beside(done, constants)
+        for case in _cases(options, Path(name)):
+            runs = [executed(case, block, constants) for block in blocks_of(case, options.blocks)]
+            report(case, slowest(runs), constants, options.top)
 
 
-def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Callable[[str], Case]]:
-    """Of a precision."""
-    per_sm = options.blocks_per_sm
+def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
+    precision = options.precision
     if options.combs:
-        yield from (partial(comb_case, batch, folder, per_sm) for batch in options.combs)
+        yield from (comb_case(batch, folder, precision) for batch in options.combs)
         return
     for model in harness.choose(options.models, MODELS, "models"):
-        yield from (partial(case_of, model, batch, options.trees, folder, per_sm) for batch in options.batch_sizes)
+        yield from (case_of(model, batch, options.trees, folder, precision) for batch in options.batch_sizes)

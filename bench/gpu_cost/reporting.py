@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,34 +155,6 @@ def _report_products(case: Case, done: Sequence[Executed]) -> None:
         harness.report(BENCH, f"{case.name} product {name}", [counts["all"]], "instructions/warp", **shown)
     head = ["product, instructions/warp", "all", "multiplying", *KINDS, "rest"]
     say(markdown([head, *([name, *map(three_digits, counts.values())] for name, counts in found.items())]) + "\n")
-
-
-def report_beside(runs: Mapping[Case, Sequence[Executed]], c: Constants) -> None:
-    """A case in several precisions, each beside the first of them."""
-    (first, before), *others = ((case, _figures(case, done, c)) for case, done in runs.items())
-    for other, after in others:
-        head = ["", *(f"{what}, {case.precision}" for what in ("us", "instructions/warp") for case in (first, other))]
-        rows = []
-        for name in [name for name in before if name in after]:
-            found = [*zip(before[name], after[name], strict=True)]  # time, instructions
-            times = [old / new for old, new in found if old]
-            us, instructions = ([round(value, 2) for value in pair] for pair in found)
-            case = f"{other.name} beside {first.precision}: {name}"
-            harness.report(BENCH, case, times[:1], "times", us=us, instructions_per_warp=instructions)
-            cells = [three_digits(value) if value else "" for pair in found for value in pair]
-            rows.append([name, *cells, ", ".join(f"{ratio:.2f}" for ratio in times)])
-        say(markdown([[*head, "times"], *rows]) + "\n")
-
-
-def _figures(case: Case, done: Sequence[Executed], c: Constants) -> dict[str, tuple[float, float]]:
-    """Microseconds (0: not known) and a warp's instructions of the step, its phases, what it executes, its products."""
-    found: dict[str, tuple[float, float]] = {}
-    for key in (lambda e: "step", lambda e: e.phase, lambda e: f"{e.phase}: {e.kind}"):
-        found |= {name: (s.us, s.warp_instructions) for name, s in sums(done, c, key).items()}
-    for name, counts in products(case, done).items():
-        found[f"product {name}"] = 0.0, counts["all"]
-        found[f"product {name}: multiplying"] = 0.0, counts["multiplying"]
-    return found
 
 
 def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
