@@ -26,21 +26,31 @@ RULES = (
     "vpps.Adam(lr=0.01, eps=0.01, weight_decay=0.1)", "vpps.AdamW(lr=0.01, eps=0.01)",
     "vpps.Adagrad(lr=0.02, eps=0.1)", "vpps.RMSprop(lr=0.01, eps=0.1)",
 )  # fmt: skip
-EVENTS = (
-    "fb",
-    "accumulate",
-    "resume",
-    "configure",
-    "handle",
-    "evaluate",
-    "discard",
-    "freeze",
-    "assign",
-    "halves",
-    "declare",
-)
-STEPS = "fb", "halves"
-WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate", "halves")
+WEIGHTS = {
+    "fb": 8, "accumulate": 4, "resume": 3, "configure": 2, "handle": 1, "evaluate": 1, "discard": 1, "freeze": 1,
+    "assign": 1, "halves": 6, "declare": 1, "interrupt": 2, "averaged": 1, "look": 2, "keep": 1, "back": 2,
+}  # fmt: skip
+"""Events, and how often they are drawn."""
+EVENTS = tuple(WEIGHTS)
+STEPS = "fb", "halves", "interrupt"
+WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate", "halves", "interrupt", "averaged", "look")
+KEEPING = [
+    "from threading import current_thread, main_thread",
+    "def interrupted(launch):",
+    "    def launched(*given):",
+    "        if current_thread() is main_thread(): raise KeyboardInterrupt",
+    "        return launch(*given)",
+    "    return launched",
+    "kept = []",
+    "def keep(model):",
+    "    if all(p.trainable for p in model):",
+    "        kept.append([p.name for p in model])",
+    '        model.save(f"{path}.kept")',
+    "def back(model):",
+    "    if kept[-1:] == [[p.name for p in model]] and all(p.trainable for p in model):",
+    '        model.restore(f"{path}.kept")',
+]
+"""Functions of the program: a checkpoint of an earlier time is restored if the model has the same parameters."""
 
 
 class Event(NamedTuple):
@@ -100,6 +110,7 @@ class History:
         declared = declarations(made + [line for lines in sources for line in lines])
         lines = [
             *HEAD,
+            *KEEPING,
             'LATE = "late"',
             "def new():",
             *_indented([f"model = vpps.Model(seed={self.seed})", *declared, *made]),
@@ -121,7 +132,8 @@ class History:
                 lines += _indented([*source, "return graph, loss"], 8)
         lines.append("    return model, batch, declare")
         names = [line.split(" = ")[0] for line in declared]
-        body = ["model, batch, declare = new()", f"make = lambda vps: {self.opened()}", "handle = make(1)"]
+        body = ["kept.clear()", "model, batch, declare = new()"]
+        body += [f"make = lambda vps: {self.opened()}", "handle = make(1)"]
         for event in self.events:
             body += self._lines(event, names)
         body += ["handle.close()", "return model"]
@@ -129,6 +141,16 @@ class History:
 
     def _lines(self, event: Event, names: list[str]) -> list[str]:
         n, batch = event.number, event.number % max(len(self.batches), 1)
+        interrupted = [
+            "if not plain:",
+            "    machine = type(handle._engine.machine)",
+            "    launch, machine.launch = machine.launch, interrupted(machine.launch)",
+            f"    try: handle.fb(*batch({batch}))",
+            "    except KeyboardInterrupt: pass",
+            "    finally: machine.launch = launch",
+        ]
+        if event.name == "interrupt":  # and the call is made again
+            return [*interrupted, *self._lines(event._replace(what=EVENTS.index("fb")), names)]
         if self.shards and event.name in (*STEPS, "accumulate"):
             first, second = (
                 f"handle.fb(*batch({k}){', accumulate=True' if event.name == 'accumulate' else ''})"
@@ -164,6 +186,21 @@ class History:
                 return [f'model["{name}"].trainable ^= True'] if name else []
             case "assign":
                 return [f'model["{name}"].assign(np.tanh(model["{name}"].numpy()))'] if name else []
+            case "keep" | "back":
+                return [f"{event.name}(model)"]
+            case "averaged":
+                shown = ["with model.averaged():", "    handle.gradients(*batch(0))", "    model.save(path)"]
+                going = shown if self.averages else ["model.numpy()"]
+            case "look":
+                going = [
+                    "model.save(path)",
+                    f"graph, loss = batch({batch})",
+                    "with vpps.Handle(model, train=False, target='cpu') as other: other.forward(graph, [loss])",
+                    "handle.disassemble(graph, loss)",
+                    "try: handle.fb(vpps.Graph(), loss)",
+                    "except vpps.GraphError: pass",
+                    *(["handle.value(handle.forward(graph, [loss]) and loss)"] if n % 2 else []),
+                ]
             case "resume":
                 going = ["handle.close()", "model.save(path)", "old = model", "model, batch, declare = new()"]
                 if any(event.name == "declare" for event in self.events):
@@ -234,8 +271,14 @@ class History:
         rule = eval(RULES[self.rule % len(RULES)], {"vpps": vpps})
         expected = Expected(model, rule, 0.8, 0.5 if self.clip else None, noise)
         names = [p.name for p in model]
+        kept: Any = None
         for event in self.events:
             name = _changed(names, event.number)
+            if event.name in ("keep", "back") and all(p.trainable for p in model):
+                if event.name == "keep":
+                    kept = [p.name for p in model], expected.state()
+                elif kept and kept[0] == [p.name for p in model]:
+                    expected.restore(kept[1])
             if event.name in (*STEPS, "accumulate"):
                 for shard, k in enumerate(self._batches_of(event)):
                     expected.accumulate(*batch(k), shard)
@@ -307,8 +350,7 @@ def draw(random: Random) -> History:
     batches = tuple(graphs.draw_calls(random, random.randint(1, len(drawn)), 8) for _ in range(random.randint(1, 3)))
     if random.random() < 0.5:  # other cells come first
         batches = tuple(tuple(Call(-1 - call.cell, call.numbers) for call in calls) for calls in batches)
-    weights = (8, 4, 3, 2, 1, 1, 1, 1, 1, 6, 1)
-    whats = random.choices(range(len(EVENTS)), weights, k=random.randint(2, 14))
+    whats = random.choices(range(len(EVENTS)), [*WEIGHTS.values()], k=random.randint(2, 14))
     options = graphs.draw_options(random)._replace(policy=random.choice((0, 0, 1, 2, 3, 4)), short=False)
     return History(
         random.randrange(10**6), drawn, batches, tuple(random.randrange(60) for _ in range(random.randint(1, 5))),

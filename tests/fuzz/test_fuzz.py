@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ import pytest
 
 import vpps
 from tests.fuzz import __main__ as fuzz
+from tests.fuzz import histories
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import LINES, Found, execute, outcome, packed, sort_of
 
 pytestmark = pytest.mark.cpu
 SEED = 3
+HISTORIES = 14
 
 
 @pytest.mark.frameworks  # PyTorch is a second opinion on graphs
 @pytest.mark.parametrize("part", range(3))
-@pytest.mark.parametrize("kind, n", [("graphs", 3), ("histories", 5), ("files", 60), ("interruptions", 12)])
+@pytest.mark.parametrize("kind, n", [("graphs", 3), ("histories", HISTORIES), ("files", 60), ("interruptions", 12)])
 def test_some_cases(kind: str, n: int, part: int) -> None:
     """Of maps, and more of graphs, are in the tests of these (tests/record, tests/planner)."""
     for k in range(n * part, n * part + n):
@@ -28,6 +31,14 @@ def test_some_cases(kind: str, n: int, part: int) -> None:
         assert made == kind
         found = fuzz.finding(case)
         assert found is None, f"{found}: scripts/fuzz --seed {SEED} --case {number}"
+
+
+@pytest.mark.host
+def test_all_events_of_a_history_occur() -> None:
+    """In cases that are tested here, several times."""
+    numbers = range(fuzz.KINDS.index("histories"), 3 * HISTORIES * len(fuzz.KINDS), len(fuzz.KINDS))
+    seen = Counter(event.name for number in numbers for event in fuzz.case_of(SEED, number)[1].events)
+    assert min(seen[name] for name in histories.EVENTS) >= 4
 
 
 def test_a_wrong_gradient_is_found_and_shown_by_a_short_program(

@@ -90,16 +90,6 @@ class TestDefinition:
         if decay == 0:
             assert same_bits(averages(model), model.numpy())
 
-    def test_accumulated_calls_move_no_average(self) -> None:
-        net = new()
-        expected = DenseAverages(net.model.numpy(), DECAY)
-        with vpps.Handle(net.model, vpps.Adam(lr=0.05), ema=DECAY) as handle:
-            for seed in range(9):
-                handle.fb(*net.batch(seed), accumulate=seed % 3 != 2)
-                if seed % 3 == 2:
-                    expected.follow(net.model.numpy())
-        expected.assert_are(averages(net.model))
-
     def test_before_the_first_update_averages_are_the_weights(self) -> None:
         net = new()
         with vpps.Handle(net.model, ema=0.9) as handle:
@@ -122,125 +112,8 @@ class TestDefinition:
             net.model["b"].assign(np.ones(20))
             assert same_bits(averages(net.model), net.model.numpy())
 
-    def test_parameters_may_come_later(self) -> None:
-        net = new()
-        with vpps.Handle(net.model, vpps.SGD(lr=0.1, weight_decay=0.5), ema=DECAY) as handle:
-            net.train(handle, range(3))
-            expected = DenseAverages(averages(net.model), DECAY)
-            late = net.model.parameter("late", (3, 4))
-            table = net.model.lookup("late table", (7, 4))
-            expected.values |= {p.name: p.numpy().astype(np.float64) for p in (late, table)}
-            for seed in range(3, 6):
-                net.train(handle, range(seed, seed + 1))
-                expected.follow(net.model.numpy())
-        expected.assert_are(averages(net.model))
-
 
 class TestState:
-    @pytest.mark.parametrize("name", ["sgd", "momentum-decay", "adam"])
-    @pytest.mark.parametrize("how", ["load", "restore", "new handle"])
-    def test_a_resumed_run_continues_bit_for_bit(self, how: str, name: str, tmp_path: Path) -> None:
-        whole = new()
-        with vpps.Handle(whole.model, OPTIMIZERS[name](), ema=DECAY, vps=2) as handle:
-            whole.train(handle, range(6))
-        first = new()
-        with vpps.Handle(first.model, OPTIMIZERS[name](), ema=DECAY, vps=1) as handle:
-            first.train(handle, range(3))
-            first.model.save(tmp_path / "model")
-        match how:
-            case "load":
-                resumed = Classifier(vpps.Model.load(tmp_path / "model"))
-            case "restore":
-                resumed = new(seed=9)
-                resumed.model.restore(tmp_path / "model")
-            case _:
-                resumed = first
-        assert same_bits(averages(resumed.model), averages(first.model))
-        with vpps.Handle(resumed.model, OPTIMIZERS[name](), ema=DECAY, vps=3) as handle:
-            resumed.train(handle, range(3, 6))
-        assert same_bits(averages(resumed.model), averages(whole.model))
-        assert same_bits(resumed.model.numpy(), whole.model.numpy())
-
-    @pytest.mark.parametrize(
-        "between", ["averages", "averaged", "evaluate", "save averaged", "numpy", "forward", "gradients", "interrupt"]
-    )
-    def test_nothing_disturbs_weights_or_averages(
-        self, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        net, witness = new(), new()
-
-        def disturb(handle: vpps.Handle) -> None:
-            model = net.model
-            match between:
-                case "averages":
-                    averages(model)
-                case "averaged":
-                    with model.averaged():
-                        model.numpy()
-                case "evaluate":
-                    with model.averaged():
-                        handle.forward(*_wanted(net))
-                        with vpps.Handle(model, train=False) as evaluator:
-                            evaluator.forward(*_wanted(net))
-                        handle.gradients(*net.batch(3))
-                case "save averaged":
-                    with model.averaged():
-                        model.save(tmp_path / "model")
-                case "numpy":
-                    model.numpy()
-                case "forward":
-                    handle.forward(*_wanted(net))
-                case "gradients":
-                    handle.gradients(*net.batch(7))
-                case "interrupt":
-                    with interrupt_next_launch(handle, monkeypatch):
-                        handle.fb(*net.batch(70))
-
-        with (
-            vpps.Handle(net.model, vpps.Adam(lr=0.05), ema=DECAY) as handle,
-            vpps.Handle(witness.model, vpps.Adam(lr=0.05), ema=DECAY) as other,
-        ):
-            for seed in range(6):
-                disturb(handle)
-                handle.fb(*net.batch(seed))
-                disturb(handle)
-                other.fb(*witness.batch(seed))
-        assert same_bits(net.model.numpy(), witness.model.numpy())
-        assert same_bits(averages(net.model), averages(witness.model))
-
-    def test_assigned_weights_are_followed(self) -> None:
-        """The average stays where it is: idle rows of tables come to it with the weights they had."""
-        net = new()
-        with vpps.Handle(net.model, vpps.SGD(lr=0.2), ema=DECAY) as handle:
-            net.train(handle, range(4))
-            expected = DenseAverages(averages(net.model), DECAY)
-            for p in net.model:
-                p.assign(p.numpy() + 1)
-            assert same_bits(averages(net.model), {k: v.astype(np.float32) for k, v in expected.values.items()})
-            for seed in range(4, 7):
-                net.train(handle, range(seed, seed + 1))
-                expected.follow(net.model.numpy())
-        expected.assert_are(averages(net.model))
-
-    def test_the_average_of_a_frozen_parameter_is_its_weights(self) -> None:
-        net = new()
-        with vpps.Handle(net.model, vpps.SGD(lr=0.2), ema=DECAY) as handle:
-            net.train(handle, range(3))
-            frozen = [net.model["U"], net.model["words"]]
-            for p in frozen:
-                assert not np.array_equal(p.average(), p.numpy())
-                p.trainable = False
-                assert np.array_equal(p.average(), p.numpy())
-            net.train(handle, range(3, 5))
-            for p in frozen:
-                assert np.array_equal(p.average(), p.numpy())
-                p.trainable = True
-            expected = DenseAverages(averages(net.model), DECAY)  # of these two, their weights
-            for seed in range(5, 8):
-                net.train(handle, range(seed, seed + 1))
-                expected.follow(net.model.numpy())
-        expected.assert_are(averages(net.model))
-
     def test_another_decay_goes_on_with_the_averages(self) -> None:
         net = new()
         with vpps.Handle(net.model, vpps.SGD(lr=0.2), ema=DECAY) as handle:

@@ -133,31 +133,6 @@ class TestResumedRun:
         assert same_bits(whole.model.numpy(), resumed.model.numpy())
         assert whole.model.step == resumed.model.step == 8
 
-    @pytest.mark.parametrize("vps", [1, 2, 3])
-    def test_may_use_another_number_of_virtual_processors(self, path: Path, vps: int) -> None:
-        whole, resumed = new(), new()
-        with vpps.Handle(whole.model, vpps.Adam(), vps=2) as handle:
-            whole.train(handle, range(2))
-            whole.model.save(path)
-            losses = whole.train(handle, range(2, 4))
-        resumed.model.restore(path)
-        with vpps.Handle(resumed.model, vpps.Adam(), vps=vps) as handle:
-            assert resumed.train(handle, range(2, 4)) == losses
-        assert same_bits(whole.model.numpy(), resumed.model.numpy())
-
-    def test_restoring_while_training_turns_back_the_clock(self, path: Path) -> None:
-        """Weights, moments and step count of an open handle, whatever happened since."""
-        net = new()
-        with vpps.Handle(net.model, vpps.Adam()) as handle:
-            net.train(handle, range(3))
-            net.model.save(path)
-            once = net.train(handle, range(3, 6))
-            after = net.model.numpy()
-            net.model.restore(path)
-            assert net.model.step == 3
-            assert net.train(handle, range(3, 6)) == once
-        assert same_bits(net.model.numpy(), after)
-
     def test_restoring_without_an_optimizer_starts_it_afresh(self, path: Path) -> None:
         net, witness = new(), new()
         net.model.save(path)

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.comparison import VP_COUNTS, relative_error
-from tests.engine.test_parameter_store import interrupt_next_launch
 from tests.runtime.test_cpu import stop_next_launch
 from vpps.ops.philox import launch_key
 from vpps.placement.distribution import Distribution, HeldGradients
@@ -86,53 +84,6 @@ def same_state(a: vpps.Model, b: vpps.Model) -> bool:
 
 
 class TestSum:
-    @pytest.mark.parametrize("clip_norm", [None, 0.01])
-    @pytest.mark.parametrize("name", OPTIMIZERS)
-    def test_updates_are_those_of_one_large_batch(self, name: str, clip_norm: float | None) -> None:
-        """With parameters, tables and rows that some of the batches use, others not; for any number of processors."""
-        groups = [(0, 1, 2), (3,), (1, 1), (2, 4, 6), (5, 0)]
-        whole = new()
-        with vpps.Handle(whole.model, OPTIMIZERS[name](), clip_norm=clip_norm) as handle:
-            for group in groups:
-                handle.fb(*whole.batch(*group))
-        first: Net | None = None
-        for vps in VP_COUNTS:
-            net = new()
-            with vpps.Handle(net.model, OPTIMIZERS[name](), vps=vps, clip_norm=clip_norm) as handle:
-                for group in groups:
-                    net.accumulate(handle, group[:-1])
-                    handle.fb(*net.batch(group[-1]))
-            for k, expected in whole.model.numpy().items():
-                assert relative_error(net.model[k].numpy(), expected) < 1e-5, k
-            assert first is None or same_state(net.model, first.model), f"{vps} virtual processors"
-            first = first or net
-
-    def test_the_gradients_are_those_of_the_reference(self) -> None:
-        net = new()
-        before = net.model.numpy()
-        graph, loss = net.batch(0, 1, 3)
-        expected = Reference(graph, weights_of(net.model)).backward(loss)
-        with vpps.Handle(net.model, vpps.SGD(lr=1.0), vps=3) as handle:
-            net.accumulate(handle, (0, 1))
-            handle.fb(*net.batch(3))
-        for p in net.model:
-            if p.trainable:
-                assert relative_error(before[p.name] - p.numpy(), expected[p.name]) < 1e-4, p.name
-
-    def test_one_call_is_as_if_there_were_no_accumulation(self) -> None:
-        net, witness = new(), new()
-        with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
-            net.accumulate(handle, (0, 1))
-            handle.fb(*net.batch(2))
-            witness.accumulate(other, (0, 1))
-            other.fb(*witness.batch(2))
-            for k in range(3):  # nothing is left of what was accumulated
-                handle.fb(*net.batch(k))
-            other.discard_accumulated()
-            for k in range(3):
-                other.fb(*witness.batch(k))
-        assert same_state(net.model, witness.model)
-
     def test_weights_stay_until_the_update(self) -> None:
         net = new()
         before = net.model.numpy()
@@ -161,15 +112,6 @@ class TestSum:
             assert handle.fb(*net.batch(1), accumulate=True) == expected[0]
             assert handle.fb(*net.batch(2)) == expected[1]
             assert handle.sync_get_latest_loss() == expected[2]
-
-    def test_the_norm_that_is_clipped_is_that_of_the_sum(self) -> None:
-        net = new()
-        before = net.model.numpy()
-        with vpps.Handle(net.model, vpps.SGD(lr=1.0), clip_norm=1e-3) as handle:
-            net.accumulate(handle, (0, 1, 3))
-            handle.fb(*net.batch(5))
-        moved = np.sqrt(sum(np.sum((w - before[name]) ** 2) for name, w in net.model.numpy().items()))
-        assert moved == pytest.approx(1e-3, rel=1e-3)
 
     def test_dropout_has_another_mask_in_every_call(self) -> None:
         model = vpps.Model(seed=5)
@@ -211,71 +153,6 @@ class TestSum:
 
 
 class TestBetween:
-    @pytest.mark.parametrize(
-        "between",
-        ["forward", "gradients", "gradients twice", "value", "numpy", "save", "refused", "sync", "later parameter"]
-        + ["disassemble", "forward-only handle", "new handle", "checkpoint", "interrupt", "interrupted gradients"],
-    )
-    def test_nothing_disturbs_the_sum(self, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither what is accumulated nor what is read in between, to the last bit."""
-        net, witness = new(), new()
-        with vpps.Handle(witness.model, vpps.Adam(), vps=2, clip_norm=0.1) as other:
-            handle = vpps.Handle(net.model, vpps.Adam(), vps=2, clip_norm=0.1)
-            for group in ((0, 1, 3), (2,), (4, 5, 7)):
-                for k in group:
-                    update = k == group[-1]
-                    other.fb(*witness.batch(k), accumulate=not update)
-                    handle.fb(*net.batch(k), accumulate=not update)
-                    graph, loss = net.batch(9, 10)
-                    match between:
-                        case "forward":
-                            handle.forward(graph, [loss])
-                        case "gradients" | "gradients twice":
-                            expected = other.gradients(*witness.batch(9, 10))
-                            for _ in range(1 + (between == "gradients twice")):
-                                found = handle.gradients(graph, loss)
-                                assert found[0] == expected[0]
-                                assert all(np.array_equal(g, expected[1][name]) for name, g in found[1].items())
-                        case "value":
-                            handle.forward(graph, [loss])
-                            handle.value(loss)
-                        case "numpy":
-                            net.model.numpy()
-                        case "save":
-                            net.model.save(tmp_path / "model")
-                        case "refused":
-                            with pytest.raises(vpps.GraphError):
-                                handle.fb(graph, net.batch(1)[1], accumulate=True)
-                        case "sync":
-                            handle.sync_get_latest_loss()
-                        case "later parameter":
-                            net.model.parameter(f"p{len(net.model)}", (3,), init="ones")
-                        case "disassemble":
-                            handle.disassemble(graph, loss)
-                        case "forward-only handle":
-                            with vpps.Handle(net.model, train=False) as evaluator:
-                                evaluator.forward(graph, [loss])
-                        case "new handle":
-                            handle.close()
-                            handle = vpps.Handle(net.model, vpps.Adam(), vps=3, clip_norm=0.1)
-                        case "checkpoint":
-                            net.model.save(tmp_path / "model")
-                            handle.close()
-                            net = Net(vpps.Model.load(tmp_path / "model"))
-                            handle = vpps.Handle(net.model, vpps.Adam(), vps=2, clip_norm=0.1)
-                        case "interrupt":
-                            for accumulate in (True, False):
-                                with interrupt_next_launch(handle, monkeypatch):
-                                    handle.fb(graph, loss, accumulate=accumulate)
-                        case "interrupted gradients":
-                            with interrupt_next_launch(handle, monkeypatch):
-                                handle.gradients(graph, loss)
-                    assert handle.accumulated == other.accumulated
-            handle.close()
-        for p in witness.model:
-            assert np.array_equal(net.model[p.name].numpy(), p.numpy()), p.name
-        assert net.model.step == witness.model.step == 3
-
     def test_assigned_weights_are_those_that_the_update_changes(self) -> None:
         net = new()
         with vpps.Handle(net.model, vpps.SGD(lr=1.0)) as handle:
@@ -284,31 +161,6 @@ class TestBetween:
             net.model["W0"].assign(np.zeros((40, 45)))
             handle.fb(*net.batch(1))  # does not use it
         np.testing.assert_allclose(net.model["W0"].numpy(), -gradient, rtol=1e-6)
-
-    def test_a_frozen_parameter_keeps_its_part_until_the_update(self) -> None:
-        """Frozen, it is not updated; thawed in time, it has the gradients of the calls while it was trained."""
-        for thaw in (False, True):
-            net, witness = new(), new()
-            for n, trained in ((net, False), (witness, True)):
-                with vpps.Handle(n.model, vpps.SGD(lr=1.0)) as handle:
-                    n.accumulate(handle, (0, 1))
-                    before = n.model["words"].numpy(), n.model["W0"].numpy()
-                    for name in ("words", "W0"):
-                        n.model[name].trainable = trained
-                    handle.fb(*n.batch(1), accumulate=True)  # uses rows 1 to 4 of the table
-                    for name in ("words", "W0"):
-                        n.model[name].trainable = trained or thaw
-                    handle.fb(*n.batch(8))  # rows 8 to 11, and W2
-            if not thaw:
-                assert np.array_equal(net.model["words"].numpy(), before[0])
-                assert np.array_equal(net.model["W0"].numpy(), before[1])
-                continue
-            assert np.array_equal(net.model["W0"].numpy(), witness.model["W0"].numpy())
-            table, full = net.model["words"].numpy(), witness.model["words"].numpy()
-            assert np.array_equal(table[0], full[0])
-            assert np.array_equal(table[8:], full[8:])
-            assert (table[1:4] != before[0][1:4]).any(axis=1).all()
-            assert (table[1:4] != full[1:4]).any(axis=1).all()
 
     def test_an_update_ends_the_part_of_a_frozen_parameter(self) -> None:
         net = new()
@@ -324,42 +176,6 @@ class TestBetween:
         assert kept is not None
         assert set(kept.gradients) == {"W1", "b", "other"}
         assert kept.rows["other"].tolist() == [1]
-
-    def test_a_restore_puts_back_what_was_accumulated_then(self, tmp_path: Path) -> None:
-        net, witness = new(), new()
-        with vpps.Handle(witness.model, vpps.Adam()) as other:
-            witness.accumulate(other, (0, 1))
-            other.fb(*witness.batch(2))
-        with vpps.Handle(net.model, vpps.Adam()) as handle:
-            net.model.save(tmp_path / "without")
-            net.accumulate(handle, (0, 1))
-            net.model.save(tmp_path / "with")
-            net.accumulate(handle, (3, 4))
-            net.model.restore(tmp_path / "without")
-            assert handle.accumulated == 0
-            net.accumulate(handle, (5,))
-            net.model.restore(tmp_path / "with")
-            assert handle.accumulated == 2
-            handle.fb(*net.batch(2))
-        assert same_state(net.model, witness.model)
-
-    def test_discarding_starts_afresh(self) -> None:
-        net, witness = new(), new()
-        with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
-            for n, h in ((net, handle), (witness, other)):
-                if h is handle:
-                    net.accumulate(handle, (0, 1, 3))
-                    handle.discard_accumulated()
-                    assert handle.accumulated == 0
-                n.accumulate(h, (2, 1))
-                h.fb(*n.batch(5))
-            net.accumulate(handle, (0,))
-        assert net.model.accumulated is not None
-        with vpps.Handle(net.model) as handle:  # also what another handle accumulated
-            handle.discard_accumulated()
-            assert handle.accumulated == 0
-        assert net.model.accumulated is None
-        assert same_state(net.model, witness.model)
 
     def test_a_loss_that_is_not_finite_can_be_left_out(self, tmp_path: Path) -> None:
         model = vpps.Model(seed=1)

@@ -144,21 +144,6 @@ class TestBits:
         assert same(whole, trained(by_update, steps=2, optimizer=vpps.Adam(), **options))
         assert same(whole, trained(by_apply, steps=2, optimizer=vpps.Adam(), **options))
 
-    def test_an_update_takes_what_was_accumulated(self) -> None:
-        def run(how: Callable[[vpps.Handle, vpps.Graph, E], None]) -> dict[str, Any]:
-            net = Net()
-            with vpps.Handle(net.model, vpps.Adam()) as handle:
-                handle.fb(*net.batch(0), accumulate=True)
-                handle.fb(*net.batch(1), accumulate=True)
-                how(handle, *net.batch(2))
-                assert handle.accumulated == 0
-            return state(net.model)
-
-        whole, applied = run(by_fb), run(by_apply)
-        assert same(whole, run(by_update))
-        for name in whole:
-            assert relative_error(applied[name], whole[name]) < 1e-5, name
-
     def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
         """It has no place among the gradients of the others."""
 
@@ -171,24 +156,6 @@ class TestBits:
             return state(net.model)
 
         whole, applied = run(by_fb), run(by_apply)
-        for name in whole:
-            assert relative_error(applied[name], whole[name]) < 1e-5, name
-
-    def test_gradients_are_accumulated_by_apply(self) -> None:
-        def run(*, by: str) -> dict[str, Any]:
-            net = Net(dropout=0)
-            with vpps.Handle(net.model, vpps.Adam()) as handle:
-                for k in range(3):
-                    graph, loss = net.batch(k)
-                    if by == "fb":
-                        handle.fb(graph, loss, accumulate=k < 2)
-                        continue
-                    handle.forward(graph, [loss], keep=True)
-                    handle.apply(handle.backward([1]), accumulate=k < 2)
-                    assert handle.accumulated == (k + 1 if k < 2 else 0)
-            return state(net.model)
-
-        whole, applied = run(by="fb"), run(by="apply")
         for name in whole:
             assert relative_error(applied[name], whole[name]) < 1e-5, name
 
@@ -330,15 +297,6 @@ class TestKept:
             handle.backward([1])
             with pytest.raises(vpps.HandleError, match="backward makes an update here, so record all"):
                 handle.backward([1])
-
-    def test_reading_weights_changes_nothing(self) -> None:
-        net = Net()
-        graph, loss = net.batch(0)
-        with vpps.Handle(net.model) as handle:
-            handle.fb(graph, loss)
-            handle.forward(graph, [loss], keep=True)
-            net.model.numpy()
-            handle.backward([1])
 
     def test_a_handle_goes_with_its_last_reference(self) -> None:
         """What it has kept holds no reference to it, so that its threads end then, and not at a garbage collection."""

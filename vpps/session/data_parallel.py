@@ -375,15 +375,24 @@ class DataParallel(Halves):
         assert self._world is not None
         step.total.exception()  # Ctrl-C while waiting leaves it as it is
         self._world.wait_aside()  # else it may hold this handle yet when nobody else does
-        number, assigned = self.model.step, None
+        now = number = self.model.step
+        assigned = None
         if not step.accumulate:
             if number != step.number:  # by the program, for what comes after this step
                 assigned = number
             number = step.number - 1
         self.model._step, self._step = number, None  # at once: a signal handler may look
+        held = self._store.accumulated
         try:
             with self._telling():
                 self._end(step, step.total.result())
+        except KeyboardInterrupt:
+            if (self.model._step, self._store.accumulated) == (
+                number,
+                held,
+            ):  # no launch has begun: the next call tries again
+                self.model._step, self._step = now, step
+            raise
         finally:
             if assigned is not None:
                 self.model._step = assigned
