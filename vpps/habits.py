@@ -71,9 +71,8 @@ parameters named_parameters: {parameters}
 train eval: handle.fb trains, and handle.forward evaluates, without dropout
 cpu: {elsewhere}
 [Model]
-count_params: model.n_weights counts them, and model.summary() says more
+count_params numel summary: model.n_weights counts them, and print(model) is a table of them
 modules children: {parameters}
-numel: model.n_weights counts them, and model.summary() says more
 half double bfloat16: all weights are float32; {rounds}
 add_parameters: model.parameter(name, shape) declares one
 add_lookup_parameters: model.lookup(name, shape) declares one

@@ -1,13 +1,11 @@
-"""What every report has in common: plain text, and JSON types."""
+"""What reports have in common: plain text of 110 columns, tables in it."""
 
 from __future__ import annotations
 
 import html
 import sys
 import textwrap
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -37,23 +35,6 @@ class Text(Readable, str):
     __repr__ = str.__str__
 
 
-class Report(Readable, ABC):
-    """Something found out, to be read by a person or a program. `str` of it is its text."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def text(self) -> str:
-        """Plain text; lines end in a newline."""
-
-    def as_json(self) -> Any:
-        """The same as JSON types: dicts, lists, strings, numbers, booleans, None."""
-        return plain(self, top=True)
-
-    def __str__(self) -> str:
-        return self.text()
-
-
 def dir_without(names: str) -> Callable[[object], list[str]]:
     """A `__dir__` for completion: without the names, separated by blanks, that other rooms use and nobody else, and
     without those that only say what does it here."""
@@ -73,19 +54,6 @@ def _complete_as_dir(kind: type) -> None:
     from IPython.utils.generics import complete_object
 
     complete_object.register(kind, lambda x, names: sorted({*dir(x)}.intersection(names)))
-
-
-def plain(value: Any, top: bool = False) -> Any:
-    """A value made of dataclasses, mappings and sequences as JSON types; what is a report says itself how."""
-    if isinstance(value, Report) and not top:
-        return value.as_json()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v) for v in value]
-    return value
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], text_columns: Iterable[int] = (0,)) -> list[str]:

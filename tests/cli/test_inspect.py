@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -119,24 +118,20 @@ class TestPlan:
     def test_counts_the_batch(self, run: Run) -> None:
         text = output(run("plan", WORKLOAD, "--batch-size", "3", "--vps", "2"))
         assert "training, policy sinks-last, schedule vector, 2 virtual processors" in text
-        found = json.loads(output(run("plan", WORKLOAD, "--batch-size", "3", "--vps", "2", "--json")))
-        assert found["vertices"] == 3 * (3 + 2 + 1) + 1
-        assert found["vps"] == 2
+        assert f"graph     {3 * (3 + 2 + 1) + 1} vertices of " in text
 
     def test_of_a_gpu_that_is_not_there(self, run: Run) -> None:
-        found = json.loads(output(run("plan", WORKLOAD, "--arch", "sm_75", "--inference", "--json")))
-        assert (found["vps"], found["training"]) == (40, False)
+        text = output(run("plan", WORKLOAD, "--arch", "sm_75", "--inference"))
+        assert "inference, policy sinks-last, schedule vector, 40 virtual processors" in text
 
     def test_goes_to_a_file(self, run: Run, folder: Path) -> None:
         assert output(run("plan", WORKLOAD, "-o", "plan.txt")) == ""
         assert (folder / "plan.txt").read_text().startswith("plan ")
 
     def test_of_a_task_takes_its_settings(self, run: Run) -> None:
-        sizes = [
-            json.loads(output(run("plan", "tree-lstm", "--hidden", hidden, "--batch-size", "2", "--json")))["bytes"]
-            for hidden in ("8", "16")
-        ]
-        assert sizes[0] < sizes[1]
+        for hidden in (8, 16):
+            text = output(run("plan", "tree-lstm", "--hidden", str(hidden), "--batch-size", "2"))
+            assert re.search(rf"tanh +\d+ x {hidden} ", text)
 
 
 class TestTuned:
@@ -173,11 +168,6 @@ class TestScript:
         assert re.search(r"; \.\.\. and \d+ instructions more", text)
         assert "of cell 'node'" in output(run("script", WORKLOAD))
 
-    def test_as_json_has_every_instruction(self, run: Run) -> None:
-        found = json.loads(output(run("script", WORKLOAD, "--vps", "2", "--json")))
-        plan = json.loads(output(run("plan", WORKLOAD, "--batch-size", "1", "--vps", "2", "--json")))
-        assert sum(len(s["instructions"]) for s in found["streams"]) == plan["instructions"]
-
 
 class TestCell:
     def test_shows_stages_and_tails(self, run: Run) -> None:
@@ -186,8 +176,6 @@ class TestCell:
         assert stages[:4] == ["traced", "constants", "common_subexpressions", "horizontal"]
         assert {*stages[4:]} == {"lowered", "fused"}
         assert "= 'W' @ n" in text
-        found = json.loads(output(run("cell", WORKLOAD, "--json")))
-        assert "node" in [cell["name"] for cell in found["cells"]]
 
 
 class TestGraph:
@@ -195,12 +183,11 @@ class TestGraph:
         assert output(run("graph", WORKLOAD)).startswith("digraph")
 
     def test_suffix_says_what_is_written(self, run: Run, folder: Path) -> None:
-        for name in ("g.dot", "g.svg", "g.txt", "g.json"):
+        for name in ("g.dot", "g.svg", "g.txt"):
             output(run("graph", WORKLOAD, "--examples", "2", "-o", name))
         assert (folder / "g.dot").read_text().startswith("digraph")
         assert ElementTree.parse(folder / "g.svg").getroot().tag.endswith("svg")
         assert (folder / "g.txt").read_text().startswith("13 vertices in 5 levels")
-        assert len(json.loads((folder / "g.json").read_text())["vertices"]) == 13
 
     def test_of_the_first_calls(self, run: Run) -> None:
         assert "... and 3 vertices more" in output(run("graph", WORKLOAD, "--calls", "4", "--format", "text"))
@@ -208,17 +195,15 @@ class TestGraph:
 
 class TestSource:
     def test_in_a_pipe_is_what_the_compiler_gets(self, run: Run) -> None:
-        assert output(run("source")) == cpu_source().source
-        lines = cpu_source().source.splitlines()
+        assert output(run("source")) == cpu_source()
+        lines = cpu_source().splitlines()
         assert output(run("source", "--lines", "120:122")).splitlines() == lines[119:122]
         assert output(run("source", "--lines", ":2", "--numbers")).startswith("      1 | ")
         assert output(run("source", "--lines", "7")).splitlines() == lines[6:7]
-        found = json.loads(output(run("source", "--lines", "120:122", "--json")))
-        assert (found["first"], found["lines"]) == (120, lines[119:122])
 
     def test_that_rounds_is_another_one(self, run: Run) -> None:
-        rounds = cpu_source(rounds=True).source
-        assert output(run("source", "--precision", "bf16")) == rounds != cpu_source().source
+        rounds = cpu_source(rounds=True)
+        assert output(run("source", "--precision", "bf16")) == rounds != cpu_source()
         assert output(run("source", WORKLOAD, "--precision", "bf16")) == rounds
 
     def test_of_a_gpu_is_of_the_model(self, run: Run) -> None:

@@ -82,7 +82,7 @@ def _trained(target: str, changing: bool = True) -> tuple[Any, ...]:
             h = graph.map(vpps.cell(step), children=[-1, 0, 1], inputs={"word": [k % 5, 1, 2]}, state=[8])[-1]
             loss = vpps.sum(vpps.square(vpps.dropout(h, t / 4)))
             handle.fb(graph, loss)
-            said = handle.inspect(graph, loss).cell.text()
+            said = handle.inspect(graph, loss).cell
             assert f"rate={t / 2!r}" in said
             found.append((said, handle.sync_get_latest_loss(), *(x.tobytes() for x in model.numpy().values())))
             alive.append(sum(type(o) is trace.TracedCell for o in gc.get_objects()))

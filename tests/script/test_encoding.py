@@ -10,7 +10,7 @@ from vpps.compiler.lower_forward import MAX_SEGMENTS
 from vpps.compiler.passes.fusion import MOST
 from vpps.errors import ScriptError
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.report.script_report import script_report
+from vpps.report.script_report import script_text
 from vpps.script.disassemble import DecodedOperand, decode, entry_points, instructions
 from vpps.script.encode import direct, encode, indexed, plain
 from vpps.script.instructions import FORMS, HELD, TABLE, Flag, Instruction, Kind
@@ -113,7 +113,7 @@ def test_virtual_processors_share_one_stream() -> None:
     names = [d.instruction.name for d in instructions(plan.script, entries[0])]
     assert names.count("barrier") == plan.n_barriers
     assert names[-1] == "end"
-    assert script_report(plan).text().count("\n") == len(names) + 2
+    assert script_text(plan).count("\n") == len(names) + 2
 
 
 @pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)

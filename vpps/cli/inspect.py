@@ -12,15 +12,16 @@ import typer
 
 import vpps
 from vpps.cli.console import Version, app_named
-from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command, written
+from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command
 from vpps.cli.options import TargetName, precisions_in
 from vpps.cli.streams import run_program
 from vpps.graph.drawing import draw
+from vpps.report.cells import cells_text
 from vpps.report.inspection import cpu_asm, cpu_source
-from vpps.report.kernel_report import KernelsReport
+from vpps.report.kernel_report import kernels_text
+from vpps.report.script_report import script_text
 from vpps.report.trace import Trace, checked
 from vpps.targets import CPU, CUDA, TARGETS
-from vpps.text import Report
 
 app = app_named(PROGRAM)
 shown = partial(command, app)
@@ -36,7 +37,8 @@ def about(version: Version = False) -> None:
     f"{PROGRAM} source tree-lstm --arch sm_90 --no-headers",
     f"{PROGRAM} source tree-lstm --target cpu --tails",
     f"{PROGRAM} source tree-lstm --target simt -o kernel.cu",
-    options="target arch vps precision train lines numbers",
+    options="target arch vps precision train",
+    language="cpp",
     types={"workload": AnyWorkload},
     workload=None,
 )
@@ -58,7 +60,7 @@ def source(
             help="Ask the compiler how many weights fit on the chip; without, show what would be tried first.",
         ),
     ] = True,
-) -> Report:
+) -> str:
     """Source of the kernel, in the lines that compile errors name."""
     on_cpu = not TARGETS[chosen_target(asked.target, asked.arch)].is_gpu
     if asked.workload is None and on_cpu and not tails:
@@ -71,14 +73,15 @@ def source(
     f"{PROGRAM} asm | less",
     f"{PROGRAM} asm tree-lstm --tails",
     f"{PROGRAM} asm -o kernel.s",
-    options="precision train lines numbers",
+    options="precision train",
+    language="objdump",
     types={"workload": AnyWorkload},
     workload=None,
     target=TargetName(CPU.name),
 )
 def asm(
     asked: Asked, tails: Annotated[bool, typer.Option("--tails", help="Of what the cells add to the kernel.")] = False
-) -> Report:
+) -> str:
     """Assembler of the compiled kernel of target cpu; takes objdump."""
     if asked.workload is None and not tails:
         return cpu_asm(rounds=precisions_in(asked.precision).is_reduced)
@@ -88,10 +91,11 @@ def asm(
 @shown(
     f"{PROGRAM} ptx tree-lstm --arch sm_90 -o kernel.ptx",
     f"{PROGRAM} ptx tree-lstm --arch sm_120 | head",
-    options="arch vps precision train lines numbers",
+    options="arch vps precision train",
+    language="ptx",
     target=TargetName(CUDA.name),
 )
-def ptx(asked: Asked) -> Report:
+def ptx(asked: Asked) -> str:
     """Intermediate code of a GPU's kernel; takes NVRTC, no GPU."""
     return asked.inspected(compiled=True).ptx()
 
@@ -99,10 +103,11 @@ def ptx(asked: Asked) -> Report:
 @shown(
     f"{PROGRAM} sass tree-lstm --arch sm_90 | less",
     f"{PROGRAM} sass tree-lstm --arch sm_75 -o k.sass",
-    options="arch vps precision train lines numbers",
+    options="arch vps precision train",
+    language="text",
     target=TargetName(CUDA.name),
 )
-def sass(asked: Asked) -> Report:
+def sass(asked: Asked) -> str:
     """Machine code of a GPU's kernel; takes NVRTC and nvdisasm, no GPU."""
     return asked.inspected(compiled=True).sass()
 
@@ -110,7 +115,6 @@ def sass(asked: Asked) -> Report:
 @shown(
     f"{PROGRAM} resources tree-lstm --arch sm_75 --arch sm_90 --arch sm_120",
     f"{PROGRAM} resources tree-lstm --target cpu",
-    f"{PROGRAM} resources tree-lstm --arch sm_90 --json | jq .kernels[0].registers",
     options="target vps precision train",
 )
 def resources(
@@ -119,27 +123,27 @@ def resources(
         list[str] | None,
         typer.Option(metavar="sm_XX", help="GPU to compile for, such as sm_90; several make a table."),
     ] = None,
-) -> Report:
+) -> str:
     """Registers, spills, shared memory and code of compiled kernels, and where each keeps the weights."""
     archs: Sequence[str | None] = arch or [None]
-    return KernelsReport(tuple(asked.inspected(compiled=True, arch=a).resources for a in archs))
+    found = [asked.inspected(compiled=True, arch=a) for a in archs]
+    return kernels_text([x.compiled for x in found], found[0].tile_name)
 
 
 @shown(
     f"{PROGRAM} plan tree-lstm --batch-size 16",
     f"{PROGRAM} plan tree-lstm --hidden 512 --arch sm_90",
-    f"{PROGRAM} plan my_model:batches --policy depth --json | jq .barriers",
+    f"{PROGRAM} plan my_model:batches --policy depth",
     options="target arch vps policy schedule precision train",
 )
-def plan(asked: Asked) -> Report:
+def plan(asked: Asked) -> str:
     """Levels, stages, steps, barriers, memory and index lists of a batch."""
-    return asked.inspected().plan
+    return str(asked.inspected().plan)
 
 
 @shown(
     f"{PROGRAM} script tree-lstm --vps 4",
     f"{PROGRAM} script tree-lstm --schedule paper --vps 4 --vp 2 --first 20",
-    f"{PROGRAM} script tree-lstm --json | jq '.streams[0].instructions[].name'",
     options="target arch vps policy schedule precision train",
     batch_size=1,
 )
@@ -147,26 +151,22 @@ def script(
     asked: Asked,
     vp: Annotated[int | None, typer.Option(min=0, help="Of this virtual processor only.")] = None,
     first: Annotated[int | None, typer.Option(min=1, metavar="N", help="N instructions of each stream.")] = None,
-) -> Report:
+) -> str:
     """The instructions of every virtual processor, with the cell and operation that each comes from."""
-    found = asked.inspected().script
-    found = found if vp is None else found.of(vp)
-    return found if first is None else found.first(first)
+    return script_text(asked.inspected().plan_made, vp, first)
 
 
 @shown(
     f"{PROGRAM} cell tree-lstm --name inner",
     f"{PROGRAM} cell lattice-gru --inference",
-    f"VPPS_PASSES=-fusion {PROGRAM} cell my_model:batches --json",
+    f"VPPS_PASSES=-fusion {PROGRAM} cell my_model:batches",
     options="target arch vps policy schedule precision train",
     batch_size=1,
 )
-def cell(
-    asked: Asked, name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None
-) -> Report:
+def cell(asked: Asked, name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None) -> str:
     """Each cell before and after every pass of the cell compiler, its parts, its instructions and what was fused."""
-    found = asked.inspected().cell
-    return found if name is None else found.named(name)
+    found = asked.inspected()
+    return cells_text(found.plan_made, found.planner, name)
 
 
 class GraphFormat(StrEnum):
@@ -196,16 +196,15 @@ def graph(
         GraphFormat | None, typer.Option(help="What to write.", show_default="as the file is called, else dot")
     ] = None,
 ) -> str:
-    """The graph of a batch, coloured by level: for Graphviz, as SVG, as text, or as JSON."""
+    """The graph of a batch, coloured by level: for Graphviz, as SVG, or as text."""
     suffix = asked.output.suffix if asked.output is not None and format is None else ""
-    as_json = asked.as_json or suffix == ".json"
-    if not as_json and suffix not in FORMATS:
+    if suffix not in FORMATS:
         known = ", ".join(filter(None, FORMATS))
-        raise typer.BadParameter(f"{asked.output}: name it {known} or .json, or say --format", param_hint="--output")
+        raise typer.BadParameter(f"{asked.output}: name it {known}, or say --format", param_hint="--output")
     drawing = draw(asked.batches.first(1)[0][0], calls)
     format = format or FORMATS.get(suffix, GraphFormat.DOT)
-    if as_json or format is GraphFormat.TEXT:
-        return written(drawing, as_json)
+    if format is GraphFormat.TEXT:
+        return str(drawing)
     return drawing.svg() if format is GraphFormat.SVG else drawing.dot()
 
 
@@ -216,7 +215,7 @@ WARM_UP = 2
 @shown(
     f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json",
     f"{PROGRAM} trace tree-lstm --vps 1 --inference",
-    f"{PROGRAM} trace my_model:batches --json | jq .shares",
+    f"{PROGRAM} trace my_model:batches",
     options="target vps policy schedule precision train",
     types={
         "target": Annotated[
@@ -239,10 +238,10 @@ def trace(
     if output is not None:
         checked(output)
     found = _recorded(asked, steps)
-    text = written(found.summary(), asked.as_json)
+    text = str(found.summary())
     if output is not None:
         found.write_perfetto(output)
-        text += "" if asked.as_json else f"\n{output}: open it in ui.perfetto.dev\n"
+        text += f"\n{output}: open it in ui.perfetto.dev\n"
     return text
 
 

@@ -22,14 +22,13 @@ from vpps.compiler.passes import Passes
 from vpps.compiler.schedule import SCHEDULES
 from vpps.config import PASSES, TARGET
 from vpps.engine.configuration import Configuration
-from vpps.errors import HandleError, WorkloadError
+from vpps.errors import HandleError, KernelError, WorkloadError
 from vpps.files import followed
+from vpps.kernel.diagnostics import numbered
 from vpps.ops.precision import EXACT
 from vpps.planner.policies import POLICIES
 from vpps.report.inspection import Inspection, inspect
-from vpps.report.listing import Listing
 from vpps.targets import AUTO, CUDA, TARGETS, listed, present_target
-from vpps.text import Report
 from vpps.tuning.database import device_called, tuned_on
 
 PROGRAM = "vpps-inspect"
@@ -82,7 +81,7 @@ def chosen_target(target: TargetName, arch: str | None) -> str:
     return name
 
 
-Shower = Callable[..., Report | str]
+Shower = Callable[..., str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,6 @@ class Asked:
     train: Train = True
     lines: Lines = None
     numbers: Numbers = None
-    as_json: AsJson = False
     output: Output = None
     rest: Sequence[str] = ()
 
@@ -150,7 +148,12 @@ class Asked:
 
 
 def command(
-    app: typer.Typer, *lines: str, options: str = "", types: dict[str, Any] | None = None, **defaults: Any
+    app: typer.Typer,
+    *lines: str,
+    options: str = "",
+    language: str = "",
+    types: dict[str, Any] | None = None,
+    **defaults: Any,
 ) -> Callable[[Shower], Shower]:
     """Makes a command of a function, which is called with what is asked for and its own options, and whose result is
     printed or written.
@@ -158,7 +161,8 @@ def command(
     Args:
         lines: examples.
         options: names of those of `Asked` that the command has besides workload, batch size and, unless the function
-            has its own, JSON and output.
+            has its own, output.
+        language: of a program whose lines are shown, as Pygments calls it; the command has options for lines.
         types: of those that are described otherwise here.
         defaults: values of fields of `Asked` that are others than usual.
     """
@@ -167,18 +171,18 @@ def command(
         hints = get_type_hints(Asked, include_extras=True) | {"workload": WorkloadName} | (types or {})
         usual = {f.name: f.default for f in fields(Asked)} | {"workload": Parameter.empty} | defaults
         own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature(function, eval_str=True).parameters.values()][1:]
-        names = ["workload", "batch_size", *options.split()]
-        ending = [name for name in ("as_json", "output") if name not in {p.name for p in own}]
+        names = ["workload", "batch_size", *options.split(), *(("lines", "numbers") if language else ())]
+        ending = [name for name in ("output",) if name not in {p.name for p in own}]
         first, last = ([keyword(name, usual[name], hints[name]) for name in part] for part in (names, ending))
 
         def run(context: typer.Context, **given: Any) -> None:
             with exit_codes(PROGRAM):
                 asked = Asked(**defaults | {name: given.pop(name) for name in (*names, *ending)}, rest=context.args)
                 found = function(asked, **given)
-                if isinstance(found, Listing):
-                    show_listing(found, asked.lines, asked.numbers, asked.as_json, asked.output)
+                if language:
+                    show_program(found, function.__name__, language, asked)
                 else:
-                    emit(written(found, asked.as_json), asked.output)
+                    emit(found, asked.output)
 
         context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         run.__signature__ = Signature([context, *first, *own, *last])  # type: ignore[attr-defined]
@@ -200,13 +204,6 @@ def _device(target: str) -> str:
     return "" if gpu is None else device_called(target, "", gpu)
 
 
-def written(report: Report | str, as_json: bool) -> str:
-    """A report as text or JSON; a text as it is."""
-    if isinstance(report, str):
-        return report
-    return json.dumps(report.as_json()) + "\n" if as_json else report.text()
-
-
 def as_file(report: Iterable[Table | str], found: dict[str, Any], as_json: bool) -> str:
     """What a command that measures writes: all that it has found, or the report that it prints."""
     return json.dumps(found, indent=1) + "\n" if as_json else printed(report, in_file=True)
@@ -223,33 +220,40 @@ def emit(text: str, output: Path | None) -> None:
         raise WorkloadError(f"{output} cannot be written ({error.strerror}); choose another --output") from error
 
 
-def show_listing(listing: Listing, lines: str | None, numbers: bool | None, as_json: bool, output: Path | None) -> None:
-    """Print a listing: on a terminal with colours and numbers of lines, elsewhere as it is; or write it to a file.
+def show_program(text: str, what: str, language: str, asked: Asked) -> None:
+    """Print a program: on a terminal with colours and numbers of lines, elsewhere as it is; or write it to a file.
 
     Args:
-        lines: "120:160", "120:", ":160", "120": only these.
-        numbers: of lines; None: on a terminal.
+        what: it is, for errors.
+        language: as Pygments calls it.
 
     Raises:
-        typer.BadParameter: `lines` is nothing like that.
+        typer.BadParameter: `--lines` is nothing like a range.
         KernelError: there are no such lines.
     """
-    if lines is not None:
-        listing = listing.between(*_range(lines))
-    on_terminal = output is None and sys.stdout.isatty()
-    if as_json or not on_terminal:
-        emit(listing.numbered() if numbers and not as_json else written(listing, as_json), output)
+    first = 1
+    if asked.lines is not None:
+        first, last = _range(asked.lines)
+        lines = text.splitlines()
+        if not 1 <= first <= len(lines):
+            raise KernelError(f"there is no line {first}: the {what} has lines 1 to {len(lines)}")
+        part = lines[first - 1 : None if last is None else max(first, last)]
+        text = "\n".join([*part, ""])
+    if asked.output is not None or not sys.stdout.isatty():
+        if asked.numbers:
+            text = "\n".join([*numbered(enumerate(text.splitlines(), first)), ""])
+        emit(text, asked.output)
         return
     from rich.syntax import Syntax
 
     plain_console().print(
         Syntax(
-            listing.source.rstrip("\n"),
-            listing.language,
+            text.rstrip("\n"),
+            language,
             theme="ansi_dark",
             background_color="default",
-            line_numbers=numbers is not False,
-            start_line=listing.first,
+            line_numbers=asked.numbers is not False,
+            start_line=first,
         )
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from vpps.errors import GraphError
 from vpps.record.topology import Topology
-from vpps.text import Report, counted
+from vpps.text import Readable, counted
 from vpps.values import as_count
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ _LINE, _CHARACTER, _PADDING = 14, 7, 10
 _GAP, _BETWEEN_LEVELS, _MARGIN = 14, 46, 20
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnVertex:
+class DrawnVertex(NamedTuple):
     """A vertex.
 
     Attributes:
@@ -41,24 +40,17 @@ class DrawnVertex:
     ints: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnEdge:
-    """Values that a vertex reads of another one.
-
-    Attributes:
-        source: call that computes them.
-        target: call that reads them.
-        count: how many.
-    """
+class DrawnEdge(NamedTuple):
+    """How many values the call `target` reads of the call `source`."""
 
     source: int
     target: int
-    count: int
+    values: int
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing(Report):
-    """A graph, or the first vertices of one.
+class Drawing(Readable):
+    """A graph, or the first vertices of one; `str` of it is a line for each vertex, by level.
 
     Attributes:
         vertices: in the order of their calls.
@@ -82,8 +74,7 @@ class Drawing(Report):
             found.setdefault(edge.target, []).append(edge.source)
         return found
 
-    def text(self) -> str:
-        """A line for each vertex, by level: its call, its cell, the calls that it reads."""
+    def __str__(self) -> str:
         reads = self._reads()
         lines = [f"{counted(len(self.vertices), 'vertex', 'vertices')} in {counted(self.levels, 'level')}"]
         level = -1
@@ -115,7 +106,7 @@ class Drawing(Report):
             alike = " ".join(f"v{v.call};" for v in self.vertices if v.level == level)
             lines.append(f"  {{ rank=same; {alike} }}")
         for e in self.edges:
-            width = f" [penwidth={min(e.count, 4)}]" if e.count > 1 else ""
+            width = f" [penwidth={min(e.values, 4)}]" if e.values > 1 else ""
             lines.append(f"  v{e.source} -> v{e.target}{width};")
         return "\n".join([*lines, "}", ""])
 
@@ -160,7 +151,7 @@ class Drawing(Report):
             half = (y0 - y1) / 2
             yield (
                 f'<path class="edge" d="M{x0:.1f} {y0:.1f} C{x0:.1f} {y0 - half:.1f} {x1:.1f} {y1 + half:.1f} '
-                f'{x1:.1f} {y1:.1f}" stroke-width="{min(e.count, 4)}"/>'
+                f'{x1:.1f} {y1:.1f}" stroke-width="{min(e.values, 4)}"/>'
             )
         yield "</g>"
         for v in self.vertices:

@@ -120,7 +120,7 @@ class Graph(Hinting):
         return len(self._tape.levels)
 
     def draw(self, calls: int | None = None) -> Drawing:
-        """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `.text()`."""
+        """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `str` of it."""
         return draw(self, calls)
 
     def _repr_html_(self) -> str:

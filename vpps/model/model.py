@@ -18,10 +18,10 @@ from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.hints import Hinting, read_only
 from vpps.init import INITIALISERS, Initialiser
 from vpps.model import checkpoint
-from vpps.model.summary import ModelSummary, ParameterSummary
 from vpps.ops import Shape, size
+from vpps.ops.element import WORD_BYTES
 from vpps.ops.operand import Expression, Operand, Recent, record
-from vpps.text import Readable, counted, dir_without
+from vpps.text import Readable, counted, dir_without, in_bytes, table
 from vpps.turns import Turn, reading, serialised
 from vpps.values import Float32, as_count, as_flag, as_float32, as_index, as_number, as_path, as_shape
 
@@ -270,13 +270,15 @@ class Model(Readable, Hinting):
         of_each = (len(self), "parameter"), (self.n_weights, "weight"), (self.step, "step")
         return f"<vpps.Model: {', '.join(counted(*each) for each in of_each)}>"
 
-    def summary(self) -> ModelSummary:
-        """Its parameters as a table, which `print(model)` shows: name, shape, weights, trainable, where they live."""
-        lines = (ParameterSummary(p.name, p.shape, size(p.shape), p.trainable, self.places.get(p)) for p in self)
-        return ModelSummary(tuple(lines), self.step)
-
     def __str__(self) -> str:
-        return self.summary().text().rstrip("\n")
+        rows = [(p.name, str(p.shape), size(p.shape), "yes" if p.trainable else "no", self.places.get(p)) for p in self]
+        trainable = sum(size(p.shape) for p in self if p.trainable)
+        totals = (
+            f"{counted(len(self), 'parameter')}, {counted(self.n_weights, 'weight')} ({trainable:,} trainable), "
+            f"{in_bytes(WORD_BYTES * self.n_weights)}; {counted(self.step, 'step')} trained"
+        )
+        heads = ("parameter", "shape", "weights", "trainable", "where")
+        return "\n".join([*table(heads, rows, text_columns=(0, 1, 3, 4)), totals])
 
     def _hint_of(self, name: str) -> str | None:
         known = not name.startswith("_") and name in self._parameters

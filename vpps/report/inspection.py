@@ -27,15 +27,13 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.report import listing
-from vpps.report.cells import CellsReport, cells_report
-from vpps.report.kernel_report import KernelReport, kernel_report
-from vpps.report.listing import CUDA_CPP, Listing
+from vpps.report.cells import cells_text
+from vpps.report.kernel_report import kernels_text
 from vpps.report.plan_report import PlanReport
-from vpps.report.planned import plan_report
-from vpps.report.script_report import ScriptReport, script_report
+from vpps.report.script_report import script_text
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.targets import CPU, TARGETS, Target, target_named
-from vpps.text import counted
+from vpps.text import Text, counted
 from vpps.tuning.automata import AutomatonFiles
 
 
@@ -43,7 +41,7 @@ from vpps.tuning.automata import AutomatonFiles
 class Inspection:
     """A graph in one configuration of a kernel; made by `vpps.report.inspect` or `Handle.inspect`.
 
-    What it shows has the names of the commands of `vpps-inspect`; a trace comes from `Handle.trace`, as it takes
+    It gives text by the names of the commands of `vpps-inspect`; a trace comes from `Handle.trace`, as it takes
     launches.
 
     Attributes:
@@ -79,12 +77,27 @@ class Inspection:
     def _row(self) -> Target:
         return TARGETS[self.target]
 
+    @property
+    def graph(self) -> Drawing:
+        """The graph, to be drawn."""
+        return draw(self.graph_made)
+
     @cached_property
     def plan(self) -> PlanReport:
         """Levels, stages, steps, barriers, memory, lists."""
-        return plan_report(self.plan_made, self.planner)
+        return PlanReport(self.plan_made, self.planner)
 
-    def source(self, named: bool = False) -> Listing:
+    @property
+    def script(self) -> str:
+        """The instructions of every virtual processor."""
+        return script_text(self.plan_made)
+
+    @property
+    def cell(self) -> str:
+        """Each cell before and after every pass of the cell compiler."""
+        return cells_text(self.plan_made, self.planner)
+
+    def source(self, named: bool = False) -> str:
         """Source of the kernel: what the compiler gets.
 
         Args:
@@ -93,12 +106,10 @@ class Inspection:
         if not self._row.is_gpu:
             return cpu_source(self.tile_name, named, self.spec.rounds)
         if self.kernel is not None and not named:
-            text = self.kernel.source
-        else:
-            text = self._row.render(self.spec.made_for(self.target, self.planner.distribution.all_vps), named)
-        return Listing("source", self.target, self.arch, CUDA_CPP, text)
+            return Text(self.kernel.source)
+        return Text(self._row.render(self.spec.made_for(self.target, self.planner.distribution.all_vps), named))
 
-    def tails(self) -> Listing:
+    def tails(self) -> str:
         """Source of what the cells of the graph add to the kernel of the cpu target: a library of its own.
 
         Raises:
@@ -108,10 +119,9 @@ class Inspection:
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
         if not self.spec.tails:
             raise HandleError("tails: the cells of this graph have none: nothing in them is fused")
-        text = render_tails(tuple(self.spec.tails), tile_of_machine(self.tile_name))
-        return Listing("tails", self.target, self.arch, "cpp", text)
+        return Text(render_tails(tuple(self.spec.tails), tile_of_machine(self.tile_name)))
 
-    def asm(self, tails: bool = False) -> Listing:
+    def asm(self, tails: bool = False) -> str:
         """Assembler of the compiled kernel, or of its tails, on the cpu target.
 
         Raises:
@@ -123,26 +133,26 @@ class Inspection:
         if not tails:
             return cpu_asm(self.tile_name, self.spec.rounds)
         self.tails()
-        return listing.asm(build_tails(tuple(self.spec.tails), tile_name=self.tile_name), self.arch, "asm of tails")
+        return listing.asm(build_tails(tuple(self.spec.tails), tile_name=self.tile_name))
 
-    def ptx(self) -> Listing:
+    def ptx(self) -> str:
         """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
         self._check_shows("ptx")
-        return listing.ptx(self.source().source, self.arch)
+        return listing.ptx(self.source(), self.arch)
 
-    def sass(self) -> Listing:
+    def sass(self) -> str:
         """Machine code of the compiled kernel (cuda). Raises HandleError for another target, CompileError."""
         self._check_shows("sass")
-        return listing.sass(self.compiled.binary, self.arch)
-
-    @cached_property
-    def resources(self) -> KernelReport:
-        """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
-        return kernel_report(self.compiled, self.tile_name)
+        return listing.sass(self.compiled.binary)
 
     def _check_shows(self, what: str) -> None:
         if what not in self._row.listings:
             raise HandleError(f"{what}: target {self.target!r} has none; use target 'cuda', such as with arch='sm_90'")
+
+    @property
+    def resources(self) -> str:
+        """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
+        return kernels_text([self.compiled], self.tile_name)
 
     @cached_property
     def compiled(self) -> Specialized:
@@ -152,23 +162,8 @@ class Inspection:
         parameters = self.planner.distribution
         return compile_planned(self.target, self.arch, self.spec, self.arrangement, parameters, self.tile_name)
 
-    @cached_property
-    def graph(self) -> Drawing:
-        """The graph, to be drawn."""
-        return draw(self.graph_made)
 
-    @cached_property
-    def cell(self) -> CellsReport:
-        """Each cell before and after every pass of the cell compiler."""
-        return cells_report(self.plan_made, self.planner)
-
-    @cached_property
-    def script(self) -> ScriptReport:
-        """The instructions of every virtual processor."""
-        return script_report(self.plan_made)
-
-
-def cpu_source(tile_name: str | None = None, named: bool = False, rounds: bool = False) -> Listing:
+def cpu_source(tile_name: str | None = None, named: bool = False, rounds: bool = False) -> str:
     """Source of the kernel of the cpu target, the same for all models.
 
     Args:
@@ -176,14 +171,12 @@ def cpu_source(tile_name: str | None = None, named: bool = False, rounds: bool =
         named: name the headers instead of putting their text in.
         rounds: products may round what they multiply.
     """
-    tile = tile_of_machine(tile_name)
-    return Listing("source", CPU.name, tile.isa, "cpp", render_cpu(tile, named, rounds))
+    return Text(render_cpu(tile_of_machine(tile_name), named, rounds))
 
 
-def cpu_asm(tile_name: str | None = None, rounds: bool = False) -> Listing:
+def cpu_asm(tile_name: str | None = None, rounds: bool = False) -> str:
     """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
-    binary, _, tile = build_cpu(tile_name, rounds)
-    return listing.asm(binary, tile.isa)
+    return listing.asm(build_cpu(tile_name, rounds)[0])
 
 
 def inspect(

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+
+from vpps.compiler.instr import Data, ListKey, Offsets, Positions, RandomKey, SameRow, SameRowGradient, Uses
+from vpps.compiler.slabs import WHOLE, Life
 from vpps.ops.element import WORD_BYTES
-from vpps.report.gathering import Gathering
-from vpps.text import Report, counted, in_bytes, table
+from vpps.planner.blocks import PlannedBlock, stages_in_order
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.reader import walk
+from vpps.record.arrays import BlockArrays
+from vpps.report.gathering import gathering
+from vpps.report.words import part_name, said_of_list, symbol_of
+from vpps.script.instructions import HEADER_WORDS, INDEXED
+from vpps.text import Readable, counted, in_bytes, table
 
 MOST_ROWS = 40
 """Levels and stages of which text shows the first ones only: a long chain has thousands."""
 
+LIVES = {
+    Life.KEPT: "kept to the end",
+    Life.ACROSS: "forward to backward",
+    Life.LATE: "backward to the end",
+    Life.SCRATCH: "one step",
+    Life.FORWARD: "one step of forward",
+    Life.PASSED_ON: "until its last reader",
+    Life.HANDED_BACK: "until its last reader",
+}
+_USES = "where those of each value begin"
+_LATER = "for the end of the launch"
 
-@dataclass(frozen=True, slots=True)
-class LevelUse:
-    """Vertices of a level, those whose longest distance from a leaf it is, counted by cell."""
 
-    level: int
-    cells: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class StepUse:
+class StepUse(NamedTuple):
     """Vertices of a cell that run together.
 
     Attributes:
@@ -32,7 +46,6 @@ class StepUse:
         part: "eager", "level" or "lazy" of a cell in parts, "" of a whole one.
         phase: "forward" or "backward".
         rows: vertices.
-        first_row: in the slabs of the cell.
     """
 
     stage: int
@@ -40,17 +53,14 @@ class StepUse:
     part: str
     phase: str
     rows: int
-    first_row: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlabUse:
+class SlabUse(NamedTuple):
     """A 2-D array of a cell.
 
     Attributes:
         cell, part: see StepUse.
         symbol: what it holds: "n7 tanh", or "gradient at n7 tanh".
-        node: number of that node in the cell.
         per: "vertex", or "element" where it has a row for each element of a list.
         rows, width: of all steps together; floats of a row.
         bytes: of memory that it takes, at one time or another: less than rows x width where steps use it again.
@@ -61,7 +71,6 @@ class SlabUse:
     cell: str
     part: str
     symbol: str
-    node: int
     per: str
     rows: int
     width: int
@@ -76,117 +85,94 @@ class SlabUse:
         return f"{held:,} x {self.width:,}" + (f" (of {self.rows:,})" if held < self.rows else "")
 
 
-@dataclass(frozen=True, slots=True)
-class ListUse:
-    """An index list, or other data that the script carries.
-
-    Attributes:
-        what: it holds, of which cells.
-        words: its length.
-        position: of its first word in the script.
-    """
+class ListUse(NamedTuple):
+    """An index list, or other data that the script carries: what it holds and of which cells, its length in words, the
+    position of its first word in the script."""
 
     what: str
     words: int
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReport(Report):
-    """A plan in numbers.
+class PlanReport(Readable):
+    """A plan in numbers; `str` of it is totals, then tables of levels, stages, slabs and lists.
 
     Attributes:
         training: whether it trains; else it only evaluates.
-        policy, schedule: by whose names it was made.
         vps: virtual processors of all groups.
-        groups: of them.
-        vertices, cells: of the graph.
-        levels: longest distances from a leaf.
-        stages: how many there are in forward.
+        levels: vertices by cell of each level, the longest distance from a leaf.
         steps: forward, then backward, in the order of execution.
+        slabs, lists: memory of the batch, data in the script.
         barriers: of a launch; one virtual processor needs none.
         barriers_of: those of each phase of it, where there is one group.
-        launches: that a step takes.
-        slabs, lists: memory of the batch, data in the script.
         weight_bytes: parameters, their transposes, gradients and moments in the pool.
         slab_bytes: memory of all slabs; they share it, so that it may be less than the sum of them.
         other_bytes: the rest of the batch's memory: gradients of tables, partial sums.
-        script_words: all words.
-        header_words: magic, sizes, where virtual processors begin.
+        header_words: of the script: magic, sizes, where virtual processors begin.
         list_words: those of lists.
-        gathering: what is read through index lists, and what needs none.
         instruction_words: those of instructions, of all virtual processors.
         instructions: how many, each once where virtual processors share them.
     """
 
-    training: bool
-    policy: str
-    schedule: str
-    vps: int
-    groups: int
-    vertices: int
-    cells: int
-    levels: tuple[LevelUse, ...]
-    stages: int
-    steps: tuple[StepUse, ...]
-    barriers: int
-    barriers_of: dict[str, int]
-    launches: int
-    slabs: tuple[SlabUse, ...]
-    lists: tuple[ListUse, ...]
-    weight_bytes: int
-    slab_bytes: int
-    other_bytes: int
-    script_words: int
-    header_words: int
-    list_words: int
-    gathering: Gathering
-    instruction_words: int
-    instructions: int
+    def __init__(self, plan: Plan, planner: Planner) -> None:
+        self._plan, self._planner = plan, planner
+        distribution = planner.distribution
+        blocks = [b for b in plan.blocks if len(b.order)]
+        names = {id(b): (b.arrays.cell.name, part_name(planner, b)) for b in blocks}
+        self.training = plan.loss_slot >= 0
+        self.vps = distribution.all_vps
+        self.levels = _levels(plan)
+        self.steps = list(_steps(blocks, names, backward=False))
+        self.steps += _steps(blocks, names, backward=True) if self.training else ()
+        self.slabs = [slab for b in blocks for slab in _slabs(b, *names[id(b)], self.training)]
+        self.lists = list(_lists(plan, blocks, self.training))
+        self.barriers_of = _barriers(plan) if distribution.groups == 1 else {}
+        self.barriers = sum(self.barriers_of.values()) if distribution.groups == 1 else plan.n_barriers
+        top = max((stop for s in self.slabs for _, stop in s.spans), default=distribution.end)
+        self.weight_bytes = WORD_BYTES * distribution.end
+        self.slab_bytes = WORD_BYTES * (top - distribution.end)
+        self.other_bytes = WORD_BYTES * (plan.pool_floats - top)
+        self.header_words = HEADER_WORDS + self.vps
+        self.list_words = sum(x.words for x in self.lists)
+        self.instruction_words = sum(stream.words for _, stream in plan.streams)
+        self.instructions = sum(1 for start, _ in plan.streams for _ in walk(plan, start))
 
-    @property
-    def bytes(self) -> int:
-        """All memory of a launch: pool and script."""
-        return self.weight_bytes + self.slab_bytes + self.other_bytes + WORD_BYTES * self.script_words
-
-    def as_json(self) -> dict[str, Any]:
-        """All attributes, and the total of `bytes`."""
-        return {**Report.as_json(self), "bytes": self.bytes}
-
-    def text(self) -> str:
-        """Totals, then tables of levels, stages, slabs and lists."""
+    def __str__(self) -> str:
         return "\n".join("\n".join([*part, ""]) for part in self._parts())
 
     def _parts(self) -> Iterator[list[str]]:
         yield [f"{name:<10}{value}" for name, value in self._totals()]
-        levels = [(x.level, sum(x.cells.values()), _items(x.cells)) for x in self.levels]
+        levels = [(level, cells.total(), _items(cells)) for level, cells in self.levels.items()]
         yield _first_of(("level", "vertices", "of cells"), levels, [2])
         yield self._stages()
         slabs = [(s.cell, s.part or "-", s.symbol, s.size, s.bytes, s.life, s.per) for s in self.slabs]
         yield table(("slab of", "part", "holds", "rows x width", "bytes", "life", "a row per"), slabs, (0, 1, 2, 5, 6))
-        yield table(("list", "words", "at word"), [(x.what, x.words, x.position) for x in self.lists])
+        yield table(("list", "words", "at word"), self.lists)
 
     def _totals(self) -> Iterator[tuple[str, str]]:
-        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        plan, planner = self._plan, self._planner
+        groups = f" in {planner.distribution.groups} groups" if planner.distribution.groups > 1 else ""
         what = "training" if self.training else "inference"
         vps = counted(self.vps, "virtual processor")
-        yield "plan", f"{what}, policy {self.policy}, schedule {self.schedule}, {vps}{groups}"
-        yield "graph", f"{counted(self.vertices, 'vertex', 'vertices')} of {counted(self.cells, 'cell')}"
-        forward = sum(s.phase == "forward" for s in self.steps)
-        backward = f", {len(self.steps) - forward:,} backward" if self.training else ""
-        levels, stages = counted(len(self.levels), "level"), counted(self.stages, "stage")
-        yield "order", f"{levels}, {stages}; {counted(forward, 'step')} forward{backward}"
+        yield "plan", f"{what}, policy {planner.policy}, schedule {planner.schedule.name}, {vps}{groups}"
+        vertices, cells = counted(plan.graph.n_calls, "vertex", "vertices"), counted(len(plan.graph.blocks), "cell")
+        yield "graph", f"{vertices} of {cells}"
+        forward = [s.stage for s in self.steps if s.phase == "forward"]
+        backward = f", {len(self.steps) - len(forward):,} backward" if self.training else ""
+        order = f"{counted(len(self.levels), 'level')}, {counted(len(set(forward)), 'stage')}"
+        yield "order", f"{order}; {counted(len(forward), 'step')} forward{backward}"
         of = f" ({_items(self.barriers_of)})" if self.barriers_of else ""
-        yield "barriers", f"{self.barriers:,}{of}; {counted(self.launches, 'launch', 'launches')}"
-        words = f"{self.script_words:,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
+        yield "barriers", f"{self.barriers:,}{of}; {counted(plan.launches, 'launch', 'launches')}"
+        words = f"{len(plan.script):,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
         yield "script", f"{counted(self.instructions, 'instruction')}; {words}"
-        yield "gathered", self.gathering.describe(self.training)
+        yield "gathered", gathering(plan).describe(self.training)
         taken = sum(s.bytes for s in self.slabs)
         shared = f" for {in_bytes(taken)} of them" if taken > self.slab_bytes else ""
+        script = WORD_BYTES * len(plan.script)
         yield (
             "memory",
-            f"{in_bytes(self.bytes)}: parameters {in_bytes(self.weight_bytes)}, slabs {in_bytes(self.slab_bytes)}"
-            f"{shared}, other {in_bytes(self.other_bytes)}, script {in_bytes(WORD_BYTES * self.script_words)}",
+            f"{in_bytes(WORD_BYTES * plan.pool_floats + script)}: parameters {in_bytes(self.weight_bytes)}, "
+            f"slabs {in_bytes(self.slab_bytes)}{shared}, other {in_bytes(self.other_bytes)}, script {in_bytes(script)}",
         )
 
     def _stages(self) -> list[str]:
@@ -213,3 +199,106 @@ def _first_of(head: Sequence[str], rows: Sequence[Sequence[object]], text_column
 
 def _items(counts: dict[str, int]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in counts.items())
+
+
+def _levels(plan: Plan) -> dict[int, Counter[str]]:
+    found: dict[int, Counter[str]] = defaultdict(Counter)
+    for block in plan.graph.blocks.values():
+        for level, count in Counter(BlockArrays(block).levels.tolist()).items():
+            found[level][block.cell.name] += count
+    return dict(sorted(found.items()))
+
+
+def _steps(blocks: list[PlannedBlock], names: dict[int, tuple[str, str]], backward: bool) -> Iterator[StepUse]:
+    phase = "backward" if backward else "forward"
+    late = [] if backward else stages_in_order(blocks, backward, late=True)
+    for stage, members in [*stages_in_order(blocks, backward), *late]:
+        for number, step in members:
+            block = blocks[number]
+            yield StepUse(stage, *names[id(block)], phase, int(block.count[step, 0]))
+
+
+def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterator[SlabUse]:
+    lowered = block.cell.lowered
+    for group in block.cell.slab_groups(training).groups:
+        steps = _steps_with(block, group.life, training)
+        if not steps:
+            continue
+        count, first = block.count[:, group.domain], block.first[:, group.domain]
+        for i in group.slabs:
+            width = lowered.slabs[i].width
+            if group.life in WHOLE:
+                start = int(block.bases[0, i])
+                spans = [(start, start + block.n_rows(group.domain) * width)]
+            else:
+                starts = (block.bases[:steps, i] + first[:steps] * width).tolist()
+                spans = [(s, s + n * width) for s, n in zip(starts, count[:steps].tolist(), strict=True)]
+            spans = sorted({s for s in spans if s[1] > s[0]})
+            of = symbol_of(lowered.cell, lowered.slab_nodes[i])
+            symbol = of if i < lowered.n_forward_slabs else f"gradient at {of}"
+            per = "element" if group.domain else "vertex"
+            rows = block.n_rows(group.domain) if group.life in WHOLE else int(count[:steps].sum())
+            taken = WORD_BYTES * _union(spans)
+            yield SlabUse(cell, part, symbol, per, rows, width, taken, LIVES[group.life], tuple(spans))
+
+
+def _steps_with(block: PlannedBlock, life: Life, training: bool) -> int:
+    """How many of a block's steps, the first ones, have slabs of a life."""
+    if training and life in (Life.LATE, Life.SCRATCH, Life.HANDED_BACK):
+        return block.n_needed_steps  # those that run backward
+    return len(block.step_stage)
+
+
+def _union(spans: list[tuple[int, int]]) -> int:
+    """Floats in any of some sorted spans."""
+    total = end = 0
+    for start, stop in spans:
+        total += max(stop, end) - max(start, end)
+        end = max(stop, end)
+    return total
+
+
+def _barriers(plan: Plan) -> dict[str, int]:
+    """Of each phase; every barrier by its number, whoever takes part."""
+    found = dict.fromkeys(
+        (s.during.value, s.barrier) for _, stream in plan.streams for s in stream.sections if s.barrier
+    )
+    return dict(Counter(phase for phase, _ in found))
+
+
+def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[ListUse]:
+    spans = [(start, stop) for start, stop in plan.lists.tolist() if stop > start]
+    starts = np.array([start for start, _ in spans], np.int64)
+    said: list[dict[str, dict[str, None]]] = [{} for _ in spans]  # what -> cells
+    before: dict[int, str] = {}  # what the list before one holds
+    for block in blocks:
+        n_keys = len(block.cell.keys) if training else block.cell.n_forward_keys
+        for key in list(block.cell.keys)[:n_keys]:
+            if isinstance(key, SameRow | SameRowGradient) or not _holds(block, key):
+                continue
+            position = block.list_position(key)
+            k = int(starts.searchsorted(position, "right")) - 1
+            what = said_of_list(key)
+            if isinstance(key, Uses):
+                what, before[k - 1] = _USES, "gradients that the readers of each value hand back"
+            elif isinstance(key, Offsets):
+                before[k - 1] = said_of_list(key.of)
+            said[k].setdefault(what, {})[block.arrays.cell.name] = None
+        for key, operands in block.cell.row_lists(training):
+            for operand in operands:
+                address, mode = block.operand_words(operand)
+                for at in address[mode & INDEXED != 0][:1].tolist():  # nothing where all rows lie at a stride
+                    k = int(starts.searchsorted(at, "right")) - 1
+                    said[k].setdefault(said_of_list(key), {})[block.arrays.cell.name] = None
+    for k, (start, stop) in enumerate(spans):
+        names = [what if what == _USES else f"{', '.join(cells)}: {what}" for what, cells in said[k].items()]
+        names = names or [before.get(k, _LATER)]
+        yield ListUse("; ".join(names), stop - start, start)
+
+
+def _holds(block: PlannedBlock, key: ListKey) -> bool:
+    """Whether a list of a block has any words."""
+    if isinstance(key, Uses | RandomKey | Offsets | Data):
+        return True
+    domain = key.domain if isinstance(key, Positions) else block.cell.domain_of(key)
+    return block.n_rows(domain) > 0

@@ -36,7 +36,7 @@ class Trace:
         return self.summary()._repr_html_() if self.timelines else None
 
     def summary(self) -> Summary:
-        """A summary of the time: shares, critical path, cells. `print` it, or take its fields.
+        """A summary of the time: shares, critical path, cells, to be printed.
 
         Raises:
             HandleError: no launch was recorded.
@@ -44,9 +44,9 @@ class Trace:
         """
         if not self.timelines:
             raise HandleError("trace: no launch was recorded; call fb, forward or gradients within the block")
-        from vpps.report.summary import summarise
+        from vpps.report.summary import Summary
 
-        return summarise(self.timelines, self.target)
+        return Summary(self.timelines, self.target)
 
     def write_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write a file for ui.perfetto.dev, which appears complete or not at all.

@@ -27,7 +27,7 @@ from vpps.ops import OPS, Form
 from vpps.placement.distribution import Distribution
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.report.script_report import script_report
+from vpps.report.script_report import script_text
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
 from vpps.script.tails import NONE, Step, Tail, ViewUse
@@ -435,7 +435,7 @@ class TestScripts:
         return planner.plan_training(graph, loss, None, 0)
 
     def test_the_disassembly_says_what_a_tail_reads_and_writes(self, plan: Plan) -> None:
-        line = next(x for x in script_report(plan).text().splitlines() if " tail" in x and "backward" in x)
+        line = next(x for x in script_text(plan).splitlines() if " tail" in x and "backward" in x)
         assert re.search(r"views=\(sum of lists \d+ .*\[\d+ step 64\].* to \[\d+ step 192\]", line)
         assert "of cell 'gated'" in line
 
