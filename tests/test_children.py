@@ -33,7 +33,7 @@ CHILDREN = {
     "vpps/report/listing.py": "import pathlib\n"
     "from vpps.report.listing import asm\n"
     "with contextlib.suppress(vpps.CompileError):\n"
-    "    asm(pathlib.Path(os.__file__), 'any')",
+    "    asm(pathlib.Path(os.__file__))",
     "vpps/kernel/sass.py": "from vpps.kernel.sass import nvdisasm\n"
     "from vpps.kernel.ziglang import installed\n"
     "tools = str(nvdisasm()), *(installed() or ())\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -184,12 +183,6 @@ class TestStat:
             "column label int32 per vertex, 1 to 4",
             "bytes 192 B",
         ]
-
-    def test_says_it_as_json(self, file: str, vpps_data: Run) -> None:
-        found = json.loads(vpps_data("stat", file, "--json", "--verify").stdout)
-        assert (found["graphs"], found["vertices"], found["arity"]) == (2, 8, 2)
-        assert found["levels_per_graph"] == {"min": 2, "mean": 2.5, "max": 3}
-        assert found["columns"]["word"] == {"per": "vertex", "type": "int32", "min": -1, "max": 2}
 
     def test_damage_is_found_by_verifying(self, file: str, vpps_data: Run, tmp_path: Path) -> None:
         content = bytearray((tmp_path / file).read_bytes())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
@@ -167,10 +165,9 @@ def convert(
             )
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\nvpps-data stat train.graphs\n\nvpps-data stat train.graphs --json")
+@app.command(epilog="[bold]Example[/bold]\n\nvpps-data stat train.graphs")
 def stat(
     file: File,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
     verify: Annotated[
         bool, typer.Option(help="Compare the checksums of the file, and check its graphs, first.")
     ] = True,
@@ -178,9 +175,6 @@ def stat(
     """Say what a file of graphs holds: sizes, levels, children, kinds, columns, vocabularies."""
     with exit_codes("vpps-data"):
         found = GraphSet.load(file, verify=verify).stat()
-        if as_json:
-            print(json.dumps(asdict(found)))
-            return
         table = Table(box=None, show_header=False, title=str(file), title_justify="left", title_style="bold")
         for name, value in _rows(found):
             table.add_row(name, value)
