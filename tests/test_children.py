@@ -19,10 +19,6 @@ MODULES = ("vpps", "numpy", "random", "bisect", "heapq", "pickle", "ziglang", "j
 PROGRAMS = ("g++", "clang++", "cc", "as", "ld", "sh", "zig", "objdump", "llvm-objdump", "nvdisasm", "python", "read")
 
 CHILDREN = {
-    "vpps/tuning/compiling.py": "from vpps.tuning.compiling import Compilers\n"
-    "from vpps.tuning.jobs import CpuJob\n"
-    "with Compilers(1) as compilers:\n"
-    "    compilers.run(CpuJob(None))",
     "vpps/kernel/host_compiler.py": "from vpps.kernel.host_compiler import compiler, compiler_version\n"
     "compiler_version(tuple(compiler()))",
     "vpps/kernel/processes.py": "import pathlib\n"

@@ -104,8 +104,6 @@ EXAMPLES = {
 +    barrier=2e-6,
 +    speed=2e11,
 +    fixed=4,
-+    axes=_GPU_AXES,
-+    usual_axes=("slots",),
 +    is_gpu=True,
 +    device=Hook("vpps.runtime.hip:default_gpu"),
 +    render=CUDA.render,
@@ -131,7 +129,6 @@ import vpps
 from vpps.cli.options import LEARNING_RATES, TargetName
 from vpps.reference import Reference, weights_of
 from vpps.script.instructions import BY_NAME
-from vpps.profiling.profiler import axes_named
 
 STEPS, WIDTH = 3, 8
 model = vpps.Model(seed=3)
@@ -183,7 +180,6 @@ with vpps.Handle(model, train=False, target="hip", vps=2) as handle:
     assert handle.explain() and repr(handle.inspect(graph, loss)).count("hip") == 1
     assert "for the emulator" in vpps.specialize(model, (graph, loss), "hip", vps=2, train=False).explain()
 assert {"auto", "cpu", "cuda", "hip", "simt"} == set(TargetName)
-assert "slots" in axes_named([], "hip")
 
 assert {"softsign", "softsign.grad0", "update_rows.dampened"} <= set(BY_NAME)
 assert vpps.softsign.__doc__.startswith("x / (1 + |x|), element by element.")

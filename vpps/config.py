@@ -69,7 +69,12 @@ RECORDER = Variable(
     "auto",
     "what records calls of cells: python, compiled (an error where it cannot be), or compiled where it can be",
 )
-TUNING = Variable("VPPS_TUNING", "1", "0: handles do not look into the tuning database (vpps-profile fills it)")
+TUNING = Variable(
+    "VPPS_TUNING",
+    "1",
+    "file of what vpps-profile and autotune found fastest, which handles use; 1: tuning.json in the cache directory; "
+    "0: none",
+)
 CXX = Variable(
     "CXX",
     "",

@@ -41,8 +41,6 @@ class Target:
         name: what users call it.
         machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
         barrier, speed, fixed: what a step costs, as `plan.policies.cost.Costs` has it.
-        axes: what tuning can vary, `tuning.candidates`.
-        usual_axes: those of them that it varies without being asked for.
         common: -> (what it is, a function that compiles it) of all that is the same for every model.
         generates: -> whether code for tails of cells can be generated on this machine; left out where it always can.
         is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a
@@ -62,8 +60,6 @@ class Target:
     barrier: float
     speed: float
     fixed: float
-    axes: tuple[str, ...]
-    usual_axes: tuple[str, ...]
     common: Hook = NOTHING
     generates: Hook = NOTHING
     is_gpu: bool = False
@@ -77,8 +73,6 @@ class Target:
     compile: Hook = NOTHING
 
 
-_GPU_AXES = ("slots", "blocks", "groups", "gradients", "transposed", "policy", "schedule", "passes")
-
 # Costs. cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of
 # a core with one vector runs at half the speed of one with six or more (bench/matvec.py), 100 GFLOP/s on slower
 # machines. cuda: a barrier of all multiprocessors of an H100 takes 1.7 us with what comes before and after it; one of
@@ -89,8 +83,6 @@ CUDA = Target(
     barrier=2e-6,
     speed=2.5e11,
     fixed=4,
-    axes=_GPU_AXES,
-    usual_axes=("slots",),
     is_gpu=True,
     has_archs=True,
     fixed_vps=True,
@@ -106,8 +98,6 @@ CPU = Target(
     barrier=5e-7,
     speed=1e11,
     fixed=1,
-    axes=("vps", "tile", "policy", "passes"),
-    usual_axes=("vps", "tile"),  # which leave every bit as it is; policies do not, they sum gradients in another order
     common=Hook("vpps.kernel.host_compiler:common_kernels"),
     generates=Hook("vpps.kernel.host_compiler:has_compiler"),
     listings=("asm",),
@@ -118,8 +108,6 @@ SIMT = Target(
     barrier=CUDA.barrier,  # it is planned for as what it emulates
     speed=CUDA.speed,
     fixed=CUDA.fixed,
-    axes=_GPU_AXES,
-    usual_axes=CUDA.usual_axes,
     common=Hook("vpps.kernel.simt_compiler:common_kernels"),
     is_gpu=True,
     is_emulated=True,

@@ -13,27 +13,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.caches import cache_with_kernels
 from tests.kernel.cache.builders import copy, key_named, name_of
 from tests.kernel.cache.test_eviction import theirs_in
 from tests.nvrtc import needs_nvrtc
-from vpps.cli import inspect
 from vpps.cli.cache import app
-from vpps.compiler.passes import Passes
 from vpps.config import VARIABLES
-from vpps.engine.configuration import Configuration
 from vpps.kernel.cache import Label, cached
-from vpps.tuning.database import Key, Tuned, TuningDatabase
 
 pytestmark = pytest.mark.host
 
-CHOICE = f"tuning/{'0' * 32}.json"
 MAIN = [sys.executable, "-c", "from vpps.cli.cache import main; main()"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of three entries, one of them damaged, and one used 40 days ago; and of a measured choice."""
+    """A cache of three entries, one of them damaged, and one used 40 days ago."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("VPPS_CACHE_DIR", str(folder))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -42,8 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     old = cached(key_named("old"), ".cubin", "source", copy, ".cu", Label("cubin", "sm_90", "NVRTC 13"))
     os.utime(old.with_suffix(".json"), (0, time.time() - 40 * 86400))
     cached(key_named("bad"), ".so", "source", copy, label=Label("tails", "2 programs")).write_bytes(b"binary of Source")
-    (folder / "tuning").mkdir(mode=0o700)
-    (folder / CHOICE).write_text('{"format": 0}')
     return folder
 
 
@@ -94,28 +86,6 @@ class TestList:
         assert not (folder / "empty").exists()
 
 
-class TestListOfChoices:
-    def test_shows_each_and_what_is_not_used(self, folder: Path) -> None:
-        tuned = Tuned(
-            Configuration(vps=1, passes=Passes()), 0.25, 1.5, 100, "2026-11-22T12:00:00+00:00", "vpps-profile"
-        )
-        path = TuningDatabase().store(Key("cpu: Some, 2 cores", "model", "0.1.0", True, frozenset({"cell"})), tuned)
-        headings, line, damaged = run("list", "--tuning").stdout.splitlines()
-        assert headings.split() == "device for vertices ms/batch configuration gain by when vpps".split()
-        for word in ("cpu: Some, 2 cores", "training", " 100 ", "250.000", "vps 1", "1.50x the default", "2026-11-22"):
-            assert word in line
-        assert damaged.startswith(f"{folder / CHOICE}: damaged, or of another version")
-        (found,) = json.loads(run("list", "--tuning", "--json").stdout)
-        assert (found["configuration"], found["seconds"], found["path"]) == (
-            tuned.configuration.as_json(), 0.25, str(path),
-        )  # fmt: skip
-
-    def test_of_none(self, folder: Path) -> None:
-        (folder / CHOICE).unlink()
-        assert run("list", "--tuning").stdout == f"no measured choices in {folder}\n"
-        assert run("list", "--tuning", "--json").stdout == "[]\n"
-
-
 class TestStat:
     def test_says_that_the_directory_cannot_be_made(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / "file").write_text("")
@@ -131,14 +101,13 @@ class TestStat:
             str(folder),
             "3, cpu kernel: 1, cubin: 1, tails: 1",
             "of 1.07 GB",
-            "files of measured choices: 1",
         ):
             assert words in out
 
     def test_as_json(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VPPS_CACHE_SIZE", "2M")
         found = json.loads(run("stat", "--json").stdout)
-        assert (found["entries"], found["damaged"], found["tuning"]) == (3, 1, 1)
+        assert (found["entries"], found["damaged"]) == (3, 1)
         assert found["limit"] == 2 * 2**20
         assert found["bytes"] == sum(path.stat().st_size for path in (folder / "kernels").glob("*/*"))
         assert list(found["variables"]) == [variable.name for variable in VARIABLES]
@@ -174,26 +143,6 @@ class TestClear:
         done = run("clear", *options)
         assert done.stdout.startswith(f"removed {3 - len(left)} of 3 entries, ")
         assert keys(folder) == left
-        assert (folder / CHOICE).is_file()
-
-    def test_removes_measured_choices_when_asked(self, folder: Path) -> None:
-        assert run("clear", "--tuning").stdout.endswith("; files of measured choices: 1\n")
-        assert list((folder / "tuning").iterdir()) == []
-
-    def test_says_that_measured_choices_stay(self, folder: Path) -> None:
-        kept = "; files of measured choices that are kept: 1 (--tuning removes them, too)\n"
-        assert run("clear").stdout.endswith(kept)
-        (folder / CHOICE).unlink()
-        assert "choices" not in run("clear").stdout
-
-    def test_removes_nothing_but_measured_choices(self, folder: Path) -> None:
-        older = run("clear", "--only-tuning", "--older-than", "1")
-        assert older.stdout == "removed 0 of 1 files of measured choices\n"
-        assert run("clear", "--only-tuning").stdout == "removed 1 of 1 files of measured choices\n"
-        assert (keys(folder), list((folder / "tuning").iterdir())) == (["bad", "new", "old"], [])
-        wrong = run("clear", "--only-tuning", "--damaged")
-        assert (wrong.exit_code, wrong.stdout) == (1, "")
-        assert "leave one of them out" in wrong.stderr
 
     def test_removes_what_killed_processes_left(self, folder: Path) -> None:
         left = folder / f"kernels/vpps-build-{7:016x}"
@@ -203,12 +152,10 @@ class TestClear:
         assert keys(folder) == []
 
     def test_leaves_what_vpps_did_not_make(self, folder: Path) -> None:
-        choices = [folder / "tuning" / name for name in ("gemm.json", f"{'1' * 32}.json", f"x{'1' * 32}.lock")]
-        for path in choices:
-            path.write_text("[]")
-        theirs = theirs_in(folder / "kernels")
-        assert run("clear", "--tuning").stdout.startswith("removed 3 of 3 entries")
-        assert all(path.exists() for path in (*theirs, *choices))
+        theirs = [*theirs_in(folder / "kernels"), folder / "tuning.json"]
+        theirs[-1].write_text("{}")
+        assert run("clear").stdout.startswith("removed 3 of 3 entries")
+        assert all(path.exists() for path in theirs)
         assert json.loads(run("stat", "--json").stdout)["entries"] == 0
 
     def test_leaves_alone_what_cannot_be_trusted(self, folder: Path) -> None:
@@ -293,24 +240,3 @@ def test_help_shows_examples(command: list[str]) -> None:
     assert "vpps-cache" in done.stdout if command else "warm" in done.stdout
     if command:
         assert "Examples" in done.stdout
-
-
-def test_lists_what_was_learned_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VPPS_CACHE_DIR", str(cache_with_kernels(tmp_path)))
-    monkeypatch.setenv("VPPS_TUNING", "1")
-    small = "--policy fsm --target cpu --batch-size 2 --hidden 8 --embedding 8 --limit 8"
-    CliRunner().invoke(inspect.app, ["plan", "lattice-gru", *small.split()])
-    (found,) = json.loads(run("list", "--tuning", "--json").stdout)
-    assert 0 < found["lower_bound"] <= found["batches"]
-    assert {"LatticeGRU.character", "LatticeGRU.word"} <= set(found["cells"])
-    assert run("list", "--tuning").stdout.startswith("machine for batches of")
-    Path(found["path"]).write_text('{"format": 0}')
-    assert "damaged, or of another version" in run("list", "--tuning").stdout
-
-
-def test_help_says_what_tuning_takes() -> None:
-    def words(command: str) -> str:
-        return " ".join(run(command, "--help").stdout.replace("│", " ").split())
-
-    assert "measured, instead of kernels" in words("list")
-    assert "measured, too" in words("clear")

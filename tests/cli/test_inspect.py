@@ -16,11 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from vpps.cli.inspect import app
-from vpps.cli.workload import load_workload
-from vpps.engine.configuration import Configuration
-from vpps.kernel.host_compiler import tile_of_machine
 from vpps.report.inspection import cpu_source
-from vpps.tuning.database import Tuned, TuningDatabase, device_called, key_for
 
 pytestmark = pytest.mark.host
 
@@ -132,32 +128,6 @@ class TestPlan:
         for hidden in (8, 16):
             text = output(run("plan", "tree-lstm", "--hidden", str(hidden), "--batch-size", "2"))
             assert re.search(rf"tanh +\d+ x {hidden} ", text)
-
-
-class TestTuned:
-    def test_choice_is_shown_unless_options_or_the_environment_say_otherwise(
-        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        database = TuningDatabase(tmp_path / "tuning")
-        monkeypatch.setattr("vpps.tuning.database.TuningDatabase", lambda: database)
-        monkeypatch.setenv("VPPS_TUNING", "1")
-        workload = load_workload(WORKLOAD, 16)
-        graph, _ = workload.first(1)[0]
-        key = key_for(workload.model, graph.blocks, device_called("cpu", tile_of_machine().isa, None), True)
-        best = Configuration(vps=3, policy="depth")
-        database.store(key, Tuned(best, 0.001, 1.25, len(graph), "2026-11-22T12:00:00+00:00", "vpps-profile"))
-        code, out, err = run("plan", WORKLOAD)
-        assert code == 0
-        assert "policy depth, schedule vector, 3 virtual processors" in out
-        assert err.startswith("vpps-inspect: as tuned: vps 3, policy depth (by vpps-profile on 2026-11-22")
-        code, out, err = run("script", WORKLOAD, "--batch-size", "16", "--vps", "2")
-        assert (code, "2 virtual processors" in out) == (0, True)
-        assert "as tuned" in err
-        assert "policy sinks-last" in output(run("plan", WORKLOAD, "--precision", "bf16"))
-        monkeypatch.setenv("VPPS_TUNING", "0")
-        assert "policy sinks-last" in output(run("plan", WORKLOAD))
-        monkeypatch.setenv("VPPS_TUNING", "1")
-        assert "policy sinks-last" in output(run("plan", WORKLOAD, "--arch", "sm_90"))
 
 
 class TestScript:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,14 +17,10 @@ from tests.cli.program import epochs, vpps_train
 from tests.kernel.cache.builders import copy
 from tests.processes import run
 from vpps.cli import cache, data, inspect, profile, train
-from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, DataError
 from vpps.kernel import host_compiler, processes
 from vpps.kernel.cache import cached
-from vpps.profiling.measure import Measured
-from vpps.tuning.compiling import Compilers
-from vpps.tuning.database import Key, TuningDatabase
-from vpps.tuning.online import Background
+from vpps.tuning.choices import Key, find
 from vpps.zoo.tasks.files import listed
 
 LONG = "x" * 300
@@ -94,19 +89,10 @@ def test_a_cache_folder_of_a_name_that_is_too_long(
     assert cached("key", ".so", "source", copy).is_file()
     assert "File name too long" in caplog.text
     assert "set VPPS_CACHE_DIR" in caplog.text
-    assert TuningDatabase().lookup(Key("cpu", "model", "0", True, frozenset()), 1) is None
+    monkeypatch.delenv("VPPS_TUNING")
+    assert find(Key("cpu", "model", True)) is None
     found = CliRunner().invoke(cache.app, ["stat"])
     assert (found.exit_code, "File name too long" in found.stdout) == (0, True)
-
-
-@pytest.fixture
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a limit of processes that is reached."""
-
-    def refused(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
 
 
 @pytest.fixture
@@ -119,33 +105,13 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.host
 class TestLimits:
-    def test_without_threads_tuning_goes_on_with_what_there_is(self, no_threads: None) -> None:
-        background = Background(lambda configuration: "")
-        background.ask(Configuration(vps=3))
-        assert background.answer(Configuration(vps=3)) == "can't start new thread"
-        with Compilers(1) as compilers, pytest.raises(CompileError, match="ulimit -u"):
-            list(compilers._as_done([lambda: None]))
-
     def test_compilers_that_cannot_be_started_are_no_matter_of_the_cache(self, no_processes: None) -> None:
         for call in (
             lambda: processes.run(["g++"], {}),
             lambda: host_compiler.compiler_version((sys.executable, "-X", "of this test")),
-            lambda: Compilers(1).run(None),  # type: ignore[arg-type]
         ):
             with pytest.raises(CompileError, match=r"cannot be started \(Resource temporarily .*ulimit -u"):
                 call()
-
-
-@pytest.mark.host
-def test_candidates_none_of_which_can_be_compiled_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(subject: object, found: list[Measured], *_: object) -> None:
-        for measured in found:
-            measured.reason = "no more processes"
-
-    monkeypatch.setattr("vpps.profiling.profiler._compile", fails)
-    found = CliRunner().invoke(profile.app, ["tree-fc", "--hidden", "4", "--target", "cpu"])
-    assert found.exit_code == 1
-    assert found.stderr.splitlines()[-1] == "vpps-profile: no more processes"
 
 
 @pytest.mark.cpu

@@ -116,14 +116,3 @@ class TestExchange:
             handle._configurator.configure(Configuration(vps=1))
             with pytest.raises(vpps.NonFiniteError, match="step 1"):
                 handle.fb(graph, vpps.sum(vpps.square(w + graph.input([0.0]))))
-
-
-@pytest.mark.host
-def test_configurations_survive_json() -> None:
-    chosen = Configuration(
-        vps=3, tile="avx2", policy="depth", onchip=ChipOptions(rpw=2, ownership="round-robin", tiers={"U": "L2"}),
-        passes=vpps.Passes(fusion=False),
-    )  # fmt: skip
-    assert Configuration.from_json(chosen.as_json()) == chosen
-    assert Configuration.from_json({}) == Configuration(passes=vpps.Passes())
-    assert "rpw 2" in chosen.describe()

@@ -11,7 +11,7 @@ One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the te
 - `maps`: structures in tables and lists, several kinds, missing children. The bits of calls one by one, the reference.
 - `histories`: updates, accumulation, freezing, assignments; optimizers, averages, clipping. Training in NumPy; equal
   bits with checkpoints resumed by a new model, other handles and configurations in the middle.
-- `files`: damage to texts, graph sets, checkpoints, the tuning database. An error of vpps that names the file, or
+- `files`: damage to texts, graph sets, checkpoints, the file of tuned choices. An error of vpps that names the file, or
   something sound.
 - `interruptions`: Ctrl-C at points of a call. It comes through, files are old or new, training goes on as with the
   call or without.

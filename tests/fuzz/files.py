@@ -13,14 +13,15 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 
 import vpps
 from tests.data import damage
 from tests.fuzz.program import Found
 from vpps.data import GraphSet
-from vpps.engine.configuration import Configuration
 from vpps.model import checkpoint
-from vpps.tuning import automata, database
+from vpps.tuning import choices
+from vpps.tuning.candidates import Candidate
 
 TREES = b"(3 (2 The) (4 (3 gorgeously) (2 8 1\\/2)))\n\n(0 (1 caf\xc3\xa9)(2 (0 -LRB-) (1 b) (1 c)))\n(1 d)\n"
 DAGS = {
@@ -41,6 +42,9 @@ PIECES = (
     b'2147483648', b"9" * 25, b'[[', b'((((((((((((', b'\xc2\xa0', b'0x1', b'1_0', b'"vertices": 2147483647',
     b'"children": [[0]]', b'(1 ', b'    ', b"'", b'\xe2\x80\xa8',
 )  # fmt: skip
+
+
+KEY = choices.Key("cpu", "m", True)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ class File:
             return f"print(vpps.Model.load({path}).numpy())"
         if self.form == "tuning":
             return (
-                f"from vpps.tuning.database import choices_in; print([c.tuned.describe() for c in choices_in({path})])"
+                f"import os; os.environ['VPPS_TUNING'] = str({path}); "
+                f"from vpps.tuning.choices import Key, find; print(find({KEY}))"
             )
         return f"print(vpps.data.{self.form}({path}).stat())"
 
@@ -108,11 +113,10 @@ class File:
                 right = examples()["checkpoint"][0]
                 assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without a word"
         elif self.form == "tuning":
-            choices = database.choices_in(path)
-            found = automata.automaton_in(path)
-            for choice in choices or ():
-                assert choice.tuned.describe()
-            assert found is None or found.names is not None
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("VPPS_TUNING", str(path))
+                choice = choices.find(KEY)
+            assert choice is None or choice.describe()
         else:
             try:
                 graphs: GraphSet = getattr(vpps.data, self.form)(path)
@@ -146,11 +150,10 @@ def examples() -> dict[str, tuple[Any, bytes]]:
                 handle.fb(graph, vpps.sum(W @ graph.lookup(E, 1)), accumulate=accumulate)
         model.save(path, {"note": "mine"})
         kept["checkpoint"] = ({k: w.tobytes() for k, w in model.numpy().items()}, path.read_bytes())
-        tuned = database.Tuned(
-            Configuration(vps=2, policy="depth"), 0.1, 1.2, 80, "2026-11-22T00:00:00", "vpps-profile"
-        )
-        key = database.Key("cpu", "m", "0", True, frozenset({"c"}))
-        path = database.TuningDatabase(Path(folder) / "tuning").store(key, tuned)
+        path.write_text("{}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VPPS_TUNING", str(path))
+            choices.keep(KEY, choices.Choice(Candidate(vps=2), 1.2, "vpps-profile"))
         kept["tuning"] = (None, path.read_bytes())
     return kept
 

@@ -99,21 +99,6 @@ def test_compilers_of_a_process_that_is_killed_end_too(compiler: Callable[[str],
     assert_ended(pids)
 
 
-def test_a_compiling_process_of_tuning_ends_with_the_one_that_tunes(compiler: Callable[[str], Path]) -> None:
-    log = compiler(ENDLESS)
-    code = """
-        from vpps.tuning.compiling import Compilers
-        from vpps.tuning.jobs import CpuJob
-        with Compilers() as compilers:
-            compilers.run(CpuJob(None))
-        """
-    process = start(code)
-    pids = started(log, 1)
-    process.kill()
-    finish(process)
-    assert_ended(pids)
-
-
 def test_a_compiler_ends_where_its_time_is_over(
     compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from vpps.placement.onchip import (
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip.device import TENSOR_CORES
 from vpps.placement.onchip.slots import shapes
-from vpps.tuning.candidates import TunedChip, gpu_axes
+from vpps.tuning.candidates import rows_per_warp
 
 pytestmark = pytest.mark.host
 
@@ -181,8 +181,7 @@ def test_rows_are_dealt_in_turns_by_whole_fragments() -> None:
     plan = plan_onchip(matrices, H200, 132, Options(ownership="round-robin"))
     assert {slot.rows % FRAGMENT_ROWS for slot in plan.chip.slots} == {0}
     assert valid_rpw(256, 192, BF16) == range(FRAGMENT_ROWS, 49, FRAGMENT_ROWS)
-    axes = gpu_axes(["slots"], TunedChip(tuple(matrices), H200), Options())
-    tried = [change["onchip"]["rpw"] for change in axes["slots"] if "rpw" in change.get("onchip", ())]
+    tried = rows_per_warp(plan_onchip(matrices, H200, 132))
     assert tried
     assert {rpw % FRAGMENT_ROWS for rpw in tried} == {0}
 

@@ -1,10 +1,6 @@
-"""A small recurrent model, batches of it, and a job that lasts."""
+"""A small recurrent model, and batches of it."""
 
 from __future__ import annotations
-
-import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -45,16 +41,3 @@ class Chain:
     def batches(self, n: int = 3) -> list[tuple[Graph, Expression]]:
         """Graphs of different sizes, the last one the largest."""
         return [self.batch(2, 2 + k) for k in range(n)]
-
-
-@dataclass(frozen=True)
-class Endless:
-    """A job that holds a pipe open; if nobody kills it, it writes to it after a while."""
-
-    pipe: str
-
-    def run(self) -> None:
-        with open(self.pipe, "wb") as end:
-            Path(self.pipe + ".open").touch()
-            time.sleep(20)
-            end.write(b"alive")

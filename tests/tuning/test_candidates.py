@@ -1,103 +1,86 @@
-"""The space of configurations: what is in it, what cannot be had and why, what is the same twice."""
+"""Candidates: which there are, and what they change."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import vpps
-from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
-from vpps.placement.onchip import MatrixSpec, known_device
-from vpps.tuning.candidates import TunedChip, applied, checked, combined, cpu_axes, gpu_axes, n_combined, one_by_one
+from vpps.placement.onchip import MatrixSpec, known_device, plan_onchip
+from vpps.tuning.candidates import Candidate, candidates_for, counts
 
 pytestmark = pytest.mark.host
 
-BASE = Configuration(passes=Passes())
-NONE = vpps.ChipOptions()
-TREE = TunedChip((MatrixSpec("U", 1024, 512, 4, 2), MatrixSpec("Wo", 5, 256)), known_device("H200"))
+H200 = known_device("H200")
+TREE = (MatrixSpec("U", 1024, 512, 4, 2), MatrixSpec("Wo", 5, 256))
 
 
-class TestOnCpu:
-    def test_are_virtual_processors_tiles_and_policies(self) -> None:
-        axes = cpu_axes(("vps", "tile", "policy"), 2, 2, ["avx2-16x6", "avx2-24x4"])
-        found = combined(BASE, axes)
-        assert found[0] == BASE
-        assert [c.describe() for c in found] == [
-            "default",
-            "policy depth",
-            "tile avx2-24x4",
-            "tile avx2-24x4, policy depth",
-            "vps 1",
-            "vps 1, policy depth",
-            "vps 1, tile avx2-24x4",
-            "vps 1, tile avx2-24x4, policy depth",
-        ]
+def engine(device: Any = H200, vps: int = 132, matrices: Any = TREE) -> Any:
+    """As far as candidates depend on it."""
+    onchip = plan_onchip(matrices, device, vps, vpps.ChipOptions()) if device is not None and matrices else None
+    return SimpleNamespace(
+        machine=SimpleNamespace(device=device, vps=vps), arrangement=SimpleNamespace(onchip=onchip)
+    )  # fmt: skip
+
+
+def described(found: list[Candidate]) -> list[str]:
+    return [candidate.describe() for candidate in found]
+
+
+class TestList:
+    def test_on_cpu_is_of_virtual_processors_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Results are the same to the bit: no policy, which sums gradients in another order."""
+        monkeypatch.setattr("vpps.tuning.candidates.usable_cores", lambda: 4)
+        assert described(candidates_for(engine(None, 3))) == ["default", "vps 1", "vps 2", "vps 4"]
+        assert described(candidates_for(engine(None, 3), {"vps", "policy"})) == ["default"]
 
     @pytest.mark.parametrize(
-        "cores, usual, counts",
+        "cores, expected",
         [
-            (1, 1, []),
-            (3, 2, [1, 3]),
-            (8, 7, [1, 2, 3, 4, 5, 6, 8]),
-            (16, 15, [1, 2, 4, 8, 12, 16]),
-            (64, 64, [1, 2, 4, 8, 16, 32, 48, 63]),
+            (1, [1]),
+            (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+            (16, [1, 2, 4, 8, 12, 15, 16]),
+            (64, [1, 2, 4, 8, 16, 32, 48, 63, 64]),
         ],
     )
-    def test_counts_include_all_cores_and_one_less(self, cores: int, usual: int, counts: list[int]) -> None:
-        assert [change.get("vps") for change in cpu_axes(("vps",), cores, usual, [])["vps"]] == [None, *counts]
+    def test_counts_include_all_cores_and_one_less(self, cores: int, expected: list[int]) -> None:
+        assert counts(cores) == expected
 
-    def test_of_passes_only_when_asked(self) -> None:
-        (candidate,) = one_by_one(BASE, cpu_axes(("passes",), 1, 1, []))[1:]
-        assert candidate.passes == Passes(recompute=True)
-
-
-class TestOnGpu:
-    def test_are_all_rows_per_warp_of_the_paper(self) -> None:
+    def test_on_a_gpu_is_of_groups_tiles_and_rows_per_warp(self) -> None:
         """Registers of a thread for slots, 256 - 64, over floats of a lane of the widest row: W^T, 1024 / 32."""
-        slots = gpu_axes(("slots",), TREE, NONE)["slots"]
-        assert [c["onchip"]["rpw"] for c in slots if "rpw" in c.get("onchip", {})] == list(range(1, 7))
+        on_gpu = engine()
+        planned = on_gpu.arrangement.onchip.chip.tile
+        tiles = [f"tile {n}" for n in (8, 4, 2, 1) if n != planned]
+        rows = [f"rpw {n}" for n in range(1, 7)]
+        assert described(candidates_for(on_gpu)) == ["default", "groups 2", "groups 4", *tiles, *rows]
+        assert described(candidates_for(engine(vps=66))) == ["default", "groups 2", *tiles, *rows], "of equal size"
 
-    def test_are_tiles_and_tiers_of_the_largest(self) -> None:
-        slots = gpu_axes(("slots",), TREE, NONE)["slots"]
-        options = [change["onchip"] for change in slots[1:]]
-        assert [o["tile"] for o in options if "tile" in o] == [8, 4, 2, 1]
-        tiers = [o["tiers"] for o in options if "tiers" in o]
-        planned = {held.name: held.tier for held in TREE.planned(vpps.ChipOptions()).held}
-        assert {"U": "shared"} in tiers
-        assert {"U^T": "atomic"} in tiers
-        assert all(planned[name] != tier for change in tiers for name, tier in change.items())
+    def test_on_a_gpu_stops_where_a_block_has_all_rows(self) -> None:
+        found = candidates_for(engine(matrices=(MatrixSpec("U", 16, 16),)))
+        assert [c.rpw for c in found if c.rpw] == [1, 2]
 
-    def test_that_cannot_be_had_say_why(self) -> None:
-        axes = {"slots": gpu_axes(("slots",), TREE, NONE)["slots"], "blocks": [{}, {"onchip": {"blocks_per_sm": 2}}]}
-        found, _ = checked(combined(BASE, axes), TREE)
-        reasons = {c.configuration.describe(): c.reason for c in found if c.reason}
-        assert "take 32 registers each of the 80 for slots" in reasons["rpw 3, blocks_per_sm 2"]
-        assert "rows are fewer than VPs" in reasons["Wo in registers"]
-        assert not {"default", "rpw 2, blocks_per_sm 2", "rpw 6", "tile 4", "U in shared"} & reasons.keys()
+    def test_keeps_what_the_user_chose(self) -> None:
+        assert described(candidates_for(engine(), {"onchip"})) == ["default"]
+        assert not any(c.rpw for c in candidates_for(engine(), {"schedule"}))
 
-    def test_with_the_same_kernel_count_once(self) -> None:
-        same = [applied(BASE, {"onchip": {"tile": TREE.planned(vpps.ChipOptions()).chip.tile}})]
-        found, repeated = checked([BASE, *same], TREE)
-        assert ([c.configuration for c in found], repeated) == ([BASE], 1)
-
-    def test_for_evaluation_have_no_gradients(self) -> None:
-        chip = TunedChip((MatrixSpec("U", 1024, 512, 4, 0, trained=False),), known_device("H200"), train=False)
-        axes = gpu_axes(("slots", "gradients", "transposed"), chip, NONE)
-        assert (axes["gradients"], axes["transposed"]) == ([{}], [{}])
-        assert n_combined(axes) == len(axes["slots"])
-
-    def test_keep_what_the_user_forces(self) -> None:
-        forced = vpps.ChipOptions(tiers={"Wo": "L2"})
-        changes = gpu_axes(("slots",), TREE, forced)["slots"]
-        assert all("Wo" in c["onchip"]["tiers"] for c in changes if "tiers" in c.get("onchip", {}))
+    def test_without_matrices_has_nothing_to_try(self) -> None:
+        assert candidates_for(engine(matrices=())) == [Candidate()]
 
 
-def test_a_change_of_options_leaves_the_others() -> None:
-    base = Configuration(vps=3, onchip=vpps.ChipOptions(groups=2), passes=Passes(fusion=False))
-    changed = applied(base, {"onchip": {"tile": 4}}, {"policy": "depth"}, {"passes": {"recompute": True}})
-    assert changed == Configuration(
-        vps=3,
-        policy="depth",
-        onchip=vpps.ChipOptions(groups=2, tile=4),
-        passes=Passes(fusion=False, recompute=True),
-    )
+@pytest.mark.parametrize(
+    "candidate, changes",
+    [
+        (Candidate(), {}),
+        (Candidate(vps=3), {"vps": 3}),
+        (Candidate(groups=2), {"onchip": vpps.ChipOptions(groups=2)}),
+        (Candidate(tile=4), {"onchip": vpps.ChipOptions(tile=4)}),
+        (Candidate(rpw=2), {"schedule": "paper", "onchip": vpps.ChipOptions("round-robin", 2)}),
+    ],
+    ids=str,
+)
+def test_changes_are_fields_of_a_configuration(candidate: Candidate, changes: dict[str, Any]) -> None:
+    assert candidate.changes == changes
+    assert Configuration(**changes)

@@ -1,39 +1,35 @@
-"""Handles and the tuning database: what was found is used, without a word, and never in the way."""
+"""Handles and the file of choices: what was found is used, and never in the way."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import vpps
 from tests.tuning.models import Chain
-from vpps.compiler.passes import Passes
-from vpps.engine.configuration import Configuration
-from vpps.runtime.choice import make_machine
-from vpps.runtime.machine import Wanted
-from vpps.tuning.database import Tuned, TuningDatabase, device_name, key_for
+from vpps.model.precisions import ALL_EXACT
+from vpps.tuning.candidates import Candidate
+from vpps.tuning.choices import Choice, keep, key_for
 
 pytestmark = pytest.mark.cpu
 
+Store = Callable[..., None]
+
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningDatabase:
-    """One of its own, beside the kernels that are compiled already, and switched on."""
-    found = TuningDatabase(tmp_path / "tuning")
-    monkeypatch.setattr("vpps.tuning.database.TuningDatabase", lambda: found)
-    monkeypatch.setenv("VPPS_TUNING", "1")
-    return found
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Keeps a candidate for handles of a chain."""
+    with vpps.Handle(Chain().model, target="cpu") as handle:
+        machine = handle._engine.machine
+    monkeypatch.setenv("VPPS_TUNING", str(tmp_path / "choices.json"))
 
+    def stored(candidate: Candidate, train: bool = True) -> None:
+        keep(key_for(Chain().model, machine, train, ALL_EXACT), Choice(candidate, 1.25, "vpps-profile"))
 
-def store(database: TuningDatabase, configuration: Configuration, train: bool = True) -> None:
-    chain = Chain()
-    graph, _ = chain.batch()
-    machine = make_machine("cpu", Wanted(None, vpps.ChipOptions(), train, False))
-    key = key_for(chain.model, graph.blocks, device_name(machine), train)
-    machine.close()
-    database.store(key, Tuned(configuration, 0.001, 1.25, len(graph), "2026-11-22T12:00:00+00:00", "vpps-profile"))
+    return stored
 
 
 def losses(chain: Chain, handle: vpps.Handle) -> list[float]:
@@ -44,80 +40,54 @@ def losses(chain: Chain, handle: vpps.Handle) -> list[float]:
     return found
 
 
-def test_a_handle_takes_over_what_was_found_and_says_so(database: TuningDatabase) -> None:
+def test_a_handle_takes_over_what_was_found_and_says_so(store: Store) -> None:
     plain = Chain()
     with vpps.Handle(plain.model, target="cpu") as handle:
         expected = losses(plain, handle)
-        assert "tuned" not in handle.explain()
-    store(database, Configuration(vps=3, policy="depth", passes=Passes.from_environment()))
+        assert (handle.tuning, "tuned" in handle.explain()) == ("", False)
+    store(Candidate(vps=3))
     chain = Chain()
-    with vpps.Handle(chain.model, target="cpu") as handle:
+    with vpps.Handle(chain.model, target="cpu", policy="sinks-last") as handle:
+        assert (handle.vps, handle.tuning) == (3, "vps 3 (by vpps-profile, 1.25x the default)")
         assert losses(chain, handle) == expected, "to the bit"
-        assert (handle.vps, handle.policy) == (3, "depth")
         (line,) = (line for line in handle.explain().splitlines() if line.startswith("tuned"))
-        assert "vps 3, policy depth" in line
-        assert "by vpps-profile on 2026-11-22, 1.25x the default" in line
+        assert handle.tuning in line
 
 
-def test_what_the_user_gives_wins(database: TuningDatabase) -> None:
-    store(database, Configuration(vps=3, policy="depth"))
-    chain = Chain()
-    with vpps.Handle(chain.model, target="cpu", vps=1) as handle:
-        handle.fb(*chain.batch())
-        assert (handle.vps, handle.policy) == (1, "depth")
+def test_what_the_user_gives_wins(store: Store) -> None:
+    store(Candidate(vps=3))
+    with vpps.Handle(Chain().model, target="cpu", vps=1) as handle:
+        assert (handle.vps, handle.tuning) == (1, "")
+    with vpps.Handle(Chain().model, target="cpu", schedule="vector") as handle:
+        assert (handle.vps != 3, handle.tuning) == (True, "")
 
 
-def test_an_example_is_looked_up(database: TuningDatabase) -> None:
-    store(database, Configuration(vps=3))
-    chain = Chain()
-    with vpps.Handle(chain.model, target="cpu", example=chain.batch()) as handle:
-        assert handle.vps == 3
-
-
-def test_evaluation_has_records_of_its_own(database: TuningDatabase) -> None:
-    store(database, Configuration(vps=3), train=True)
-    store(database, Configuration(vps=4), train=False)
+def test_evaluation_has_choices_of_its_own(store: Store) -> None:
+    store(Candidate(vps=3), train=True)
+    store(Candidate(vps=4), train=False)
     chain = Chain()
     graph, loss = chain.batch()
-    with vpps.Handle(chain.model, target="cpu", train=False) as handle:
+    with vpps.Handle(chain.model, target="cpu", train=False, example=(graph, loss)) as handle:
         handle.forward(graph, [loss])
         assert handle.vps == 4
 
 
-def test_it_can_be_switched_off(database: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    store(database, Configuration(policy="depth"))
+def test_it_can_be_switched_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(Candidate(vps=3))
     monkeypatch.setenv("VPPS_TUNING", "0")
-    chain = Chain()
-    with vpps.Handle(chain.model, target="cpu") as handle:
-        handle.fb(*chain.batch())
-        assert handle.policy == "sinks-last"
+    with vpps.Handle(Chain().model, target="cpu") as handle:
+        assert handle.tuning == ""
 
 
-@pytest.mark.parametrize("wrong", [Configuration(tile="gone"), Configuration(vps=-5)])
+@pytest.mark.parametrize("wrong", [Candidate(vps=10**9), Candidate(groups=2)])
 def test_what_cannot_be_had_any_more_is_given_up(
-    database: TuningDatabase, wrong: Configuration, caplog: pytest.LogCaptureFixture
+    store: Store, wrong: Candidate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store(database, wrong)
+    store(wrong)
     plain, chain = Chain(), Chain()
     with vpps.Handle(plain.model, target="cpu", vps=2) as handle:
         expected = losses(plain, handle)
     with caplog.at_level(logging.INFO, "vpps"), vpps.Handle(chain.model, target="cpu") as handle:
         assert losses(chain, handle) == expected
-        assert "tuned" not in handle.explain()
+        assert handle.tuning == ""
     assert "is given up" in caplog.text
-
-
-def test_results_are_the_same_to_the_bit_with_another_tile() -> None:
-    """The only tile besides the usual one that is compiled, here and in test_online.py."""
-    from vpps.kernel.host_compiler import tile_of_machine
-    from vpps.kernel.render import tiles_of
-
-    results = []
-    for tile in (None, tiles_of(tile_of_machine().isa)[1].name):
-        chain = Chain()
-        with vpps.Handle(chain.model, vpps.Adam(lr=0.01), target="cpu", vps=2) as handle:
-            handle._configurator.configure(Configuration(vps=2, tile=tile))
-            found = losses(chain, handle)
-            assert handle._engine.machine.panel == tile_of_machine(tile).panel
-        results.append((found, chain.W.numpy().tobytes()))
-    assert results[0] == results[1]

@@ -1,4 +1,4 @@
-"""`vpps-cache`: what is in the cache of compiled kernels and the tuning database; clearing it; compiling ahead."""
+"""`vpps-cache`: what is in the cache of compiled kernels; clearing it; compiling ahead."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
 from vpps.config import VARIABLES
-from vpps.errors import HandleError, WorkloadError
+from vpps.errors import WorkloadError
 from vpps.kernel.cache import inventory
 from vpps.kernel.cache.inventory import CacheSummary, Item
 from vpps.targets import TARGETS
-from vpps.tuning.automata import PREFIX, KeptAutomaton, automaton_in
-from vpps.tuning.database import AUTOTUNE, StoredChoice, choices_in
 
 PROGRAM = "vpps-cache"
 DAY = 86400.0
@@ -43,13 +41,6 @@ OlderThan = Annotated[
     float | None, typer.Option(min=0, metavar="DAYS", help="Only what was not used for that many days.")
 ]
 Damaged = Annotated[bool, typer.Option("--damaged", help="Only what is damaged; it would be made anew anyway.")]
-Tuning = Annotated[bool, typer.Option("--tuning", help="The choices that vpps-profile and autotune measured, too.")]
-OnlyTuning = Annotated[
-    bool, typer.Option("--only-tuning", help="The choices that vpps-profile and autotune measured, and nothing else.")
-]
-ListTuning = Annotated[
-    bool, typer.Option("--tuning", help="The choices that vpps-profile and autotune measured, instead of kernels.")
-]
 
 
 @app.callback()
@@ -57,22 +48,13 @@ def about(version: Version = False) -> None:
     """Compiled kernels are kept on disk: look at them, remove them, compile them ahead."""
 
 
-@app.command(
-    "list",
-    **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'", f"{PROGRAM} list --tuning"),
-)
-def list_(
-    tuning: ListTuning = False,
-    as_json: AsJson = False,
-) -> None:
+@app.command("list", **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'"))
+def list_(as_json: AsJson = False) -> None:
     """Every entry: what it is, for what it was compiled, its size, when it was made and last used, whether it is sound.
 
     All files are compared with their digests.
     """
     with exit_codes(PROGRAM):
-        if tuning:
-            _list_choices(as_json)
-            return
         items = list(inventory.items())
         if as_json:
             print(json.dumps([_as_json(item) for item in items]))
@@ -101,7 +83,6 @@ def stat(as_json: AsJson = False) -> None:
             "entries": ", ".join([str(len(found.items)), *(f"{kind}: {n}" for kind, n in sorted(kinds.items()))]),
             "damaged": str(damaged or ""),
             "size": f"{bytes_text(found.size)} of {bytes_text(found.limit) if found.limit else 'any number of bytes'}",
-            "tuning": f"files of measured choices: {len(found.tuning)}",
         }
         table = Table(box=None, pad_edge=False, show_header=False)
         for name, text in lines.items():
@@ -113,49 +94,17 @@ def stat(as_json: AsJson = False) -> None:
         plain_console().print(table)
 
 
-@app.command(
-    **examples(
-        f"{PROGRAM} clear",
-        f"{PROGRAM} clear --older-than 30",
-        f"{PROGRAM} clear --damaged",
-        f"{PROGRAM} clear --tuning",
-        f"{PROGRAM} clear --only-tuning",
-    )
-)
-def clear(
-    older_than: OlderThan = None,
-    damaged: Damaged = False,
-    tuning: Tuning = False,
-    only_tuning: OnlyTuning = False,
-) -> None:
-    """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed.
-
-    Measured choices stay, unless --tuning or --only-tuning names them.
-    """
+@app.command(**examples(f"{PROGRAM} clear", f"{PROGRAM} clear --older-than 30", f"{PROGRAM} clear --damaged"))
+def clear(older_than: OlderThan = None, damaged: Damaged = False) -> None:
+    """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed."""
     with exit_codes(PROGRAM):
-        if only_tuning and damaged:
-            raise HandleError("--only-tuning --damaged: it is kernels that may be damaged; leave one of them out")
         found = inventory.summary()
         oldest = time.time() - (older_than or 0) * DAY
-        said = []
-        if not only_tuning:
-            removed = [item for item in found.items if item.used <= oldest and (item.damage or not damaged)]
-            for item in removed:
-                inventory.remove(item)
-            inventory.sweep()
-            size = bytes_text(sum(item.size for item in removed))
-            said.append(f"removed {len(removed)} of {len(found.items)} entries, {size}")
-        named = tuning or only_tuning
-        choices = [path for path in found.tuning if named and path.stat().st_mtime <= oldest]
-        for path in choices:
-            path.unlink(missing_ok=True)
-        if only_tuning:
-            said.append(f"removed {len(choices)} of {len(found.tuning)} files of measured choices")
-        elif tuning:
-            said.append(f"files of measured choices: {len(choices)}")
-        elif found.tuning:
-            said.append(f"files of measured choices that are kept: {len(found.tuning)} (--tuning removes them, too)")
-        print("; ".join(said))
+        removed = [item for item in found.items if item.used <= oldest and (item.damage or not damaged)]
+        for item in removed:
+            inventory.remove(item)
+        inventory.sweep()
+        print(f"removed {len(removed)} of {len(found.items)} entries, {bytes_text(sum(item.size for item in removed))}")
 
 
 @app.command(
@@ -261,62 +210,6 @@ def _as_json(item: Item) -> dict[str, Any]:
     }
 
 
-def _list_choices(as_json: bool) -> None:
-    """Print every record of the tuning database, and the files that are not used."""
-    paths = inventory.tuning()
-    machines = {path: automaton_in(path) for path in paths if path.name.startswith(PREFIX)}
-    found = {path: choices_in(path) for path in paths if path not in machines}
-    choices = [choice for of_file in found.values() for choice in of_file or ()]
-    learned = [machine for machine in machines.values() if machine is not None]
-    if as_json:
-        print(json.dumps([*map(_choice_as_json, choices), *map(_machine_as_json, learned)]))
-        return
-    if not paths:
-        print(f"no measured choices in {inventory.summary().directory}")
-        return
-    if choices:
-        headings = ("device", "for", "vertices", "ms/batch", "configuration", "gain", "by", "when", "vpps")
-        text = {*headings} - {"vertices", "ms/batch", "gain"}
-        plain_console().print(table_of(headings, map(_choice_row, choices), left=text))
-    if learned:
-        titles = ("machine for batches of", "states", "batches", "lower bound", "when")
-        facts = [
-            (", ".join(m.names), *map(str, (len(m.automaton.table), m.batches, m.lower_bound)), m.when) for m in learned
-        ]
-        plain_console().print(table_of(titles, facts, left=(titles[0], "when")))
-    for path, of_file in (found | machines).items():
-        if of_file is None:
-            print(f"{path}: damaged, or of another version of vpps; it is not used")
-
-
-def _machine_as_json(kept: KeptAutomaton) -> dict[str, Any]:
-    return {
-        "cells": list(kept.names), "states": len(kept.automaton.table), "batches": kept.batches,
-        "lower_bound": kept.lower_bound, "when": kept.when, "path": str(kept.path),
-    }  # fmt: skip
-
-
-def _choice_row(choice: StoredChoice) -> tuple[str, ...]:
-    tuned = choice.tuned
-    than = "the first" if tuned.by == AUTOTUNE else "the default"
-    return (
-        choice.device,
-        "training" if choice.train else "evaluation",
-        str(tuned.vertices),
-        f"{1e3 * tuned.seconds:.3f}",
-        tuned.configuration.describe(),
-        f"{tuned.ratio:.2f}x {than}" if tuned.ratio else f"{than} does not run",
-        tuned.by,
-        tuned.when,
-        choice.version,
-    )
-
-
-def _choice_as_json(choice: StoredChoice) -> dict[str, Any]:
-    about = {"device": choice.device, "train": choice.train, "version": choice.version, "path": str(choice.path)}
-    return about | choice.tuned.as_json()
-
-
 def _stat(found: CacheSummary, kinds: Counter[str], damaged: int) -> dict[str, Any]:
     return {
         "directory": str(found.directory),
@@ -327,7 +220,6 @@ def _stat(found: CacheSummary, kinds: Counter[str], damaged: int) -> dict[str, A
         "damaged": damaged,
         "bytes": found.size,
         "limit": found.limit or None,
-        "tuning": len(found.tuning),
         "variables": {variable.name: variable.get() for variable in VARIABLES},
     }
 

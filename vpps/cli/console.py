@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,9 +15,6 @@ from typer.core import TyperGroup
 
 from vpps._version import __version__
 from vpps.errors import VppsError
-
-FILE_WIDTH = 200
-"""Columns of a table in a file."""
 
 PIPE_WIDTH = 1000
 """Columns of a pipe or file: a line is a line there."""
@@ -76,16 +72,6 @@ def table_of(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def printed(report: Iterable[Table | str], in_file: bool = False) -> str:
-    """Prints a report on standard output; or returns it as text for a file."""
-    console, text = plain_console(), StringIO()
-    if in_file:
-        console = Console(file=text, width=FILE_WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
-    for item in report:
-        console.print(item)
-    return text.getvalue()
 
 
 def bytes_text(count: float) -> str:

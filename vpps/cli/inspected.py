@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.table import Table
 
-from vpps.cli.console import exit_codes, plain_console, printed
+from vpps.cli.console import exit_codes, plain_console
 from vpps.cli.options import AUTO_TARGET, PRECISION_HELP, PRECISION_METAVAR, TargetName, precisions_in
 from vpps.cli.settings import keyword
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
-from vpps.compiler.passes import Passes
 from vpps.compiler.schedule import SCHEDULES
-from vpps.config import PASSES, TARGET
+from vpps.config import TARGET
 from vpps.engine.configuration import Configuration
 from vpps.errors import HandleError, KernelError, WorkloadError
 from vpps.files import followed
@@ -29,7 +26,6 @@ from vpps.ops.precision import EXACT
 from vpps.planner.policies import POLICIES
 from vpps.report.inspection import Inspection, inspect
 from vpps.targets import AUTO, CUDA, TARGETS, listed, present_target
-from vpps.tuning.database import device_called, tuned_on
 
 PROGRAM = "vpps-inspect"
 
@@ -114,9 +110,7 @@ class Asked:
         return load_workload(self.workload, self.batch_size, self.rest)
 
     def inspected(self, compiled: bool = False, arch: str | None = None) -> Inspection:
-        """The first batch of the workload, planned (and its kernel compiled) as the options say.
-
-        What they leave open is as the tuning database has it, as for a handle; then a line on standard error says so.
+        """The first batch of the workload, planned (and its kernel compiled) as the options say, else by default.
 
         Args:
             arch: of the GPU, in place of the option.
@@ -124,25 +118,11 @@ class Asked:
         workload, arch = self.batches, arch or self.arch
         example = workload.first(1)[0]
         runs_on = chosen_target(self.target, arch)
-        precision = precisions_in(self.precision)
         names = "vps", "policy", "schedule"
         given: dict[str, Any] = {name: found for name in names if (found := getattr(self, name)) is not None}
-        given["precision"] = precision
-        if PASSES.is_set:
-            given["passes"] = Passes.from_environment()
-        # Of a GPU that is named nothing was measured here.
-        tuned = None
-        if arch is None:
-            tuned = tuned_on(workload.model, example[0], lambda: _device(runs_on), self.train, precision)
-        configuration = Configuration(**given)
-        if tuned is not None:
-            configuration = replace(tuned.configuration, **given)
-            print(
-                f"{PROGRAM}: as tuned: {tuned.describe()}; options come first, VPPS_TUNING=0 is the default",
-                file=sys.stderr,
-            )
+        given["precision"] = precisions_in(self.precision)
         return inspect(
-            workload.model, example, runs_on, arch, configuration=configuration, train=self.train,
+            workload.model, example, runs_on, arch, configuration=Configuration(**given), train=self.train,
             optimizer=workload.optimizer, compiled=compiled,
         )  # fmt: skip
 
@@ -191,22 +171,6 @@ def command(
         return function
 
     return add
-
-
-def _device(target: str) -> str:
-    """The device of this machine that handles would use, as the tuning database calls it; "" where there is none."""
-    row = TARGETS[target]
-    if not row.is_gpu:
-        from vpps.kernel.host_compiler import tile_of_machine
-
-        return device_called(target, tile_of_machine().isa, None)
-    gpu = row.device()
-    return "" if gpu is None else device_called(target, "", gpu)
-
-
-def as_file(report: Iterable[Table | str], found: dict[str, Any], as_json: bool) -> str:
-    """What a command that measures writes: all that it has found, or the report that it prints."""
-    return json.dumps(found, indent=1) + "\n" if as_json else printed(report, in_file=True)
 
 
 def emit(text: str, output: Path | None) -> None:

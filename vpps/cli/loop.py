@@ -83,8 +83,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                     )  # fmt: skip
                     break
             if options.autotune:
-                found_before = "as the tuning database has it"
-                console.print(found_before if handle.tuning is None else handle.tuning.describe(), soft_wrap=True)
+                console.print(handle.tuning, soft_wrap=True)
     except KeyboardInterrupt:
         kept_run = options.checkpoint is not None and os.path.exists(best_of(options.checkpoint))
         advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept_run else "; nothing was saved"

@@ -181,7 +181,6 @@ def specs(
     schedule: str = "vector",
     passes: Passes | None = None,
     panel: int = 1,
-    evaluates: bool = True,
     precisions: Precisions = ALL_EXACT,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
@@ -189,7 +188,6 @@ def specs(
     Without a GPU nothing is held, and there is one. Raises as `vpps.compiler.arrangement.arrangements`.
 
     Args:
-        evaluates: as of `example_plan`.
         precisions: of products with parameters.
     """
     graph, loss = example
@@ -204,24 +202,16 @@ def specs(
         parameters = Distribution(
             model, vps, panel, moments, trains, slots=slots, groups=groups, stacks=stacks, precisions=precisions
         )
-        plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update, evaluates)
+        plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails, precisions.is_reduced)
         yield spec, arrangement, parameters
 
 
-def example_plan(
-    planner: Planner, graph: Graph, loss: Expression, update: Update | None, evaluates: bool = True
-) -> Plan:
-    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference.
-
-    Args:
-        evaluates: False: those of the first launch alone, as a handle without an example has them compiled.
-    """
+def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:
+    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference."""
     if update is None:
         return planner.plan_forward(graph, [loss])
     training = planner.plan_training(graph, loss, update, 0)
-    if not evaluates:
-        return training
     inference = planner.plan_forward(graph, [loss])
     both = copy(training)
     both.used = training.instructions | inference.instructions, training.tails | inference.tails

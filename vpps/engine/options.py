@@ -156,11 +156,10 @@ class Options:
     )
     autotune: bool = option(
         False,
-        """try other configurations while training, and keep the fastest: groups of blocks, tiles, rows per warp
-        (cuda, simt); virtual processors and tiles (cpu). Kernels are compiled in the background. What is learned stays
-        the same, on cpu to the bit; `tuning` says how far it has come. What the tuning database has for the model is
-        used instead, and what is found is kept there: when it is over, or if the handle is closed before, where it is
-        a gain.""",
+        """try other configurations in the first steps, some batches each, and keep the fastest: virtual processors
+        (cpu); groups of blocks, tiles, rows per warp of the published scheme (cuda, simt), whose kernels are compiled
+        when their turn comes. What is learned stays the same, on cpu to the bit; `tuning` says how far it has come. The
+        fastest is kept in a file (VPPS_TUNING) for all handles of such a model, which then try nothing.""",
         FLAG,
     )
     example: Example | None = option(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -23,7 +22,6 @@ from vpps.errors import CompileError
 
 LIMIT = 900.0  # seconds; the longest compilations take a twelfth of that, on a busy machine
 _GUARD = ("/bin/sh", "-c", "read _; kill -9 0")
-_KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 NO_MORE = (errno.EAGAIN, errno.ENOMEM)
@@ -92,12 +90,6 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
 def no_more(what: str, why: object) -> str:
     """What to say, and to do, where the system starts no more threads or processes."""
     return f"{what} cannot be started ({why}): raise the limits of processes and memory (ulimit -u, ulimit -v)"
-
-
-def end_with_parent() -> None:
-    """Have this process killed when the one that started it ends, where the operating system can do that."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
 
 
 def _end() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from vpps.config import TARGET
 from vpps.engine.configuration import Configuration
@@ -15,21 +14,20 @@ from vpps.engine.timeline import Timeline
 from vpps.errors import CapacityError, CompileError, HandleError, VppsError
 from vpps.graph.graph import Graph
 from vpps.model.model import Model
-from vpps.ops.operand import Expression
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge
-from vpps.record.trace import TracedCell
 from vpps.tuning.automata import AutomatonFiles
-from vpps.tuning.database import Tuned, keep, tuned_for
-from vpps.tuning.online import OnlineTuner, Progress
+from vpps.tuning.autotune import Autotuner
+from vpps.tuning.candidates import CHANGED, Candidate, candidates_for
+from vpps.tuning.choices import Choice, Key, find, keep, key_for
 
 _log = logging.getLogger(__name__)
 
 
 class Configurator:
-    """The user's choice goes first, then what the tuning database has for such a model, then what tuning finds while
-    training. Where a configuration that was not the user's turns out not to do for a graph, it is given up.
+    """The user's choice goes first, then what was the fastest before, then what is the fastest of the candidates that
+    training tries. A configuration that was not the user's and does not do for a graph is given up.
 
     Args:
         model: what is trained.
@@ -55,11 +53,10 @@ class Configurator:
         self._target = options.target
         self._chosen = options.chosen
         self._knowledge = Knowledge(kept=AutomatonFiles())
-        self._tuned: Tuned | None = None
-        self._looked_up = False  # whether the tuning database was asked, with the first graph
-        self._tuner: OnlineTuner | None = None
-        self._kept = False  # whether what tuning found is in the database
-        self._trained: dict[TracedCell, None] = {}  # cells of the graphs that were trained while tuning
+        self._tunes = options.autotune
+        self._tuner: Autotuner | None = None
+        self._choice: Choice | None = None  # the fastest, once that is known
+        self._used = Candidate()
         self._wanted = Configuration(**self._chosen), bool(options.timeline)
         try:
             self.engine = self.make_engine(*self._wanted)
@@ -68,6 +65,7 @@ class Configurator:
                 raise
             raise HandleError(f"{error} (the target is that of {TARGET.name}={options.target})") from error
         self._target = self.engine.machine.target
+        self._use_choice()
 
     def make_engine(self, configuration: Configuration, records: bool) -> Engine:
         """An engine in a configuration, which leaves timelines or not."""
@@ -76,12 +74,6 @@ class Configurator:
             self._knowledge,
         )  # fmt: skip
 
-    def release(self) -> None:
-        """End tuning and the engine; what the pool holds is lost."""
-        if self._tuner is not None:
-            self._tuner.close()
-        self.engine.close()
-
     # ---- choices
 
     @property
@@ -89,77 +81,71 @@ class Configurator:
         """Whether launches leave timelines, from the next call on."""
         return self._wanted[1]
 
-    @property
-    def tuning(self) -> Progress | None:
-        """How far tuning while training has come; None where there is none."""
-        return None if self._tuner is None else self._tuner.progress
-
     def describe(self) -> str:
-        """What the tuning database gave, or tuning has found: a line, "" where there is nothing to say."""
-        found = self.tuning if self._tuned is None else self._tuned
-        return found.describe() if found is not None else ""
+        """What tuning has found, or tries: a line, "" where there is nothing to say."""
+        found = self._tuner if self._choice is None else self._choice
+        return "" if found is None else found.describe()
 
     def configure(self, configuration: Configuration | None = None, records: bool | None = None) -> None:
         """From the next call on work in this configuration, or record timelines or not; None leaves it as it is."""
         before, recorded = self._wanted
         self._wanted = configuration or before, recorded if records is None else records
 
-    def settle(self, configuration: Configuration) -> None:
-        """Work in this configuration, whatever the tuning database has."""
-        self._looked_up = True
-        self.configure(configuration)
+    def _use(self, candidate: Candidate) -> None:
+        """From the next call on."""
+        self._used = candidate
+        self.configure(Configuration(**{**self._chosen, **candidate.changes}))
 
-    def choose(self, graph: Graph, loss: Expression) -> None:
-        """Decide in which configuration a batch is trained. What is recorded stays in the one that there is."""
-        self._look_up(graph)
-        if not self._options.autotune or self._tuned is not None or self.records:
+    def _use_choice(self) -> None:
+        """Work as was the fastest before, if that is known and the user leaves it open."""
+        self._choice = find(self._key()) if self._is_free else None
+        if self._choice is None:
             return
-        if self._tuner is None:
-            from vpps.tuning.autotune import tuner_for
+        self._use(self._choice.candidate)
+        try:
+            self.exchange()
+        except (CapacityError, CompileError, HandleError) as error:
+            self._give_up(error)
 
-            rule = self.optimizer, self.clip_norm
-            self._tuner = tuner_for(self._model, self.engine, (graph, loss), *rule, self._chosen)
-        self.configure(self._tuner.configuration())
+    @property
+    def _is_free(self) -> bool:
+        """Whether the user leaves to us what candidates change."""
+        return self._chosen.keys().isdisjoint(CHANGED)
 
-    def _look_up(self, graph: Graph) -> None:
-        """With the first graph take over what the tuning database has for such; what the user chose stays."""
-        if self._looked_up:
-            return
-        self._looked_up = True
-        options = self._options
-        self._tuned = tuned_for(self._model, graph, self.engine.machine, options.train, options.precisions)
-        if self._tuned is not None:
-            self.configure(replace(self._tuned.configuration, **self._chosen))
+    def _key(self) -> Key:
+        return key_for(self._model, self.engine.machine, self._options.train, self._options.precisions)
+
+    def choose(self) -> None:
+        """Decide in which configuration the batch that comes is trained. A block that records stays in its own."""
+        if self._tuner is not None and not self.records:
+            self._use(self._tuner.current)
 
     def note(self, graph: Graph) -> None:
-        """Tell the tuner of a batch that was begun, and the database of what was found."""
-        if self._tuner is None or self._kept:
+        """A batch was begun: tell tuning, if there is any, and keep what it has found."""
+        if not self._tunes or self._choice is not None:
             return
+        if self._tuner is None:
+            self._tuner = Autotuner(candidates_for(self.engine, self._chosen))
         if self.engine.records:
             self._tuner.interrupted()
-        else:
-            self._tuner.batch(len(graph))
-        self._trained.update(dict.fromkeys(graph.blocks))
+            return
+        self._tuner.batch(len(graph))
         if self._tuner.done:
-            self._keep(self._tuner.progress)
+            self._choice, self._tuner = self._tuner.choice(), None
+            self._use(self._choice.candidate)
+            if self._is_free:
+                self._keep(self._choice)
 
-    def keep_gain(self) -> None:
-        """Tell the database what tuning has found by now, where that is a gain."""
-        progress = self.tuning
-        if progress is not None and progress.is_gain:
-            self._keep(progress)
-
-    def _keep(self, progress: Progress) -> None:
-        if not self._kept:
-            self._kept = True
-            keep(self._model, self._trained, self.engine.machine, progress)
-            self._trained.clear()
+    def _keep(self, choice: Choice) -> None:
+        try:
+            keep(self._key(), choice)
+        except OSError as error:  # training goes on
+            _log.warning("what tuning has found is not kept: %s", error)
 
     # ---- preparations
 
     def prepare(self, graph: Graph, trains: bool = False, accumulate: bool = False) -> Planner:
         """A planner for a graph, in the configuration that is wanted."""
-        self._look_up(graph)
         try:
             return self._exchanged(graph, trains, accumulate)
         except (CapacityError, CompileError, HandleError) as error:
@@ -170,10 +156,6 @@ class Configurator:
         """For something that is no step of training."""
         self.interrupt()
         self.prepare(graph)
-
-    def prepare_update(self) -> None:
-        """For an update from given gradients; what was not decided before stays so."""
-        self._exchanged(Graph(), False, False)
 
     def interrupt(self) -> None:
         """Something comes that tuning must not take for a step."""
@@ -199,15 +181,17 @@ class Configurator:
             return self.engine.kernel_for(make)
 
     def _give_up(self, error: VppsError) -> None:
-        """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error
-        where that is not the reason."""
-        back = self._tuner.failed(error) if self._tuner is not None else None
-        if back is None and self._tuned is not None:
-            _log.info("the tuned configuration (%s) is given up: %s", self._tuned.describe(), error)
-            self._tuned, back = None, Configuration(**self._chosen)
-        if back is None:
+        """Go back to the default, as what tuning tries or has found does not do for a graph. Raises the error if it is
+        not to blame."""
+        failed = self._used
+        if failed == Candidate():
             raise error
-        self.configure(back)
+        if self._tuner is not None:
+            self._tuner.failed(failed, error)
+        else:
+            _log.info("the tuned configuration (%s) is given up: %s", failed.describe(), error)
+            self._choice, self._tunes = None, False
+        self._use(Candidate())
 
     def _exchanged(self, graph: Graph, trains: bool, accumulate: bool) -> Planner:
         self.exchange()

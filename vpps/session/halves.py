@@ -327,11 +327,11 @@ class Halves(Session):
         knows = self._updated_by is self._engine.planner and self._store.is_ready(accumulate=False)
         if piece is not None and not knows:  # parameters, and what fits into registers, may get other places
             piece = piece.on_host().copied()
-        self._configurator.prepare_update()
+        self._configurator.prepare(_NOTHING)
         names = touched | given.gradients.keys()
         if is_finite and self._engine.part({p for p in self.model if p.name in names}):
             piece = None if piece is None else piece.on_host().copied()
-            self._configurator.prepare_update()
+            self._configurator.prepare(_NOTHING)
         step = self.model.step + 1
         if not is_finite:
             if not accumulate:

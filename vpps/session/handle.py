@@ -142,7 +142,7 @@ class Handle(DataParallel):
             self._fb_shard(graph, loss, accumulate)
             return latest
         configurator = self._configurator
-        configurator.choose(graph, loss)
+        configurator.choose()
         configurator.prepare(graph, trains=True, accumulate=accumulate)
         plan = self._plan(graph, loss, accumulate)
         engine = configurator.engine
@@ -282,7 +282,7 @@ class Handle(DataParallel):
         """
         self._check_usable()
         moments = len(self.optimizer.moments) if self._train else 0
-        return Text(explained(self._engine, moments, self._train, self._configurator.describe()))
+        return Text(explained(self._engine, moments, self._train, self.tuning))
 
     @serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:

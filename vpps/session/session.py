@@ -27,7 +27,6 @@ from vpps.record.rows import Rows
 from vpps.session.configurator import Configurator
 from vpps.session.tracing import Tracing
 from vpps.text import counted
-from vpps.tuning.online import Progress
 from vpps.turns import Turn, serialised
 from vpps.values import as_number
 
@@ -75,7 +74,6 @@ class Session(Hinting):
         try:
             self._check(graph, "example", training=self._train)
             self._check_rule()
-            self._configurator.choose(graph, loss)  # its first configuration may be another one
             self._configurator.prepare(graph)
             store = self._engine.store
             update = store.next_update(self.optimizer, self.clip_norm) if self._train else None
@@ -133,13 +131,12 @@ class Session(Hinting):
             whatever_happens.callback(self._release)
             whatever_happens.callback(self.pull_weights)
             self._engine.wait()
-            self._configurator.keep_gain()
 
     def _release(self) -> None:
         self._closed = True
         if self.model.trainer is self:
             self.model.trainer = None
-        self._configurator.release()
+        self._engine.close()
 
     @serialised
     def pull_weights(self) -> None:
@@ -194,10 +191,9 @@ class Session(Hinting):
         return self._engine.store.ema
 
     @property
-    def tuning(self) -> Progress | None:
-        """How far `autotune` has come; None without it, before the first batch, and where the tuning database had
-        something."""
-        return self._configurator.tuning
+    def tuning(self) -> str:
+        """What was found fastest before, or how far `autotune` has come, or what it has found; "" without all that."""
+        return self._configurator.describe()
 
     @property
     def memory(self) -> MemoryUse:

@@ -1,7 +1,5 @@
-"""What may be chosen freely because results do not depend on it, and choosing it.
+"""Tuning: which of a list of configurations is the fastest for a model on a machine. What is computed stays the same.
 
-`candidates.py` says what is tried, `compiling.py` and `jobs.py` compile it in processes of their own, `online.py` tries
-it on the batches that are trained anyway (`autotune.py`), `vpps.profiling` on a copy of the model. `database.py` keeps
-what was fastest, `machines.py` what policies learned; handles look into both. Online a gain of 2 % counts. Tiles change
-how sums are stored, never their order: bits stay.
+`candidates.py` has the list, `choices.py` the file of what was fastest, which handles read. `autotune.py` tries the
+list on the batches that are trained anyway, `vpps-profile` on batches of its own (`vpps.cli.measure`).
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from vpps.errors import CompileError
 from vpps.kernel.cache import key_of
 from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
 from vpps.planner.policies.knowledge import Digests
-from vpps.tuning.database import now
 from vpps.tuning.files import is_switched_on, listed, read, store, tuning_folder
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class AutomatonFiles:
         facts = asdict(learned)
         del facts["automaton"]
         record = {
-            "cells": digests, "names": tuple(names), "when": now(), "settings": asdict(settings), "learned": facts,
+            "cells": digests, "names": tuple(names), "settings": asdict(settings), "learned": facts,
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": learned.automaton.as_json(),
         }  # fmt: skip
         try:

@@ -1,107 +1,100 @@
-"""What `Handle(autotune=True)` tries: the axes of its machine, and how their kernels are compiled in the background."""
+"""`Handle(autotune=True)`: candidates are tried on the first batches that are trained (VPPS, section III-C).
+
+Every candidate has a turn of some batches, then all have another one in the opposite order, so that a machine that
+becomes slower meanwhile favours none. A kernel is compiled when its turn begins. Every batch is trained once, so that
+what is learned does not change.
+
+Time is what passes between two calls of `fb` in a row, per vertex of the batch: kernel, host and what the caller does
+between the calls, as they overlap. Medians leave out the odd batch after which somebody did more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
 
-from vpps.engine.configuration import Configuration
-from vpps.engine.engine import Engine
-from vpps.engine.options import Example
-from vpps.model.model import Model
-from vpps.model.optim import Optimizer
-from vpps.placement.onchip import Device
-from vpps.placement.onchip.holding import TILES, valid_rpws
-from vpps.tuning.candidates import POLICIES, Change
-from vpps.tuning.compiling import Compilers
-from vpps.tuning.model_copy import ModelCopy
-from vpps.tuning.online import Axis, Background, OnlineTuner
-from vpps.tuning.subject import Recipe, Subject, cpu_job
+from vpps.text import counted
+from vpps.tuning.candidates import GAIN, Candidate
+from vpps.tuning.choices import Choice
 
-NICENESS = 10
-"""Of compilers: training goes first, they take what it leaves."""
+_log = logging.getLogger(__name__)
+
+UNTIMED = 2
+"""Batches at the beginning of a turn that are not timed: a kernel is compiled, and the pipeline of launches fills."""
+
+TIMED = 8
+"""Batches of a turn that are timed."""
+
+AUTOTUNE = "autotune"
 
 
-def tuner_for(
-    model: Model, engine: Engine, example: Example, optimizer: Optimizer, clip_norm: float | None,
-    chosen: Mapping[str, Any],
-) -> OnlineTuner:  # fmt: skip
-    """A tuner for a handle that is about to train its first batch.
+class Autotuner:
+    """Says with which candidate the next batch is trained.
 
     Args:
-        model, engine: of the handle.
-        example: the batch: a graph and its loss.
-        optimizer, clip_norm: of the handle.
-        chosen: fields of the configuration that the user chose, which stay as they are.
+        candidates: the default first.
+        clock: seconds; for tests.
     """
-    # A copy, so that what is planned in the background shares nothing with what is planned meanwhile for training.
-    copied = ModelCopy(model, {p.name: p.host for p in model})
-    subject = Subject(copied.model, copied.of(*example), optimizer, engine.configuration, clip_norm=clip_norm)
-    device = engine.machine.device
-    compilers = Compilers(1, NICENESS)
-    if device is None:
-        axes = cpu_axes(engine.machine.vps)
-        compile = _cpu_compiler(subject, compilers)
-    else:
-        axes = gpu_axes(subject, device, engine.configuration, chosen)
-        compile = _gpu_compiler(subject, compilers, engine, device)
-    free = [axis for axis in axes if not any(name in chosen for change in axis.changes for name in change)]
-    return OnlineTuner(engine.configuration, free, Background(compile, compilers.end))
 
+    def __init__(self, candidates: Sequence[Candidate], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._default = candidates[0]
+        self._turns = [*candidates, *reversed(candidates)]  # the present one and those to come
+        self._medians: dict[Candidate, list[float]] = {c: [] for c in candidates}  # seconds per vertex, of each turn
+        self._clock = clock
+        self._untimed = UNTIMED  # batches of the present turn
+        self._seconds: list[float] = []  # per vertex, of the present turn
+        self._last = 0.0  # when the latest batch was begun; 0: something else came after it
+        self._running = 1  # vertices of that batch, which runs until the next one is begun
 
-def cpu_axes(vps: int) -> list[Axis]:
-    """Fewer virtual processors and more than so many, other tiles of products: what leaves every bit as it is. A policy
-    is the user's to choose, because it decides in which order gradients are summed."""
-    from vpps.kernel.host_compiler import tile_of_machine
-    from vpps.kernel.render import tiles_of
-    from vpps.runtime.cores import usable_cores
+    @property
+    def done(self) -> bool:
+        """Whether all turns are over."""
+        return not self._turns
 
-    tiles = tiles_of(tile_of_machine().isa)[1:]
-    return [
-        Axis("fewer virtual processors", tuple({"vps": n} for n in range(vps - 1, 0, -1)), ordered=True),
-        Axis("more virtual processors", tuple({"vps": n} for n in range(vps + 1, usable_cores() + 1)), ordered=True),
-        Axis("tile", tuple({"tile": tile.name} for tile in tiles), ordered=False),
-    ]
+    @property
+    def current(self) -> Candidate:
+        """What the next batch is to be trained with, until all turns are over."""
+        return self._turns[0]
 
+    def describe(self) -> str:
+        """In words, how far it has come."""
+        return f"being tuned: {counted(len(self._turns), 'turn')} of {UNTIMED + TIMED} batches left"
 
-def gpu_axes(subject: Subject, device: Device, base: Configuration, chosen: Mapping[str, Any]) -> list[Axis]:
-    """Groups of blocks that hold all weights each, so that fewer blocks read a vector; slots that follow hidden units
-    with fewer vertices at a time; rows per warp in turns as VPPS has them, more until it gets worse; other policies.
+    def batch(self, vertices: int) -> None:
+        """A batch of so many vertices was begun."""
+        now = self._clock()
+        took, self._last = now - self._last if self._last else 0.0, now
+        ran, self._running = self._running, max(1, vertices)
+        if self._untimed:
+            self._untimed -= 1
+        elif took > 0:
+            self._seconds.append(took / ran)
+        if len(self._seconds) >= TIMED:
+            self._medians[self.current].append(statistics.median(self._seconds))
+            self._go_on(self._turns[1:])
 
-    Rows in turns, with which VPPS begins, reached 0.73 of the speed of what the planner chooses on an H100; two groups
-    0.8 to 1.2 of it, by model and batch."""
-    policies = Axis("policy", tuple(POLICIES), ordered=False)
-    if "onchip" in chosen:
-        return [policies]
-    turns: list[Change] = [
-        {"onchip": {"ownership": "round-robin", "rpw": rpw, "tile": None}}
-        for rpw in valid_rpws(subject.chip(device).planned(base.onchip).held, device.registers(1))
-    ]
-    return [
-        Axis("groups", tuple({"onchip": {"groups": n}} for n in (2, 4) if not (base.vps or 0) % n), ordered=True),
-        Axis("aligned slots", tuple({"onchip": {"tile": tile}} for tile in TILES), ordered=False),
-        Axis("rows per warp", tuple(turns), ordered=True),
-        policies,
-    ]
+    def interrupted(self) -> None:
+        """Something else than training came: the time until the next batch says nothing."""
+        self._last = 0.0
 
+    def failed(self, candidate: Candidate, error: Exception) -> None:
+        """One that is not the default cannot be had: it gets no more turns."""
+        _log.info("tuning: %s is left out: %s", candidate.describe(), error)
+        self._medians.pop(candidate, None)
+        self._go_on([turn for turn in self._turns if turn != candidate])
 
-def _cpu_compiler(subject: Subject, compilers: Compilers) -> Callable[[Configuration], str]:
-    def compile(configuration: Configuration) -> str:
-        job, reason = cpu_job(subject, configuration)
-        if job is not None:
-            compilers.run(job)
-        return reason
+    def choice(self) -> Choice:
+        """The fastest, once all turns are over."""
+        seconds = {c: statistics.fmean(medians) for c, medians in self._medians.items()}
+        default = seconds[self._default]
+        for candidate, own in seconds.items():
+            _log.info("tuning: %s takes %.2f of the time of the default", candidate.describe(), own / default)
+        best = min(seconds, key=lambda c: seconds[c])
+        if default < GAIN * seconds[best]:
+            best = self._default
+        return Choice(best, default / seconds[best], AUTOTUNE)
 
-    return compile
-
-
-def _gpu_compiler(
-    subject: Subject, compilers: Compilers, engine: Engine, device: Device
-) -> Callable[[Configuration], str]:
-    machine = engine.machine
-    recipe = Recipe(subject, machine.target, device, machine.arch, machine.vps)
-
-    def compile(configuration: Configuration) -> str:
-        return compilers.candidate(recipe, configuration).reason
-
-    return compile
+    def _go_on(self, turns: list[Candidate]) -> None:
+        self._turns, self._untimed, self._seconds = turns, UNTIMED, []

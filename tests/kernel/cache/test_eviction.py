@@ -95,11 +95,10 @@ class TestEviction:
         assert len(keys(folder)) == 5
 
     def test_leaves_measured_choices_alone(self, folder: Path) -> None:
-        (folder / "tuning").mkdir()
-        (folder / "tuning/tree-lstm.json").write_text("{}" * 10_000)
+        (folder / "tuning.json").write_text("{}" * 10_000)
         store("new")
         assert keys(folder) == ["fourth", "new"]
-        assert (folder / "tuning/tree-lstm.json").is_file()
+        assert (folder / "tuning.json").is_file()
 
     def test_takes_what_is_damaged_when_its_turn_comes(self, folder: Path) -> None:
         first = folder / "kernels" / key_named("first")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +11,6 @@ from vpps import locks
 from vpps.errors import CompileError
 from vpps.kernel.cache import entries, eviction, places
 from vpps.kernel.cache.entries import DamagedError, Record, Usage
-
-TUNING = "tuning"  # folder of choices that were measured, beside the entries
-_CHOICE = re.compile(r"([a-z]+-)?[0-9a-f]{32}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,6 @@ class CacheSummary:
         in_use: where entries are looked for, best first.
         items: all of them.
         limit: bytes that they may take in each place; 0 for any number.
-        tuning: choices that were measured.
     """
 
     directory: Path
@@ -57,7 +51,6 @@ class CacheSummary:
     in_use: tuple[Path, ...]
     items: tuple[Item, ...]
     limit: int
-    tuning: tuple[Path, ...]
 
     @property
     def size(self) -> int:
@@ -70,7 +63,7 @@ def summary() -> CacheSummary:
     root = places.configured()
     refused = places.why_refused(root) or places.why_refused(root / places.ENTRIES) or places.why_impossible(root)
     in_use = tuple(place for place in places.usable(create=False) if os.path.isdir(place))
-    return CacheSummary(root, refused, in_use, tuple(items()), eviction.limit(), tuple(tuning()))
+    return CacheSummary(root, refused, in_use, tuple(items()), eviction.limit())
 
 
 def items() -> Iterator[Item]:
@@ -102,16 +95,6 @@ def _item(folder: Path) -> Item | None:
     except (DamagedError, FileNotFoundError) as error:
         damage = str(error) if isinstance(error, DamagedError) else "a file of it is missing"
     return Item(folder, usage.size, usage.used, record, damage)
-
-
-def tuning() -> list[Path]:
-    """Files of choices that were measured."""
-    folder = places.configured() / TUNING
-    if places.why_refused(folder.parent) or places.why_refused(folder):
-        return []
-    with contextlib.suppress(OSError):
-        return sorted(path for path in folder.glob("*.json") if _CHOICE.fullmatch(path.name) and places.is_record(path))
-    return []
 
 
 def remove(item: Item) -> None:

@@ -1,1 +1,0 @@
-"""Runs models to measure configurations against each other."""
