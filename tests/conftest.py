@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,14 @@ def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     from vpps.runtime.simt import SimtMachine
 
     widen(monkeypatch, SimtMachine, lambda spec: know_the_end_of_launches(know_everything_in_memory(spec)))
+
+
+@pytest.fixture
+def use_recorder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Switches between the recorders "python" and "compiled" until the end of the test."""
+    from tests import recorders
+
+    return partial(recorders.use, patch=monkeypatch)
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import itertools
-import pickle
 import re
 import sys
 import weakref
@@ -228,30 +226,6 @@ def test_formulas_of_hints_compute_and_differentiate_right() -> None:
             assert np.allclose(slope, np.subtract(*sides) / 2e-6, rtol=1e-4, atol=1e-5), name
 
 
-@pytest.mark.parametrize(
-    "tried, message",
-    [
-        (lambda x: 2**x, r"vpps\.exp\(x \* math\.log\(a\)\)"),
-        (lambda x: (x > 0) & (x < 1), r"a \* b is their and"),
-        (lambda x: ~(x > 0), r"vpps\.eq\(a, 0\) is not a"),
-        (lambda x: x % 2, "no rounding and no remainder"),
-        (lambda x: 2 // x, "no rounding and no remainder"),
-        (lambda x: round(x), "no rounding and no remainder"),
-        (lambda x: f"{x:.3f}", r"has no value while .* handle\.forward"),
-        (lambda x: x.__setitem__(0, 1.0), "expressions never change"),
-        (lambda x: vpps.cross_entropy([x[0], x[1]], 1), r"vpps\.stack\(xs\)"),
-        (lambda x: vpps.cross_entropy(x, x), r"-vpps\.dot\(targets, vpps\.log_softmax\(logits\)\)"),
-        (lambda x: vpps.softmax(vpps.stack([x, x])), r"a row of a matrix is A\[k\]"),
-        (lambda x: vpps.nn.LSTM(vpps.Model(), 4, 4).step(x, (x, x)), r"lstm\.step\(x, \*state\)"),
-        (lambda x: vpps.cell(lambda xs: vpps.sum(-xs))([x]), "different length at every vertex"),
-        (lambda x: vpps.cell(lambda xs, i: vpps.pick(xs, i))([x[0]], 0), r"vpps\.logsumexp\(scores\) - score"),
-    ],
-)
-def test_operators_and_calls_of_other_libraries_get_a_hint(tried: Callable[[Any], Any], message: str) -> None:
-    with pytest.raises(vpps.VppsError, match=message):
-        tried(vpps.Graph().input(X))
-
-
 def test_a_class_of_a_user_may_take_other_arguments_than_its_base() -> None:
     class Head(Linear):
         def __init__(self, sizes: tuple[int, int]) -> None:
@@ -369,12 +343,9 @@ def test_classes_of_users_have_attributes_of_their_own() -> None:
         assert (handle.lr, handle.best) == (0.1, 3.0)  # type: ignore[attr-defined]
 
 
-def test_the_number_of_steps_may_be_set_to_what_it_can_be() -> None:
+def test_the_number_of_steps_may_be_set() -> None:
     model = vpps.Model()
     model.step = 7
-    for wrong in (-5, 2.5, "8", 2**63):
-        with pytest.raises(vpps.ModelError, match=r"model\.step=.*: expected an int, 0 to"):
-            model.step = wrong  # type: ignore[assignment]
     assert repr(model) == "<vpps.Model: 0 parameters, 0 weights, 7 steps>"
 
 
@@ -389,26 +360,3 @@ def test_help_describes_what_cannot_be_set() -> None:
                 assert not isinstance(value.fget, attrgetter) or "callable" not in (value.__doc__ or "callable"), name
                 documented += isinstance(value.fget, attrgetter)
     assert documented >= 13
-
-
-def test_a_parameter_is_no_attribute_of_its_model() -> None:
-    model = vpps.Model()
-    model.parameter("W", (2,))
-    with pytest.raises(AttributeError, match=r"no attribute 'W'; that parameter is model\['W'\]"):
-        model.W  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_a_cell_of_a_layer_is_called_and_not_the_layer() -> None:
-    with pytest.raises(vpps.ModelError, match="LSTM is no function; it has the cells begin and step"):
-        vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_handle_is_not_copied(copied: Callable[[object], object]) -> None:
-    with pytest.raises(vpps.HandleError, match=r"handle cannot be pickled or copied.*model.save\(path\)"):
-        copied(owners()["Handle"])
-
-
-def test_a_model_is_no_function() -> None:
-    with pytest.raises(vpps.ModelError, match=r"has the weights and computes nothing: cells and functions of yours do"):
-        vpps.Model()(np.ones(3))

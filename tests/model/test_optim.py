@@ -172,19 +172,6 @@ def test_hyper_parameters_may_change_between_calls() -> None:
         assert not np.array_equal(model["W"].numpy(), after_one)
 
 
-@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf"), 1e300, None, "0.1", True])
-def test_a_bad_learning_rate_is_refused_before_anything_runs(lr: object) -> None:
-    model = make_model()
-    with pytest.raises(vpps.ModelError, match=r"SGD\(lr=.*expected a number >= 0"):
-        vpps.Handle(model, vpps.SGD(lr=lr))  # type: ignore[arg-type]
-    optimizer = vpps.SGD(lr=0.1)
-    with vpps.Handle(model, optimizer) as handle:
-        optimizer.lr = lr  # type: ignore[assignment]
-        with pytest.raises(vpps.ModelError, match="lr="):
-            handle.fb(*make_batch(model, 1))
-    assert model.step == 0
-
-
 def test_bias_correction_counts_from_when_the_moments_began() -> None:
     """Adam after another optimizer must not take its first moments for those of a thousand steps."""
     model = make_model()
@@ -195,12 +182,6 @@ def test_bias_correction_counts_from_when_the_moments_began() -> None:
     with vpps.Handle(model, vpps.Adam(lr=0.01)) as handle:
         handle.fb(*make_batch(model, 20))
     np.testing.assert_allclose(np.abs(model["v"].numpy() - before), 0.01, rtol=1e-3)  # Adam's first step is lr
-
-
-@pytest.mark.parametrize("field, value", [("beta1", 1 - 1e-9), ("beta2", 1 - 1e-9), ("eps", 1e-50)])
-def test_hyper_parameters_that_vanish_in_single_precision_are_refused(field: str, value: float) -> None:
-    with pytest.raises(vpps.ModelError, match=field):
-        vpps.Handle(make_model(), vpps.Adam(**{field: value}))
 
 
 def test_a_schedule_gives_the_rate_of_each_update() -> None:
@@ -238,29 +219,6 @@ def test_groups_have_hyper_parameters_of_their_own() -> None:
     np.testing.assert_array_equal(after["E"], before["E"])
     assert np.array_equal(after["unused"], before["unused"])  # no path from the loss leads to it: no decay
     assert not np.array_equal(after["W"], before["W"])
-
-
-@pytest.mark.parametrize(
-    "optimizer, message",
-    [
-        (lambda: vpps.SGD(lr=0.1, groups={"W": {"momentum": 0.9}}), "group 'W' sets momentum; hyper-parameters are lr"),
-        (lambda: vpps.SGD(lr=0.1, groups={"W": {"lr": -1}}), r"SGD\(lr=-1\)"),
-        (lambda: vpps.SGD(lr=lambda update: float("nan")), r"SGD\(lr=nan\)"),
-        (
-            lambda: vpps.Adam(groups={"*": {}, "unsued": {}}),
-            "Adam: group 'unsued': no parameter .* fits it; is 'unused'",
-        ),
-        (lambda: vpps.Adam(groups={"other": {}}), "group 'other': no parameter of the model fits it; there are E, "),
-        (lambda: vpps.Adam(groups={"un*": {}, "unused": {}}), "'unused' .*belong to 'un\\*', which comes before it"),
-        (lambda: vpps.SGD(lr=0.1, groups=3), r"SGD\(groups=3\): expected hyper-parameters by pattern"),
-        (lambda: vpps.SGD(lr=0.1, groups={"W": 0.1}), r"SGD\(groups={'W': 0.1}\): expected"),
-    ],
-)
-def test_bad_groups_and_schedules_are_refused(optimizer: Callable[[], Optimizer], message: str) -> None:
-    model = make_model()
-    with pytest.raises(vpps.ModelError, match=message), vpps.Handle(model, optimizer()) as handle:
-        handle.fb(*make_batch(model, 1))
-    assert model.step == 0
 
 
 @pytest.mark.parametrize("shape", [(33, 70), (64, 128), (5, 3), (96, 17)])

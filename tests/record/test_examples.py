@@ -210,30 +210,6 @@ def test_rows_keep_their_examples() -> None:
     assert graph.rows(np.ones((4, 3)))[1:].examples is None
 
 
-@pytest.mark.parametrize("given, error, message", [
-    ([0.5] * 4, vpps.DtypeError, "examples are ints, one per row"),
-    ([[1, 2, 3, 4]], vpps.DtypeError, r"of shape \(1, 4\)"),
-    ([1, 2, -1, 3], vpps.IndexRangeError, "go from -1 to 3; expected 0 to 2147483647"),
-    ([1, 2, 2**31, 3], vpps.IndexRangeError, "go from 1 to 2147483648"),
-    ([1, 2, 3], vpps.ShapeError, "examples of 3 rows, and there are 4"),
-])  # fmt: skip
-def test_numbers_that_are_none(given: Any, error: type[Exception], message: str) -> None:
-    graph = vpps.Graph()
-    rows = graph.rows(np.ones((4, 3)))
-    n = len(graph)
-    with pytest.raises(error, match=message):
-        rows.of(given)
-    with pytest.raises(error, match=message):
-        graph.map(lambda x: 2.0 * x, inputs={"x": rows}, examples=given)
-    assert len(graph) == n
-
-
-def test_an_example_is_an_int() -> None:
-    for number in (-1, 2**31, 1.5, "1"):
-        with pytest.raises(vpps.GraphError, match="expected an int, 0 to 2147483647"), vpps.Graph().example(number):  # type: ignore[arg-type]
-            raise AssertionError
-
-
 def test_examples_of_another_batch_are_refused(net: Net) -> None:
     """Also where compiled code records the map."""
     for _ in range(2):

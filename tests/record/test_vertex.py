@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -188,23 +186,6 @@ def test_shapes_that_follow_from_results_need_no_state(name: str, model: vpps.Mo
     assert [x.shape for x in inferred] == expected
     for x, y in zip(values(model, graph, *inferred), values(model, graph, *declared), strict=True):
         assert same(x, y)
-
-
-UNTOLD: dict[str, tuple[Callable[..., Any], str]] = {
-    "all of it": (lambda h: vpps.tanh(h), "nothing in the cell tells the shape of what children give .*state=64"),
-    "a slice to the end": (lambda h: vpps.tanh(h[1:]), "returns is as long as what children give, .*state=64"),
-    "two of them": (lambda h, s: (h[1:], s), r"the shape of what children give .*state=\[\(64,\), \(64,\)\]"),
-    "by gather": (lambda: vpps.scatter(vpps.tanh(vpps.gather(0))), r"what children give.*state=\(64, 64\)"),
-}
-
-
-@pytest.mark.parametrize("name", UNTOLD)
-def test_shapes_that_nothing_tells_are_asked_for(name: str) -> None:
-    cell, message = UNTOLD[name]
-    with pytest.raises(vpps.TraceError, match=message) as refused:
-        vpps.Graph().map(cell, children=np.array([-1, 0, 1]))
-    assert "elements" not in str(refused.value)
-    assert not re.search(r"\d{4}|-1", str(refused.value))
 
 
 def test_gather_pull_scatter_push(model: vpps.Model) -> None:

@@ -317,64 +317,7 @@ class TestKept:
                 handle.input_gradient(rows)
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        "seeds, error, message",
-        [
-            ([], vpps.ShapeError, r"0 seeds are given for 1 expressions"),
-            ([np.ones(2)], vpps.ShapeError, r"has shape \(2,\); expected \(\)"),
-            (["x"], vpps.DtypeError, "the seed of"),
-            (1.0, vpps.DtypeError, "backward: expected expressions in a list"),
-        ],
-    )
-    def test_of_seeds(self, seeds: Any, error: type[Exception], message: str) -> None:
-        net = Net()
-        graph, loss = net.batch(0)
-        with vpps.Handle(net.model) as handle:
-            handle.forward(graph, [loss], keep=True)
-            with pytest.raises(error, match=message):
-                handle.backward(seeds)
-            assert handle.backward([1.0])  # the values are still there
-
-    def test_of_what_is_kept(self) -> None:
-        net = Net()
-        graph, loss = net.batch(0)
-        with vpps.Handle(net.model) as handle:
-            with pytest.raises(vpps.HandleError, match="nothing was kept; call forward"):
-                handle.backward([1.0])
-            with pytest.raises(vpps.NoGradientError, match="nothing is wanted"):
-                handle.forward(graph, [], keep=True)
-            with pytest.raises(vpps.NoGradientError, match=r"what is wanted depends on no .* leave keep= and update="):
-                handle.forward(graph, [graph.input(np.ones(3))], keep=True)
-        with (
-            vpps.Handle(net.model, train=False) as handle,
-            pytest.raises(vpps.HandleError, match=r"forward: this handle is forward-only"),
-        ):
-            handle.forward(graph, [loss], keep=True)
-
-    @pytest.mark.parametrize(
-        "gradients, error, message",
-        [
-            ({"V": np.ones(3)}, vpps.ModelError, r"'V': the model has no such parameter"),
-            ({"b": np.ones(3)}, vpps.ShapeError, r"'b': expected shape \(12,\), got \(3,\)"),
-            ({"b": "x"}, vpps.DtypeError, "'b'"),
-            ({"b": ([0], np.ones((1, 2)))}, vpps.DtypeError, r"\(rows, values\) is for tables"),
-            ({"words": ([9], np.ones((1, WIDTH)))}, vpps.IndexRangeError, "row 9 is out of range"),
-            ({"words": ([0.5], np.ones((1, WIDTH)))}, vpps.DtypeError, "rows are ints"),
-            ({"words": ([0, 1], np.ones((1, WIDTH)))}, vpps.ShapeError, r"expected shape \(2, 6\)"),
-            ({"O": np.ones((CLASSES, WIDTH))}, vpps.ModelError, "not trainable; leave its gradient out"),
-            ([], vpps.ModelError, "expected a dict by name"),
-        ],
-    )
-    def test_of_given_gradients(self, gradients: Any, error: type[Exception], message: str) -> None:
-        net = Net()
-        net.model["O"].trainable = False
-        with vpps.Handle(net.model) as handle:
-            before = state(net.model)
-            with pytest.raises(error, match=message):
-                handle.apply(gradients)
-            assert same(before, state(net.model))
-
+class TestInterrupted:
     def test_of_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ctrl-C before a launch: nothing has happened. One that is stopped says so, and training goes on."""
         net = Net()

@@ -1,0 +1,277 @@
+"""Mistakes with models, handles and optimizers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+
+import vpps
+from tests.errors import expressions
+from tests.errors.table import read
+
+
+class World(expressions.World):
+    """A model, a graph and a handle.
+
+    Args:
+        options: of the handle.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.image = self.graph.input(np.ones(8), grad=True)
+        self.S.trainable = False
+        self.handle = vpps.Handle(self.model, target="cpu", **{"vps": 2} | options)
+
+    def names(self) -> dict[str, Any]:
+        made = {f.__name__: f for f in (fresh, closed, forward_only, evaluated, kept, trained, strange, inputs)}
+        return {**super().names(), "loss": self.loss(), "copy": copy, "pickle": pickle, "at_rate": self.at_rate, **made}
+
+    def at_rate(self, lr: float) -> None:
+        """Makes a step with another learning rate."""
+        before = self.handle.optimizer.lr
+        self.handle.optimizer.lr = lr
+        try:
+            self.handle.fb(self.graph, self.loss())
+        finally:
+            self.handle.optimizer.lr = before
+
+
+def fresh(**options: Any) -> vpps.Handle:
+    return World(**options).handle
+
+
+def forward_only() -> vpps.Handle:
+    return fresh(train=False)
+
+
+def closed() -> vpps.Handle:
+    handle = fresh()
+    handle.close()
+    return handle
+
+
+def evaluated() -> tuple[vpps.Handle, vpps.Expression]:
+    """One that evaluated something, and an input of that."""
+    world = World()
+    world.handle.forward(world.graph, [vpps.sum(world.W @ world.image)])
+    return world.handle, world.image
+
+
+def kept() -> vpps.Handle:
+    """One that kept the values of a scalar."""
+    world = World()
+    world.handle.forward(world.graph, [world.loss()], keep=True)
+    return world.handle
+
+
+def trained(optimizer: Any = None, trainable: bool = True) -> None:
+    """A step of another model."""
+    world = World(optimizer=optimizer or vpps.SGD(0.1))
+    for parameter in world.model:
+        parameter.trainable &= trainable
+    world.handle.fb(world.graph, world.loss())
+
+
+def strange() -> tuple[vpps.Graph, vpps.Expression]:
+    """A graph over another model."""
+    other = vpps.Model()
+    graph = vpps.Graph()
+    row = graph.lookup(other.lookup("strange", (10, 8)), 3)
+    return graph, vpps.sum(row * other.parameter("p", (8,)))
+
+
+def inputs() -> tuple[vpps.Graph, vpps.Expression]:
+    """A graph without parameters."""
+    graph = vpps.Graph()
+    return graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0])))
+
+
+WITHOUT_HANDLE = read(r"""
+[vpps.Model(seed)]
+vpps.Model(seed=1.5)  # ModelError: seed*1.5*int
+vpps.Model(seed='a')  # ModelError: seed*'a'*int
+vpps.Model(seed=None)  # ModelError: seed*None*int
+vpps.Model(seed=True)  # ModelError: seed*True*int
+setattr(model, 'step', -5)  # ModelError: model.step=-5: expected an int, 0 to
+setattr(model, 'step', 2.5)  # ModelError: model.step=2.5: expected an int, 0 to
+setattr(model, 'step', '8')  # ModelError: model.step='8': expected an int, 0 to
+setattr(model, 'step', 2**63)  # ModelError: model.step=9223372036854775808: expected an int, 0 to
+
+[model.parameter, lookup, scope]
+model.parameter('W', (2, 2))  # ModelError: 'W' is already*(4, 8)*scope
+model.lookup('W', (2, 2))  # ModelError: 'W' is already*scope
+model.parameter('', (2,))  # ModelError: '' is no name for a parameter or scope
+model.parameter('a\n', (2,))  # ModelError: name*printable
+model.parameter(3, (2,))  # ModelError: 3 is no name
+model.parameter('p', 3)  # ShapeError: 'p'*tuple*3
+model.parameter('p', (3, 0))  # ShapeError: 'p'*positive*(3, 0)
+model.parameter('p', (2.5,))  # ShapeError: 'p'*ints*(2.5,)
+model.parameter('p', (2, 2, 2))  # ShapeError: 'p'*0 or 1 or 2*(2, 2, 2)
+model.lookup('p', ())  # ShapeError: 'p'*()
+model.scope('').__enter__()  # ModelError: '' is no name for a parameter or scope
+model['V']  # ModelError: 'V'*words, W, S, b
+model.V  # AttributeError: no attribute 'V'
+model.W  # AttributeError: no attribute 'W'; that parameter is model['W']
+model(np.ones(3))  # ModelError: has the weights and computes nothing: cells and functions of yours do
+model.save('unused', {'epoch': 3})  # ModelError: strings*3
+pickle.dumps(W)  # ModelError: cannot be pickled
+pickle.dumps(W, 0)  # ModelError: cannot be pickled
+graph.input([1, 2, 3]) + vpps.Model().parameter('b', (3,))  # ModelError: 'b'*no longer exists*reference
+
+[model.parameter(init=)]
+model.parameter('p', (2, 2), init='xavier')  # ModelError: 'p'*'xavier'*glorot_uniform*orthogonal
+model.parameter('p', (3,), init='orthogonal')  # ModelError: 'p'*(3,)*matrix
+model.parameter('p', (3, 2), init=np.zeros((2, 3)))  # ShapeError: 'p'*(3, 2)*(2, 3)
+model.parameter('p', (3,), init=lambda rng, shape: rng.normal(size=4))  # ShapeError: 'p'*(3,)*(4,)
+model.parameter('p', (3,), init=[0, np.nan, np.inf])  # ModelError: 'p'*2 of 3*NaN*(1,)
+model.parameter('p', (1,), init=['x'])  # DtypeError: 'p'*numbers
+model.parameter('p', (1,), init=True)  # DtypeError: 'p'*bool
+
+[parameter.assign(array)]
+W.assign(np.full((4, 8), np.nan))  # ModelError: 'W'*32 of 32*NaN*(0, 0)
+b.assign([1, np.inf, 1, 1])  # ModelError: 'b'*1 of 4*(1,)
+W.assign(np.ones((8, 4)))  # ShapeError: 'W'*(4, 8)*(8, 4)
+b.assign(['a', 'b', 'c', 'd'])  # DtypeError: 'b'*numbers
+b.assign([1j, 1, 1, 1])  # DtypeError: 'b'*complex
+b.assign([1e39, 1, 1, 1])  # DtypeError: 'b'*range
+
+[vpps.Handle(model, ...)]
+vpps.Handle(None)  # HandleError: Handle(None): expected a vpps.Model
+vpps.Handle(model, target='tpu')  # HandleError: target='tpu'*'cpu'
+vpps.Handle(model, policy='widest')  # HandleError: policy='widest'*sinks-last*sufficient
+vpps.Handle(model, on_nonfinite='ignore')  # HandleError: on_nonfinite='ignore'*'warn'*'raise'
+vpps.Handle(model, optimizer='adam')  # HandleError: optimizer='adam'*vpps.Adam()
+vpps.Handle(model, optimizer=vpps.Adam)  # HandleError: optimizer=*vpps.Adam()
+vpps.Handle(model, clip_norm=0)  # HandleError: clip_norm=0*positive
+vpps.Handle(model, clip_norm=np.nan)  # HandleError: clip_norm=nan*positive
+vpps.Handle(model, clip_norm='1')  # HandleError: clip_norm='1'*positive
+vpps.Handle(model, vps=0)  # HandleError: vps=0*1 to 1024
+vpps.Handle(model, vps=-1)  # HandleError: vps=-1*1 to 1024
+vpps.Handle(model, vps=1025)  # HandleError: vps=1025*1 to 1024
+vpps.Handle(model, vps=1.5)  # HandleError: vps=1.5*1 to 1024
+vpps.Handle(model, vps='2')  # HandleError: vps='2'*1 to 1024
+vpps.Handle(model, vps=True)  # HandleError: vps=True*1 to 1024
+vpps.Handle(model, pool_limit=0)  # HandleError: pool_limit=0*bytes
+vpps.Handle(model, pool_limit=-1)  # HandleError: pool_limit=-1*bytes
+vpps.Handle(model, pool_limit=1e9)  # HandleError: pool_limit=1000000000.0*bytes
+
+[vpps.SGD, Momentum, Adam]
+vpps.Adam('0.1')  # ModelError: Adam(lr='0.1')*a function of the number*vpps.Handle(model, vpps.Adam(
+vpps.Adam([0.1, 0.2])  # ModelError: Adam(lr=[0.1, 0.2])
+vpps.Adam(model)  # ModelError: Adam(lr=<vpps.Model*vpps.Handle(model, vpps.Adam(
+vpps.Adam(None)  # ModelError: Adam(lr=None)*a function of the number
+vpps.Handle(model, vpps.SGD(lr=-1))  # ModelError: SGD(lr=-1): expected a number >= 0
+vpps.Handle(model, vpps.SGD(lr=np.nan))  # ModelError: SGD(lr=nan): expected a number >= 0
+vpps.Handle(model, vpps.SGD(lr=np.inf))  # ModelError: SGD(lr=inf): expected a number >= 0
+vpps.Handle(model, vpps.SGD(lr=1e300))  # ModelError: SGD(lr=1e+300): expected a number >= 0
+vpps.Handle(model, vpps.SGD(lr=True))  # ModelError: SGD(lr=True): expected a number >= 0
+vpps.Handle(model, vpps.SGD(0.1, -0.1))  # ModelError: weight_decay=-0.1*>= 0
+vpps.Handle(model, vpps.Momentum(0.1, momentum=1))  # ModelError: Momentum(momentum=1)
+vpps.Handle(model, vpps.Adam(beta1=1.0))  # ModelError: Adam(beta1=1.0)*[0, 1)
+vpps.Handle(model, vpps.Adam(beta1=1 - 1e-9))  # ModelError: beta1
+vpps.Handle(model, vpps.Adam(beta2=-0.1))  # ModelError: Adam(beta2=-0.1)*[0, 1)
+vpps.Handle(model, vpps.Adam(beta2=1 - 1e-9))  # ModelError: beta2
+vpps.Handle(model, vpps.Adam(eps=0))  # ModelError: Adam(eps=0)*positive
+vpps.Handle(model, vpps.Adam(eps=1e-50))  # ModelError: eps
+""")
+
+MISTAKES = read(r"""
+[handle.fb(graph, loss)]
+handle.fb(graph, y)  # GraphError: the loss must be a scalar*(4,)*vpps.sum(x)*vpps.mean(x)*x[i]
+handle.gradients(graph, y)  # GraphError: scalar*(4,)
+handle.disassemble(graph, y)  # GraphError: scalar*(4,)
+handle.fb(graph, matrix)  # GraphError: scalar*(8, 8)
+handle.fb(graph, vpps.cross_entropy(rows, labels))  # GraphError: the loss must be a scalar
+handle.fb(graph, vpps.sum(elsewhere))  # GraphError: loss: *of 7 vertices*another graph*of 14 vertices
+handle.fb(graph, 1.0)  # GraphError: loss: expected an expression, got 1.0
+handle.fb(graph, None)  # GraphError: loss: expected an expression, got None
+handle.fb(graph, [s])  # GraphError: loss: expected an expression, got [
+handle.fb(graph, b)  # GraphError: loss: expected an expression, got *'b'
+handle.fb(vpps.Graph(), s)  # GraphError: fb*empty
+handle.fb(model, s)  # GraphError: fb: expected a vpps.Graph, got *Model
+handle.fb(*inputs())  # NoGradientError: the loss depends on no trainable parameter*use handle.forward
+handle.fb(graph, vpps.sum(matrix))  # NoGradientError: no trainable parameter*handle.forward
+handle.fb(graph, matrix[0][0])  # NoGradientError: no trainable parameter*handle.forward
+trained(trainable=False)  # NoGradientError: no trainable parameter*handle.forward
+handle.fb(*strange())  # ModelError: uses *'strange'*belongs to another model than the handle's
+
+[handle.forward(graph, wanted)]
+handle.forward(vpps.Graph(), [])  # GraphError: forward*empty
+handle.forward(graph, s)  # GraphError: list*[expression]
+handle.forward(graph, rows)  # GraphError: expected a list of expressions
+handle.forward(graph, [s, elsewhere])  # GraphError: forward*another graph
+handle.forward(graph, [1.0])  # GraphError: forward*1.0
+handle.forward(*[[g, [e]] for g, e in [strange()]][0])  # ModelError: 'strange'*another model
+handle.forward(graph, [], keep=True)  # NoGradientError: nothing is wanted
+handle.forward(graph, [matrix], keep=True)  # NoGradientError: what is wanted depends on no *leave keep= and update=
+
+[handle.value, input_gradient]
+handle.value(elsewhere)  # GraphError: value*another graph
+handle.value(b)  # GraphError: value: expected an expression*'b'
+handle.value(vpps.tanh(x))  # GraphError: value: *not computed by the latest call: it was recorded later; call fb
+handle.value(vpps.tanh(rows))  # GraphError: it was recorded later
+handle.device_value(rows)  # GraphError: device_value: *use value
+handle.input_gradient(x)  # GraphError: input_gradient: *no graph.input(array, grad=True)
+handle.input_gradient(matrix)  # GraphError: input_gradient: *grad=True
+handle.input_gradient(rows)  # GraphError: no graph.input(array, grad=True) or graph.rows
+fresh().value(loss)  # GraphError: value: nothing has been computed*fb
+fresh().input_gradient(loss)  # GraphError: input_gradient: nothing has been computed*fb
+(lambda handle, image: handle.input_gradient(image))(*evaluated())  # GraphError: input_gradient*forward
+
+[handle.backward(seeds)]
+handle.backward(s)  # HandleError: nothing was kept*keep=True*handle.fb(graph, loss)
+kept().backward([])  # ShapeError: 0 seeds are given for 1 expressions
+kept().backward([np.ones(2)])  # ShapeError: has shape (2,); expected ()
+kept().backward(['x'])  # DtypeError: the seed of
+kept().backward(1.0)  # DtypeError: backward: expected expressions in a list
+handle.backward([1.0], kept().kept)  # HandleError: another handle computed it
+handle.backward([1.0], 'kept')  # HandleError: expected what handle.kept was
+
+[handle.apply(gradients)]
+handle.apply({'V': np.ones(3)})  # ModelError: 'V': the model has no such parameter
+handle.apply({'b': np.ones(3)})  # ShapeError: 'b': expected shape (4,), got (3,)
+handle.apply({'b': 'x'})  # DtypeError: 'b'
+handle.apply({'b': ([0], np.ones((1, 2)))})  # DtypeError: (rows, values) is for tables
+handle.apply({'words': ([10], np.ones((1, 8)))})  # IndexRangeError: row 10 is out of range
+handle.apply({'words': ([0.5], np.ones((1, 8)))})  # DtypeError: rows are ints
+handle.apply({'words': ([0, 1], np.ones((1, 8)))})  # ShapeError: expected shape (2, 8)
+handle.apply({'S': np.ones((8, 8))})  # ModelError: not trainable; leave its gradient out
+handle.apply([])  # ModelError: expected a dict by name
+
+[a handle that is closed, forward-only, copied; a second one]
+closed().fb(graph, loss)  # HandleError: closed*new one
+closed().sync_get_latest_loss()  # HandleError: closed*new one
+closed().forward(graph, [s])  # HandleError: closed*new one
+closed().gradients(graph, loss)  # HandleError: closed*new one
+closed().value(s)  # HandleError: closed*new one
+closed().input_gradient(image)  # HandleError: closed*new one
+closed().disassemble(graph, loss)  # HandleError: closed*new one
+forward_only().fb(graph, loss)  # HandleError: fb*forward-only*train=False
+forward_only().gradients(graph, loss)  # HandleError: gradients*forward-only*train=False
+forward_only().disassemble(graph, loss)  # HandleError: disassemble*forward-only*train=False
+forward_only().forward(graph, [loss], keep=True)  # HandleError: forward: this handle is forward-only
+vpps.Handle(model)  # HandleError: already has an open training handle*close*train=False
+pickle.dumps(handle)  # HandleError: handle cannot be pickled or copied*model.save(path)
+copy.copy(handle)  # HandleError: handle cannot be pickled or copied*model.save(path)
+copy.deepcopy(handle)  # HandleError: handle cannot be pickled or copied*model.save(path)
+
+[handle.optimizer, clip_norm]
+at_rate(-1.0)  # ModelError: SGD(lr=-1.0)*>= 0
+at_rate(np.nan)  # ModelError: SGD(lr=nan)
+at_rate('0.1')  # ModelError: lr='0.1'
+setattr(handle, 'clip_norm', 0)  # HandleError: clip_norm=0*positive
+setattr(handle, 'optimizer', vpps.Adam())  # HandleError: Adam*SGD*close
+setattr(handle, 'optimizer', vpps.SGD(lr=-1))  # ModelError: SGD(lr=-1)
+trained(vpps.SGD(0.1, groups={'W': {'momentum': 0.9}}))  # ModelError: group 'W' sets momentum; hyper-parameters are lr
+trained(vpps.SGD(0.1, groups={'W': {'lr': -1}}))  # ModelError: SGD(lr=-1)
+trained(vpps.SGD(lambda update: float('nan')))  # ModelError: SGD(lr=nan)
+trained(vpps.Adam(groups={'*': {}, 'wrods': {}}))  # ModelError: group 'wrods': no parameter *fits it; is 'words'
+trained(vpps.Adam(groups={'other': {}}))  # ModelError: 'other': no parameter of the model fits it; there are words, W
+trained(vpps.Adam(groups={'w*': {}, 'words': {}}))  # ModelError: 'words'*belong to 'w*', which comes before it
+trained(vpps.SGD(0.1, groups=3))  # ModelError: SGD(groups=3): expected hyper-parameters by pattern
+trained(vpps.SGD(0.1, groups={'W': 0.1}))  # ModelError: SGD(groups={'W': 0.1}): expected
+""")

@@ -1,0 +1,62 @@
+"""Reads tables of mistakes: a signature in brackets, and below it lines `call  # Error: message`.
+
+In a message `*` stands for anything. A line that is indented continues the one before it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+import vpps
+
+
+class Mistake(NamedTuple):
+    """A row of the table."""
+
+    signature: str
+    call: str
+    error: type[BaseException]
+    message: str
+
+    def refused(self, names: Mapping[str, Any]) -> str:
+        """Makes the mistake, and returns what its error says."""
+        if "torch." in self.call:
+            names = {**names, "torch": pytest.importorskip("torch")}
+        with pytest.raises(self.error) as caught:
+            eval(self.call, {**names})
+        assert caught.type is self.error
+        return str(caught.value)
+
+    def explained(self, names: Mapping[str, Any]) -> str:
+        """Makes the mistake, checks what its error says, and returns that without the numbers of graphs and calls."""
+        message = self.refused(names)
+        expected = ".*".join(map(re.escape, self.message.split("*")))
+        assert re.search(expected, message, re.DOTALL), f"expected {self.message!r}, got {message!r}"
+        return without_numbers(message)
+
+
+def without_numbers(message: str) -> str:
+    return re.sub(r"\d+", "0", message)
+
+
+def read(table: str) -> list[Mistake]:
+    """The mistakes of a table."""
+    found, signature = [], ""
+    for line in re.sub(r"\n {4,}", "  ", table).strip().splitlines():
+        if line.startswith("["):
+            signature = line.strip("[]")
+        elif line:
+            call, _, rest = line.partition("  # ")
+            name, _, message = rest.partition(": ")
+            found.append(Mistake(signature, call, getattr(vpps, name, None) or getattr(builtins, name), message))
+    return found
+
+
+def parametrized(mistakes: list[Mistake]) -> pytest.MarkDecorator:
+    """A test of each."""
+    return pytest.mark.parametrize("mistake", mistakes, ids=[f"{m.signature}: {m.call}" for m in mistakes])
