@@ -31,24 +31,29 @@ class World:
         self.rows_elsewhere = other.rows(np.ones((5, 8)))
         self.labels = np.array([3, 0, 7, 7, 1])
 
+        def embed(word: Any) -> Any:
+            return vpps.lookup(self.E, word)
+
+        self.cells = {f.__name__: vpps.cell(f) for f in (two, pairs, scales, classifies, embed)}
+        self.cells["declared"] = vpps.cell(elements={"xs": (8,)})(listed)
+
     def names(self) -> dict[str, Any]:
         """What the calls of the table may use."""
-        return {
-            **vars(self),
-            "np": np,
-            "vpps": vpps,
-            "cell": vpps.cell,
-            "call": self.call,
-            "embed": self.embed,
-            **CELLS,
-        }
+        return {**globals(), **vars(self), **self.cells, "call": self.call}
 
     def call(self, function: Any, *arguments: Any, **statics: Any) -> Any:
         """As a cell with the name of the function."""
-        return self.graph.call(vpps.cell(function), *arguments, **statics)
+        cell = function if isinstance(function, vpps.Cell) else vpps.cell(function)
+        return self.graph.call(cell, *arguments, **statics)
 
-    def embed(self, word: Any) -> Any:
-        return vpps.lookup(self.E, word)
+    def calls(self) -> None:
+        """Right ones, twice, so that mistakes are calls unlike earlier ones of the same cells."""
+        x, y, c = self.x, self.y, self.cells
+        for _ in range(2):
+            c["two"](x, x), c["two"](y, y), c["pairs"]([x], [x]), self.call(c["pairs"], [], [])
+            c["classifies"](y, 1), c["scales"](x, gain=2.0), self.call(c["embed"], 1), c["declared"](x, [x, x])
+            vpps.sum([x, x]), vpps.tanh(x), vpps.dot(x, x), vpps.concat([x, x]), vpps.cross_entropy(y, 1), x + x, x * 2
+            self.W @ x, self.matrix @ x, x[0], vpps.split(x, 2), self.graph.lookup(self.E, 1), self.graph.zeros(8)
 
     def loss(self) -> vpps.Expression:
         return vpps.cross_entropy(self.y, 2)
@@ -103,9 +108,6 @@ class Slotted:
 def listed(a: Any, xs: Any) -> Any:
     return a + vpps.sum(xs)
 
-
-CELLS = {f.__name__: f for f in (branches, two, pairs, mixes, scales, attends, untold, classifies, open_ended, Slotted)}
-CELLS["declared"] = vpps.cell(elements={"xs": (8,)})(listed)
 
 MISTAKES = read(r"""
 [elementwise operators]
@@ -289,7 +291,7 @@ graph.lookup(E, [[1, 2]])  # ShapeError: 'words'*(1, 2)
 graph.lookup(E, [1.0, 2.0])  # DtypeError: 'words'*ints*float64
 graph.lookup(E, np.array([0, 10]))  # IndexRangeError: row 1: index 10 is out of range; rows of 'words': 10, so 0 to 9
 graph.lookup(b, 1)  # DtypeError: lookup*model.lookup*rank 2
-graph.lookup(cell(two), x)  # DtypeError: lookup
+graph.lookup(two, x)  # DtypeError: lookup
 graph.lookup([E], 1)  # DtypeError: lookup
 
 [graph.input, zeros, rows, example]
@@ -350,7 +352,7 @@ call(lambda v: v + elsewhere, x)  # TraceError: cell '<lambda>' closes over*Pass
 call(lambda v: v + vpps.tanh(x), x)  # TraceError: tanh: cell '<lambda>' closes over
 call(lambda v: v * x[0], x)  # TraceError: slice: cell '<lambda>' closes over
 call(lambda v: v + rows, x)  # TraceError: closes over <5 rows of shape
-call(lambda v: cell(vpps.tanh)(x) + v, x)  # TraceError: cell*closes over
+call(lambda v: vpps.cell(vpps.tanh)(x) + v, x)  # TraceError: cell*closes over
 call(lambda xs: vpps.sum(vpps.each(lambda e: e + x, xs)), [x])  # TraceError: cell '<lambda>' closes over
 call(branches, x)  # TraceError: in cell 'branches'*traced once*cannot branch*vpps.where*Python data
 call(lambda v: v if v[0] == 0 else -v, x)  # TraceError: cannot branch
@@ -387,7 +389,7 @@ call(lambda v, xs: vpps.each(lambda a, b: a * b, xs, [v]), x, [x])  # TraceError
 call(mixes, [x], [x])  # TraceError: cell 'mixes'*map both at once
 call(attends, [x, x])  # TraceError: cell 'attends': each inside each over the same list
 call(untold, matrix, [])  # TraceError: cell 'untold'*list argument 2*empty in its first call*elements=
-vpps.cell(elements={'typo': (8,)})(pairs)  # TraceError: elements= names typo, which is no argument
+vpps.cell(elements={'typo': (8,)})(listed)  # TraceError: elements= names typo, which is no argument
 declared(x, x)  # TraceError: cell 'listed': elements= declares xs a list, but it is given one value
 declared(x, 1)  # TraceError: elements= declares xs a list, but it is given one value
 declared(x, rows)  # TraceError: elements= declares xs a list, but it is given one value
@@ -426,15 +428,16 @@ call(two, x, x, z=1)  # TraceError: cell 'two'*'z'
 call(scales, x)  # TraceError: cell 'scales'*'gain'
 call(scales, x, gain=s)  # TraceError: cell 'scales'*gain*by position
 call(scales, x, gain=[1.0])  # TraceError: cell 'scales'*hashable*by position
-cell(two)(x=x, y=x)  # TraceError: 'two'*x=<expression*by position
-cell(two)(x, elsewhere)  # GraphError: 'two'*two graphs
-cell(pairs)([x], [elsewhere])  # GraphError: 'pairs'*two graphs
+two(x=x, y=x)  # TraceError: 'two'*x=<expression*by position
+two(x, elsewhere)  # GraphError: 'two'*two graphs
+pairs([x], [elsewhere])  # GraphError: 'pairs'*two graphs
+pairs([x, x], [x, elsewhere])  # GraphError: 'pairs'*two graphs
 call(two, elsewhere, elsewhere)  # GraphError: 'two'*two graphs*11 vertices
-cell(embed)(3)  # GraphError: 'embed'*graph.call
+embed(3)  # GraphError: 'embed'*graph.call
 graph.call(E, 1)  # DtypeError: call(<lookup*expected a function
 graph.call('add', x, x)  # DtypeError: call('add'): expected a function
-cell(lambda u, v: u + v)(rows, np.ones((5, 8), np.float32))  # DtypeError: on rows*graph.rows(array)
-cell(lambda u, vs: u + vpps.sum(vs))(rows, (np.array([0, 9]), rows))  # ShapeError: 5 vertices have 6 offsets
+vpps.cell(lambda u, v: u + v)(rows, np.ones((5, 8), np.float32))  # DtypeError: on rows*graph.rows(array)
+vpps.cell(lambda u, vs: u + vpps.sum(vs))(rows, (np.array([0, 9]), rows))  # ShapeError: 5 vertices have 6 offsets
 
 [vpps.nn]
 vpps.nn.attend(x, [], [])  # ShapeError: empty list

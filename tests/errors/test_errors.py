@@ -16,21 +16,27 @@ from tests.classifier import new, same_bits
 from tests.comparison import contents_of
 from tests.errors import expressions, handles, maps
 from tests.errors.expressions import World
-from tests.errors.table import Mistake, parametrized, without_numbers
+from tests.errors.table import Mistake, parametrized
 from vpps.reference import Reference, weights_of
 
 
 @pytest.mark.host
 @parametrized(expressions.MISTAKES)
-def test_a_mistake_is_explained_and_leaves_the_graph_usable(mistake: Mistake) -> None:
-    world, witness = World(), World()
-    said = mistake.explained(world.names())
-    again = mistake.refused(world.names())  # finds what the first one cached
-    assert without_numbers(again) == said
-    loss, expected = world.loss(), witness.loss()
-    values = Reference(world.graph, weights_of(world.model)), Reference(witness.graph, weights_of(witness.model))
-    assert values[0].value(loss) == values[1].value(expected)
-    assert same_bits(values[0].backward(loss), values[1].backward(expected))
+def test_a_mistake_is_explained_and_leaves_the_graph_usable(
+    mistake: Mistake, use_recorder: Callable[[str], None]
+) -> None:
+    said = set()
+    for recorder in ("python", "compiled"):
+        use_recorder(recorder)
+        world, later, witness = World(), World(), World()
+        later.calls()
+        said.add(mistake.explained(world.names()))
+        said |= {mistake.refused(w.names()) for w in (world, later)}  # what the first one cached, or right calls
+        loss, expected = world.loss(), witness.loss()
+        values = Reference(world.graph, weights_of(world.model)), Reference(witness.graph, weights_of(witness.model))
+        assert values[0].value(loss) == values[1].value(expected)
+        assert same_bits(values[0].backward(loss), values[1].backward(expected))
+    assert len(said) == 1
 
 
 @pytest.mark.cpu

@@ -1,4 +1,6 @@
-"""All tests of this folder run twice: graphs are recorded in Python, and by the compiled recorder."""
+"""Tests of this folder record with compiled code where it is there. Those of test_recorders.py and test_packed.py
+compare it with what Python records.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.recorders import compiled_recorder
 
-@pytest.fixture(autouse=True, params=["python", "compiled"])
-def recorder(request: pytest.FixtureRequest, use_recorder: Callable[[str], None]) -> str:
-    use_recorder(request.param)
-    kind: str = request.param
-    return kind
+
+@pytest.fixture(autouse=True)
+def default_recorder(use_recorder: Callable[[str], None]) -> None:
+    use_recorder("compiled" if compiled_recorder() else "python")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import vpps
-from vpps.record import vertices
 from vpps.record.arrays import BlockArrays
 
 pytestmark = pytest.mark.host
@@ -47,17 +47,12 @@ def record_tree(graph: vpps.Graph) -> E:
     return vpps.sum(losses) + vpps.mean(losses)
 
 
-def test_cached_and_careful_recording_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached = vpps.Graph()
-    record_tree(cached)
-    monkeypatch.setattr(vertices.Block, "_recorder", lambda _: lambda graph, args: None)
-    careful = vpps.Graph()
-    record_tree(careful)
-    assert everything_recorded(cached) == everything_recorded(careful)
-
-
-def test_calls_like_earlier_ones_do_not_ask_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recorder", ["python", "compiled"])
+def test_calls_like_earlier_ones_do_not_ask_the_graph(
+    recorder: str, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else recording is slow, which no other test sees."""
+    use_recorder(recorder)
     graph = vpps.Graph()
     record_tree(graph)
     x = graph.zeros(3)
@@ -70,59 +65,6 @@ def test_calls_like_earlier_ones_do_not_ask_the_graph(monkeypatch: pytest.Monkey
     assert vpps.sum([loss, loss]).shape == ()
     assert (loss + loss).shape == ()
     assert len(graph) == before + 5
-
-
-def calls_that_differ(x: E, y: E) -> dict[str, tuple[tuple[Any, ...], type[Exception] | None]]:
-    """Arguments for `node` after calls of it with vectors of 3, and the error that they must give."""
-    return {
-        "another shape": ((y, [y], [y], 1), None),
-        "lengths differ": ((x, [x], [x, x], 1), vpps.ShapeError),
-        "one list empty": ((x, [], [x], 1), vpps.ShapeError),
-        "an element of another shape": ((x, [x, y], [x, x], 1), vpps.ShapeError),
-        "no expression in a list": ((x, [x, 1], [x, x], 1), vpps.DtypeError),
-        "no list": ((x, x, [x], 1), vpps.VppsError),
-        "an array": ((np.zeros(3), [x], [x], 1), vpps.DtypeError),
-        "a float": ((x, [x], [x], 1.0), vpps.DtypeError),
-        "a class out of range": ((x, [x], [x], 3), vpps.IndexRangeError),
-        "a negative class": ((x, [x], [x], -1), vpps.IndexRangeError),
-        "a bool": ((x, [x], [x], True), vpps.DtypeError),
-        "an argument too few": ((x, [x], [x]), vpps.TraceError),
-        "an argument too many": ((x, [x], [x], 1, 1), vpps.TraceError),
-        "none": ((), vpps.GraphError),
-    }
-
-
-@pytest.mark.parametrize("what", calls_that_differ(None, None))  # type: ignore[arg-type]
-def test_calls_that_differ_do_what_they_do_as_first_calls(what: str) -> None:
-    """The same error, with the same words, and nothing recorded."""
-    said = []
-    for times in (0, 2):
-        graph = vpps.Graph()
-        x, y = graph.zeros(3), graph.zeros(2)
-        for _ in range(times):
-            node(x, [x], [x], 1)
-            node(x, [], [], 1)
-        args, error = calls_that_differ(x, y)[what]
-        before = len(graph)
-        if error is None:
-            assert [e.shape for e in node(*args)] == [(2,), ()]
-            continue
-        with pytest.raises(error) as caught:
-            node(*args)
-        assert len(graph) == before
-        said.append(str(caught.value).replace(f"graph {graph.number}", "graph").replace(f"call {before}", "call"))
-    assert len(set(said)) <= 1
-
-
-def test_elements_of_another_graph_are_refused() -> None:
-    graph = vpps.Graph()
-    x, other = graph.zeros(3), vpps.Graph().zeros(3)
-    for _ in range(2):
-        node(x, [x], [x], 1)
-    with pytest.raises(vpps.GraphError, match="two graphs"):
-        node(x, [x, x], [x, other], 1)
-    with pytest.raises(vpps.GraphError, match="two graphs"):
-        graph.call(node, other, [x], [x], 1)
 
 
 def test_empty_lists_follow_the_first_call_that_had_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 import vpps
 from tests.comparison import assert_agrees_with_reference, contents_of, relative_error
 from tests.kernels import emulate_with_one
-from tests.record.test_packed import forest, is_packed
+from tests.record.test_packed import forest
 from vpps.errors import IndexRangeError
 from vpps.nn import LSTM, ChildSumTreeLSTM, NaryTreeLSTM
 from vpps.record.distinct import cut, find_distinct
@@ -226,21 +225,6 @@ def test_dropout_is_not_shared(net: Net) -> None:
         handle.gradients(graph, loss, train=True)
         assert len(np.unique(handle.value(h), axis=0)) == n
     assert_agrees_with_reference(net.model, graph, loss, vp_counts=(1,), train=True)
-
-
-@pytest.mark.host
-def test_both_recorders_record_the_same(net: Net, use_recorder: Callable[[str], None]) -> None:
-    recorded = []
-    for recorder in ("python", "compiled"):
-        use_recorder(recorder)
-        for _ in range(2):  # the first map of some cells, which traces them, is always NumPy's
-            graph = vpps.Graph()
-            graph.zeros(3)
-            results = net.trees(graph, 7, distinct=True)
-            rows = [(r.ids.tolist(), r.levels.tolist(), r.shape, r.highest_level()) for r in results]
-            recorded.append((contents_of(graph), rows))
-        assert is_packed(graph) == (recorder == "compiled")
-    assert all(other == recorded[0] for other in recorded[1:])
 
 
 @pytest.mark.host

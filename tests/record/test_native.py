@@ -32,20 +32,9 @@ def double(x: E) -> E:
     return x * 2.0
 
 
-compiled = pytest.mark.parametrize("recorder", ["compiled"], indirect=True)
-
-
-def test_both_recorders_record_the_same(use_recorder: Callable[[str], None]) -> None:
+@pytest.fixture
+def compiled(use_recorder: Callable[[str], None]) -> None:
     use_recorder("compiled")
-    compiled = vpps.Graph()
-    record_tree(compiled)
-    use_recorder("python")
-    python = vpps.Graph()
-    record_tree(python)
-    assert type(python._tape) is vertices.Tape
-    assert type(compiled._tape) is not vertices.Tape
-    assert everything_recorded(compiled) == everything_recorded(python)
-    assert (compiled.n_calls, compiled.n_values) == (python.n_calls, python.n_values)
 
 
 def test_graphs_go_on_as_they_began(use_recorder: Callable[[str], None]) -> None:
@@ -62,7 +51,7 @@ def test_graphs_go_on_as_they_began(use_recorder: Callable[[str], None]) -> None
     assert everything_recorded(begun) == everything_recorded(whole)
 
 
-@compiled
+@pytest.mark.usefixtures("compiled")
 def test_no_reference_is_lost_or_kept() -> None:
     graph = vpps.Graph()
     x, y = graph.zeros(3), graph.zeros(2)
@@ -97,7 +86,7 @@ def test_no_reference_is_lost_or_kept() -> None:
     assert np.abs(np.subtract(counts(), before)).max() < 100
 
 
-@compiled
+@pytest.mark.usefixtures("compiled")
 def test_arrays_are_copies_and_a_graph_may_grow_under_them() -> None:
     graph = vpps.Graph()
     x = graph.zeros(3)
@@ -120,7 +109,7 @@ def test_arrays_are_copies_and_a_graph_may_grow_under_them() -> None:
         assert len(block.rows) == n
 
 
-@compiled
+@pytest.mark.usefixtures("compiled")
 def test_an_expression_made_by_hand_cannot_point_outside() -> None:
     graph = vpps.Graph()
     x = graph.zeros(3)
@@ -132,7 +121,7 @@ def test_an_expression_made_by_hand_cannot_point_outside() -> None:
         assert len(graph) == n
 
 
-@compiled
+@pytest.mark.usefixtures("compiled")
 def test_methods_are_what_they_were_to_whoever_looks() -> None:
     assert list(inspect.signature(vpps.Graph.lookup).parameters) == ["self", "table", "row"]
     assert "Row `row` of an embedding table" in (inspect.getdoc(vpps.Graph.lookup) or "")
@@ -141,24 +130,6 @@ def test_methods_are_what_they_were_to_whoever_looks() -> None:
     x = graph.zeros(3)
     call = graph.call
     assert call(double, x).shape == call(double, x).shape == (3,)
-
-
-def test_methods_do_not_take_each_others_arguments() -> None:
-    model = vpps.Model()
-    table = model.lookup("words", (9, 4))
-    graph = vpps.Graph()
-    x = graph.lookup(table, 1)
-    double(x)
-    n = len(graph)
-    with pytest.raises(TypeError, match="expected a function"):
-        graph.call(table, 1)  # type: ignore[arg-type]
-    with pytest.raises(vpps.DtypeError):
-        graph.lookup(double, x)  # type: ignore[arg-type]
-    with pytest.raises(vpps.DtypeError):
-        graph.lookup([table], 1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        graph.call("add", x, x)  # type: ignore[arg-type]
-    assert len(graph) == n
 
 
 def test_graphs_are_built_on_several_threads_at_once() -> None:
@@ -220,7 +191,7 @@ class TestBeingOptional:
         with pytest.raises(vpps.HandleError, match="VPPS_RECORDER=quick: expected auto, python or compiled"):
             library.prepare()
 
-    def test_a_handle_puts_it_in_use_once(self, monkeypatch: pytest.MonkeyPatch, recorder: str) -> None:
+    def test_a_handle_puts_it_in_use_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = []
         monkeypatch.setattr(library, "load", lambda: made.append(1) or object())
         monkeypatch.setattr(library, "use", lambda module: monkeypatch.setattr(vertices, "new_tape", object))
