@@ -120,7 +120,7 @@ def test_a_plan_is_that_of_the_vertices_at_the_time() -> None:
         inference, as_well = (planner.plan_forward(graph, [loss]) for _ in range(2))
         said = [texts(before), texts(as_well)]
         network.bulk(graph, made, p, data)  # the graph grows
-        network.calls(bulk_models.OneByOne(graph), made, p, data)
+        network.calls(graph, made, p, data)
         vpps.sum(vpps.cell(lambda x: vpps.sigmoid(x))(graph.input(np.ones(3))))
         assert [texts(plan), texts(inference)] == said
         assert np.array_equal(plan.lists, before.lists)

@@ -114,7 +114,7 @@ def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -
     network = bulk_models.NETWORKS[name]
     model, made, p = network.make()
     graph, data = vpps.Graph(), network.data(np.random.default_rng(4), 2)
-    found = [network.bulk(graph, made, p, data), network.calls(bulk_models.OneByOne(graph), made, p, data)]
+    found = [network.bulk(graph, made, p, data), network.calls(graph, made, p, data)]
     found.append(network.bulk(graph, made, p, data))
     loss = vpps.sum([recorded.loss for recorded in found])
     values = [v if isinstance(values, list) else values for x in found for values in x.values for v in values[:4]]

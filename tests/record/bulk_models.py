@@ -1,13 +1,8 @@
-"""Eight models, each recorded in bulk and call by call on the same data, and written once for vpps and for PyTorch.
-
-Cells are functions of a namespace `f` (vpps, or `TorchFunctions`) and of parameters by name, so that the same lines are
-a cell, and what autograd differentiates.
-"""
+"""Six models, each recorded in bulk and call by call on the same data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -30,7 +25,7 @@ class Recorded(NamedTuple):
 
     Attributes:
         loss: a scalar.
-        values: of the vertices: rows, or a list of expressions or tensors.
+        values: of the vertices: rows, or a list of expressions.
         inputs: those whose gradients are wanted, likewise; or None.
     """
 
@@ -44,17 +39,17 @@ class Network(NamedTuple):
 
     Attributes:
         parameters: shapes by name; the first one of words is a table.
-        cells: makes the cells, by name, from a namespace of functions and the parameters.
+        cells: makes the cells, by name, from the parameters.
         data: random, by seed and number of graphs.
         bulk: records the data in bulk.
         calls: does so call by call, in the same order.
     """
 
     parameters: Mapping[str, tuple[int, ...]]
-    cells: Callable[[Any, Any], Cells]
+    cells: Callable[[Any], Cells]
     data: Callable[[np.random.Generator, int], Any]
     bulk: Callable[[vpps.Graph, Cells, Any, Any], Recorded]
-    calls: Callable[[Any, Cells, Any, Any], Recorded]
+    calls: Callable[[vpps.Graph, Cells, Any, Any], Recorded]
 
     def make(self) -> tuple[vpps.Model, Cells, Any]:
         """A model with these parameters; its cells; the parameters."""
@@ -66,56 +61,7 @@ class Network(NamedTuple):
             else:
                 made = model.parameter(name, shape, init="normal" if len(shape) == 1 else "glorot_uniform")
             setattr(p, name, made)
-        return model, {name: vpps.cell(f) for name, f in self.cells(vpps, p).items()}, p
-
-
-class OneByOne:
-    """Records a model on a graph call by call."""
-
-    def __init__(self, graph: vpps.Graph) -> None:
-        self.zeros, self.lookup, self.call, self.total = graph.zeros, graph.lookup, graph.call, vpps.sum
-        self.input = partial(graph.input, grad=True)
-
-
-class TorchFunctions:
-    """The functions that the cells use, on tensors of PyTorch; also in place of `OneByOne`."""
-
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
-        self.tanh, self.sigmoid, self.relu, self.concat, self.dot = (
-            torch.tanh, torch.sigmoid, torch.relu, torch.cat, torch.dot
-        )  # fmt: skip
-
-    def split(self, x: Any, n: int) -> Any:
-        return x.chunk(n)
-
-    def lookup(self, table: Any, row: int) -> Any:
-        return table[row]
-
-    pick = lookup
-
-    def cross_entropy(self, logits: Any, label: int) -> Any:
-        return self.torch.logsumexp(logits, 0) - logits[label]
-
-    def each(self, function: Callable[..., Any], *lists: Any) -> Any:
-        return [function(*items) for items in zip(*lists, strict=True)]
-
-    def sum(self, xs: Sequence[Any]) -> Any:
-        return sum(xs[1:], xs[0]) if xs else self.zeros(H)
-
-    def softmax(self, xs: Sequence[Any]) -> Any:
-        return list(self.torch.softmax(self.torch.stack(xs), 0)) if xs else []
-
-    def zeros(self, n: int) -> Any:
-        return self.torch.zeros(n, dtype=self.torch.float64)
-
-    def call(self, function: Any, *args: Any) -> Any:
-        return function(*args)
-
-    def input(self, array: Array) -> Any:
-        return self.torch.tensor(array, dtype=self.torch.float64, requires_grad=True)
-
-    total = sum
+        return model, {name: vpps.cell(f) for name, f in self.cells(p).items()}, p
 
 
 def forest(rng: np.random.Generator, n: int) -> Array:
@@ -140,27 +86,27 @@ def forest(rng: np.random.Generator, n: int) -> Array:
 # ---- leaf and inner cells of two kinds
 
 
-def _memorise(f: Any, i: Any, o: Any, u: Any, kept: Any = None) -> tuple[Any, Any]:
-    c = f.sigmoid(i) * f.tanh(u)
+def _memorise(i: Any, o: Any, u: Any, kept: Any = None) -> tuple[Any, Any]:
+    c = vpps.sigmoid(i) * vpps.tanh(u)
     if kept is not None:
         c = c + kept
-    return f.sigmoid(o) * f.tanh(c), c
+    return vpps.sigmoid(o) * vpps.tanh(c), c
 
 
-def _two_kinds_cells(f: Any, p: Any) -> Cells:
+def _two_kinds_cells(p: Any) -> Cells:
     def leaf(word: Any) -> Any:
-        return _memorise(f, *f.split(p.W @ f.lookup(p.words, word) + p.b, 3))
+        return _memorise(*vpps.split(p.W @ vpps.lookup(p.words, word) + p.b, 3))
 
     def inner(h_left: Any, c_left: Any, h_right: Any, c_right: Any) -> Any:
-        i, o, u, fl, fr = f.split(p.U @ f.concat([h_left, h_right]) + p.bU, 5)
-        return _memorise(f, i, o, u, f.sigmoid(fl) * c_left + f.sigmoid(fr) * c_right)
+        i, o, u, fl, fr = vpps.split(p.U @ vpps.concat([h_left, h_right]) + p.bU, 5)
+        return _memorise(i, o, u, vpps.sigmoid(fl) * c_left + vpps.sigmoid(fr) * c_right)
 
-    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(f, p)}
+    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(p)}
 
 
-def _node_loss(f: Any, p: Any) -> Callable[[Any, Any], Any]:
+def _node_loss(p: Any) -> Callable[[Any, Any], Any]:
     def node_loss(h: Any, label: Any) -> Any:
-        return f.cross_entropy(p.Wo @ h + p.bo, label)
+        return vpps.cross_entropy(p.Wo @ h + p.bo, label)
 
     return node_loss
 
@@ -178,12 +124,12 @@ def _two_kinds_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded
     return Recorded(vpps.sum(cells["node_loss"](h, d.labels)), [h, c])
 
 
-def _two_kinds_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+def _two_kinds_calls(g: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     states: list[Any] = []
     for kind, (left, right), word in zip(d.kind, d.children, d.words.tolist(), strict=True):
         states.append(g.call(cells["inner"], *states[left], *states[right]) if kind else g.call(cells["leaf"], word))
     losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(states, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]])
+    return Recorded(vpps.sum(losses), [[h for h, _ in states], [c for _, c in states]])
 
 
 OUT = {"Wo": (CLASSES, H), "bo": (CLASSES,)}
@@ -195,12 +141,12 @@ two_kinds = Network(
 # ---- one cell for all nodes of a tree: missing children read zeros
 
 
-def _tree_lstm_cells(f: Any, p: Any) -> Cells:
+def _tree_lstm_cells(p: Any) -> Cells:
     def node(x: Any, h_left: Any, c_left: Any, h_right: Any, c_right: Any) -> Any:
-        i, o, u, fl, fr = f.split(p.U @ f.concat([x, h_left, h_right]) + p.b, 5)
-        return _memorise(f, i, o, u, f.sigmoid(fl) * c_left + f.sigmoid(fr) * c_right)
+        i, o, u, fl, fr = vpps.split(p.U @ vpps.concat([x, h_left, h_right]) + p.b, 5)
+        return _memorise(i, o, u, vpps.sigmoid(fl) * c_left + vpps.sigmoid(fr) * c_right)
 
-    return {"node": node, "node_loss": _node_loss(f, p)}
+    return {"node": node, "node_loss": _node_loss(p)}
 
 
 def _tree_lstm_data(rng: np.random.Generator, n: int) -> Any:
@@ -215,20 +161,17 @@ def _tree_lstm_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded
     return Recorded(vpps.sum(vpps.cross_entropy(p.Wo @ h + p.bo, d.labels)), [h, c], x)
 
 
-def _tree_lstm_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
-    x = [g.input(row) for row in d.x]
+def _tree_lstm_calls(g: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    x = [g.input(row, grad=True) for row in d.x]
     states: list[Any] = []
     zeros = (g.zeros(H), g.zeros(H))
     for own, (left, right) in zip(x, d.children, strict=True):
         lower = [*(zeros if left < 0 else states[left]), *(zeros if right < 0 else states[right])]
         states.append(g.call(cells["node"], own, *lower))
-    if isinstance(g, OneByOne):  # bare ops
-        logits = [p.Wo @ h for h, _ in states]
-        logits = [y + p.bo for y in logits]
-        losses = [vpps.cross_entropy(y, label) for y, label in zip(logits, d.labels.tolist(), strict=True)]
-    else:
-        losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(states, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]], x)
+    logits = [p.Wo @ h for h, _ in states]  # bare ops
+    logits = [y + p.bo for y in logits]
+    losses = [vpps.cross_entropy(y, label) for y, label in zip(logits, d.labels.tolist(), strict=True)]
+    return Recorded(vpps.sum(losses), [[h for h, _ in states], [c for _, c in states]], x)
 
 
 tree_lstm = Network(
@@ -239,14 +182,14 @@ tree_lstm = Network(
 # ---- child-sum: any number of children
 
 
-def _child_sum_cells(f: Any, p: Any) -> Cells:
+def _child_sum_cells(p: Any) -> Cells:
     def node(hs: Any, cs: Any, x: Any) -> Any:
-        wi, wo, wu, wf = f.split(p.W @ x + p.b, 4)
-        ui, uo, uu = f.split(p.U @ f.sum(hs), 3)
-        kept = f.sum(f.each(lambda h, c: f.sigmoid(wf + p.Uf @ h) * c, hs, cs))
-        return _memorise(f, wi + ui, wo + uo, wu + uu, kept)
+        wi, wo, wu, wf = vpps.split(p.W @ x + p.b, 4)
+        ui, uo, uu = vpps.split(p.U @ vpps.sum(hs), 3)
+        kept = vpps.sum(vpps.each(lambda h, c: vpps.sigmoid(wf + p.Uf @ h) * c, hs, cs))
+        return _memorise(wi + ui, wo + uo, wu + uu, kept)
 
-    return {"node": node, "node_loss": _node_loss(f, p)}
+    return {"node": node, "node_loss": _node_loss(p)}
 
 
 def ragged_forest(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
@@ -273,7 +216,7 @@ def _child_sum_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded
     return Recorded(vpps.sum(cells["node_loss"](h, d.labels)), [h, c])
 
 
-def _child_sum_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+def _child_sum_calls(g: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     offsets, indices = d.children
     x = [g.lookup(p.words, word) for word in d.words.tolist()]
     states: list[Any] = []
@@ -281,7 +224,7 @@ def _child_sum_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
         lower = [states[k] for k in indices[offsets[v] : offsets[v + 1]]]
         states.append(g.call(cells["node"], [h for h, _ in lower], [c for _, c in lower], own))
     losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(states, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]])
+    return Recorded(vpps.sum(losses), [[h for h, _ in states], [c for _, c in states]])
 
 
 child_sum = Network(
@@ -292,21 +235,21 @@ child_sum = Network(
 # ---- encoder, decoder with attention: three maps and what connects them
 
 
-def _seq2seq_cells(f: Any, p: Any) -> Cells:
+def _seq2seq_cells(p: Any) -> Cells:
     def encode(h: Any, c: Any, word: Any) -> Any:
-        i, o, u, keep = f.split(p.We @ f.concat([f.lookup(p.words, word), h]) + p.be, 4)
-        return _memorise(f, i, o, u, f.sigmoid(keep) * c)
+        i, o, u, keep = vpps.split(p.We @ vpps.concat([vpps.lookup(p.words, word), h]) + p.be, 4)
+        return _memorise(i, o, u, vpps.sigmoid(keep) * c)
 
     def decode(h: Any, c: Any, word: Any, memory: Any) -> Any:
-        weights = f.softmax(f.each(lambda m: f.dot(m, h), memory))
-        context = f.sum(f.each(lambda w, m: w * m, weights, memory))
-        i, o, u, keep = f.split(p.Wd @ f.concat([f.lookup(p.words, word), h, context]) + p.bd, 4)
-        return _memorise(f, i, o, u, f.sigmoid(keep) * c)
+        weights = vpps.softmax(vpps.each(lambda m: vpps.dot(m, h), memory))
+        context = vpps.sum(vpps.each(lambda w, m: w * m, weights, memory))
+        i, o, u, keep = vpps.split(p.Wd @ vpps.concat([vpps.lookup(p.words, word), h, context]) + p.bd, 4)
+        return _memorise(i, o, u, vpps.sigmoid(keep) * c)
 
     def begin(word: Any, memory: Any, h0: Any, c0: Any) -> Any:
-        return decode(h0, f.tanh(c0), word, memory)
+        return decode(h0, vpps.tanh(c0), word, memory)
 
-    return {"encode": encode, "decode": decode, "begin": begin, "node_loss": _node_loss(f, p)}
+    return {"encode": encode, "decode": decode, "begin": begin, "node_loss": _node_loss(p)}
 
 
 def _seq2seq_data(rng: np.random.Generator, n: int) -> Any:
@@ -339,7 +282,7 @@ def _seq2seq_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     return Recorded(vpps.sum(cells["node_loss"](dh, d.labels)), [h, c, dh, dc])
 
 
-def _seq2seq_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+def _seq2seq_calls(g: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     zeros = (g.zeros(H), g.zeros(H))
     states: list[Any] = []
     for before, word in zip(d.before, d.words.tolist(), strict=True):
@@ -352,7 +295,7 @@ def _seq2seq_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
         else:
             decoded.append(g.call(cells["decode"], *decoded[before], word, memory))
     losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(decoded, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [[s[k] for s in run] for run in (states, decoded) for k in (0, 1)])
+    return Recorded(vpps.sum(losses), [[s[k] for s in run] for run in (states, decoded) for k in (0, 1)])
 
 
 seq2seq = Network(
@@ -360,79 +303,25 @@ seq2seq = Network(
     _seq2seq_cells, _seq2seq_data, _seq2seq_bulk, _seq2seq_calls,
 )  # fmt: skip
 
-# ---- Tree-FC (Looks et al. 2017): complete binary trees; the vertex function makes Cavs's calls
-
-
-def _tree_fc_cells(f: Any, p: Any) -> Cells:
-    def leaf(x: Any) -> Any:
-        return f.tanh(p.We @ x)
-
-    def inner(left: Any, right: Any) -> Any:
-        return f.relu(p.W @ f.concat([left, right]) + p.b)
-
-    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(f, p)}
-
-
-def _tree_fc_data(rng: np.random.Generator, n: int) -> Any:
-    width, children = 8, [np.full((8, 2), -1)]  # of a level, and those of all levels so far
-    while width > 1:
-        first = np.arange(0, width, 2) + sum(map(len, children)) - width
-        children.append(np.stack([first, first + 1], axis=1))
-        width //= 2
-    one = np.concatenate(children)
-    size = len(one)
-    trees = np.concatenate([np.where(one < 0, -1, one + k * size) for k in range(n)])
-    kind = (trees[:, 0] >= 0).astype(np.int64)
-    roots = np.arange(n) * size + size - 1
-    x = rng.normal(size=(len(trees), X))
-    return SimpleNamespace(children=trees, kind=kind, x=x, roots=roots, labels=rng.integers(0, CLASSES, n))
-
-
-def _tree_fc_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
-    def leaf() -> None:
-        vpps.scatter(cells["leaf"](vpps.pull("x")))
-
-    def inner() -> None:
-        h = cells["inner"](vpps.gather(0), vpps.gather(1))
-        vpps.scatter(h)
-        vpps.push(h)
-
-    h = graph.map([leaf, inner], kind=d.kind, children=d.children, inputs={"x": d.x})
-    return Recorded(vpps.sum(cells["node_loss"](h[d.roots], d.labels)), [h])
-
-
-def _tree_fc_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
-    x = {v: g.input(d.x[v]) for v in np.flatnonzero(d.kind == 0).tolist()}
-    hs: list[Any] = []
-    for v, (left, right) in enumerate(d.children):
-        hs.append(g.call(cells["inner"], hs[left], hs[right]) if d.kind[v] else g.call(cells["leaf"], x[v]))
-    losses = [g.call(cells["node_loss"], hs[r], y) for r, y in zip(d.roots, d.labels.tolist(), strict=True)]
-    return Recorded(g.total(losses), [hs])
-
-
-tree_fc = Network(
-    {"We": (H, X), "W": (H, 2 * H), "b": (H,), **OUT}, _tree_fc_cells, _tree_fc_data, _tree_fc_bulk, _tree_fc_calls
-)
-
 # ---- a lattice: words join the characters where they begin and end (Zhang & Yang 2018); vertices in any order
 
 
-def _lattice_cells(f: Any, p: Any) -> Cells:
+def _lattice_cells(p: Any) -> Cells:
     def character(hs: Any, cs: Any, symbol: Any) -> Any:
-        e = f.lookup(p.words, symbol)
-        gates = f.each(lambda h: f.dot(p.v, f.tanh(p.Ua @ h)), hs)
-        weights = f.softmax(gates)
-        c = f.sum(f.each(lambda w, c: w * c, weights, cs))
-        h = f.sum(f.each(lambda w, h: w * h, weights, hs))
-        i, o, u, keep = f.split(p.W @ f.concat([e, h]) + p.b, 4)
-        return _memorise(f, i, o, u, f.sigmoid(keep) * c)
+        e = vpps.lookup(p.words, symbol)
+        gates = vpps.each(lambda h: vpps.dot(p.v, vpps.tanh(p.Ua @ h)), hs)
+        weights = vpps.softmax(gates)
+        c = vpps.sum(vpps.each(lambda w, c: w * c, weights, cs))
+        h = vpps.sum(vpps.each(lambda w, h: w * h, weights, hs))
+        i, o, u, keep = vpps.split(p.W @ vpps.concat([e, h]) + p.b, 4)
+        return _memorise(i, o, u, vpps.sigmoid(keep) * c)
 
     def word(hs: Any, cs: Any, symbol: Any) -> Any:
-        i, u, keep = f.split(p.Ww @ f.concat([f.lookup(p.words, symbol), f.sum(hs)]), 3)
-        c = f.sigmoid(keep) * f.sum(cs) + f.sigmoid(i) * f.tanh(u)
-        return f.tanh(c), c
+        i, u, keep = vpps.split(p.Ww @ vpps.concat([vpps.lookup(p.words, symbol), vpps.sum(hs)]), 3)
+        c = vpps.sigmoid(keep) * vpps.sum(cs) + vpps.sigmoid(i) * vpps.tanh(u)
+        return vpps.tanh(c), c
 
-    return {"character": character, "word": word, "node_loss": _node_loss(f, p)}
+    return {"character": character, "word": word, "node_loss": _node_loss(p)}
 
 
 def _lattice_data(rng: np.random.Generator, n: int) -> Any:
@@ -466,7 +355,7 @@ def _lattice_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     return Recorded(vpps.sum(cells["node_loss"](h[tagged], d.labels[tagged])), [h, c])
 
 
-def _lattice_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+def _lattice_calls(g: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
     offsets, indices = d.children
     states: list[Any] = []
     for v, symbol in enumerate(d.symbols.tolist()):
@@ -475,7 +364,7 @@ def _lattice_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
         states.append(g.call(cell, [h for h, _ in lower], [c for _, c in lower], symbol))
     tagged = np.flatnonzero(d.kind == 0).tolist()
     losses = [g.call(cells["node_loss"], states[v][0], int(d.labels[v])) for v in tagged]
-    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]])
+    return Recorded(vpps.sum(losses), [[h for h, _ in states], [c for _, c in states]])
 
 
 lattice = Network(
@@ -488,15 +377,15 @@ lattice = Network(
 TYPES = 3
 
 
-def _typed_cells(f: Any, p: Any) -> Cells:
+def _typed_cells(p: Any) -> Cells:
     def node(x: Any, hs: Any, embedded: Any, matrices: Any, one_hot: Any) -> Any:
-        total = p.U @ x + f.sum(f.each(lambda h, matrix: matrix @ h, hs, matrices))
-        total = total + f.sum(f.each(lambda h, r: f.tanh(p.R @ r) * h, hs, embedded))
+        total = p.U @ x + vpps.sum(vpps.each(lambda h, matrix: matrix @ h, hs, matrices))
+        total = total + vpps.sum(vpps.each(lambda h, r: vpps.tanh(p.R @ r) * h, hs, embedded))
         for t, matrix in enumerate((p.W0, p.W1, p.W2)):
-            total = total + matrix @ f.sum(f.each(lambda h, types: f.pick(types, t) * h, hs, one_hot))  # noqa: B023
-        return f.tanh(total)
+            total = total + matrix @ vpps.sum(vpps.each(lambda h, types: vpps.pick(types, t) * h, hs, one_hot))  # noqa: B023
+        return vpps.tanh(total)
 
-    return {"node": node, "node_loss": _node_loss(f, p)}
+    return {"node": node, "node_loss": _node_loss(p)}
 
 
 def _typed_data(rng: np.random.Generator, n: int) -> GraphBatch:
@@ -522,11 +411,11 @@ def _typed_bulk(graph: vpps.Graph, cells: Cells, p: Any, batch: GraphBatch) -> R
     return Recorded(vpps.sum(cells["node_loss"](h, batch["label"])), [h], x)
 
 
-def _typed_calls(g: Any, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
-    x = [g.input(row) for row in batch["x"]]
+def _typed_calls(g: vpps.Graph, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
+    x = [g.input(row, grad=True) for row in batch["x"]]
     embedded, matrices = ([g.lookup(table, t) for t in range(TYPES)] for table in (p.words, p.matrices))
     types = batch["type"].tolist()
-    one_hot = [g.input(np.eye(TYPES)[t]) for t in types]
+    one_hot = [g.input(np.eye(TYPES)[t], grad=True) for t in types]
     offsets, indices = batch.children
     states: list[Any] = []
     for v, own in enumerate(x):
@@ -535,7 +424,7 @@ def _typed_calls(g: Any, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
         below = [states[indices[e]] for e in edges]
         states.append(g.call(cells["node"], own, below, *of_edges, [one_hot[e] for e in edges]))
     losses = [g.call(cells["node_loss"], h, y) for h, y in zip(states, batch["label"].tolist(), strict=True)]
-    return Recorded(g.total(losses), [states], x)
+    return Recorded(vpps.sum(losses), [states], x)
 
 
 typed_edges = Network(
@@ -547,54 +436,11 @@ typed_edges = Network(
 )  # fmt: skip
 
 
-def _typed_pairs_cells(f: Any, p: Any) -> Cells:
-    def leaf(word: Any) -> Any:
-        return f.tanh(p.W @ f.lookup(p.words, word))
-
-    def inner(left: Any, right: Any, left_type: Any, right_type: Any) -> Any:
-        left, right = f.lookup(p.matrices, left_type) @ left, f.lookup(p.matrices, right_type) @ right
-        return f.tanh(left + right + p.b)
-
-    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(f, p)}
-
-
-def _typed_pairs_data(rng: np.random.Generator, n: int) -> GraphBatch:
-    children = forest(rng, n)
-    size = len(children)
-    return GraphSet(
-        [size], children, kind=children[:, 0] >= 0, kinds=("leaf", "inner"),
-        columns={"word": rng.integers(0, WORDS, size), "label": rng.integers(0, CLASSES, size)},
-        edge_columns={"type": rng.integers(0, TYPES, children.shape)},
-    )[:]  # fmt: skip
-
-
-def _typed_pairs_bulk(graph: vpps.Graph, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
-    inputs = {"word": batch["word"], "left_type": batch["type"][:, 0], "right_type": batch["type"][:, 1]}
-    h = graph.map({"inner": cells["inner"], "leaf": cells["leaf"]}, **batch.structure, inputs=inputs)
-    return Recorded(vpps.sum(cells["node_loss"](h, batch["label"])), [h])
-
-
-def _typed_pairs_calls(g: Any, cells: Cells, p: Any, batch: GraphBatch) -> Recorded:
-    states: list[Any] = []
-    for (left, right), types, word in zip(batch.children, batch["type"].tolist(), batch["word"].tolist(), strict=True):
-        below = (states[left], states[right], *types) if left >= 0 else ()
-        states.append(g.call(cells["inner"], *below) if below else g.call(cells["leaf"], word))
-    losses = [g.call(cells["node_loss"], h, y) for h, y in zip(states, batch["label"].tolist(), strict=True)]
-    return Recorded(g.total(losses), [states])
-
-
-typed_pairs = Network(
-    {"words": (WORDS, X), "matrices": (TYPES, H, H), "W": (H, X), "b": (H,), **OUT},
-    _typed_pairs_cells, _typed_pairs_data, _typed_pairs_bulk, _typed_pairs_calls,
-)  # fmt: skip
-
 NETWORKS = {
     "two kinds": two_kinds,
     "tree-lstm": tree_lstm,
     "child-sum": child_sum,
     "seq2seq": seq2seq,
-    "tree-fc": tree_fc,
     "lattice": lattice,
     "typed edges": typed_edges,
-    "typed edges of pairs": typed_pairs,
 }

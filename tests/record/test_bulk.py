@@ -1,4 +1,4 @@
-"""A map is planned as calls one by one would be: models of many kinds, the same bits on `cpu`; what autograd finds."""
+"""A map is planned as calls one by one would be: models of many kinds, the same bits on `cpu`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.comparison import assert_agrees_with_reference, relative_error
-from tests.record.bulk_models import NETWORKS, Network, OneByOne, TorchFunctions
+from tests.comparison import assert_agrees_with_reference
+from tests.record.bulk_models import NETWORKS, Network
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -31,7 +31,7 @@ def test_a_map_gives_the_bits_of_calls_one_by_one(network: Network, policy: str,
     data = network.data(np.random.default_rng(n), n)
     bulk, single = vpps.Graph(), vpps.Graph()
     rows = network.bulk(bulk, cells, p, data)
-    calls = network.calls(OneByOne(single), cells, p, data)
+    calls = network.calls(single, cells, p, data)
     assert len(bulk) == len(single)
     with vpps.Handle(model, policy=policy) as handle:
         loss, gradients = handle.gradients(bulk, rows.loss)
@@ -51,32 +51,6 @@ def test_a_map_gives_the_bits_of_calls_one_by_one(network: Network, policy: str,
             assert value.tobytes() == again.tobytes()
 
 
-@pytest.mark.frameworks("torch")
-@networks
-def test_a_map_agrees_with_autograd(network: Network) -> None:
-    import torch
-
-    model, cells, p = network.make()
-    data = network.data(np.random.default_rng(8), 4)
-    graph = vpps.Graph()
-    rows = network.bulk(graph, cells, p, data)
-    weights = {name: torch.tensor(w, dtype=torch.float64, requires_grad=True) for name, w in weights_of(model).items()}
-    functions = TorchFunctions(torch)
-    tensors = SimpleNamespace(**weights)
-    expected = network.calls(functions, network.cells(functions, tensors), tensors, data)
-    expected.loss.backward()
-    with vpps.Handle(model) as handle:
-        loss, gradients = handle.gradients(graph, rows.loss)
-        assert loss == pytest.approx(expected.loss.item(), rel=1e-4)
-        for name, gradient in gradients.items():
-            assert relative_error(gradient, weights[name].grad.numpy()) <= 1e-4, name
-        for value, tensor in zip(computed(handle, rows.values), expected.values, strict=True):
-            assert relative_error(value, np.stack([t.detach().numpy() for t in tensor])) <= 1e-4
-        if rows.inputs is not None:
-            found = np.stack([x.grad.numpy() for x in expected.inputs])
-            assert relative_error(handle.input_gradient(rows.inputs), found) <= 1e-4
-
-
 @networks
 def test_a_map_agrees_with_the_reference(network: Network) -> None:
     model, cells, p = network.make()
@@ -94,16 +68,16 @@ def test_an_ordinary_cell_has_one_block_for_calls_and_maps() -> None:
     model, cells, p = network.make()
     data = network.data(np.random.default_rng(0), 3)
     graph = vpps.Graph()
-    first = network.calls(OneByOne(graph), cells, p, data)
+    first = network.calls(graph, cells, p, data)
     blocks = len(graph.blocks)
     second = network.bulk(graph, cells, p, data)
-    third = network.calls(OneByOne(graph), cells, p, data)
+    third = network.calls(graph, cells, p, data)
     again = network.bulk(graph, cells, p, data)
     assert len(graph.blocks) == blocks
     loss = vpps.sum([first.loss, second.loss * 2.0, third.loss, again.loss * 0.5])
     assert_agrees_with_reference(model, graph, loss, vp_counts=(1, 2))
     alone = vpps.Graph()
-    expected = network.calls(OneByOne(alone), cells, p, data)
+    expected = network.calls(alone, cells, p, data)
     with vpps.Handle(model) as handle:
         losses = handle.forward(graph, [first.loss, second.loss, third.loss, again.loss])
         assert set(map(float, losses)) == {float(handle.forward(alone, [expected.loss])[0])}
