@@ -143,6 +143,7 @@ b.assign([1e39, 1, 1, 1])  # DtypeError: 'b'*range
 vpps.Handle(None)  # HandleError: Handle(None): expected a vpps.Model
 vpps.Handle(model, target='tpu')  # HandleError: target='tpu'*'cpu'
 vpps.Handle(model, policy='widest')  # HandleError: policy='widest'*sinks-last*sufficient
+vpps.Handle(model, layout='readers')  # HandleError: Handle(layout=...): removed
 vpps.Handle(model, on_nonfinite='ignore')  # HandleError: on_nonfinite='ignore'*'warn'*'raise'
 vpps.Handle(model, optimizer='adam')  # HandleError: optimizer='adam'*vpps.Adam()
 vpps.Handle(model, optimizer=vpps.Adam)  # HandleError: optimizer=*vpps.Adam()
