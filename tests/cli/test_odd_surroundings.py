@@ -21,6 +21,7 @@ from vpps.errors import CompileError, DataError
 from vpps.kernel import host_compiler, processes
 from vpps.kernel.cache import cached
 from vpps.tuning.choices import Key, find
+from vpps.zoo.tasks import TASKS
 from vpps.zoo.tasks.files import listed
 
 LONG = "x" * 300
@@ -52,7 +53,7 @@ class TestOptions:
         def full(*_: Any) -> None:
             raise MemoryError("Unable to allocate 8 GiB")
 
-        monkeypatch.setattr("vpps.zoo.tasks.sentiment.TreeLSTMTask.make_network", full)
+        monkeypatch.setattr(TASKS["tree-lstm"], "make_network", full)
         code, _, err = vpps_train("tree-lstm", limit=4)
         assert (code, err.splitlines()) == (
             1, ["vpps-train: there is not enough memory (Unable to allocate 8 GiB): take a smaller network or batch"],

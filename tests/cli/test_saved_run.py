@@ -27,7 +27,8 @@ from vpps.errors import CheckpointError, DataError, ModelError
 from vpps.model.optim import OPTIMIZERS
 from vpps.zoo.task import setting
 from vpps.zoo.tasks import TASKS
-from vpps.zoo.tasks.sentiment import TreeLSTMTask, WordTreeSettings
+
+TREE_LSTM = TASKS["tree-lstm"]
 
 pytestmark = pytest.mark.cpu
 
@@ -133,14 +134,14 @@ class TestOptions:
         assert err.endswith(f"vpps-train: {data}: cannot be read: No such file or directory\n")
 
     def test_learning_rate_is_that_of_the_optimizer(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(TreeLSTMTask, "training", {"lr": 0.123})
+        monkeypatch.setattr(TREE_LSTM, "training", {"lr": 0.123})
         monkeypatch.setattr("vpps.cli.loop._optimizer", rates := Rates())
         from vpps.cli import train as program
 
-        monkeypatch.setitem(TASKS, "tree-lstm", TreeLSTMTask)
+        monkeypatch.setitem(TASKS, "tree-lstm", TREE_LSTM)
         app = program.typer.Typer()
         app.callback()(program.about)
-        app.command("tree-lstm")(program.command_of(TreeLSTMTask))
+        app.command("tree-lstm")(program.command_of(TREE_LSTM))
         monkeypatch.setattr("tests.cli.program.app", app)
         train()
         train(optimizer="adam")
@@ -165,7 +166,7 @@ class Rates:
 class TestStopping:
     def test_patience_stops_and_the_best_is_kept(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([0.2, 0.5, 0.3, 0.5, 0.4, 0.9])
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": next(scores)})
+        monkeypatch.setattr(TREE_LSTM, "evaluate", lambda task, handle: {"dev score": next(scores)})
         code, out, _ = vpps_train("tree-lstm", epochs=9, patience=3, limit=16, checkpoint=run, **SMALL)
         assert code == 0
         lines = out.splitlines()
@@ -189,20 +190,20 @@ class TestStopping:
 
     def test_a_score_that_is_no_number_is_no_better(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([math.nan, math.nan, 0.1, math.nan, math.nan])
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": next(scores)})
+        monkeypatch.setattr(TREE_LSTM, "evaluate", lambda task, handle: {"dev score": next(scores)})
         options = {"patience": 2, "limit": 16, **SMALL}
         code, out, _ = vpps_train("tree-lstm", epochs=9, checkpoint=run, **options)
         assert code == 0
         assert [line.split()[1] for line in out.splitlines()[1:-1]] == [f"{k}/9" for k in range(1, 6)]
         assert kept(run)["best"] == {"lower_is_better": False, "score": 0.1, "epoch": 3}
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": math.nan})
+        monkeypatch.setattr(TREE_LSTM, "evaluate", lambda task, handle: {"dev score": math.nan})
         code, out, _ = vpps_train("tree-lstm", epochs=9, **options)
         assert len(out.splitlines()) == 5  # a heading, three epochs, why it stops
 
     def test_lower_is_better_where_the_task_says_so(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([9.0, 7.0, 8.0])
-        monkeypatch.setattr(TreeLSTMTask, "lower_is_better", True)
-        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"perplexity": next(scores)})
+        monkeypatch.setattr(TREE_LSTM, "lower_is_better", True)
+        monkeypatch.setattr(TREE_LSTM, "evaluate", lambda task, handle: {"perplexity": next(scores)})
         train(epochs=3, checkpoint=run)
         assert kept(run)["best"] == {"lower_is_better": True, "score": 7.0, "epoch": 2}
         assert kept(best_of(run))["epoch"] == 2
@@ -259,7 +260,7 @@ class Depth(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSettings(WordTreeSettings):
+class OwnSettings(TREE_LSTM.settings_type):
     """Settings of all types, as a user's task may have them; one of them is an ordinary field."""
 
     depth: Depth = setting(Depth.FLAT, "An Enum that is no text.", shapes_model=True)
@@ -268,7 +269,7 @@ class OwnSettings(WordTreeSettings):
     most: int = setting(None, "Of a type that its default is not of.", min=1)
 
 
-class OwnTask(TreeLSTMTask):
+class OwnTask(TREE_LSTM):
     """Train a network of one's own."""
 
     name = "own"
@@ -296,10 +297,10 @@ class TestOwnTask:
 
     def test_setting_without_a_default_is_an_error_that_says_so(self) -> None:
         @dataclass(frozen=True, kw_only=True)
-        class Settings(WordTreeSettings):
+        class Settings(TREE_LSTM.settings_type):
             layers: int
 
-        class Task(TreeLSTMTask):
+        class Task(TREE_LSTM):
             settings_type = Settings
 
         with pytest.raises(ModelError, match="setting 'layers' has no default; write layers: "):
@@ -388,7 +389,7 @@ class TestLoadRun:
         task = load_run(run)
         with vpps.Handle(task.model, train=False) as handle:
             scores = task.scores(task.results(handle, task.dev))
-        assert isinstance(task, TreeLSTMTask)
+        assert isinstance(task, TREE_LSTM)
         assert (task.settings.hidden, task.settings.seed) == (8, 5)
         assert scores["dev root accuracy"] == kept(run)["best"]["score"]
 

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+import vpps
+from vpps.reference import Reference, weights_of
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
@@ -69,3 +73,20 @@ CASES = {
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+
+
+def values(model: vpps.Model, graph: vpps.Graph, *wanted: Any) -> list[NDArray[np.float64]]:
+    """What the float64 reference computes of expressions and of rows, which are stacked."""
+    reference = Reference(graph, weights_of(model))
+
+    def value(of: Any) -> NDArray[np.float64]:
+        one = isinstance(of, vpps.Expression)
+        return np.asarray(reference.value(of) if one else [reference.value(x) for x in of])
+
+    return [value(of) for of in wanted]
+
+
+def cross_entropy(logits: NDArray[np.float64], labels: Any) -> NDArray[np.float64]:
+    """Of each row, by its definition."""
+    losses: NDArray[np.float64] = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), labels]
+    return losses

@@ -25,6 +25,18 @@ def test_every_task_has_a_case() -> None:
     assert {case.task for case in CASES.values()} == set(TASKS)
 
 
+@pytest.mark.host
+@every_case
+def test_a_shard_without_examples_has_a_loss_of_zero_and_outputs_of_no_rows(case: Case) -> None:
+    task = case.make(limit=4)
+    batch, graph = task.train[[]], vpps.Graph()
+    loss = task.loss(graph, batch) * (1 / 3)
+    reference = Reference(graph, weights_of(task.model))
+    assert (task.units(batch), loss.shape, float(reference.value(loss))) == (0, (), 0.0)
+    assert not any(gradient.any() for gradient in reference.backward(loss).values())
+    assert len(task.outputs(vpps.Graph(), batch)) == 0
+
+
 @pytest.mark.cpu
 @every_case
 def test_cpu(case: Case) -> None:

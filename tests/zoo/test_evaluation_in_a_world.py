@@ -61,8 +61,8 @@ def test_all_get_all_in_order_and_each_is_computed_once(size: int, batches: int)
 @pytest.mark.parametrize("name", ["tree-lstm", "bilstm-char-tagger", "nmt"])
 def test_results_and_scores_are_those_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "EVALUATION_BATCH", 7)
-    monkeypatch.setattr("vpps.zoo.tasks.translation.EVALUATION_BATCH", 7)
-    monkeypatch.setattr("vpps.zoo.tasks.translation.LONGEST", 5)
+    monkeypatch.setattr("vpps.zoo.tasks.kinds.EVALUATION_BATCH", 7)
+    monkeypatch.setattr("vpps.zoo.tasks.kinds.LONGEST", 5)
 
     def evaluated(world: Any) -> tuple[Any, ...]:
         task = CASES[name].make(limit=4)

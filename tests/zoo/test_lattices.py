@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
+from tests.zoo.cases import CASES, values
 from vpps.data import GraphBatch, GraphSet
 from vpps.errors import DataError
-from vpps.reference import Reference, weights_of
+from vpps.reference import weights_of
 from vpps.zoo import LatticeGRU, LatticeLSTM
-from vpps.zoo.tasks.lattices import LatticeLSTMTask, LatticeSettings, LatticeTask
+from vpps.zoo.task import Task
 
 pytestmark = pytest.mark.host
 
@@ -36,11 +37,10 @@ def lattice() -> GraphBatch:
     )[:]  # fmt: skip
 
 
-def logits_of(network: Any, model: vpps.Model, batch: GraphBatch) -> NDArray[np.float64]:
+def logits_of(network: Any, model: vpps.Model) -> NDArray[np.float64]:
     graph = vpps.Graph()
-    rows = network.logits(graph, batch)
-    reference = Reference(graph, weights_of(model))
-    return np.stack([reference.value(row) for row in rows])
+    (found,) = values(model, graph, network.logits(graph, lattice()))
+    return found
 
 
 def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -52,7 +52,6 @@ def test_lattice_lstm_is_that_of_the_paper() -> None:
     model = vpps.Model(seed=2)
     network = LatticeLSTM(model, 4, 3, 3, embedding=E, hidden=H)
     w = weights_of(model)
-    batch = lattice()
 
     def word(number: int, h: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
         i, f, u = np.split(w["word/W"] @ w["words"][number] + w["word/U"] @ h + w["word/b"], 3)
@@ -76,7 +75,7 @@ def test_lattice_lstm_is_that_of_the_paper() -> None:
     third = character(3, *second, [])
     fourth = character(1, *third, [word(1, *first), word(2, *second)])
     expected = [w["output/W"] @ h + w["output/b"] for h, _ in (first, second, third, fourth)]
-    np.testing.assert_allclose(logits_of(network, model, batch), expected, rtol=1e-12)
+    np.testing.assert_allclose(logits_of(network, model), expected, rtol=1e-12)
 
 
 def test_lattice_gru_is_that_of_the_paper() -> None:
@@ -101,15 +100,15 @@ def test_lattice_gru_is_that_of_the_paper() -> None:
     third = gru(characters[3], second)
     fourth = gated(gru(characters[1], third), gru(words[1], first), gru(words[2], second))
     expected = [w["output/W"] @ h + w["output/b"] for h in (first, second, third, fourth)]
-    np.testing.assert_allclose(logits_of(network, model, lattice()), expected, rtol=1e-12)
+    np.testing.assert_allclose(logits_of(network, model), expected, rtol=1e-12)
 
 
 @pytest.fixture(scope="module")
-def task() -> LatticeTask:
-    return LatticeLSTMTask(LatticeSettings(hidden=4, embedding=4, limit=20))
+def task() -> Task[Any]:
+    return CASES["lattice-lstm"].make(limit=20)
 
 
-def test_f1_leaves_out_the_most_frequent_tag(task: LatticeTask) -> None:
+def test_f1_leaves_out_the_most_frequent_tag(task: Task[Any]) -> None:
     assert task.outside == 0
     batch = lattice()  # tags 0 1 0 2
     guessed = np.eye(3, dtype=np.float32)[[0, 1, 1, 1]]
@@ -117,13 +116,11 @@ def test_f1_leaves_out_the_most_frequent_tag(task: LatticeTask) -> None:
     assert task.scores([(batch, np.eye(3, dtype=np.float32)[[0] * 4])])["dev F1"] == 0
 
 
-def test_units_are_characters(task: LatticeTask) -> None:
-    assert task.units(lattice()) == 4
-    graph = vpps.Graph()
-    assert len(task.outputs(graph, lattice())) == 4
+def test_units_are_characters(task: Task[Any]) -> None:
+    assert task.units(lattice()) == len(task.outputs(vpps.Graph(), lattice())) == 4
 
 
 def test_a_file_is_no_folder_of_lattices(tmp_path: Path) -> None:
     (tmp_path / "lattices").write_text("")
     with pytest.raises(DataError, match=r"lattices: expected a folder with train\.txt and dev\.txt"):
-        LatticeLSTMTask(LatticeSettings(data=tmp_path / "lattices"))
+        CASES["lattice-lstm"].make(tmp_path / "lattices")

@@ -14,7 +14,7 @@ from vpps.data.lines import read_lines
 from vpps.errors import DataError
 from vpps.reference import Reference, weights_of
 from vpps.zoo import EncoderDecoder
-from vpps.zoo.tasks.translation import TranslationTask, parallel_files
+from vpps.zoo.tasks.files import parallel_files
 
 BOUNDARY = "</s>"
 attention = pytest.mark.parametrize("attention", [False, True], ids=["plain", "attention"])
@@ -111,7 +111,7 @@ class TestFiles:
     def test_one_pair_gives_its_last_tenth(self, tmp_path: Path) -> None:
         lines = "".join(f"a{k}\n" for k in range(20))
         write(tmp_path, talks_en=lines, talks_vi=lines.replace("a", "x"))
-        task = TranslationTask(TranslationTask.settings_type(data=tmp_path, hidden=4, embedding=4))
+        task = CASES["nmt"].make(tmp_path)
         assert (len(task.train), len(task.dev)) == (18, 2)
         assert task.references == [["x18"], ["x19"]]
 
@@ -137,6 +137,5 @@ class TestFiles:
 def test_bleu_is_of_words_as_they_are_written() -> None:
     pytest.importorskip("sacrebleu", reason="computes BLEU")
     task = CASES["nmt"].make()
-    assert isinstance(task, TranslationTask)
     assert task.bleu(task.references) == pytest.approx(100)
     assert task.bleu([["no", "such", "words"]] * len(task.references)) < 1

@@ -106,8 +106,7 @@ def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
     The sentences have 4 to 24 words, 14 on average, of 121 different ones; SST has 8544 and 1101 trees of 19 words on
     average, of some 18000.
     """
-    train, dev = _draw(lambda rng: parse_tree(_phrase(rng, pick(rng, TREE_LENGTHS))[0]), n_train, n_dev, seed)
-    return Treebank(train, dev)
+    return Treebank(*_draw(lambda rng: parse_tree(_phrase(rng, pick(rng, TREE_LENGTHS))[0]), n_train, n_dev, seed))
 
 
 def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
@@ -120,8 +119,7 @@ def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
     def one(rng: random.Random) -> Phrase:
         return reduce(compose, (_unit(rng) for _ in range(pick(rng, range(2, 7)))))
 
-    train, dev = _draw(lambda rng: parse_tree(one(rng)[0]), n_train, n_dev, seed)
-    return Treebank(train, dev)
+    return Treebank(*_draw(lambda rng: parse_tree(one(rng)[0]), n_train, n_dev, seed))
 
 
 def _phrase(rng: random.Random, length: int) -> Phrase:

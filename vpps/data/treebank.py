@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +104,7 @@ class Tree:
         return " ".join("".join(reversed(labels)) + token + ")" * n for labels, token, n in leaves)
 
 
-@dataclass(frozen=True, slots=True)
-class Treebank:
+class Treebank(NamedTuple):
     """Trees to learn from and trees to judge by."""
 
     train: list[Tree]

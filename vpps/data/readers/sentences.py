@@ -124,16 +124,24 @@ def read_parallel(
     Raises:
         DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
     """
-    pairs = read_pairs(source, target)
+    lines = read_pairs(source, target)
+    sources = [[f"{path}:{n}" for n, _, _ in lines] for path in (source, target)]
+    return graphs_of_pairs([(a, b) for _, a, b in lines], min_count=min_count, like=like, sources=sources)
+
+
+def graphs_of_pairs(
+    pairs: Sequence[tuple[Sequence[str], Sequence[str]]],
+    *,
+    min_count: int | None = None,
+    like: tuple[GraphSet, GraphSet] | None = None,
+    sources: Sequence[Sequence[str] | None] = (None, None),
+) -> tuple[GraphSet, GraphSet]:
+    """Pairs of sentences as `read_parallel` makes them two sets."""
     first, second = (
         graphs_of_text(
-            [(a, b)[k] for _, a, b in pairs],
-            min_count=min_count,
-            targets=k == 1,
-            like=like and like[k],
-            sources=[f"{path}:{n}" for n, _, _ in pairs],
+            [pair[k] for pair in pairs], min_count=min_count, targets=k == 1, like=like and like[k], sources=sources[k]
         )
-        for k, path in enumerate((source, target))
+        for k in range(2)
     )
     return first, second
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from os import PathLike
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from vpps.data import GraphSet, Vocabulary
-from vpps.data.lines import hold_out
+from vpps.data.lines import hold_out, read_lines
+from vpps.data.readers.names import Source
+from vpps.data.readers.sentences import check_parallel
 from vpps.errors import CheckpointError, DataError
 
-Source = str | PathLike[str]
-Graphs = TypeVar("Graphs")
 MOST_KEPT = 1 << 20
 """Fewer children of a vertex, or classes, than this a checkpoint may name: more is damage, and would be allocated."""
 
@@ -39,20 +39,56 @@ def train_and_dev(data: Path) -> tuple[Source, Source]:
     return hold_out(files[0])
 
 
-def read_both(
-    read: Callable[..., Graphs], data: tuple[Any, Any], like: Graphs | None, *, min_count: int, **options: Any
-) -> tuple[Graphs, Graphs]:
-    """Train and dev set, what a reader makes of two sources: the latter with the names of the former."""
-    train = read(data[0], like=like, min_count=min_count if like is None else None, **options)
-    return train, read(data[1], like=train, **options)
-
-
 def listed(folder: Path) -> list[Path]:
     """What a folder holds, in order. Raises DataError."""
     try:
         return sorted(folder.iterdir())
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+def folder_only(data: Path) -> tuple[Source, Source]:
+    """`train.txt` and `dev.txt` of a folder. Raises DataError."""
+    if not os.path.isdir(data):
+        raise DataError(f"{data}: expected a folder with train.txt and dev.txt")
+    return data / "train.txt", data / "dev.txt"
+
+
+def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tuple[Source, Source]]:
+    """Sources for readers, (source, target) to train on and to judge by: train.X, train.Y, dev.X, dev.Y of a folder; or
+    the only pair of files whose names differ in their endings, with the last tenth of its lines for the latter.
+
+    Args:
+        source: X. What ends in `.gz` is compressed, and the language stands before that.
+
+    Raises:
+        DataError: the folder has neither, or the files of the only pair differ in length.
+    """
+    if not os.path.isdir(folder):
+        raise DataError(f"{folder}: expected a folder with a file per language, such as train.en and train.vi")
+    by_name: dict[str, dict[str, Path]] = {}
+    paths = listed(folder)
+    for path in paths:
+        name, _, language = path.name.removesuffix(".gz").rpartition(".")
+        by_name.setdefault(name, {})[language] = path
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for name, languages in by_name.items():
+        others = [path for language, path in languages.items() if language != source]
+        if source in languages and len(others) == 1:
+            pairs[name] = languages[source], others[0]
+    if "train" in pairs and "dev" in pairs:
+        return pairs["train"], pairs["dev"]
+    if len(pairs) != 1:
+        found = ", ".join(path.name for path in paths) or "nothing"
+        raise DataError(
+            f"{folder}: expected train.{source} and dev.{source} with their translations, or one pair of files, found "
+            f"{found}; --source says which ending is that of the source"
+        )
+    (first, second), *_ = pairs.values()
+    n_first, n_second = (sum(1 for _ in read_lines(path)) for path in (first, second))
+    check_parallel(first, n_first, second, n_second)
+    train, dev = hold_out(first)
+    return (train, replace(train, path=second)), (dev, replace(dev, path=second))
 
 
 def names_of(graphs: GraphSet) -> dict[str, Any]:
@@ -65,57 +101,42 @@ def names_of(graphs: GraphSet) -> dict[str, Any]:
     }
 
 
-def set_kept(state: Mapping[str, Any] | None, name: str = "names") -> GraphSet | None:
-    """`set_with_names` of an item of a task's state, None in a fresh run. Raises CheckpointError."""
-    return None if state is None else set_with_names(kept(state, name))
-
-
-def set_with_names(names: Any) -> GraphSet:
+def set_kept(state: Mapping[str, Any], name: str) -> GraphSet:
     """A set of one vertex that readers take as `like`, from what `names_of` returned.
 
     Raises:
         CheckpointError: that never returned this, so it is of a damaged checkpoint.
     """
-    if not _are_names(names):
-        raise CheckpointError("damaged: the names of what the network knows are missing or wrong")
-    arity = names["arity"]
+    names = _kept(state, name)
+    by_column: list[Any] = [names.get("vocabularies"), names.get("classes")] if isinstance(names, dict) else []
+    arity = names.get("arity") if by_column else -1
+    if (
+        not all(isinstance(columns, dict) for columns in by_column)
+        or not (arity is None or (type(arity) is int and 0 <= arity < MOST_KEPT))
+        or not all(map(_are_strings, (names.get("kinds"), *(own for columns in by_column for own in columns.values()))))
+    ):
+        raise CheckpointError(f"damaged: {name!r}, the names of what the network knows, are wrong")
     children = (np.zeros(2, np.int32), np.zeros(0, np.int32)) if arity is None else np.full((1, arity), -1, np.int32)
-    columns = {column: np.zeros(1, np.int32) for column in {**names["vocabularies"], **names["classes"]}}
+    vocabularies, classes = by_column
     return GraphSet(
         [1], children, kind=np.zeros(1, np.int8) if len(names["kinds"]) > 1 else None, kinds=names["kinds"],
-        columns=columns,
-        vocabularies={column: Vocabulary(words) for column, words in names["vocabularies"].items()},
-        classes=names["classes"],
+        columns={column: np.zeros(1, np.int32) for column in {**vocabularies, **classes}},
+        vocabularies={column: Vocabulary(words) for column, words in vocabularies.items()}, classes=classes,
     )  # fmt: skip
 
 
-def kept(state: Mapping[str, Any], name: str) -> Any:
-    """An item of a task's state. Raises CheckpointError: there is none."""
-    if name not in state:
-        raise CheckpointError(f"damaged: {name!r} is missing")
-    return state[name]
-
-
-def kept_count(state: Mapping[str, Any], name: str, least: int = 1) -> int:
-    """The same, of what is counted. Raises CheckpointError."""
-    count = kept(state, name)
+def count_kept(state: Mapping[str, Any], name: str, least: int) -> int:
+    """A number in a task's state. Raises CheckpointError."""
+    count = _kept(state, name)
     if type(count) is not int or not least <= count < MOST_KEPT:
         raise CheckpointError(f"damaged: {name!r} is {count!r}")
     return count
 
 
-def _are_names(names: Any) -> bool:
-    """Whether `names_of` may have returned this."""
-    if not isinstance(names, Mapping) or names.keys() != {"vocabularies", "classes", "kinds", "arity"}:
-        return False
-    arity, by_column = names["arity"], (names["vocabularies"], names["classes"])
-    return (
-        (arity is None or (type(arity) is int and 0 <= arity < MOST_KEPT))
-        and all(isinstance(columns, Mapping) for columns in by_column)
-        and all(
-            map(_are_strings, (names["kinds"], *(strings for columns in by_column for strings in columns.values())))
-        )
-    )
+def _kept(state: Mapping[str, Any], name: str) -> Any:
+    if name not in state:
+        raise CheckpointError(f"damaged: {name!r} is missing")
+    return state[name]
 
 
 def _are_strings(items: Any) -> bool:
