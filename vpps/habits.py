@@ -322,6 +322,9 @@ lr learning_rate weight_decay: the optimizer has it: vpps.Handle(model, vpps.Ada
 device: {elsewhere}
 dtype amp autocast mixed_precision: precision='bf16' rounds what products multiply
 layout: removed; the rows of a step come in the order in which its vertices were recorded
+[Passes]
+common_subexpressions constants dead_outputs alignment cell_layout: removed; this pass always runs
+recompute: removed; what backward reads is always stored
 [dropout]
 p: it is called rate
 training train: it is on in handle.fb, and off in handle.forward

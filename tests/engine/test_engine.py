@@ -32,7 +32,7 @@ CPU = [
     Configuration(vps=1),
     Configuration(vps=3, policy="depth"),
     Configuration(vps=2, schedule="paper"),
-    Configuration(vps=2, passes=vpps.Passes(fusion=False, recompute=True)),
+    Configuration(vps=2, passes=vpps.Passes(fusion=False)),
 ]
 
 

@@ -25,10 +25,7 @@ HEAD = ["import numpy as np, vpps"]
 EXAMPLE = "model", "graph", "loss", "used"
 POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical", "auto")
 SAME_BITS = ("sinks-last", "depth", "agenda", "sufficient", "critical")  # "auto" goes by the virtual processors
-PASSES = (
-    "common_subexpressions", "constants", "dead_outputs", "horizontal", "lazy_batching", "alignment", "streaming",
-    "cell_layout",
-)  # fmt: skip
+PASSES = ("horizontal", "lazy_batching", "streaming")
 
 
 class Call(NamedTuple):
@@ -44,15 +41,13 @@ class Options(NamedTuple):
     Attributes:
         off: passes that are switched off.
         fused: whether elementwise operators become instructions of their own, which takes a compiler.
-        recompute: the pass of that name.
         short: streams of two rows.
-        bf16: whether products round. One that is written twice is computed twice then, as the reference does.
+        bf16: whether products round.
     """
 
     policy: int = 0
     off: tuple[int, ...] = ()
     fused: bool = False
-    recompute: bool = False
     short: bool = False
     bf16: bool = False
 
@@ -64,12 +59,10 @@ class Options(NamedTuple):
     @property
     def named(self) -> dict[str, str]:
         """Arguments of a handle, as text."""
-        switches = {PASSES[i % len(PASSES)]: False for i in self.off} | {"recompute": self.recompute}
+        off = dict.fromkeys(PASSES[i % len(PASSES)] for i in self.off)
         if not self.fused:
-            switches["fusion"] = False
-        if self.bf16:
-            switches["common_subexpressions"] = False
-        passes = ", ".join(f"{name}={on}" for name, on in switches.items() if on != (name != "recompute"))
+            off["fusion"] = None
+        passes = ", ".join(f"{name}=False" for name in off)
         found = {}
         if policy := self.policy % len(POLICIES):
             found["policy"] = f'"{POLICIES[policy]}"'
@@ -271,10 +264,10 @@ def open_with(arguments: dict[str, str]) -> str:
 
 def draw_options(random: Random) -> Options:
     """A random configuration."""
-    off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 0, 1, 2, 8))))
+    off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 1, 2, 8))))
     return Options(
         random.randrange(len(POLICIES)), off, random.random() < 0.03,
-        random.random() < 0.15, random.random() < 0.4, random.random() < 0.25,
+        random.random() < 0.4, random.random() < 0.25,
     )  # fmt: skip
 
 

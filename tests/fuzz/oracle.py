@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, is_away_from_ties, relative_error
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error, rounds_alike
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.philox import LaunchKey
 from vpps.reference import Reference
@@ -96,9 +96,9 @@ class Oracle:
         values: Sequence[Array] = (),
     ) -> tuple[str, list[str]] | None:
         """What is wrong, if anything is, and lines that show it with `reference`, `loss`, `value`, `gradients`, `used`
-        and `values`. Nothing, where float32 may round what products multiply the other way than the reference.
+        and `values`. Nothing, if a kernel may round what products multiply in another way than the reference.
         """
-        if not is_away_from_ties(self.reference):
+        if not rounds_alike(self.reference):
             return None
         if wrong := self._wrong_loss(value):
             return wrong, [

@@ -126,7 +126,7 @@ def test_parameters_that_the_loss_does_not_touch_stay(
         {"target": target, "vps": 2, "clip_norm": clip_norm, "ema": ema},
     )
     options |= {"schedule": "paper"} if path == "paper" else {}
-    options |= {"passes": vpps.Passes(fusion=False, dead_outputs=False, constants=False)} if path == "unfused" else {}
+    options |= {"passes": vpps.Passes(fusion=False)} if path == "unfused" else {}
     options |= {"world": vpps.distributed.init("alone", shards=2)} if path == "shards" else {}
     with vpps.Handle(model, rule, **options) as handle:
         for _ in range(1 + (path == "shards")):

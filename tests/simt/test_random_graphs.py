@@ -25,10 +25,7 @@ def test_random_graphs_agree_with_the_reference(part: int) -> None:
 
 
 @pytest.mark.parametrize("precision, part", [("bf16", 0), ("tf32", 1)])
-def test_random_graphs_whose_products_round_agree_with_the_reference(
-    precision: str, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VPPS_PASSES", "-fusion,-common_subexpressions")
+def test_random_graphs_whose_products_round_agree_with_the_reference(precision: str, part: int) -> None:
     for number in range(5 * part, 5 * part + 5):
         check(number, precision=precision)
 

@@ -69,8 +69,7 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
 def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: bool) -> None:
     """Number the groups: an instruction comes one group after every earlier one that it conflicts with across VPs.
 
-    With exclusive scripts nothing is known of who executes an instruction, so every conflict counts; likewise where
-    slices are not to be aligned.
+    With exclusive scripts nothing is known of who executes an instruction, so every conflict counts.
     """
     earlier = _Earlier()
     for instr in instrs:

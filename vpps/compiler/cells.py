@@ -96,9 +96,7 @@ class EncodedCells:
             templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
             if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
                 streams = bool(in_parts) and self.streams(in_parts, training=True)
-                laid_out = (
-                    simplified(cell, self.passes)[0] if self.passes.horizontal and self.passes.cell_layout else None
-                )
+                laid_out = simplified(cell)[0] if self.passes.horizontal else None
                 found.append((cell.name, describe(notes, in_parts, templates, streams, laid_out)))
         return found
 

@@ -117,7 +117,6 @@ class EncodedCell:
         unread: Collection[int] = (),
     ) -> None:
         self.cell = cell
-        self.passes = passes
         self._taken_back = {} if taken_back is None else taken_back
         self.lowered = LoweredCell(
             cell, distribution, exclusive, passes, first_same_row, self._taken_back, training, unread
@@ -165,8 +164,6 @@ class EncodedCell:
     def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
         """Whether a step may begin while virtual processors still execute a group of a training step of another cell
         (or this one); of both, all other vertices."""
-        if not self.passes.alignment:
-            return False
         theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
         groups = self.slab_groups(training=True).groups if other is self else ()
         return follows_freely(
@@ -181,8 +178,6 @@ class EncodedCell:
     def may_turn(self, other: EncodedCell, group: int) -> bool:
         """Whether the first backward step may begin while virtual processors still execute a group of the last forward
         step of another cell, or of this one."""
-        if not self.passes.alignment:
-            return False
         theirs = [i for i in other.lowered.forward if i.group == group]
         mine = [i for i in self.lowered.backward if not i.group]
         reads = Reads(_VALUES, self._width_of)
@@ -227,7 +222,7 @@ class EncodedCell:
     def _runs_on(self) -> bool:
         """Whether backward may go from step to step with no barrier in or between them, for several virtual
         processors."""
-        if self._vps[1] == 1 or len(self.backward) != 1 or not self.passes.alignment:
+        if self._vps[1] == 1 or len(self.backward) != 1:
             return False
         handed = [view for _, view in self.lowered.arguments]
         reads = Reads(_GRADIENTS, self._width_of)

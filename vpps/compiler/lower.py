@@ -92,10 +92,10 @@ class Lowering(Backward):
             self._all_backward()
         self.out.is_bare = self._is_bare
         if self.passes.fusion and not self.out.is_bare:
-            fuse(self.out, self.passes.recompute)
+            fuse(self.out)
         for instrs in (self.out.forward, self.out.backward):
-            assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
-        if self.passes.fusion and self.passes.alignment and not self.exclusive:
+            assign_groups(instrs, self.granule, self.n_vps, self.exclusive)
+        if self.passes.fusion and not self.exclusive:
             chain(self.out, self.n_vps)
             drop_unused_slabs(self.out)
 

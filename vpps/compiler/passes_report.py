@@ -31,7 +31,7 @@ def describe(
         parts: of the cell; none where it is whole.
         encoded: its encoded parts, or the whole.
         streams: its eager part may run in the pauses between levels.
-        laid_out: the cell before products were stacked, if they have been in an order of `cell_layout`.
+        laid_out: the cell before products were stacked, if they have been.
     """
     lines = [*notes]
     instructions = [i for t in encoded for i in (*t.lowered.forward, *t.lowered.backward)]

@@ -126,7 +126,6 @@ class PlannerLibrary:
             Call(),
             Call(  # the latter: as the former is before a plan
                 splits=int(cells.passes.lazy_batching),
-                dead_outputs=int(cells.passes.dead_outputs),
                 new_pair=ctypes.addressof(self._pair),
             ),
         )
@@ -318,8 +317,6 @@ class PlannerLibrary:
         n = len(cell.outputs)
         unread, training, crossed = frozenset(k for k in range(n) if key[k]), bool(key[n]), key[n + 1 :]
         computed = cell
-        if not cells.passes.dead_outputs:
-            unread = ALL_READ
         if unread and training:
             cells.note_unread(cell, unread)
         elif unread:

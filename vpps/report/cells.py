@@ -79,11 +79,10 @@ def _stages(
     traced = cell
     yield "traced", "", cell
     for name, node_pass in NODE_PASSES:
-        if getattr(planner.passes, name):
-            cell, said = node_pass(cell)
-            yield name, said, cell
+        cell, said = node_pass(cell)
+        yield name, said, cell
     if planner.passes.horizontal:
-        cell, said = horizontal(cell, planner.distribution.stacks, planner.passes.cell_layout)
+        cell, said = horizontal(cell, planner.distribution.stacks)
         yield "horizontal", said, cell
     for name, said in [note for note in planner.cells.notes.get(traced, ()) if note[0] == "dead_outputs"][-1:]:
         if training or in_parts:

@@ -1,23 +1,26 @@
-"""What tests of passes share: traced cells as lists of operations, and equality of results with a pass on and off."""
+"""What tests of passes share: traced cells as lists of operations, and equality of results with passes on and off."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import relative_error
 from vpps.compiler.lower import LoweredCell
-from vpps.compiler.passes import Passes
+from vpps.compiler.passes import Passes, nodes
 from vpps.compiler.prepare import live_nodes
 from vpps.ops import Form
 from vpps.record.trace import Int, List, TracedCell, Vector, trace
 
-NONE = Passes(*[False] * 10)
+NONE = Passes(*[False] * 4)
+SCHEDULES = "vector", "paper"
 SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)
 Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression, Sequence[vpps.Expression]]]
+Results = tuple[float, Mapping[str, NDArray[np.float32]], list[NDArray[np.float32]]]
 
 
 def traced(function: Callable[..., object], *kinds: object) -> TracedCell:
@@ -44,16 +47,6 @@ def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
     return next(found for cell, found in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
 
 
-def only(name: str) -> Passes:
-    """One pass switched on."""
-    return replace(NONE, **{name: True})
-
-
-def assert_pass_changes_no_bit_forward(build: Build, name: str, vps: int = 2, seed: int = 3) -> None:
-    """See `assert_passes_agree`: with nothing but one pass, and without it."""
-    assert_passes_agree(build, (NONE, only(name)), vps, seed)
-
-
 def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, seed: int = 3) -> None:
     """Values are equal to the bit with some passes and with others, in training and inference, under both schedules;
     gradients to rounding.
@@ -62,25 +55,40 @@ def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, s
         build: makes parameters, graph, loss and values to compare; the same ones for equal seeds.
         several: the passes; the first are what the others are compared with.
     """
-    for schedule in ("vector", "paper"):
-        results = []
-        for passes in several:
-            model = vpps.Model(seed=seed)
-            graph, loss, values = build(model)
-            with vpps.Handle(model, vps=vps, schedule=schedule, passes=passes) as handle:
-                got, gradients = handle.gradients(graph, loss)
-                kept = [handle.value(e) for e in values]
-                for a, b in zip(kept, handle.forward(graph, list(values)), strict=True):
-                    assert a.tobytes() == b.tobytes()
-            results.append((got, gradients, kept))
-        expected, expected_gradients, expected_values = results[0]
-        largest = max(float(np.linalg.norm(g)) for g in expected_gradients.values())
-        for got, gradients, kept in results[1:]:
-            assert np.float32(got).tobytes() == np.float32(expected).tobytes()
-            for a, b in zip(kept, expected_values, strict=True):
-                assert a.tobytes() == b.tobytes(), schedule
-            for parameter, g in gradients.items():
-                e = expected_gradients[parameter]
-                small = float(np.linalg.norm(e)) < 1e-6 * largest
-                error = float(np.linalg.norm(g - e)) / largest if small else relative_error(g, e)
-                assert error <= 1e-5, parameter
+    for schedule in SCHEDULES:
+        expected, *others = (results(build, passes, schedule, vps, seed) for passes in several)
+        for found in others:
+            assert_same(found, expected)
+
+
+def assert_node_passes_change_no_bit_forward(build: Build) -> None:
+    """The same of folded constants and common subexpressions, which are always on: this test takes them away."""
+    for schedule in SCHEDULES:
+        found = results(build, NONE, schedule)
+        with mock.patch.object(nodes, "NODE_PASSES", ()):
+            assert_same(found, results(build, NONE, schedule))
+
+
+def results(build: Build, passes: Passes, schedule: str, vps: int = 2, seed: int = 3) -> Results:
+    """Loss, gradients and values of what is built; values are those of inference, too."""
+    model = vpps.Model(seed=seed)
+    graph, loss, values = build(model)
+    with vpps.Handle(model, vps=vps, schedule=schedule, passes=passes) as handle:
+        got, gradients = handle.gradients(graph, loss)
+        kept = [handle.value(e) for e in values]
+        for a, b in zip(kept, handle.forward(graph, list(values)), strict=True):
+            assert a.tobytes() == b.tobytes()
+    return got, gradients, kept
+
+
+def assert_same(found: Results, expected: Results) -> None:
+    """Loss and values to the bit, gradients to rounding."""
+    largest = max(float(np.linalg.norm(g)) for g in expected[1].values())
+    assert np.float32(found[0]).tobytes() == np.float32(expected[0]).tobytes()
+    for a, b in zip(found[2], expected[2], strict=True):
+        assert a.tobytes() == b.tobytes()
+    for parameter, g in found[1].items():
+        e = expected[1][parameter]
+        small = float(np.linalg.norm(e)) < 1e-6 * largest
+        error = float(np.linalg.norm(g - e)) / largest if small else relative_error(g, e)
+        assert error <= 1e-5, parameter

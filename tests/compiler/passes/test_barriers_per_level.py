@@ -107,10 +107,6 @@ def test_a_recurrence_without_products_needs_none() -> None:
     assert per_level(sru, Passes.from_environment()) == 0
 
 
-def test_without_alignment_every_operator_waits() -> None:
-    assert per_level(lstm, Passes(alignment=False, fusion=False)) > 8
-
-
 @pytest.mark.parametrize("build", [lstm, tree_lstm, gru, sru])
 def test_results_agree_with_the_reference(build: Build) -> None:
     model, graph, loss = build(5)

@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vpps
-from tests.comparison import relative_error
 from tests.compiler.passes.cells import NONE, Build, assert_passes_agree, operations, traced
 from tests.planner.test_random_graphs import examples
-from vpps.compiler.passes import Passes
 from vpps.compiler.passes.horizontal import find_stacks, horizontal
 from vpps.compiler.prepare import live_nodes, parts_of_units, prepare
 from vpps.record.trace import TracedCell
 
 H, IN = 32, 16  # rows are whole panels of every instruction set
-AS_USED = replace(NONE, horizontal=True, alignment=True)
-LAID_OUT = replace(AS_USED, cell_layout=True)
+STACKED = replace(NONE, horizontal=True)
 Weights = dict[str, vpps.Parameter]
 
 
@@ -35,14 +32,14 @@ def gates(model: vpps.Model, name: str, letters: str, columns: int = H) -> Weigh
     return {g: model.parameter(f"{name}{g}", shape, init="normal") for g in letters}
 
 
-def counted(cells: list[TracedCell], model: vpps.Model, layout: bool = True) -> list[Counter[str]]:
+def counted(cells: list[TracedCell], model: vpps.Model) -> list[Counter[str]]:
     """How many operations of each name cells have after horizontal fusion."""
-    stacks = find_stacks(cells, list(model), 32, layout=layout)
-    return [Counter(operations(horizontal(cell, stacks, layout)[0])) for cell in cells]
+    stacks = find_stacks(cells, list(model), 32)
+    return [Counter(operations(horizontal(cell, stacks)[0])) for cell in cells]
 
 
-def stacked(cells: list[TracedCell], model: vpps.Model, layout: bool = True) -> list[str]:
-    return [stack.name for stack in find_stacks(cells, list(model), 32, layout=layout).all]
+def stacked(cells: list[TracedCell], model: vpps.Model) -> list[str]:
+    return [stack.name for stack in find_stacks(cells, list(model), 32).all]
 
 
 def lstm(
@@ -67,8 +64,6 @@ def lstm(
 def test_gates_written_in_another_order_are_one_sum():
     model = vpps.Model()
     cell = traced(lstm(model, gates(model, "b", "ifou", 0), "ifou", "uofi", "fiou"), (IN,), (H,), (H,))
-    assert stacked([cell], model, layout=False) == ["Wi+Wf+Wo+Wu", "Uu+Uo+Uf+Ui"]
-    assert counted([cell], model, layout=False)[0]["add"] == 9
     assert stacked([cell], model) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
     found = counted([cell], model)[0]
     assert (found["affine"], found["add"], found["sigmoid"]) == (2, 3, 1)
@@ -85,7 +80,6 @@ def test_two_cells_that_share_biases_agree_on_their_order():
         return tuple(vpps.tanh(U[g] @ h + b[g]) for g in "uio")
 
     cells = [traced(leaf, (IN,)), traced(inner, (H,))]
-    assert stacked(cells, model, layout=False) == ["Wi+Wo+Wu", "Uu+Ui+Uo"]
     assert stacked(cells, model) == ["Wu+Wi+Wo", "Uu+Ui+Uo", "bu+bi+bo"]
     assert counted(cells, model) == [Counter(affine=1, add=1, tanh=1, slice=3)] * 2
 
@@ -102,7 +96,6 @@ def test_gates_of_one_activation_lie_together():
     (name,) = stacked([found], model)
     assert name.split("+")[1] != "Wu" != name.split("+")[2]
     assert counted([found], model)[0]["sigmoid"] == 1
-    assert counted([found], model, layout=False)[0]["sigmoid"] == 3
 
 
 def test_a_sum_of_some_gates_is_one():
@@ -119,14 +112,12 @@ def test_a_sum_of_some_gates_is_one():
     cell = traced(step, (IN,), (H,))
     found = counted([cell], model)[0]
     assert (found["affine"], found["add"], found["sigmoid"]) == (3, 3, 1)
-    assert counted([cell], model, layout=False)[0]["add"] == 4
 
 
 def test_the_order_of_use_stays_where_no_other_is_better():
     model = vpps.Model()
     cell = traced(lstm(model, gates(model, "b", "ifou", 0)), (IN,), (H,), (H,))
     assert stacked([cell], model) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
-    assert stacked([cell], model, layout=False) == stacked([cell], model)
 
 
 def test_what_is_placed_stays_where_no_other_order_is_better():
@@ -200,13 +191,7 @@ orders = st.permutations("ifou").map("".join)
 @examples(4)
 @given(st.lists(st.tuples(orders, orders, orders), min_size=1, max_size=2))
 def test_gates_in_any_order_give_the_same_bits(drawn: list[tuple[str, str, str]]):
-    assert_passes_agree(network(drawn), (NONE, AS_USED, LAID_OUT))
-
-
-@pytest.mark.cpu
-def test_what_is_fused_keeps_its_bits():
-    everything = Passes()
-    assert_passes_agree(network([("ifou", "uofi", "fiou")]), (replace(everything, cell_layout=False), everything))
+    assert_passes_agree(network(drawn), (NONE, STACKED))
 
 
 @pytest.mark.cpu
@@ -217,7 +202,7 @@ def test_gates_in_any_order_run_as_in_one(train: bool):
     for written in (("ifou", "ifou", "ifou"), ("iufo", "uofi", "foui")):
         model = vpps.Model(seed=1)
         graph, loss, states = network([written])(model)
-        with vpps.Handle(model, vps=2, train=train, passes=replace(LAID_OUT, lazy_batching=True)) as handle:
+        with vpps.Handle(model, vps=2, train=train, passes=replace(STACKED, lazy_batching=True)) as handle:
             if train:
                 handle.gradients(graph, loss)
             else:
@@ -235,21 +220,20 @@ def test_checkpoints_know_the_parameters_of_the_user(tmp_path: Path):
     """What is trained and saved in one order of the members goes on in another, by names."""
     build, path = network([("iufo", "uofi", "foui")]), tmp_path / "model.safetensors"
 
-    def trained(model: vpps.Model, steps: int, passes: Passes) -> dict[str, NDArray[np.float32]]:
+    def trained(model: vpps.Model, steps: int) -> dict[str, NDArray[np.float32]]:
         graph, loss, _ = build(model)
         if path.exists():
             model.restore(path)
-        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=passes) as handle:
+        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=STACKED) as handle:
             for _ in range(steps):
                 handle.fb(graph, loss)
             W, U = (stack.name for stack in handle._engine.store.distribution.stacks.all[:2])
-            assert (W.replace("W", "U") == U) == passes.cell_layout
+            assert W.replace("W", "U") == U
         return model.numpy()
 
-    at_once = trained(vpps.Model(seed=6), 4, LAID_OUT)
+    at_once = trained(vpps.Model(seed=6), 4)
     model = vpps.Model(seed=6)
-    trained(model, 2, LAID_OUT)
+    trained(model, 2)
     model.save(path)
-    for passes in (AS_USED, LAID_OUT):
-        for name, w in trained(vpps.Model(seed=0), 2, passes).items():
-            assert relative_error(w, at_once[name]) <= (0 if passes.cell_layout else 1e-4), name
+    for name, w in trained(vpps.Model(seed=0), 2).items():
+        assert np.array_equal(w, at_once[name]), name

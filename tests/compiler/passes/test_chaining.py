@@ -105,11 +105,10 @@ def test_the_result_has_no_memory() -> None:
     [
         (True, {}),
         (False, {"schedule": "paper"}),
-        (False, {"passes": Passes(alignment=False)}),
         (False, {"onchip": vpps.ChipOptions(tiers={"W": "L2"})}),
         (False, {"onchip": vpps.ChipOptions(ownership="round-robin", rpw=2)}),
     ],
-    ids=["read elsewhere", "paper", "not aligned", "in memory", "dealt in turns"],
+    ids=["read elsewhere", "paper", "in memory", "dealt in turns"],
 )
 def test_where_the_tail_cannot_take_it_it_goes_to_memory(kept: bool, options: dict[str, object]) -> None:
     net = Gated(kept)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.compiler.passes.cells import assert_pass_changes_no_bit_forward, operations, traced
+from tests.compiler.passes.cells import assert_node_passes_change_no_bit_forward, operations, traced
 from vpps.compiler.passes.common_subexpressions import common_subexpressions
 
 H = 20
@@ -80,4 +80,4 @@ def test_values_stay_and_gradients_agree():
             values.extend(step(values[-1], values[k : 2 * k]))
         return graph, vpps.sum([vpps.dot(v, v) for v in values]), values[3:]
 
-    assert_pass_changes_no_bit_forward(build, "common_subexpressions")
+    assert_node_passes_change_no_bit_forward(build)

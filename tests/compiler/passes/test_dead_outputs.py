@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,18 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vpps
-from tests.comparison import assert_agrees_with_reference
-from tests.compiler.passes.cells import NONE, assert_pass_changes_no_bit_forward, lowered, notes, only
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
+from tests.compiler.passes.cells import NONE, lowered, notes
 from tests.planner.test_random_graphs import examples
 from vpps.compiler.lower import LoweredCell
-from vpps.compiler.passes import Passes
 from vpps.placement.distribution import Distribution
 from vpps.planner.planner import Planner
+from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
 
 H = 20
-ON = only("dead_outputs")
 
 
 class Net:
@@ -82,29 +82,19 @@ def test_what_needed_vertices_read_is_read():
 def test_training_has_no_backward_of_dead_outputs(lazy: bool):
     model = vpps.Model(seed=1)
     graph, loss, found = Net(model).chain(4)
-    expected = {}
-    for passes in (Passes(*[False] * 9), ON):
-        passes = Passes(*[False] * 2, passes.dead_outputs, False, lazy, *[False] * 4)
-        with vpps.Handle(model, passes=passes) as handle:
-            _, gradients = handle.gradients(graph, loss)
-            cells = lowered(handle, "step")
-            trained = {g.parameter.name for cell in cells for g in cell.parameter_gradients}
-            backward = [i.name for cell in cells for i in cell.backward]
-            values = [handle.value(x).tobytes() for results in found for x in results]
-            assert sorted(name for cell in cells for name in multiplied(cell)) == ["U", "V", "W"]
-            said = notes(handle, "step")
-        if passes.dead_outputs:
-            assert trained == {"U"}
-            assert [name for name in backward if name != "copy"] == ["gather_sum", "tanh.grad0", "matvec"]
-            assert said_of_training in said
-            assert values == expected["values"]
-            assert {n: g.tobytes() for n, g in gradients.items()} == {"U": expected["gradients"]["U"]}
-        else:
-            assert trained == {"U", "V", "W"}
-            expected = {"values": values, "gradients": {n: g.tobytes() for n, g in gradients.items()}}
-
-
-said_of_training = ("dead_outputs", "nothing reads outputs 2, 3 of 3: no backward")
+    reference = Reference(graph, weights_of(model))
+    with vpps.Handle(model, passes=replace(NONE, lazy_batching=lazy)) as handle:
+        _, gradients = handle.gradients(graph, loss)
+        cells = lowered(handle, "step")
+        backward = [i.name for cell in cells for i in cell.backward]
+        assert sorted(name for cell in cells for name in multiplied(cell)) == ["U", "V", "W"]
+        assert {g.parameter.name for cell in cells for g in cell.parameter_gradients} == {"U"}
+        assert [name for name in backward if name != "copy"] == ["gather_sum", "tanh.grad0", "matvec"]
+        assert ("dead_outputs", "nothing reads outputs 2, 3 of 3: no backward") in notes(handle, "step")
+        for x in (x for results in found for x in results):
+            assert relative_error(handle.value(x), reference.value(x)) <= FORWARD_TOLERANCE
+    assert list(gradients) == ["U"]
+    assert relative_error(gradients["U"], reference.backward(loss)["U"]) <= GRADIENT_TOLERANCE
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -112,13 +102,13 @@ def test_inference_computes_what_is_asked_for(lazy: bool):
     model = vpps.Model(seed=1)
     net = Net(model)
     graph, loss, found = net.chain(4, reads=3)
-    passes = Passes(*[False] * 2, True, False, lazy, *[False] * 4)
-    with vpps.Handle(model, passes=passes) as handle, vpps.Handle(model, train=False, passes=NONE) as plain:
-        assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]
+    with vpps.Handle(model, passes=replace(NONE, lazy_batching=lazy)) as handle:
+        handle.gradients(graph, loss)
+        trained = {x: handle.value(x) for results in found for x in results}
         for k, matrices in enumerate((["U"], ["U", "V"], ["U", "W"])):
             for asked in ([found[-1][k]], [results[k] for results in found]):
-                got, expected = handle.forward(graph, asked), plain.forward(graph, asked)
-                assert [v.tobytes() for v in got] == [v.tobytes() for v in expected]
+                for x, value in zip(asked, handle.forward(graph, asked), strict=True):
+                    assert value.tobytes() == trained[x].tobytes()
                 assert sorted(name for cell in lowered(handle, "step") for name in multiplied(cell)) == matrices
         with pytest.raises(vpps.GraphError, match="ask for it there"):
             handle.value(found[-1][1])
@@ -137,7 +127,7 @@ def test_a_loss_that_depends_on_nothing_trained_is_refused():
 
     graph = vpps.Graph()
     a, b = both(graph.input(np.ones(H)))
-    with vpps.Handle(model, passes=ON) as handle:
+    with vpps.Handle(model, passes=NONE) as handle:
         with pytest.raises(vpps.GraphError, match=re.escape("depends on no trainable parameter")):
             handle.gradients(graph, vpps.sum(a))
         assert handle.gradients(graph, vpps.sum(b))[1]["W"].any()
@@ -155,14 +145,8 @@ def test_infinite_dead_outputs_reach_no_weight():
 
     graph = vpps.Graph()
     a, _ = both(graph.input(np.ones(H)))
-    with vpps.Handle(model, passes=ON) as handle:
+    with vpps.Handle(model, passes=NONE) as handle:
         assert np.isfinite(handle.gradients(graph, vpps.sum(a))[1]["W"]).all()
-
-
-def test_results_agree_with_the_reference():
-    model = vpps.Model(seed=3)
-    graph, loss, found = Net(model).chain(3)
-    assert_agrees_with_reference(model, graph, loss, [results[0] for results in found], vp_counts=(1, 2))
 
 
 @examples(20)
@@ -171,21 +155,20 @@ def test_results_agree_with_the_reference():
     wanted=st.lists(st.integers(0, 99), min_size=1, max_size=3),
 )
 def test_random_readers(reads, wanted):
-    def build(model):
-        net = Net(model)
-        b = model.parameter("b", (H,), init="normal")
+    model = vpps.Model(seed=3)
+    net = Net(model)
+    b = model.parameter("b", (H,), init="normal")
 
-        @vpps.cell
-        def leaf(x):
-            y = vpps.tanh(x + b)
-            return y, net.V @ y, y * 0.5
+    @vpps.cell
+    def leaf(x):
+        y = vpps.tanh(x + b)
+        return y, net.V @ y, y * 0.5
 
-        graph = vpps.Graph()
-        values = list(leaf(graph.input(np.linspace(-1, 1, H))))
-        for read in reads:
-            values.extend(net.step(values[-1 - read[0] % len(values)], values[read[-1] % len(values)]))
-            values.extend(leaf(values[-3]) if len(read) == 3 else ())
-        asked = [values[k % len(values)] for k in wanted]
-        return graph, vpps.sum([vpps.sum(vpps.tanh(v)) for v in asked]) + vpps.sum(asked[0] * b), asked
-
-    assert_pass_changes_no_bit_forward(build, "dead_outputs")
+    graph = vpps.Graph()
+    values = list(leaf(graph.input(np.linspace(-1, 1, H))))
+    for read in reads:
+        values.extend(net.step(values[-1 - read[0] % len(values)], values[read[-1] % len(values)]))
+        values.extend(leaf(values[-3]) if len(read) == 3 else ())
+    asked = [values[k % len(values)] for k in wanted]
+    loss = vpps.sum([vpps.sum(vpps.tanh(v)) for v in asked]) + vpps.sum(asked[0] * b)
+    assert_agrees_with_reference(model, graph, loss, asked, vp_counts=(1, 2))

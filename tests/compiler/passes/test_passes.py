@@ -12,8 +12,7 @@ from vpps.compiler.passes import Passes
         ("", Passes()),
         ("all", Passes()),
         ("-fusion, -streaming", Passes(fusion=False, streaming=False)),
-        ("none,fusion", Passes(*[False] * 5, True, False, False, False)),
-        ("recompute", Passes(recompute=True)),
+        ("none,fusion", Passes(horizontal=False, lazy_batching=False, streaming=False)),
     ],
 )
 def test_environment_switches_passes(monkeypatch, text, expected):
@@ -21,9 +20,10 @@ def test_environment_switches_passes(monkeypatch, text, expected):
     assert Passes.from_environment() == expected
 
 
-def test_unknown_pass_is_named(monkeypatch):
-    monkeypatch.setenv("VPPS_PASSES", "-fussion")
-    with pytest.raises(vpps.HandleError, match=r"VPPS_PASSES=-fussion: 'fussion' is no pass.*lazy_batching"):
+@pytest.mark.parametrize("name", ["fussion", "constants"])
+def test_unknown_pass_is_named(monkeypatch, name):
+    monkeypatch.setenv("VPPS_PASSES", f"-{name}")
+    with pytest.raises(vpps.HandleError, match=rf"VPPS_PASSES=-{name}: '{name}' is no pass.*lazy_batching"):
         vpps.Handle(vpps.Model())
 
 

@@ -50,16 +50,7 @@ def test_every_pass_is_named_with_what_it_did() -> None:
 
 
 def test_passes_that_are_off_are_not_named() -> None:
-    text = explained(Passes(*[False] * 10))
-    switched = (
-        "constants",
-        "common_subexpressions",
-        "horizontal",
-        "lazy_batching",
-        "fusion",
-        "streaming",
-        "cell_layout",
-    )
-    for name in switched:
+    text = explained(Passes(*[False] * 4))
+    for name in ("horizontal", "lazy_batching", "fusion", "streaming", "cell_layout"):
         assert name not in text
-    assert "cell step forward" in text
+    assert "cell step constants" in text

@@ -1,8 +1,8 @@
-"""The cell compiler: static passes on traced cells, a module for each, with a switch for each.
+"""The cell compiler: static passes on traced cells, a module for each.
 
-Passes over nodes (`common_subexpressions`, `constants`, `dead_outputs`, `horizontal`) leave nodes their numbers,
-because messages name them. Passes over instructions (`fusion`, `chaining`, `recompute`) work after lowering. Only what
-leaves every bit as it is counts as an identity.
+Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) leave nodes their numbers,
+because messages name them. Passes over instructions (`fusion`, `chaining`) work after lowering. Only what leaves every
+bit as it is counts as an identity.
 
 A **stack** (`placement/stacks.py`) is made where all cells that were trained multiply its members by the same vector,
 and unmade (the handle places all parameters anew) when a cell does not. It is summed in another order than its members,
@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 
 from vpps.config import PASSES
 from vpps.errors import HandleError
+from vpps.hints import hinted
 from vpps.values import as_flag
 
 
@@ -26,31 +27,17 @@ class Passes:
     """What the cell compiler does with every cell. For studies: the defaults are what is fastest.
 
     Attributes:
-        common_subexpressions: equal operations of a cell are one.
-        constants: what can be computed while compiling is, and operations that change nothing go.
-        dead_outputs: results of a cell that nothing reads have no backward; in inference they are not computed.
         horizontal: several products of one vector are one product with the stacked matrices.
         lazy_batching: of a recurrent cell, operators that read nothing of other vertices of the recurrence run for all
             vertices before its first level, and those that none of these reads after its last (Cavs, section 3.4).
         fusion: elementwise operators between products are one instruction, generated for the cell.
-        alignment: virtual processors own the same hidden units of what follows each other, so that nothing waits
-            between; without it every product and every operator is followed by a barrier.
         streaming: what runs before the first level fills the time that virtual processors would wait at barriers.
-        cell_layout: what is stacked gets an order in which operations on parts read and write what lies side by side,
-            and are one operation (ED-Batch, section 3); without it the order in which cells use them.
-        recompute: cheap values that backward reads are computed again there, not stored.
     """
 
-    common_subexpressions: bool = True
-    constants: bool = True
-    dead_outputs: bool = True
     horizontal: bool = True
     lazy_batching: bool = True
     fusion: bool = True
-    alignment: bool = True
     streaming: bool = True
-    cell_layout: bool = True
-    recompute: bool = False
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -68,7 +55,7 @@ class Passes:
         for word in filter(None, (w.strip() for w in PASSES.get().split(","))):
             on, name = word[0] != "-", word.lstrip("-")
             if word in ("all", "none"):
-                found = cls(**dict.fromkeys(names[:-1], word == "all"), recompute=False)
+                found = cls(**dict.fromkeys(names, word == "all"))
             elif name in names:
                 found = replace(found, **{name: on})
             else:
@@ -77,3 +64,6 @@ class Passes:
                     "each with a minus before it"
                 )
         return found
+
+
+Passes.__init__ = hinted(Passes.__init__)  # type: ignore[method-assign]

@@ -25,7 +25,6 @@ from vpps.compiler.instr import (
     TailView,
     View,
 )
-from vpps.compiler.passes.recompute import recomputed
 from vpps.ops import OPS, Form
 from vpps.record.trace import Constant
 from vpps.script.instructions import Role
@@ -96,17 +95,13 @@ class Piece:
     stage: int = 0
 
 
-def fuse(cell: LoweredCell, recompute: bool) -> None:
-    """Put tails into a lowered cell's forward and backward, and drop the slabs that nothing needs any more.
-
-    Args:
-        recompute: let backward compute values again, where that takes less memory (recompute.py).
-    """
+def fuse(cell: LoweredCell) -> None:
+    """Put tails into a lowered cell's forward and backward, and drop the slabs that nothing needs any more."""
     forward, backward = _runs(cell.forward), _runs(cell.backward)
     live = _Live(cell.read_at_the_end())
     # From the end, so that it is known what will be read of everything that is written.
-    cell.backward = _emit(backward, live, _recipes(cell, forward, backward) if recompute else {})
-    cell.forward = _emit(forward, live, {})
+    cell.backward = _emit(backward, live)
+    cell.forward = _emit(forward, live)
     drop_unused_slabs(cell)
 
 
@@ -215,16 +210,12 @@ class _Live:
         return any(_overlap(view, other) for other in self._of_slab.get(view.slab, ()))
 
 
-def _emit(runs: Sequence[list[Piece]], live: _Live, recipes: Mapping[View, Piece]) -> list[Instr]:
-    """The instructions of runs, of which `live` says what is read later; it learns what these read.
-
-    Args:
-        recipes: what is to be computed again, rather than read, and how.
-    """
+def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
+    """The instructions of runs, of which `live` says what is read later; it learns what these read."""
     found: list[Instr] = []
     for run in reversed(runs):
         if _is_worth_a_tail(run):
-            made = _Program(run, recipes).instructions(live)
+            made = _Program(run).instructions(live)
         else:
             made = _as_they_were(run)[::-1]
         for instr in made:
@@ -246,52 +237,6 @@ def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
 def _is_worth_a_tail(run: Sequence[Piece]) -> bool:
     """Whether several instructions become one, and not only sums of gradients. A tail costs the time to compile it."""
     return len({p.of for p in run}) > 1 and any(p.instr.name in CODES for p in run)
-
-
-# ---- recomputation
-
-
-def _recipes(cell: LoweredCell, forward: Sequence[list[Piece]], backward: Sequence[list[Piece]]) -> dict[View, Piece]:
-    """The pieces of forward whose results tails of backward compute again."""
-    made_by = {p.instr.operands["dst"]: p for run in forward for p in run if _is_recipe(p)}
-    tails = [p for run in backward if _is_worth_a_tail(run) for p in run]
-    others = [p.instr for run in backward if not _is_worth_a_tail(run) for p in run]
-    kept = {v.slab for v in cell.read_at_the_end()} | {v.slab for i in others for _, v in i.views()}
-    wholly_made = {v.slab for v in made_by} - {
-        v.slab for run in forward for p in run if not _is_recipe(p) for role, v in p.instr.views() if role in _WRITES
-    }
-    read: set[int] = set()
-    made_of: dict[int, set[int]] = {slab: set() for slab in wholly_made}
-
-    def note(piece: Piece, found: set[int]) -> None:
-        for view in _read_by(piece.instr):
-            if 0 <= view.slab < cell.n_forward_slabs:
-                found.add(view.slab)
-                # Only what the same virtual processor computed, unit by unit, can it compute again.
-                if view not in made_by or made_by[view].kind != piece.kind:
-                    made_of.pop(view.slab, None)
-
-    for piece in tails:
-        note(piece, read)
-    for view, piece in made_by.items():
-        note(piece, made_of.get(view.slab, set()))
-    again = recomputed([s.width for s in cell.slabs], made_of, read, kept)
-    return {view: piece for view, piece in made_by.items() if view.slab in again}
-
-
-_WRITES = (Role.WRITE, Role.ADD)
-
-
-def _is_recipe(piece: Piece) -> bool:
-    return piece.kind is not None and piece.instr.name in CODES and not piece.instr.accumulate
-
-
-def _read_by(instr: Instr) -> list[View]:
-    """What a piece of a tail reads."""
-    if instr.name not in CODES:
-        return []
-    operands = zip(_OPERANDS, CODES[instr.name].reads, strict=False)
-    return [instr.operands[name] for name, read in operands if read]
 
 
 # ---- the program of a tail
@@ -317,9 +262,8 @@ class _Value:
 class _Program:
     """Makes one instruction of a run of pieces."""
 
-    def __init__(self, run: Sequence[Piece], recipes: Mapping[View, Piece]) -> None:
+    def __init__(self, run: Sequence[Piece]) -> None:
         self.run = run
-        self.recipes = recipes
         self.known: dict[View, _Value | None] = {}  # by what holds it; None: zero
         self.written: dict[View, None] = {}
         self._values: dict[Any, _Value] = {}
@@ -345,9 +289,7 @@ class _Program:
         self.known[dst] = value
 
     def _read(self, view: View) -> _Value | None:
-        if view not in self.known and view in self.recipes:
-            self._execute(self.recipes[view].instr)
-        elif view not in self.known:
+        if view not in self.known:
             self.known[view] = self._value(view)
         return self.known[view]
 

@@ -25,7 +25,7 @@ A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ from vpps.compiler.passes.common_subexpressions import COMMUTATIVE, by_bits
 from vpps.compiler.prepare import live_nodes
 from vpps.model.model import Parameter
 from vpps.ops import OPS, Form
-from vpps.placement.stacks import Stack, Stacks
+from vpps.placement.stacks import NO_STACKS, Stack, Stacks
 from vpps.record.trace import Node, TracedCell
 
 Group = dict[Parameter, int]  # product nodes of one vector, by matrix
@@ -47,7 +47,6 @@ def find_stacks(
     parameters: Collection[Parameter],
     panel: int,
     rule_of: Callable[[Parameter], object] = lambda p: None,
-    layout: bool = True,
     before: Iterable[tuple[Parameter, ...]] = (),
 ) -> Stacks:
     """The parameters that all the cells let be stacked.
@@ -57,8 +56,6 @@ def find_stacks(
         parameters: that may be stacked.
         panel: rows of a packed panel.
         rule_of: equal for parameters that are updated alike.
-        layout: find an order of the members that lets more operations be one (passes/cell_layout.py); else they keep
-            the order in which cells use them.
         before: orders of matrices, as they lie now. They stay in that order unless another one is better.
     """
     allowed = set(parameters)
@@ -70,12 +67,12 @@ def find_stacks(
     otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC,))}
     classes = _together(cells, {p for p in fits if len(p.shape) == 2} - otherwise, kind)
     as_used = [tuple(c) for c in classes if len(c) > 1]
-    if not layout or not as_used:
-        return _agreed(cells, as_used, fits, kind, layout)
+    if not as_used:
+        return NO_STACKS
     placed = {frozenset(members): members for members in before}
     as_placed = [placed.get(frozenset(members), members) for members in as_used]
     orders = dict.fromkeys(map(tuple, (as_placed, as_used, *orders_of(cells, as_used))))
-    return min((_agreed(cells, order, fits, kind, layout) for order in orders), key=partial(_n_operations, cells))
+    return min((_agreed(cells, order, fits, kind) for order in orders), key=partial(_n_operations, cells))
 
 
 def _agreed(
@@ -83,13 +80,12 @@ def _agreed(
     matrices: Sequence[tuple[Parameter, ...]],
     fits: Collection[Parameter],
     kind: Callable[[Parameter], object],
-    ranges: bool,
 ) -> Stacks:
     """Stacks of matrices, and of the vectors that are added to them; without those that a cell would read parts of."""
     vectors: dict[tuple[Parameter, ...], None] = {}
     stacks = Stacks.made_of(matrices)
-    for cell in cells if matrices else ():
-        vectors |= dict.fromkeys(_Fusion(cell, stacks, ranges, fits, kind).biases)
+    for cell in cells:
+        vectors |= dict.fromkeys(_Fusion(cell, stacks, fits, kind).biases)
     taken: set[Parameter] = set()
     found = list(matrices)
     for biases in sorted(vectors, key=len, reverse=True):  # of two ways to stack a vector the first one counts
@@ -98,7 +94,7 @@ def _agreed(
             taken.update(biases)
     while True:  # a stack that falls may take others with it, that were found on its results
         stacks = Stacks.made_of(found)
-        alone = {p for cell in cells for p in _read(horizontal(cell, stacks, ranges)[0])}
+        alone = {p for cell in cells for p in _read(horizontal(cell, stacks)[0])}
         kept = [stack for stack in found if alone.isdisjoint(stack)]
         if len(kept) == len(found):
             break
@@ -106,10 +102,10 @@ def _agreed(
     return replace(Stacks.made_of(found), orders=tuple(matrices))
 
 
-def serves(stacks: Stacks, cell: TracedCell, ranges: bool = True) -> bool:
+def serves(stacks: Stacks, cell: TracedCell) -> bool:
     """Whether a cell that had no say in them can do with stacks, and with the chip as it is: it reads no member by
     itself, and uses no matrix otherwise than to multiply vectors."""
-    made = horizontal(cell, stacks, ranges)[0]
+    made = horizontal(cell, stacks)[0]
     return stacks.of.keys().isdisjoint(_read(made)) and not any(n.finds_matrix_in_memory for n in made.nodes)
 
 
@@ -162,16 +158,13 @@ def _together(
     return found
 
 
-def horizontal(cell: TracedCell, stacks: Stacks, ranges: bool = True) -> tuple[TracedCell, str]:
+def horizontal(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, str]:
     """The cell with products of stacked parameters and operations on their parts, and a sentence on what they were.
-
-    Args:
-        ranges: any elementwise operations on parts that lie side by side; else sums of all parts alone.
 
     Nodes that have become part of a larger one are slices of it. New nodes come after the others, although these read
     them: `execution_order` (compiler/prepare.py) puts them where they belong.
     """
-    fusion = _Fusion(cell, stacks, ranges)
+    fusion = _Fusion(cell, stacks)
     if not fusion.said:
         many = [group for group in _groups(cell) if len(group) > 1]
         names = "; ".join(" and ".join(p.name for p in group) for group in many)
@@ -183,7 +176,6 @@ class _Fusion:
     """A cell in the making.
 
     Args:
-        ranges: what is done to some parts side by side becomes one as well, not only sums of all.
         fits, kind: to look for vectors that might be stacked as well, not only for those that are.
 
     Attributes:
@@ -195,7 +187,6 @@ class _Fusion:
         self,
         cell: TracedCell,
         stacks: Stacks,
-        ranges: bool,
         fits: Collection[Parameter] = (),
         kind: Callable[[Parameter], object] | None = None,
     ) -> None:
@@ -205,7 +196,6 @@ class _Fusion:
         self.biases: list[tuple[Parameter, ...]] = []
         self._live = live_nodes(cell.nodes, cell.outputs)
         self._stacks = stacks
-        self._ranges = ranges
         self._fits = fits
         self._kind = kind
         self._part: dict[int, tuple[int, int]] = {}  # node -> (node that it is a part of, number of the part)
@@ -249,9 +239,7 @@ class _Fusion:
             key = self._alike(i, node) if self._live[i] else None
             if key is not None:
                 found.setdefault(key, {}).setdefault(self._part[self._operands(i)[0]][1], []).append(i)
-        return any(
-            self._stack_operations(key[0], run) for key, by_part in found.items() for run in self._runs(key[0], by_part)
-        )
+        return any(self._stack_operations(key[0], run) for key, by_part in found.items() for run in _runs(by_part))
 
     def _operands(self, i: int) -> list[int]:
         """What an elementwise node reads, parts first; of a sum it does not matter which is which."""
@@ -263,7 +251,7 @@ class _Fusion:
     def _alike(self, i: int, node: Node) -> Any:
         """Equal for nodes that may become one if they lie side by side; None for those that may not."""
         inputs = self._operands(i)
-        if node.op.form is not Form.MAP or (not self._ranges and node.op.name != "add"):
+        if node.op.form is not Form.MAP:
             return None
         if inputs[0] not in self._part or any(self.nodes[j].shape != node.shape for j in inputs):
             return None
@@ -276,26 +264,7 @@ class _Fusion:
                 wholes.append((-1, 0))
             else:
                 return None
-        if not self._ranges and any(shift for _, shift in wholes):
-            return None
         return tuple(wholes), node.op.name, node.domain, by_bits(node.attrs)
-
-    def _runs(self, wholes: Sequence[tuple[int, int]], by_part: dict[int, list[int]]) -> list[list[int]]:
-        """Nodes of parts side by side, in order: as many as there are, or of all parts where ranges are not looked for.
-
-        Where two nodes do the same to one part, it is not clear whose is whose.
-        """
-        runs: list[list[int]] = []
-        for k in sorted(by_part):
-            if len(by_part[k]) > 1:
-                continue
-            if k - 1 in by_part and len(by_part[k - 1]) == 1:
-                runs[-1].append(by_part[k][0])
-            else:
-                runs.append([by_part[k][0]])
-        if self._ranges:
-            return [run for run in runs if len(run) > 1]
-        return [run for run in runs if all(len(run) == self._n_parts[w] for w, _ in wholes if w >= 0)]
 
     def _stack_operations(self, wholes: Sequence[tuple[int, int]], run: list[int]) -> bool:
         """One operation for those of a run; whether its operands let it be."""
@@ -343,9 +312,25 @@ class _Fusion:
         if stack is None or not set(members) <= set(stack.members):
             return None
         first, n = stack.members.index(members[0]), len(members)
-        if stack.members[first : first + n] != members or (n < len(stack.members) and not self._ranges):
+        if stack.members[first : first + n] != members:
             return None
         self.biases.append(members)
         node = self._added(Node(OPS["parameter"], (), {}, stack.shape, 0, stack))
         width = members[0].shape[0]
         return node if n == len(stack.members) else self._slice(node, first * width, n * width)
+
+
+def _runs(by_part: Mapping[int, list[int]]) -> list[list[int]]:
+    """Nodes of parts side by side, in order.
+
+    If two nodes do the same to one part, it is not clear whose is whose.
+    """
+    runs: list[list[int]] = []
+    for k in sorted(by_part):
+        if len(by_part[k]) > 1:
+            continue
+        if k - 1 in by_part and len(by_part[k - 1]) == 1:
+            runs[-1].append(by_part[k][0])
+        else:
+            runs.append([by_part[k][0]])
+    return [run for run in runs if len(run) > 1]

@@ -12,7 +12,7 @@ from vpps.ops import OPS, Form
 from vpps.placement.stacks import Stacks
 from vpps.record.trace import Node, TracedCell
 
-Note = tuple[str, str]  # name of a pass (a field of `Passes`), what it did to a cell
+Note = tuple[str, str]  # name of a pass, what it did to a cell
 NodePass = Callable[[TracedCell], tuple[TracedCell, str]]
 
 # In this order: what was folded may be written twice.
@@ -22,21 +22,20 @@ NODE_PASSES: tuple[tuple[str, NodePass], ...] = (
 )
 
 
-def simplified(cell: TracedCell, passes: Passes) -> tuple[TracedCell, list[Note]]:
+def simplified(cell: TracedCell) -> tuple[TracedCell, list[Note]]:
     """The cell after the passes that need to know nothing else, and what each of them did."""
     notes: list[Note] = []
     for name, node_pass in NODE_PASSES:
-        if getattr(passes, name):
-            cell, said = node_pass(cell)
-            notes.append((name, said))
+        cell, said = node_pass(cell)
+        notes.append((name, said))
     return cell, notes
 
 
 def compiled(cell: TracedCell, passes: Passes, stacks: Stacks) -> tuple[TracedCell, list[Note]]:
     """The cell after these passes and horizontal fusion, which needs the stacks that all cells agree on."""
-    cell, notes = simplified(cell, passes)
+    cell, notes = simplified(cell)
     if passes.horizontal:
-        cell, said = horizontal(cell, stacks, passes.cell_layout)
+        cell, said = horizontal(cell, stacks)
         notes.append(("horizontal", said))
     return _without_needless_transposes(cell), notes
 

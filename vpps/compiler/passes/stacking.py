@@ -149,7 +149,7 @@ class Stacking:
         while True:
             apart = self._apart | self.history.apart
             allowed = [p for p in self._model if p.name not in apart and not isinstance(p, Lookup)]
-            found = find_stacks(programs, allowed, self._panel, rule_of, self._passes.cell_layout, before)
+            found = find_stacks(programs, allowed, self._panel, rule_of, before)
             stacks = [stack for stack in found.all if stack.trainable]
             differing = {p.name for stack in stacks for p in _differing(stack, list(map(self._taken, stack.members)))}
             if not differing:
@@ -157,14 +157,14 @@ class Stacking:
             self.history.apart |= differing
 
     def _can_do(self, cell: TracedCell) -> bool:
-        return serves(self._decided[0], self._simple[cell], self._passes.cell_layout)
+        return serves(self._decided[0], self._simple[cell])
 
     def _first_like(self, cell: TracedCell) -> TracedCell | None:
         """The first cell with an equal program; None for one without parameters, which has no say."""
         if cell not in self._first:
             first = None
             if any(not isinstance(p, Lookup) for p in cell.parameters):
-                simple = simplified(cell, self._passes)[0]
+                simple = simplified(cell)[0]
                 first = self._first_of.setdefault(_structure(simple), cell)
                 self._simple.setdefault(first, simple)
             self._first[cell] = first
@@ -207,6 +207,6 @@ def read_history(
 ) -> CellHistory:
     """A history of which nobody knows whether it is one, after all has been done with it that `see` would do."""
     history = CellHistory.from_json(raw, named)
-    programs = [simplified(cell, Passes())[0] for cell in history.cells]
+    programs = [simplified(cell)[0] for cell in history.cells]
     find_stacks(programs, parameters, 1, before=history.orders)
     return history

@@ -24,7 +24,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 @fields(
     ints="""
-    training splits dead_outputs chunk_rows account
+    training splits chunk_rows account
     n_blocks blocks n_calls n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
@@ -39,7 +39,7 @@ class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, splits, dead_outputs, key_on, updates, keeps, clips, averages, seeded, stays: 0 or 1.
+        training, splits, key_on, updates, keeps, clips, averages, seeded, stays: 0 or 1.
         outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
         examples: a GivenExamples for each.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.

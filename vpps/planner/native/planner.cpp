@@ -127,7 +127,7 @@ private:
         } else {
             graph_.reach(asked_, n_asked_);
         }
-        if ((call_->dead_outputs || call_->training) && !call_->stays)
+        if (!call_->stays)
             graph_.find_unread(asked_, n_asked_);
         else
             for (Whole& b : graph_)
