@@ -7,9 +7,9 @@ import pytest
 
 import vpps
 from vpps.placement.distribution import Distribution
+from vpps.planner.gathering import gathering
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.report.gathering import gathering
 from vpps.script.instructions import INDEXED
 from vpps.script.verify import verify
 
@@ -54,10 +54,10 @@ def plans(lengths: tuple[int, ...], policy: str = "sinks-last") -> tuple[Plan, P
 def test_sequences_need_lists_unless_they_come_by_length(policy: str) -> None:
     """Each step reads some rows of the one before, side by side if the longest sequence was recorded first."""
     mixed, _ = plans(LENGTHS, policy)
-    assert gathering(mixed).forward_bytes > 0
+    assert gathering(mixed).bytes["forward"] > 0
     for lengths in (tuple(sorted(LENGTHS, reverse=True)), (9,)):
         found = gathering(plans(lengths, policy)[0])
-        assert found.bytes == 0
+        assert found.bytes.total() == 0
         assert found.arguments == found.contiguous
 
 
@@ -86,4 +86,4 @@ def modes(order: tuple[int, ...]) -> set[int]:
 def test_gradients_of_weights_keep_their_lists() -> None:
     """They are summed over all steps at once."""
     _, training = plans(LENGTHS)
-    assert gathering(training).gradient_bytes == 4 * WIDTH * sum(LENGTHS)
+    assert gathering(training).bytes["gradients"] == 4 * WIDTH * sum(LENGTHS)

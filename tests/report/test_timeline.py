@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import vpps
-from tests.classifier import new, same_bits
+from tests.classifier import Classifier, new, same_bits
+from tests.report.conftest import TARGETS
+from tests.runtime.test_cpu import stop_next_launch
 from vpps.engine.timeline import HOST_SPANS, PHASES, Timeline
 from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu, compiler
 from vpps.kernel.ziglang import is_zig
-from vpps.planner.plan import Plan
+from vpps.planner.reader import STEPS
 from vpps.runtime.cpu import CpuMachine
+from vpps.runtime.cuda import CudaMachine
+from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import MAGIC, Flag
+from vpps.script.products import entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
 
-pytestmark = pytest.mark.cpu
-
 HIDDEN, LEAVES = 64, 6
+VPS = 3
+WEIGHTS, GRADIENTS = ("Matvec", "PackedMatmul"), ("Outer", "PackedMatmulGradient")
 
 
 class Net:
@@ -60,47 +64,62 @@ class Net:
 @lru_cache
 def timeline_of(vps: int, with_lists: bool = True) -> Timeline:
     net = Net()
-    with vpps.Handle(net.model, vps=vps, clip_norm=1.0, timeline=True) as handle:
+    with vpps.Handle(net.model, target="cpu", vps=vps, clip_norm=1.0, timeline=True) as handle:
         handle.fb(*net.batch(with_lists))
         return handle.timeline()
 
 
-def stream(plan: Plan, vp: int) -> Iterator[Decoded]:
-    """What a virtual processor must execute."""
-    return instructions(plan.script, entry_points(plan.script)[vp])
+def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
+    """A handle with a timeline. Adam and clipping are in every kernel, so that there are few."""
+    return vpps.Handle(
+        net.model, vpps.Adam(lr=0.01), **{"target": target, "vps": VPS, "clip_norm": 1.0, "timeline": True, **options}
+    )
 
 
-@pytest.mark.parametrize("vps", [1, 2, 3])
+def executed(timeline: Timeline, vp: int) -> list[Decoded]:
+    """What a virtual processor must execute, of both launches."""
+    script, continuation = timeline.plan.script, timeline.plan.continuation
+    scripts = [script] if continuation is None else [script, entered_at(script, continuation.entries)]
+    return [d for words in scripts for d in instructions(words, entry_points(words)[vp])]
+
+
+def of_vp(timeline: Timeline, vp: int) -> Any:
+    return timeline.records[timeline.records["vp"] == vp]
+
+
 class TestRecords:
-    def test_are_of_every_executed_instruction_in_order(self, vps: int) -> None:
-        timeline = timeline_of(vps)
-        assert timeline.lost == [0] * vps
-        assert timeline.n_vps == vps
-        for vp in range(vps):
-            own = timeline.records[timeline.records["vp"] == vp]
-            assert own["position"].tolist() == [d.position for d in stream(timeline.plan, vp)]
+    @pytest.fixture(params=[pytest.param(f"cpu {n}", marks=pytest.mark.cpu) for n in (1, 2, 3)] + TARGETS[1:])
+    def timeline(self, request: pytest.FixtureRequest) -> Timeline:
+        """Of a training step."""
+        if request.param.startswith("cpu"):
+            return timeline_of(int(request.param[-1]))
+        if request.param == "cuda":
+            request.getfixturevalue("fake")
+        net = new()
+        with recording(net, request.param) as handle:
+            net.train(handle, range(2))
+            return handle.timeline()
 
-    def test_have_times_that_neither_overlap_nor_leave_gaps(self, vps: int) -> None:
-        timeline = timeline_of(vps)
-        assert (timeline.records["start"] <= timeline.records["end"]).all()
-        for vp in range(vps):
-            own = timeline.records[timeline.records["vp"] == vp]
+    def test_are_of_every_executed_instruction_and_fit_together(self, timeline: Timeline) -> None:
+        assert timeline.lost == [0] * timeline.n_vps
+        for vp in range(timeline.n_vps):
+            own = of_vp(timeline, vp)
+            assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
             assert np.array_equal(own["end"][:-1], own["start"][1:])
+            assert (own["start"] <= own["end"]).all()
 
-    def test_agree_with_the_barriers(self, vps: int) -> None:
+    def test_agree_with_the_barriers(self, timeline: Timeline) -> None:
         """No virtual processor leaves a barrier before the last one has come to it."""
-        timeline = timeline_of(vps)
         barriers = timeline.records[timeline.forms == "Wait"]
         positions = np.unique(barriers["position"])
         for position in positions:
             own = barriers[barriers["position"] == position]
-            assert len(own) == vps
+            assert len(own) == timeline.n_vps
             # A signal counts at some moment of its barrier: it may still be waking others.
             assert own["end"].min() >= own["start"].max()
-        assert len(positions) == (timeline.plan.n_barriers if vps > 1 else 0)
+        assert len(positions) == (timeline.plan.n_barriers if timeline.n_vps > 1 else 0)
 
-    def test_come_after_the_host_has_launched(self, vps: int) -> None:
-        timeline = timeline_of(vps)
+    def test_come_after_the_host_has_launched(self, timeline: Timeline) -> None:
         assert tuple(span.name for span in timeline.host) == HOST_SPANS
         for span, following in zip(timeline.host, timeline.host[1:], strict=False):
             assert span.start <= span.end == following.start
@@ -109,18 +128,19 @@ class TestRecords:
         assert timeline.host[0].seconds > 0
         assert timeline.host[1].seconds > 0
 
-
-@pytest.mark.parametrize("vps", [1, 2, 3])
-class TestPhases:
-    def test_add_up_for_every_virtual_processor(self, vps: int) -> None:
-        timeline = timeline_of(vps)
+    def test_have_phases_that_add_up(self, timeline: Timeline) -> None:
         seconds = timeline.seconds()
         assert tuple(seconds) == PHASES
+        loads = "Load" in timeline.forms
         for name, by_vp in seconds.items():
-            assert by_vp.shape == (vps,)
-            assert by_vp.any() == (name != "load" and (name != "waiting" or vps > 1))
+            assert by_vp.shape == (timeline.n_vps,)
+            assert by_vp.any() == {"load": loads, "waiting": timeline.n_vps > 1}.get(name, True)
         np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
 
+
+class TestPhases:
+    @pytest.mark.cpu
+    @pytest.mark.parametrize("vps", [1, 2, 3])
     def test_are_what_the_instructions_are_for(self, vps: int) -> None:
         timeline = timeline_of(vps)
         found: dict[str, set[str]] = {}
@@ -138,14 +158,17 @@ class TestPhases:
             forms = timeline.forms[timeline.phases == PHASES.index("waiting")]
             assert forms.tolist() == ["Wait"] * (vps * timeline.plan.n_barriers)
 
-    def test_of_an_evaluation_are_forward_and_waiting(self, vps: int) -> None:
-        net = Net()
-        graph, loss = net.batch()
-        with vpps.Handle(net.model, vps=vps, train=False, timeline=True) as handle:
+    def test_of_an_evaluation_are_forward_load_and_waiting(self, target: str) -> None:
+        net = new()
+        graph, loss = net.batch(0)
+        with recording(net, target) as handle:
             handle.forward(graph, [loss])
-            seconds = handle.timeline().seconds()
-        assert {name for name, by_vp in seconds.items() if by_vp.any()} <= {"forward", "waiting"}
+            timeline = handle.timeline()
+        seconds = timeline.seconds()
+        loads = {"load"} if target != "cpu" else set()
+        assert {name for name, by_vp in seconds.items() if by_vp.any()} == {"forward", "waiting"} | loads
         assert (seconds["forward"] > 0).all()
+        np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
 
 
 def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
@@ -157,10 +180,10 @@ def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
     return d.n, len(np.unique(units // panel))
 
 
-def expected_bytes(plan: Plan, vp: int, n_vps: int, panel: int, moments: int) -> dict[str, int]:
+def expected_bytes(timeline: Timeline, vp: int, panel: int) -> dict[str, int]:
     """Bytes by form of instruction, from the script alone."""
-    floats = dict.fromkeys(("Matvec", "Outer", "Update"), 0)
-    for d in stream(plan, vp):
+    floats, n_vps = dict.fromkeys(("Matvec", "Outer", "Update"), 0), timeline.n_vps
+    for d in executed(timeline, vp):
         form = d.instruction.form
         if form == "Matvec":
             rows, panels = owned(d, vp, n_vps, panel)
@@ -178,29 +201,30 @@ def expected_bytes(plan: Plan, vp: int, n_vps: int, panel: int, moments: int) ->
                     floats[form] += touches * width * panel
                 else:
                     gradient = 0 if d.flags & Flag.NO_GRADIENT else 1
-                    floats["Update"] += width * panel * (2 + gradient + 2 * moments) + width * valid
+                    floats["Update"] += width * panel * (2 + gradient) + width * valid
         if form == "UpdateVector":
             units = int((unit_owners(d.width, d.parts, panel, n_vps) == vp).sum())
-            floats["Update"] += units * (2 + (0 if d.flags & Flag.NO_GRADIENT else 1) + 2 * moments)
+            floats["Update"] += units * (2 if d.flags & Flag.NO_GRADIENT else 3)
         if form == "UpdateRows":
             low, high = share(d.n, vp, n_vps)
-            floats["Update"] += (high - low) * d.width * (3 + 2 * moments)
+            floats["Update"] += (high - low) * d.width * 3
     return {form: 4 * n for form, n in floats.items()}
 
 
+@pytest.mark.cpu
 class TestBytes:
     def test_are_those_of_a_count_from_the_script_for_every_virtual_processor(self) -> None:
         timeline = timeline_of(3)
-        expected = [expected_bytes(timeline.plan, vp, 3, CpuMachine(1).panel, 0) for vp in range(3)]
-        assert timeline.weight_bytes.tolist() == [e["Matvec"] for e in expected]
-        assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
-        assert timeline.update_bytes.tolist() == [e["Update"] for e in expected]
-        assert min(timeline.weight_bytes) > 0
+        expected = [expected_bytes(timeline, vp, CpuMachine(1).panel) for vp in range(3)]
+        assert timeline.bytes_of(*WEIGHTS).tolist() == [e["Matvec"] for e in expected]
+        assert timeline.bytes_of(*GRADIENTS).tolist() == [e["Outer"] for e in expected]
+        assert timeline.bytes_of(*STEPS).tolist() == [e["Update"] for e in expected]
+        assert min(timeline.bytes_of(*WEIGHTS)) > 0
 
     def test_of_a_matrix_are_its_own_once_per_step(self) -> None:
         """Two levels of U forward, two of its transpose backward."""
         timeline = timeline_of(1)
-        shapes = {d.position: (d.width, d.fields.get("columns")) for d in stream(timeline.plan, 0)}
+        shapes = {d.position: (d.width, d.fields.get("columns")) for d in executed(timeline, 0)}
         of_u = [shapes[p] == (2 * HIDDEN, 2 * HIDDEN) for p in timeline.records["position"].tolist()]
         products = timeline.records[np.array(of_u) & (timeline.forms == "Matvec")]
         assert products["bytes"].tolist() == [4 * (2 * HIDDEN) ** 2] * 4
@@ -221,7 +245,9 @@ class TestBytes:
         with vpps.Handle(model, vps=2, clip_norm=1.0, timeline=True) as handle:  # so that the step comes apart
             handle.fb(graph, loss)
             timeline = handle.timeline()
-        assert sum(timeline.gradient_bytes) >= 5 * 4 * 40 * 70  # three passes: write, read and write, read and write
+        assert (
+            sum(timeline.bytes_of(*GRADIENTS)) >= 5 * 4 * 40 * 70
+        )  # three passes: write, read and write, read and write
 
     @pytest.mark.parametrize("n", [3, 300])
     def test_of_steps_made_with_the_last_outer_product_lack_its_gradient(self, n: int) -> None:
@@ -234,8 +260,8 @@ class TestBytes:
             timeline = handle.timeline()
         passes = -(-n // 128)  # all but the last one write the gradient, all but the first one read it
         per_weight = 2 * 3 + 1 + 2 * (passes - 1)  # the weight and its moments read and written, its transpose written
-        assert sum(timeline.update_bytes) == 4 * 64 * 70 * per_weight
-        assert not timeline.gradient_bytes.any()
+        assert sum(timeline.bytes_of(*STEPS)) == 4 * 64 * 70 * per_weight
+        assert not timeline.bytes_of(*GRADIENTS).any()
 
     @pytest.mark.parametrize("n", [1, 40])
     @pytest.mark.parametrize("vps_count", [1, 2])
@@ -251,26 +277,26 @@ class TestBytes:
         assert {"PackedMatmul", "PackedMatmulGradient"} <= set(timeline.forms.tolist())
         # Forward reads the matrix, backward its transpose; a panel that two divide between them is read by both.
         whole = 4 * 64 * 32 * 2
-        assert whole <= sum(timeline.weight_bytes) <= whole + 4 * panel * (64 + 32) * (vps_count - 1)
+        assert whole <= sum(timeline.bytes_of(*WEIGHTS)) <= whole + 4 * panel * (64 + 32) * (vps_count - 1)
         passes = -(-n // (128 // 5))
-        assert sum(timeline.gradient_bytes) == 4 * 64 * 32 * (2 * passes - 1)
+        assert sum(timeline.bytes_of(*GRADIENTS)) == 4 * 64 * 32 * (2 * passes - 1)
 
 
-class TestResults:
-    @pytest.mark.parametrize("vps", [1, 2, 3])
-    def test_are_bitwise_those_of_a_plain_handle(self, vps: int) -> None:
-        with_one, without = new(), new()
-        with vpps.Handle(with_one.model, vpps.Adam(), vps=vps, timeline=True) as handle:
-            losses = with_one.train(handle, range(5))
-            gradients = handle.gradients(*with_one.batch(7))
-        with vpps.Handle(without.model, vpps.Adam(), vps=vps) as handle:
-            assert without.train(handle, range(5)) == losses
-            plain = handle.gradients(*without.batch(7))
-        assert gradients[0] == plain[0]
-        assert same_bits(gradients[1], plain[1])
-        assert same_bits(with_one.model.numpy(), without.model.numpy())
+def test_results_are_bitwise_those_of_a_plain_handle(target: str) -> None:
+    with_one, without = new(), new()
+    plain = "cpu" if target == "cpu" else "simt"
+    with recording(with_one, target) as handle:
+        losses = with_one.train(handle, range(3))
+        gradients = handle.gradients(*with_one.batch(7))
+    with recording(without, plain, timeline=False) as handle:
+        assert without.train(handle, range(3)) == losses
+        expected = handle.gradients(*without.batch(7))
+    assert gradients[0] == expected[0]
+    assert same_bits(gradients[1], expected[1])
+    assert same_bits(with_one.model.numpy(), without.model.numpy())
 
 
+@pytest.mark.cpu
 class TestKernel:
     def test_compiles_without_warnings(self) -> None:
         _, source, tile = build_cpu()
@@ -282,6 +308,7 @@ class TestKernel:
         assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.cpu
 class TestHandle:
     def test_gives_the_latest_launch(self) -> None:
         net = Net()
@@ -327,27 +354,6 @@ class TestHandle:
             handle.fb(*net.batch())
             assert first.end < handle.timeline().start
 
-    def test_of_a_stopped_launch_ends_where_it_stopped(self) -> None:
-        net = Net()
-        with vpps.Handle(net.model, vps=2, verify=False, timeline=True) as handle:
-            graph, loss = net.batch()
-            launch = handle._engine.machine.launch
-
-            def damaged(script: NDArray[np.uint32]) -> None:
-                (timeline,) = handle._engine.timelines.values()
-                plan = timeline.plan
-                script[next(d.position for d in stream(plan, 0) if d.instruction.name == "loss")] = 0xFFFF
-                launch(script)
-
-            handle._engine.machine.launch = damaged  # type: ignore[method-assign]
-            handle.fb(graph, loss)
-            with pytest.raises(vpps.KernelError):
-                handle.sync_get_latest_loss()
-            handle._engine.machine.launch = launch  # type: ignore[method-assign]
-            seconds = handle.timeline().seconds()
-            assert seconds["forward"].any()
-            assert not seconds["gradients"].any()
-
     def test_without_one_says_how_to_get_one(self) -> None:
         net = Net()
         with vpps.Handle(net.model) as handle:
@@ -360,18 +366,40 @@ class TestHandle:
             handle.timeline()
 
 
-class TestRoom:
-    def test_that_is_too_small_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        record = CpuMachine.record
-        monkeypatch.setattr(CpuMachine, "record", lambda self, _: record(self, 5))
-        timeline = timeline_of.__wrapped__(2)
-        executed = sum(1 for _ in stream(timeline.plan, 0))
-        assert timeline.lost == [executed - 5] * 2
-        assert len(timeline.records) == 10
-        for analyse in (timeline.seconds, lambda: timeline.weight_bytes):
-            with pytest.raises(vpps.KernelError, match=f"lacks {2 * (executed - 5)} executed instructions"):
-                analyse()
+def test_of_a_stopped_launch_ends_where_it_stopped(target: str) -> None:
+    net = new()
+    with recording(net, target, verify=False) as handle:
+        net.train(handle, range(1))
+        first = handle.timeline()
+        stop_next_launch(handle)
+        handle.fb(*net.batch(1))
+        with pytest.raises(vpps.KernelError):
+            handle.sync_get_latest_loss()
+        stopped = handle.timeline()
+        assert 0 < len(stopped.records) < len(first.records)
+        assert not stopped.seconds()["update"].any()
+        net.train(handle, range(1))
+        assert len(handle.timeline().records) == len(first.records)
 
+
+def test_room_that_is_too_small_is_told(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine in (CpuMachine, SimtMachine, CudaMachine):
+        record = machine.record
+        monkeypatch.setattr(machine, "record", lambda self, _, record=record: record(self, 5))
+    net = new()
+    with recording(net, target) as handle:
+        net.train(handle, range(1))
+        timeline = handle.timeline()
+    n = len(executed(timeline, 0))
+    assert timeline.lost == [n - 5] * VPS
+    assert len(timeline.records) == 5 * VPS
+    for analyse in (timeline.seconds, lambda: timeline.bytes_of(*WEIGHTS)):
+        with pytest.raises(vpps.KernelError, match=f"lacks {VPS * (n - 5)} executed instructions"):
+            analyse()
+
+
+@pytest.mark.cpu
+class TestRoom:
     def test_is_never_exceeded_by_the_kernel(self) -> None:
         machine = CpuMachine(1)
         machine.reserve(16, 0)
@@ -393,6 +421,7 @@ class TestRoom:
         machine.close()
 
 
+@pytest.mark.cpu
 class TestStreams:
     def test_of_their_own_are_told_apart(self) -> None:
         """Virtual processors that execute different parts of a script, and one that stops the launch."""

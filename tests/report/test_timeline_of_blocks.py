@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,103 +9,28 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.classifier import CLASSES, EMBEDDING, HIDDEN, Classifier, new, same_bits
+from tests.classifier import CLASSES, EMBEDDING, HIDDEN, new
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
+from tests.report.test_timeline import VPS, WEIGHTS, executed, of_vp, recording
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import FakeCuda
-from tests.runtime.test_cpu import stop_next_launch
-from tests.runtime.test_cublas import FakeCublas
-from vpps.engine.timeline import PHASES, PRODUCTS, Timeline
+from vpps.engine.timeline import PRODUCTS
 from vpps.kernel.nvrtc import compile_cubin
 from vpps.kernel.render import TIMELINE_LINE, render_cuda
 from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.simt import SimtMachine
 from vpps.runtime.stamps import StampedRecording
-from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
-from vpps.script.products import entered_at
 from vpps.script.slices import share, unit_owners
 
-VPS = 3
 SHAPES = {"W": (HIDDEN, EMBEDDING), "U": (HIDDEN, HIDDEN), "Wo": (CLASSES, HIDDEN)}
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    fake = fake_cuda.install_with_kernels(monkeypatch)
-    sys.modules["cupy"].cuda.cublas = FakeCublas(fake)
-    yield fake
-    assert fake.findings == [], "races, for one"
-
-
-@pytest.fixture(params=["simt", "cuda"])
-def target(request: pytest.FixtureRequest) -> str:
-    if request.param == "cuda":
-        request.getfixturevalue("fake")
-    return str(request.param)
-
-
-def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
-    """A handle with a timeline. Adam and clipping are in every kernel, so that there are few."""
-    return vpps.Handle(
-        net.model, vpps.Adam(lr=0.01), **{"target": target, "vps": VPS, "clip_norm": 1.0, "timeline": True, **options}
-    )
-
-
-def executed(timeline: Timeline, vp: int) -> list[Decoded]:
-    """What a virtual processor must execute, of both launches."""
-    script, continuation = timeline.plan.script, timeline.plan.continuation
-    scripts = [script] if continuation is None else [script, entered_at(script, continuation.entries)]
-    return [d for words in scripts for d in instructions(words, entry_points(words)[vp])]
-
-
-def of_vp(timeline: Timeline, vp: int) -> Any:
-    return timeline.records[timeline.records["vp"] == vp]
 
 
 @pytest.mark.simt
 class TestRecords:
-    def test_are_of_every_executed_instruction_and_fit_together(self, target: str) -> None:
-        net = new()
-        with recording(net, target) as handle:
-            net.train(handle, range(2))
-            timeline = handle.timeline()
-        assert timeline.lost == [0] * VPS
-        for vp in range(VPS):
-            own = of_vp(timeline, vp)
-            assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
-            assert np.array_equal(own["end"][:-1], own["start"][1:])
-            assert (own["start"] <= own["end"]).all()
-        assert timeline.host[-1].end <= timeline.start
-
-    def test_agree_with_the_barriers(self, target: str) -> None:
-        net = new()
-        with recording(net, target) as handle:
-            net.train(handle, range(1))
-            timeline = handle.timeline()
-        barriers = timeline.records[timeline.forms == "Wait"]
-        positions = np.unique(barriers["position"])
-        assert len(positions) == timeline.plan.n_barriers
-        for position in positions:
-            own = barriers[barriers["position"] == position]
-            assert len(own) == VPS
-            assert own["end"].min() >= own["start"].max()
-
-    def test_have_phases_that_add_up(self, target: str) -> None:
-        net = new()
-        with recording(net, target) as handle:
-            net.train(handle, range(1))
-            seconds = handle.timeline().seconds()
-            handle.forward(*_same(net))
-            of_evaluation = handle.timeline()
-        assert tuple(seconds) == PHASES
-        assert all((by_vp > 0).all() for by_vp in seconds.values())
-        evaluated = of_evaluation.seconds()
-        assert {name for name, by_vp in evaluated.items() if by_vp.any()} == {"forward", "waiting", "load"}
-        np.testing.assert_allclose(sum(evaluated.values()), of_evaluation.duration, rtol=1e-9)
-
+    @pytest.mark.parametrize("target", ["simt", "cuda"], indirect=True)
     def test_of_two_launches_of_a_script_are_of_both(self, target: str) -> None:
         net = new()
         with recording(net, target, onchip=ChipOptions(gradients="gemm")) as handle:
@@ -128,11 +51,6 @@ class TestRecords:
         assert (seconds["update"] > 0).all()
 
 
-def _same(net: Classifier) -> tuple[vpps.Graph, list[vpps.Expression]]:
-    graph, loss = net.batch(0)
-    return graph, [loss]
-
-
 @pytest.mark.simt
 class TestBytes:
     @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
@@ -148,7 +66,7 @@ class TestBytes:
         kept = {m.number for m in spec.chip.matrices if spec.chip.slots[m.first].gradient >= 0}
         loads = {d.fields["matrix"]: d for d in executed(timeline, 0) if d.instruction.name == "load"}
         sizes = [d.width * int(d.fields["columns"]) for d in loads.values()]
-        assert sum(timeline.load_bytes) == 4 * sum(sizes) > 0
+        assert sum(timeline.bytes_of("Load")) == 4 * sum(sizes) > 0
         records, forms = timeline.records, ("UpdateMatrix", "UpdateVector", "UpdateRows")
         of = {form: records[timeline.forms == form]["bytes"].sum() for form in forms}
         updates = [d for d in executed(timeline, 0) if d.instruction.form == "UpdateMatrix"]
@@ -166,7 +84,7 @@ class TestBytes:
         with recording(net, "simt", onchip=ChipOptions(tiers=tiers)) as handle:
             net.train(handle, range(1))
             timeline = handle.timeline()
-        assert not timeline.load_bytes.any()
+        assert not timeline.bytes_of("Load").any()
         for vp in range(VPS):
             floats = 0
             for d in executed(timeline, vp):
@@ -176,18 +94,7 @@ class TestBytes:
                     columns = int(d.fields["columns"])
                     at_once = 4 if columns >= 16 else 1  # vectors that are multiplied by a row
                     floats += units * -(-(high - low) // at_once) * columns
-            assert timeline.weight_bytes[vp] == 4 * floats > 0
-
-
-@pytest.mark.simt
-class TestResults:
-    def test_are_bitwise_those_of_a_plain_handle(self, target: str) -> None:
-        with_one, without = new(), new()
-        with recording(with_one, target) as handle:
-            losses = with_one.train(handle, range(3))
-        with recording(without, "simt", timeline=False) as handle:
-            assert without.train(handle, range(3)) == losses
-        assert same_bits(with_one.model.numpy(), without.model.numpy())
+            assert timeline.bytes_of(*WEIGHTS)[vp] == 4 * floats > 0
 
 
 @pytest.mark.simt
@@ -207,21 +114,7 @@ class TestQueue:
         assert len(set(sizes)) > 1
         assert all(before.end <= after.start for before, after in pairwise(found))
 
-    def test_of_a_stopped_launch_ends_where_it_stopped(self, target: str) -> None:
-        net = new()
-        with recording(net, target, verify=False) as handle:
-            net.train(handle, range(1))
-            first = handle.timeline()
-            stop_next_launch(handle)
-            handle.fb(*net.batch(1))
-            with pytest.raises(vpps.KernelError):
-                handle.sync_get_latest_loss()
-            stopped = handle.timeline()
-            assert 0 < len(stopped.records) < len(first.records)
-            assert not stopped.seconds()["update"].any()
-            net.train(handle, range(1))
-            assert len(handle.timeline().records) == len(first.records)
-
+    @pytest.mark.parametrize("target", ["simt", "cuda"], indirect=True)
     def test_machines_that_nobody_asks_for_records_launch(self, target: str) -> None:
         machine: SimtMachine | CudaMachine = (SimtMachine if target == "simt" else CudaMachine)(VPS, timeline=True)
         net = new()
@@ -237,22 +130,6 @@ class TestQueue:
             machine.launch(plan.script)
             assert machine.wait() is None
         machine.close()
-
-
-@pytest.mark.simt
-def test_room_that_is_too_small_is_told(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for machine in (SimtMachine, CudaMachine):
-        record = machine.record
-        monkeypatch.setattr(machine, "record", lambda self, _, record=record: record(self, 5))
-    net = new()
-    with recording(net, target) as handle:
-        net.train(handle, range(1))
-        timeline = handle.timeline()
-    n = len(executed(timeline, 0))
-    assert timeline.lost == [n - 5] * VPS
-    assert len(timeline.records) == 5 * VPS
-    with pytest.raises(vpps.KernelError, match=f"lacks {VPS * (n - 5)} executed instructions"):
-        timeline.seconds()
 
 
 @pytest.mark.host

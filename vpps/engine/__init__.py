@@ -3,8 +3,8 @@
 `engine.py` launches. `parameter_store.py` keeps the model and its copy in the pool in step, `readback.py` reads what a
 launch left there; `losses.py` and `nonfinite.py` are of the losses of steps, and where they are not finite.
 `options.py` says what a handle takes, `configuration.py` what of it may be chosen freely, `memory.py` where memory
-went. `ahead.py` makes kernels ahead (`specialize`, `Handle(example=)`), `explanation.py` says what `explain()` says of
-them. `timeline.py` has what a launch recorded, `activity.py` what for, in the user's words.
+went. `ahead.py` makes kernels ahead (`specialize`, `Handle(example=)`), `explanation.py` has what `explain()` says.
+`timeline.py` has what a launch recorded, `activity.py` what for, in the user's words.
 
 **No step changes a weight unless loss and gradients are finite** (`templates/guard.cuh`,
 `planner/native/launch_end.h`). Behind backward `watch` reads what each gradient is a sum of, dy and x, which bounds it;

@@ -16,7 +16,7 @@ from vpps.compiler.passes import Passes
 from vpps.compiler.passes.stacking import Stacking
 from vpps.compiler.schedule import SCHEDULES
 from vpps.engine.configuration import Configuration
-from vpps.engine.explanation import explain
+from vpps.engine.explanation import explain_kernel
 from vpps.engine.options import Example, check_example, check_option, check_precision, check_precision_of
 from vpps.errors import HandleError, SpillError
 from vpps.graph import functions
@@ -35,7 +35,6 @@ from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.targets import CUDA, TARGETS, target_named
-from vpps.text import Text
 from vpps.values import as_count, as_flag, as_number
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
@@ -74,7 +73,7 @@ class Specialized:
 
     def explain(self) -> str:
         """Where the weights live and why, and what the kernel takes: plain text of 110 columns."""
-        return Text(explain(self.parameters, self.arrangement.onchip, self, self.stepped_down))
+        return explain_kernel(self.parameters, self.arrangement.onchip, self, self.stepped_down)
 
 
 def specialize(

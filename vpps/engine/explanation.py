@@ -1,14 +1,15 @@
-"""What a user is told about a kernel: where the weights live during a launch and why, and what the kernel takes."""
+"""What `explain` of handles and of kernels made ahead says: plain text of 110 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vpps.kernel.chip import THREADS
 from vpps.kernel.host_compiler import multiplies_pairs
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Parameter
+from vpps.model.precisions import ALL_EXACT
 from vpps.ops.element import WORD_BYTES
 from vpps.ops.precision import EXACT
 from vpps.placement.distribution import Distribution
@@ -16,11 +17,15 @@ from vpps.placement.onchip import OnChip
 from vpps.placement.onchip.report import explain as explain_onchip
 from vpps.runtime.machine import Machine
 from vpps.targets import TARGETS
-from vpps.text import WIDTH, columns, counted, note
-from vpps.text import in_bytes as shown
+from vpps.text import WIDTH, Text, columns, counted, in_bytes, note
 
 if TYPE_CHECKING:
     from vpps.engine.ahead import Specialized
+    from vpps.engine.engine import Engine
+    from vpps.planner.plan import Plan
+
+MOST_WALKED = 20_000
+"""Vertices of graphs whose index lists are described; of larger graphs that would take seconds."""
 
 _PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
 _LEFT = 3  # columns of text; numbers follow
@@ -30,16 +35,46 @@ _NOT_YET = (
 )
 
 
-def explain(
+def explain(engine: Engine, moments: int, trains: bool, tuned: str) -> Text:
+    """What `Handle.explain` says: of the kernel, the latest calls, and what the cell compiler did to each cell.
+
+    Args:
+        moments: that the optimizer keeps of each weight.
+        trains: whether the handle does.
+        tuned: what is said of tuning.
+    """
+    machine, store, planner, plan = engine.machine, engine.store, engine.planner, engine.plan
+    averages = store.ema is not None
+    parameters = Distribution(
+        engine.model, machine.vps, machine.panel, moments, trains, averages=averages, precisions=store.precisions
+    )
+    text: str = explain_kernel(parameters, engine.arrangement.onchip, machine, engine.stepped_down, machine.driver)
+    lines = []
+    if store.precisions != ALL_EXACT:
+        lines.append(("products", store.precisions.describe()))
+    if plan is not None:
+        memory = engine.memory
+        latest = f"{in_bytes(memory.batch)} for its batch, {in_bytes(memory.script)} of script"
+        peak = f"{in_bytes(memory.peak)} of the pool at most so far; the latest call: {latest}"
+        lines.append(("peak", peak))
+    lines += [("tuned", tuned)] if tuned else []
+    lines += [("batching", sentence) for sentence in engine.batching.describe()]
+    if plan is not None and len(plan.graph) <= MOST_WALKED:
+        lines.append(("latest call", _latest(plan)))
+    text += _notes(lines)
+    for name, did in planner.cells.explain() if planner is not None else ():
+        text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in did)
+    return Text(text)
+
+
+def explain_kernel(
     parameters: Distribution,
     onchip: OnChip | None,
     kernel: Machine | Specialized,
     stepped_down: int,
     driver: str = "",
-    cells: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
-    said: Iterable[tuple[str, str]] = (),
-) -> str:
-    """Plain text of 110 columns.
+) -> Text:
+    """Where the weights live and why, and what the kernel takes.
 
     Args:
         parameters: where they are in memory.
@@ -47,8 +82,6 @@ def explain(
         kernel: what runs on it. A machine may have none yet, or (cpu) one that serves all models.
         stepped_down: larger arrangements of weights that spilled.
         driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
-        cells: what the cell compiler did to each: its name, then (pass, sentence).
-        said: what is said of the latest calls: of what, and a sentence, left out where it is "".
     """
     if onchip is None:
         text = _explain_memory(parameters, kernel)
@@ -56,11 +89,20 @@ def explain(
         moments = max((len(place.moments) for place in parameters.places.values()), default=0)
         compiled = _compiled(kernel, stepped_down, driver)
         text = explain_onchip(onchip, moments, [*compiled, *_launches(onchip, kernel.spec), *_memory(parameters)])
-    said = [*_precisions(parameters), *said]
-    text += "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in said if sentence)
-    for name, lines in cells:
-        text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
-    return text
+    return Text(text + _notes(_precisions(parameters)))
+
+
+def _notes(lines: Iterable[tuple[str, str]]) -> str:
+    return "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in lines)
+
+
+def _latest(plan: Plan) -> str:
+    """Barriers of a plan and what it finds through index lists, in words."""
+    from vpps.planner.gathering import gathering
+
+    words = int((plan.lists[:, 1] - plan.lists[:, 0]).sum())
+    gathered = gathering(plan).describe(training=plan.loss_slot >= 0)
+    return f"{plan.n_barriers:,} barriers; lists of {words:,} words, gathered through them {gathered}"
 
 
 def _compiled(kernel: Machine | Specialized, stepped_down: int, driver: str) -> list[tuple[str, str]]:
@@ -71,14 +113,14 @@ def _compiled(kernel: Machine | Specialized, stepped_down: int, driver: str) -> 
         lines = [("compiled", f"for the emulator; it knows {len(kernel.spec.instructions)} instructions")]
     else:
         live = "" if found.live_registers is None else f", {found.live_registers} of them live between instructions"
-        spilled = found.spill_stores + found.spill_loads + found.stack
+        bytes_spilled = found.spill_stores + found.spill_loads + found.stack
+        spilled = f"{bytes_spilled} bytes spilled" if bytes_spilled else "nothing spilled"
         lines = [
             (
                 "compiled",
                 f"for {kernel.arch} by {found.compiler} in {found.compile_seconds:.1f} s: "
                 f"{found.registers} registers per thread{live}, "
-                f"{f'{spilled} bytes spilled' if spilled else 'nothing spilled'}; {shown(found.code_bytes)} of code, "
-                f"{len(kernel.spec.instructions)} instructions",
+                f"{spilled}; {in_bytes(found.code_bytes)} of code, {len(kernel.spec.instructions)} instructions",
             )
         ]
     if stepped_down:
@@ -95,7 +137,7 @@ def _launches(onchip: OnChip, spec: KernelSpec | None) -> list[tuple[str, str]]:
         f"two per step, and between them a product by cuBLAS for {', '.join(by_gemm)}" if by_gemm else "one per step"
     )
     blocks = onchip.vps * onchip.options.groups
-    shared = "" if spec is None else f", {shown(spec.chip.shared_bytes)} of shared memory each"
+    shared = "" if spec is None else f", {in_bytes(spec.chip.shared_bytes)} of shared memory each"
     return [("launches", f"{times}; {blocks} blocks of {THREADS} threads{shared}")]
 
 
@@ -106,7 +148,7 @@ def _memory(parameters: Distribution) -> list[tuple[str, str]]:
         for kind, plural in (("matrix", "matrices"), ("vector", "vectors"), ("table", "tables"), ("array", "arrays"))
         if kind in kinds
     ]
-    taken = shown(WORD_BYTES * parameters.end)
+    taken = in_bytes(WORD_BYTES * parameters.end)
     return [("in memory", f"{', '.join(counted)}: {taken} with transposes, gradients and moments")]
 
 
@@ -132,7 +174,7 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
             ("compiled", _NOT_YET),
             *_memory(parameters),
         ]
-        return "\n".join(note(f"{name:<15}", text) for name, text in lines) + "\n"
+        return _notes(lines)
     rows = [_PARAMETERS, *(_row(parameters, p) for p in parameters.places)]
     averaged = any(place.average for place in parameters.places.values())
     rows = [row if averaged else row[:-1] for row in rows]
@@ -150,7 +192,7 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
         *_pairs(parameters, kernel.arch),
         ("launches", "one per step"),
     ]
-    return "\n".join([*table, "", *(note(f"{name:<15}", text) for name, text in lines)]) + "\n"
+    return "\n".join([*table, "", _notes(lines)])
 
 
 def _pairs(parameters: Distribution, isa: str) -> list[tuple[str, str]]:
@@ -169,9 +211,9 @@ def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:
         _kind(p),
         "x".join(map(str, p.shape)) or "scalar",
         str(-(-p.shape[0] // parameters.panel)) if packed else "-",
-        shown(nbytes + pairs),
-        shown(transposed) if transposed else "-",
-        shown(nbytes) if place.gradient else "-",
-        shown(nbytes * len(place.moments)) if place.moments else "-",
-        shown(nbytes) if place.average else "-",
+        in_bytes(nbytes + pairs),
+        in_bytes(transposed) if transposed else "-",
+        in_bytes(nbytes) if place.gradient else "-",
+        in_bytes(nbytes * len(place.moments)) if place.moments else "-",
+        in_bytes(nbytes) if place.average else "-",
     )

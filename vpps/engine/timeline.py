@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpps.engine.activity import Activity, activities
 from vpps.errors import KernelError
 from vpps.planner.plan import Plan
-from vpps.planner.reader import BARRIERS, STEPS, Placed, places
+from vpps.planner.reader import BARRIERS, Placed, places
 from vpps.planner.sections import Phase
 from vpps.runtime.recording import Recording, Records
 from vpps.script.instructions import TABLE
@@ -178,31 +178,17 @@ class Timeline:
         found[WAITING] += self.end - self.start - np.sum(list(found.values()), axis=0)
         return {name: by_vp * 1e-9 for name, by_vp in found.items()}
 
-    @property
-    def weight_bytes(self) -> NDArray[np.int64]:
-        """Bytes of weights that each virtual processor's products read: on cpu every panel once per instruction, on a
-        GPU every row from memory once per four vectors, and none of what the chip holds."""
-        return self._bytes("Matvec", "PackedMatmul")
+    def bytes_of(self, *forms: str) -> NDArray[np.int64]:
+        """Bytes that instructions of some forms moved, by virtual processor; 0 for most forms.
 
-    @property
-    def load_bytes(self) -> NDArray[np.int64]:
-        """Bytes of weights that each virtual processor took onto the chip; none on cpu."""
-        return self._bytes("Load")
+        `Matvec`, `PackedMatmul`: weights that products read, on cpu every panel once per instruction, on a GPU every
+        row from memory once per four vectors, and none of what the chip holds. `Load`: weights that come to the chip.
+        `Outer`, `PackedMatmulGradient`: matrix gradients that are written and, where they add, read. `OuterUpdate`,
+        `UpdateMatrix`, `UpdateVector`, `UpdateRows`: weights, transposes, gradients and moments, read and written.
 
-    @property
-    def gradient_bytes(self) -> NDArray[np.int64]:
-        """Bytes of matrix gradients that each virtual processor's outer products wrote and, where they add, read."""
-        return self._bytes("Outer", "PackedMatmulGradient")
-
-    @property
-    def update_bytes(self) -> NDArray[np.int64]:
-        """Bytes of weights, transposes, gradients and moments that each virtual processor's updates read and wrote.
-
-        Steps made with the last outer product of a gradient are among them, though their time is in phase "gradients".
+        Raises:
+            KernelError: records are missing.
         """
-        return self._bytes(*STEPS)
-
-    def _bytes(self, *forms: str) -> NDArray[np.int64]:
         self.check_complete()
         chosen = self.records[np.isin(self.forms, forms)]
         found = np.zeros(self.n_vps, np.int64)

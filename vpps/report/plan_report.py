@@ -12,11 +12,11 @@ from vpps.compiler.instr import Data, ListKey, Offsets, Positions, RandomKey, Sa
 from vpps.compiler.slabs import WHOLE, Life
 from vpps.ops.element import WORD_BYTES
 from vpps.planner.blocks import PlannedBlock, stages_in_order
+from vpps.planner.gathering import gathering
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.reader import walk
 from vpps.record.arrays import BlockArrays
-from vpps.report.gathering import gathering
 from vpps.report.words import part_name, said_of_list, symbol_of
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 from vpps.text import Readable, counted, in_bytes, table

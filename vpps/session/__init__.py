@@ -1,8 +1,8 @@
 """A model in use: what `vpps.Handle` is made of.
 
 session: from construction until it is closed, what a handle is apart from the calls that run something; configurator:
-which configuration works, and exchanges between launches; tracing: blocks that record timelines; explained: what
-`explain()` says; handle: what users call.
+which configuration works, and exchanges between launches; tracing: blocks that record timelines; handle: what users
+call.
 
 `fb` plans batch k while batch k-1 runs, waits for it, launches, returns. Calls of a handle from several threads run one
 after the other. A forward-only handle, or `model.save`, pulls the newest weights from the training handle. Ctrl-C

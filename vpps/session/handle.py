@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpps.compiler.passes import Passes
 from vpps.distributed.world import World
+from vpps.engine.explanation import explain
 from vpps.engine.losses import OnNonfinite
 from vpps.engine.options import Example, Options, check_loss, described
 from vpps.engine.readback import addresses_of, input_gradient, read_value
@@ -32,7 +33,6 @@ from vpps.record.rows import Rows
 from vpps.report.trace import Trace
 from vpps.runtime.device_pool import DevicePool
 from vpps.session.data_parallel import DataParallel
-from vpps.session.explained import explained
 from vpps.targets import AUTO
 from vpps.text import Text, dir_without
 from vpps.turns import reading, serialised
@@ -282,7 +282,7 @@ class Handle(DataParallel):
         """
         self._check_usable()
         moments = len(self.optimizer.moments) if self._train else 0
-        return Text(explained(self._engine, moments, self._train, self.tuning))
+        return explain(self._engine, moments, self._train, self.tuning)
 
     @serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:

@@ -1,10 +1,10 @@
-"""What of a plan goes through index lists: bytes that are gathered, words of lists, arguments that need none."""
+"""What of a plan goes through index lists: bytes that are gathered, arguments that need no list."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,44 +18,31 @@ from vpps.script.disassemble import Decoded, Words
 from vpps.script.instructions import INDEXED
 from vpps.text import counted, in_bytes
 
-FLOAT = FLOAT32.bytes
 
-
-@dataclass(frozen=True, slots=True)
-class Gathering:
-    """Index lists of a plan, and what is read or written through them. Bytes count once, however many virtual
-    processors read them.
+class Gathering(NamedTuple):
+    """What is read or written through index lists. Bytes count once, however many virtual processors read them.
 
     Attributes:
-        forward_bytes, backward_bytes: of rows that steps find through lists; of backward with the sums of gradients
-            that readers hand back.
-        gradient_bytes: of rows that gradients of weights find so, once for all rows of a cell.
-        list_words: of all lists in the script, data and offsets included.
+        bytes: by phase of the launch: of rows that steps find through lists, backward with the sums of gradients that
+            readers hand back; of rows that gradients of weights find so, once for all rows of a cell.
         arguments: operands of a step, or of all rows of a cell, whose rows a plan decides about.
         contiguous: those of them whose rows lie at an even stride, so that they need no list.
     """
 
-    forward_bytes: int
-    backward_bytes: int
-    gradient_bytes: int
-    list_words: int
+    bytes: Counter[str]
     arguments: int
     contiguous: int
 
-    @property
-    def bytes(self) -> int:
-        """Of a launch."""
-        return self.forward_bytes + self.backward_bytes + self.gradient_bytes
-
     def describe(self, training: bool) -> str:
         """A clause: "520 B forward, 10 KiB backward; 15 of 19 arguments in a row"."""
-        backward = f", {in_bytes(self.backward_bytes + self.gradient_bytes)} backward" if training else ""
+        forward = self.bytes[Phase.FORWARD.value]
+        backward = f", {in_bytes(self.bytes.total() - forward)} backward" if training else ""
         even = f"{self.contiguous:,} of {counted(self.arguments, 'argument')} in a row"
-        return f"{in_bytes(self.forward_bytes)} forward{backward}; {even}"
+        return f"{in_bytes(forward)} forward{backward}; {even}"
 
 
 def gathering(plan: Plan) -> Gathering:
-    """What goes through index lists."""
+    """What of a plan goes through index lists."""
     found: Counter[str] = Counter()
     seen: set[tuple[int, int, int]] = set()
 
@@ -77,14 +64,7 @@ def gathering(plan: Plan) -> Gathering:
     for block in plan.blocks:
         for n, even in _arguments(block, training=plan.loss_slot >= 0):
             arguments, contiguous = arguments + n, contiguous + even
-    return Gathering(
-        found[Phase.FORWARD.value],
-        found[Phase.BACKWARD.value],
-        found[Phase.GRADIENTS.value],
-        sum(int(stop - start) for start, stop in plan.lists),
-        arguments,
-        contiguous,
-    )
+    return Gathering(found, arguments, contiguous)
 
 
 def _gathered(script: Words, d: Decoded) -> int:
@@ -97,7 +77,7 @@ def _gathered(script: Words, d: Decoded) -> int:
         elif touch.at.indexed:
             rows = _entries(script, word(d, "elements"), d.n) if touch.reach is Reach.ELEMENTS else d.n
         floats += rows * (d.width if touch.width is None else touch.width)
-    return FLOAT * floats
+    return FLOAT32.bytes * floats
 
 
 def _entries(script: Words, offsets: int, n: int) -> int:

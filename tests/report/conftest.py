@@ -1,0 +1,30 @@
+"""Targets whose launches are recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime import fake_cuda
+from tests.runtime.fake_cuda import FakeCuda
+from tests.runtime.test_cublas import FakeCublas
+
+TARGETS = [pytest.param(t, marks=pytest.mark.cpu if t == "cpu" else pytest.mark.simt) for t in ("cpu", "simt", "cuda")]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    fake = fake_cuda.install_with_kernels(monkeypatch)
+    sys.modules["cupy"].cuda.cublas = FakeCublas(fake)
+    yield fake
+    assert fake.findings == [], "races, for one"
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> str:
+    """Its name; cuda is an imaginary GPU."""
+    if request.param == "cuda":
+        request.getfixturevalue("fake")
+    return str(request.param)
