@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 
 # Attributes of public classes that are nothing to their users.
 INTERNAL = (
-    r"abandoned|arrangement|graph_made|ids|kernel|parameters|peers|plan_made|planner|ref|spec|stepped_down|tile_name"
+    r"abandoned|arrangement|graph_made|ids|kernel|parameters|peers|plan_made|planner|ref|spec|stepped_down"
     r"|version"
 )
 

@@ -380,7 +380,7 @@ def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.Monk
     for tile in (usual, replace(TILES["neon"], isa=usual.isa)):
         if pools:
             compile_quickly(monkeypatch)  # nothing may reorder arithmetic
-        monkeypatch.setattr(host_compiler, "tile_of_machine", lambda name, tile=tile: tile)
+        monkeypatch.setattr(host_compiler, "tile_of_machine", lambda tile=tile: tile)
         machine = CpuMachine(1)
         machine.reserve(1 << 17, 0)
         machine.pool[:] = np.random.default_rng(0).normal(size=1 << 17)

@@ -152,7 +152,6 @@ class TestErrors:
             ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
             ({"policy": "widest"}, "policy='widest': expected one of sinks-last, depth, agenda"),
             ({"schedule": "random"}, "schedule='random': expected one of vector, paper"),
-            ({"target": "cpu", "tile": "mmx-4x4"}, "tile='mmx-4x4': for .* there are"),
         ],
     )
     def test_name_what_is_wrong(self, options: dict[str, str], words: str) -> None:

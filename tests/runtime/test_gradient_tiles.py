@@ -29,7 +29,7 @@ def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -
     """With the usual tile, and with that of NEON as this processor computes it: a gradient, the same
     added to it, and with the same once more a step of SGD."""
     tile = replace(TILES[isa], isa=tile_of_machine().isa)
-    monkeypatch.setattr(host_compiler, "tile_of_machine", lambda name: tile)
+    monkeypatch.setattr(host_compiler, "tile_of_machine", lambda: tile)
     if tile != tile_of_machine():
         compile_quickly(monkeypatch)
     rng = np.random.default_rng(0)

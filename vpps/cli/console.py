@@ -54,21 +54,18 @@ def plain_console(quiet: bool = False) -> Console:
     return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False, quiet=quiet)
 
 
-def table_of(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), folded: Collection[str] = ()
-) -> Table:
+def table_of(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> Table:
     """A table without lines.
 
     Args:
         headings: of the columns.
         rows: their cells.
         left: headings of the columns that begin at the left; others are numbers.
-        folded: headings of those that become as narrow as the terminal asks for.
     """
     table = Table(box=None, pad_edge=False)
     for name in headings:
-        justify: JustifyMethod = "left" if name in left or name in folded else "right"
-        table.add_column(name, justify=justify, overflow="fold" if name in folded else "ellipsis")
+        justify: JustifyMethod = "left" if name in left else "right"
+        table.add_column(name, justify=justify)
     for row in rows:
         table.add_row(*row)
     return table

@@ -127,7 +127,7 @@ def resources(
     """Registers, spills, shared memory and code of compiled kernels, and where each keeps the weights."""
     archs: Sequence[str | None] = arch or [None]
     found = [asked.inspected(compiled=True, arch=a) for a in archs]
-    return kernels_text([x.compiled for x in found], found[0].tile_name)
+    return kernels_text([x.compiled for x in found])
 
 
 @shown(

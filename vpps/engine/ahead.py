@@ -282,13 +282,11 @@ def compile_planned(
     spec: KernelSpec,
     arrangement: Arrangement,
     parameters: Distribution,
-    tile_name: str | None = None,
 ) -> Specialized:
     """The kernel for what is planned already.
 
     Args:
         arch: to compile for, where there are several; "" elsewhere.
-        tile_name: of the tile of products, on cpu; None for the processor's usual one.
 
     Raises:
         CompileError: a compiler is missing or cannot do it; SpillError: such an arrangement does not fit.
@@ -299,9 +297,9 @@ def compile_planned(
         return Specialized(target, arch, vps, source, binary, resources, spec, arrangement, parameters)
     from vpps.kernel.host_compiler import build_cpu, build_tails
 
-    binary, source, tile = build_cpu(tile_name, spec.rounds)
+    binary, source, tile = build_cpu(spec.rounds)
     if spec.tails:
-        build_tails(tuple(spec.tails), tile_name=tile_name)  # into the cache, where handles find them
+        build_tails(tuple(spec.tails))  # into the cache, where handles find them
     return Specialized(target, tile.isa, vps, source, binary, None, spec, arrangement, parameters)
 
 

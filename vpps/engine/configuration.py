@@ -22,7 +22,6 @@ class Configuration:
 
     Attributes:
         vps: virtual processors (of all groups); None for what suits the machine.
-        tile: name of the tile of products (target cpu, `vpps.kernel.render.TILES`); None for the processor's.
         policy: batching policy.
         schedule: how steps become instructions.
         onchip: how weights are distributed over the chip (cuda, simt).
@@ -31,7 +30,6 @@ class Configuration:
     """
 
     vps: int | None = None
-    tile: str | None = None
     policy: str = "sinks-last"
     schedule: str = "vector"
     onchip: ChipOptions = field(default_factory=ChipOptions)

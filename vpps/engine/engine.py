@@ -139,7 +139,7 @@ class Engine:
         onchip = configuration.onchip
         local_rank = 0 if options.world is None else options.world.local_rank
         wanted = Wanted(
-            configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile, local_rank,
+            configuration.vps, onchip, self._trains, records, configuration.schedule, local_rank,
             configuration.precision,
         )  # fmt: skip
         self.machine = make_machine(target, wanted)

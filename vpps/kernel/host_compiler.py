@@ -18,7 +18,7 @@ from vpps.kernel import prebuilt, processes, programs, ziglang
 from vpps.kernel.cache import Label, cached, key_of
 from vpps.kernel.diagnostics import of_log
 from vpps.kernel.prebuilt import HostLibrary
-from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
+from vpps.kernel.render import TILES, Tile, render_cpu, render_tails
 from vpps.script.tails import Tail
 
 COMPILERS = ("g++", "clang++")
@@ -96,27 +96,9 @@ def isas_of(target: str = "") -> list[str]:
     return [*own, "portable"]
 
 
-def tile_of_machine(name: str | None = None) -> Tile:
-    """The tile for this processor, or for the instruction set that VPPS_ISA forces.
-
-    Args:
-        name: of another tile for that instruction set (`Tile.name`).
-
-    Raises:
-        CompileError: it cannot run here, or there is no such tile.
-    """
-    usual = _usual_tile()
-    if name is None:
-        return usual
-    for tile in tiles_of(usual.isa):
-        if tile.name == name:
-            return tile
-    raise CompileError(
-        f"tile={name!r}: for {usual.isa} there are {', '.join(tile.name for tile in tiles_of(usual.isa))}"
-    )
-
-
-def _usual_tile() -> Tile:
+def tile_of_machine() -> Tile:
+    """The tile for this processor, or for the instruction set that VPPS_ISA forces. Raises CompileError: it cannot run
+    here."""
     features = cpu_features()
     wanted = ISA.get()
     if wanted == "auto":
@@ -226,17 +208,16 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         raise CompileError(f"{shlex.join(compiler)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
 
-def build_cpu(tile_name: str | None = None, rounds: bool = False) -> tuple[Path, str, Tile]:
+def build_cpu(rounds: bool = False) -> tuple[Path, str, Tile]:
     """Compiled kernel of the cpu target (that of the package or the cache, if it is there): path, source, tile.
 
     Args:
-        tile_name: of the tile; None for the processor's usual one.
         rounds: as of `render_cpu`.
 
     Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics); no such tile.
+        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics).
     """
-    tile = tile_of_machine(tile_name)
+    tile = tile_of_machine()
     kernel = cpu_kernel(tile, rounds=rounds)
     return build_library(kernel), kernel.source, tile
 
@@ -256,9 +237,9 @@ def common_kernels() -> list[tuple[str, Callable[[], object]]]:
     return [("cpu kernel", build_cpu)]
 
 
-def build_tails(tails: Sequence[Tail], tile_name: str | None = None) -> Path:
+def build_tails(tails: Sequence[Tail]) -> Path:
     """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
-    tile = tile_of_machine(tile_name)
+    tile = tile_of_machine()
     label = Label("tails", f"{len(tails)} program{'s' * (len(tails) > 1)}, {tile.isa}")
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
     return build_library(HostLibrary("tails", "tails of cells", render_tails(tails, tile), flags, label))

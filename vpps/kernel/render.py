@@ -58,21 +58,6 @@ TILES: dict[str, Tile] = {
     for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("neon", 16, 6, 4), Tile("portable", 8, 4, 4))
 }
 
-# What tuning may choose instead. Sums, a panel's column and one broadcast stay within 32 registers of avx512 and neon,
-# 16 of the others. Results are the same to the bit with any tile under which the same matrices are stacked.
-VARIANTS: dict[str, tuple[Tile, ...]] = {
-    "avx512": tuple(Tile("avx512", *shape, 16) for shape in ((16, 12), (32, 6), (32, 12), (48, 8), (64, 4), (64, 6))),
-    "avx2": tuple(Tile("avx2", *shape, 8) for shape in ((8, 12), (16, 4), (24, 4))),
-    "neon": tuple(Tile("neon", *shape, 4) for shape in ((8, 12), (12, 8), (16, 4))),
-    "portable": tuple(Tile("portable", *shape, 4) for shape in ((4, 12), (8, 6), (12, 4))),
-}
-
-
-def tiles_of(isa: str) -> tuple[Tile, ...]:
-    """The tiles for an instruction set, the usual one first."""
-    return TILES[isa], *VARIANTS[isa]
-
-
 ALWAYS = frozenset({"end", "signal", "wait", "barrier", "loss"})  # instructions of every kernel
 
 C_TYPES = {

@@ -53,7 +53,6 @@ class Inspection:
         spec: what the kernel must be able to do.
         arrangement: what of the weights is on the chip.
         kernel: where it was compiled with the plan; None: it is when something asks for it.
-        tile_name: of the tile of products, on cpu; None for the processor's usual one.
     """
 
     target: str
@@ -64,7 +63,6 @@ class Inspection:
     spec: KernelSpec
     arrangement: Arrangement
     kernel: Specialized | None = None
-    tile_name: str | None = None
 
     def __repr__(self) -> str:
         vps = counted(self.planner.distribution.all_vps, "virtual processor")
@@ -104,7 +102,7 @@ class Inspection:
             named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
         """
         if not self._row.is_gpu:
-            return cpu_source(self.tile_name, named, self.spec.rounds)
+            return cpu_source(named, self.spec.rounds)
         if self.kernel is not None and not named:
             return Text(self.kernel.source)
         return Text(self._row.render(self.spec.made_for(self.target, self.planner.distribution.all_vps), named))
@@ -119,7 +117,7 @@ class Inspection:
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
         if not self.spec.tails:
             raise HandleError("tails: the cells of this graph have none: nothing in them is fused")
-        return Text(render_tails(tuple(self.spec.tails), tile_of_machine(self.tile_name)))
+        return Text(render_tails(tuple(self.spec.tails), tile_of_machine()))
 
     def asm(self, tails: bool = False) -> str:
         """Assembler of the compiled kernel, or of its tails, on the cpu target.
@@ -131,9 +129,9 @@ class Inspection:
         if "asm" not in self._row.listings:
             raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
         if not tails:
-            return cpu_asm(self.tile_name, self.spec.rounds)
+            return cpu_asm(self.spec.rounds)
         self.tails()
-        return listing.asm(build_tails(tuple(self.spec.tails), tile_name=self.tile_name))
+        return listing.asm(build_tails(tuple(self.spec.tails)))
 
     def ptx(self) -> str:
         """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
@@ -152,7 +150,7 @@ class Inspection:
     @property
     def resources(self) -> str:
         """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
-        return kernels_text([self.compiled], self.tile_name)
+        return kernels_text([self.compiled])
 
     @cached_property
     def compiled(self) -> Specialized:
@@ -160,23 +158,22 @@ class Inspection:
         if self.kernel is not None:
             return self.kernel
         parameters = self.planner.distribution
-        return compile_planned(self.target, self.arch, self.spec, self.arrangement, parameters, self.tile_name)
+        return compile_planned(self.target, self.arch, self.spec, self.arrangement, parameters)
 
 
-def cpu_source(tile_name: str | None = None, named: bool = False, rounds: bool = False) -> str:
+def cpu_source(named: bool = False, rounds: bool = False) -> str:
     """Source of the kernel of the cpu target, the same for all models.
 
     Args:
-        tile_name: of the tile of products; None for the processor's usual one.
         named: name the headers instead of putting their text in.
         rounds: products may round what they multiply.
     """
-    return Text(render_cpu(tile_of_machine(tile_name), named, rounds))
+    return Text(render_cpu(tile_of_machine(), named, rounds))
 
 
-def cpu_asm(tile_name: str | None = None, rounds: bool = False) -> str:
+def cpu_asm(rounds: bool = False) -> str:
     """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
-    return listing.asm(build_cpu(tile_name, rounds)[0])
+    return listing.asm(build_cpu(rounds)[0])
 
 
 def inspect(
@@ -260,13 +257,13 @@ def inspect(
     if spec is None:
         spec = KernelSpec(plan.instructions, tails=plan.tails, rounds=chosen.precision.is_reduced)
     if compiled and kernel is None:
-        kernel = compile_planned(target, arch, spec, arrangement, parameters, chosen.tile)
-    return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel, chosen.tile)
+        kernel = compile_planned(target, arch, spec, arrangement, parameters)
+    return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel)
 
 
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:
     """Instruction set, and places of the parameters."""
-    tile = tile_of_machine(chosen.tile)
+    tile = tile_of_machine()
     vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
     stacks = stacks_of(model, graph, update, chosen.passes, tile.panel, chosen.apart)
     moments = len(update.optimizer.moments) if update is not None else 0

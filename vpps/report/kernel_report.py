@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vpps.engine.ahead import Specialized
-from vpps.kernel.render import tiles_of
+from vpps.kernel.render import TILES
 from vpps.placement.onchip.holding import HeldMatrix
 from vpps.targets import TARGETS
 from vpps.text import Text, in_bytes, table
 
 
-def kernels_text(kernels: Sequence[Specialized], tile_name: str | None = None) -> Text:
+def kernels_text(kernels: Sequence[Specialized]) -> Text:
     """A table of what kernels of one model need, a row each; below one of the tiers of matrices, a column each.
-
-    Args:
-        tile_name: of the tile of products, on cpu; None for the usual one.
 
     Raises:
         CompileError: nvdisasm is there but cannot read a kernel.
@@ -25,7 +22,7 @@ def kernels_text(kernels: Sequence[Specialized], tile_name: str | None = None) -
     lines = table(heads, [[row[head] for head in heads] for row in rows])
     for kernel in kernels:
         if not TARGETS[kernel.target].is_gpu:
-            tile = next(t for t in tiles_of(kernel.arch) if tile_name in (None, t.name))  # the usual one is the first
+            tile = TILES[kernel.arch]
             shape = f"products of {tile.vectors} vectors by {tile.panel} rows a pass"
             lines += ["", f"{_name(kernel)}: {shape}"]
     held = [{m.name: _held(m) for m in onchip.held} if (onchip := k.arrangement.onchip) else {} for k in kernels]

@@ -95,21 +95,17 @@ class CpuMachine(Machine):
     Args:
         vps: number of virtual processors; None for what suits the cores that this process may use.
         overlapped: whether the host thread will work during launches.
-        tile: name of the tile of products (`vpps.kernel.render.Tile`); None for the processor's usual one.
         rounds: whether products may round what they multiply.
     """
 
     target = CPU.name
 
-    def __init__(
-        self, vps: int | None = None, overlapped: bool = False, tile: str | None = None, rounds: bool = False
-    ) -> None:
+    def __init__(self, vps: int | None = None, overlapped: bool = False, rounds: bool = False) -> None:
         cores = usable_cores()
         count = as_index(default_vps(cores, overlapped) if vps is None else vps)
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
-        path, self.source, built = build_cpu(tile, rounds)
-        self._tile = tile
+        path, self.source, built = build_cpu(rounds)
         self._tails: frozenset[Tail] = frozenset()  # that there is code for
         self._entries: list[tuple[int, int]] = []
         self.panel = built.panel
@@ -130,7 +126,7 @@ class CpuMachine(Machine):
     @classmethod
     def for_handle(cls, w: Wanted) -> CpuMachine:
         """Threads of this machine."""
-        return cls(w.vps, w.train, w.tile, w.precision.is_reduced)
+        return cls(w.vps, w.train, w.precision.is_reduced)
 
     def record(self, capacity: int) -> HostRecording:
         self._recording = HostRecording(self.vps, capacity)
@@ -159,7 +155,7 @@ class CpuMachine(Machine):
         """Have code for the tails that `spec` names."""
         new = [tail for tail in spec.tails if tail not in self._tails]
         check_numbers(spec.tails | self._tails)
-        entries = [*self._entries, *_entries(build_tails(new, self._tile))]
+        entries = [*self._entries, *_entries(build_tails(new))]
         table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
         for entry, (number, run) in zip(table, entries, strict=False):
             entry.number, entry.run = number, run

@@ -88,7 +88,6 @@ class Wanted(NamedTuple):
         train: whether the host will work during launches.
         timeline: whether kernels record what every virtual processor does when.
         schedule: name of the schedule.
-        tile: name of the tile of products, on a target that has them; None for the processor's usual one.
         local_rank: number of this process among those of this computer that train together, which divide its GPUs.
         precision: of products with parameters.
     """
@@ -98,7 +97,6 @@ class Wanted(NamedTuple):
     train: bool
     timeline: bool
     schedule: str = "vector"
-    tile: str | None = None
     local_rank: int = 0
     precision: Precisions = ALL_EXACT
 

@@ -313,8 +313,7 @@ class Handle(DataParallel):
         machine, arrangement = self._engine.machine, self._engine.arrangement
         rounds = self._engine.configuration.precision.is_reduced
         spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails, rounds)
-        tile = self._engine.configuration.tile
-        return Inspection(machine.target, machine.arch, planner, graph, plan, spec, arrangement, tile_name=tile)
+        return Inspection(machine.target, machine.arch, planner, graph, plan, spec, arrangement)
 
     @serialised
     def timeline(self, wait: bool = True) -> Timeline:
