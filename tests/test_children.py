@@ -16,7 +16,7 @@ from vpps.kernel import programs
 pytestmark = pytest.mark.host
 
 MODULES = ("vpps", "numpy", "random", "bisect", "heapq", "pickle", "ziglang", "jinja2", "sitecustomize", "venv", "pip")
-PROGRAMS = ("g++", "clang++", "cc", "as", "ld", "sh", "zig", "objdump", "llvm-objdump", "nvdisasm", "python", "read")
+PROGRAMS = ("g++", "clang++", "cc", "as", "ld", "sh", "zig", "objdump", "llvm-objdump", "nvdisasm", "python")
 
 CHILDREN = {
     "vpps/kernel/host_compiler.py": "from vpps.kernel.host_compiler import compiler, compiler_version\n"

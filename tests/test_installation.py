@@ -30,7 +30,8 @@ TRAINING = """
     import vpps
     from tests.classifier import new
     from vpps.kernel import prebuilt, ziglang
-    from vpps.kernel.cache import inventory
+    from vpps.config import cache_dir
+    from vpps.kernel.cache import entries
 
     prebuilt.FOLDER = Path(os.environ["FOLDER"])
     ziglang.installed = lambda: None
@@ -41,7 +42,7 @@ TRAINING = """
             net.train(handle, range(1))
     assert trace.timelines[0].records.size
     assert vpps.specialize(net.model, net.batch(0), target="cpu").binary.parent == prebuilt.FOLDER
-    print(len(list(inventory.items())))
+    print(len(list(entries.usages(cache_dir() / "kernels"))))
 """
 
 

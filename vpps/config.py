@@ -93,7 +93,7 @@ PMI_TASKS = Variable(
 OPEN_MPI_TASKS = Variable("OMPI_COMM_WORLD_SIZE", "1", "set by mpiexec of Open MPI: how many processes it has started")
 SLURM_TASKS = Variable("SLURM_STEP_NUM_TASKS", "1", "set by srun: how many processes it has started")
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
-"""All of them: what `vpps-cache stat` and the page of the documentation show."""
+"""All of them: what the page of the documentation shows."""
 
 
 # What compute-sanitizer sets in the environment of what it runs (seen of 2022 to 2025), and what other tools are loaded

@@ -92,8 +92,6 @@ def test_a_cache_folder_of_a_name_that_is_too_long(
     assert "set VPPS_CACHE_DIR" in caplog.text
     monkeypatch.delenv("VPPS_TUNING")
     assert find(Key("cpu", "model", True)) is None
-    found = CliRunner().invoke(cache.app, ["stat"])
-    assert (found.exit_code, "File name too long" in found.stdout) == (0, True)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 import signal
 import sys
@@ -14,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import vpps
-from tests.interruptions import interrupted
 from tests.processes import TIMEOUT, finish, start
 from vpps.kernel import processes
 from vpps.kernel.host_compiler import build_cpu
@@ -73,7 +70,7 @@ def assert_ended(pids: list[str]) -> None:
 
 def leftovers(log: Path) -> list[str]:
     """Of the cache's folder of entries."""
-    return [path.name for path in (log.parent / "cache").rglob("*") if path.name.startswith("build-")]
+    return [path.name for path in (log.parent / "cache").rglob("*") if path.name.startswith("vpps-build-")]
 
 
 def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Path]) -> None:
@@ -87,16 +84,6 @@ def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Pat
     assert "rejected" not in err
     assert_ended(pids)
     assert leftovers(log) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_compilers_of_a_process_that_is_killed_end_too(compiler: Callable[[str], Path], number: signal.Signals) -> None:
-    log = compiler(ENDLESS)
-    process = start("import vpps\nfrom tests.classifier import new\nvpps.Handle(new().model, target='cpu')")
-    pids = started(log, 1)
-    process.send_signal(number)
-    assert finish(process)[0] == -number
-    assert_ended(pids)
 
 
 def test_a_compiler_ends_where_its_time_is_over(
@@ -116,37 +103,6 @@ def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler:
         build_cpu()
     temporary, folder = log.read_text().split()
     assert temporary == folder
-
-
-def test_ctrl_c_at_any_point_of_running_a_compiler_ends_it(
-    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    log = compiler(ENDLESS)
-    monkeypatch.setattr(processes, "LIMIT", 0.1)
-
-    def work() -> None:
-        with contextlib.suppress(vpps.CompileError):  # not interrupted, it ends by the limit
-            processes.run([str(tmp_path / "compiler")], dict(os.environ))
-
-    for came in interrupted(work, every=11):
-        assert came
-    assert_ended(said(log))
-
-
-def test_ctrl_c_while_a_compiler_is_being_killed_ends_it(
-    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    log = compiler(ENDLESS)
-    monkeypatch.setattr(processes, "LIMIT", 0.5)
-
-    def interrupt(guard: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(processes, "_kill", interrupt)
-    with pytest.raises(KeyboardInterrupt) as kept:  # with its frames, and all that they hold
-        processes.run([str(tmp_path / "compiler")], dict(os.environ))
-    assert_ended(started(log, 1))
-    del kept
 
 
 def test_an_interrupted_compiler_is_not_a_rejected_source(compiler: Callable[[str], Path]) -> None:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 import vpps
 from vpps.cli.console import Version, app_named, bytes_text, exit_codes, plain_console, table_of
-from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
+from vpps.cli.inspected import Arch, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
-from vpps.config import VARIABLES
-from vpps.errors import WorkloadError
-from vpps.kernel.cache import inventory
-from vpps.kernel.cache.inventory import CacheSummary, Item
+from vpps.errors import CompileError, WorkloadError
+from vpps.kernel.cache import Label, entries, eviction, places
+from vpps.kernel.cache.entries import Usage
+from vpps.locks import sweep
 from vpps.targets import TARGETS
+from vpps.text import counted
 
 PROGRAM = "vpps-cache"
-DAY = 86400.0
 
 app = app_named(PROGRAM)
 
@@ -37,10 +33,6 @@ WorkloadName = Annotated[
         show_default=False,
     ),
 ]
-OlderThan = Annotated[
-    float | None, typer.Option(min=0, metavar="DAYS", help="Only what was not used for that many days.")
-]
-Damaged = Annotated[bool, typer.Option("--damaged", help="Only what is damaged; it would be made anew anyway.")]
 
 
 @app.callback()
@@ -48,63 +40,31 @@ def about(version: Version = False) -> None:
     """Compiled kernels are kept on disk: look at them, remove them, compile them ahead."""
 
 
-@app.command("list", **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'"))
-def list_(as_json: AsJson = False) -> None:
-    """Every entry: what it is, for what it was compiled, its size, when it was made and last used, whether it is sound.
-
-    All files are compared with their digests.
-    """
+@app.command("list", **examples(f"{PROGRAM} list"))
+def list_() -> None:
+    """Where the cache is, its size and limit, and every entry: what it is, its size, when it was last used."""
     with exit_codes(PROGRAM):
-        items = list(inventory.items())
-        if as_json:
-            print(json.dumps([_as_json(item) for item in items]))
-            return
-        if not items:
-            print(f"no compiled kernels in {inventory.summary().directory}")
-            return
-        text = ("key", "kind", "made for", "compiler")
-        plain_console().print(table_of((*text, "size", "made", "last used", ""), map(_row, items), left=(*text, "")))
+        found, most = _stored(), eviction.limit()
+        size = bytes_text(sum(usage.size for usage in found))
+        limit = f" of {bytes_text(most)}" if most else ""
+        print(f"{places.configured()}: {counted(len(found), 'entry', 'entries')}, {size}{limit}")
+        if found:
+            text = ("kind", "made for", "compiler")
+            rows = map(_row, sorted(found, key=lambda usage: -usage.used))
+            plain_console().print(table_of((*text, "size", "last used"), rows, left=text))
 
 
-@app.command(**examples(f"{PROGRAM} stat", f"{PROGRAM} stat --json | jq .bytes"))
-def stat(as_json: AsJson = False) -> None:
-    """Where the cache is, how much is in it, its limit; why it is elsewhere; and the variables that vpps knows."""
+@app.command(**examples(f"{PROGRAM} clear"))
+def clear() -> None:
+    """Remove all entries, and what killed processes left. Programs that run are not disturbed."""
     with exit_codes(PROGRAM):
-        found = inventory.summary()
-        kinds = Counter(item.kind for item in found.items)
-        damaged = sum(item.damage is not None for item in found.items)
-        if as_json:
-            print(json.dumps(_stat(found, kinds, damaged)))
-            return
-        lines = {
-            "directory": str(found.directory),
-            "refused": f"{found.refused}" if found.refused else "",
-            "in use": ", ".join(map(str, found.in_use)) or "nothing yet",
-            "entries": ", ".join([str(len(found.items)), *(f"{kind}: {n}" for kind, n in sorted(kinds.items()))]),
-            "damaged": str(damaged or ""),
-            "size": f"{bytes_text(found.size)} of {bytes_text(found.limit) if found.limit else 'any number of bytes'}",
-        }
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for name, text in lines.items():
-            if text:
-                table.add_row(name, text)
-        for variable in VARIABLES:
-            if variable.is_set:
-                table.add_row(variable.name, variable.get())
-        plain_console().print(table)
-
-
-@app.command(**examples(f"{PROGRAM} clear", f"{PROGRAM} clear --older-than 30", f"{PROGRAM} clear --damaged"))
-def clear(older_than: OlderThan = None, damaged: Damaged = False) -> None:
-    """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed."""
-    with exit_codes(PROGRAM):
-        found = inventory.summary()
-        oldest = time.time() - (older_than or 0) * DAY
-        removed = [item for item in found.items if item.used <= oldest and (item.damage or not damaged)]
-        for item in removed:
-            inventory.remove(item)
-        inventory.sweep()
-        print(f"removed {len(removed)} of {len(found.items)} entries, {bytes_text(sum(item.size for item in removed))}")
+        found = _stored()
+        for usage in found:
+            if not entries.discard(usage.folder) and usage.folder.exists():
+                raise CompileError(f"{usage.folder} cannot be removed: is {usage.folder.parent} read-only?")
+        for place in places.usable(create=False):
+            sweep(place)
+        print(f"removed {counted(len(found), 'entry', 'entries')}, {bytes_text(sum(usage.size for usage in found))}")
 
 
 @app.command(
@@ -172,69 +132,32 @@ def _specialised(workload: Workload, target: str, arch: str | None, vps: int | N
 
 def _run(what: str, build: Callable[[], object]) -> None:
     """Compile something and say what came of it. Raises VppsError."""
-    before, start = inventory.keys(), time.perf_counter()
+    before, start = {usage.folder for usage in _stored()}, time.perf_counter()
     with plain_console().status(f"{what} ..."):
         build()
-    new = len(inventory.keys() - before)
+    new = {usage.folder for usage in _stored()} - before
     seconds = f"{time.perf_counter() - start:.1f} s"
     print(f"{what}: {f'compiled in {seconds}' if new else 'was there'}", flush=True)
 
 
-def _row(item: Item) -> tuple[str, ...]:
-    label = item.record.label if item.record else None
-    return (
-        item.key[:12],
-        item.kind,
-        label.made_for if label else "",
-        label.compiler if label else "",
-        bytes_text(item.size),
-        _ago(item.record.created) if item.record else "",
-        _ago(item.used),
-        f"damaged: {item.damage}" if item.damage else "",
-    )
+def _stored() -> list[Usage]:
+    """All entries."""
+    return [usage for place in places.usable(create=False) for usage in entries.usages(place)]
 
 
-def _as_json(item: Item) -> dict[str, Any]:
-    record = item.record
-    return {
-        "key": item.key,
-        "kind": item.kind,
-        "made_for": record.label.made_for if record else None,
-        "compiler": record.label.compiler if record else None,
-        "bytes": item.size,
-        "created": _date(record.created) if record else None,
-        "used": _date(item.used),
-        "compile_seconds": record.seconds if record else None,
-        "damage": item.damage,
-        "path": str(item.folder / record.binary) if record else str(item.folder),
-    }
-
-
-def _stat(found: CacheSummary, kinds: Counter[str], damaged: int) -> dict[str, Any]:
-    return {
-        "directory": str(found.directory),
-        "refused": found.refused,
-        "in_use": [str(place) for place in found.in_use],
-        "entries": len(found.items),
-        "kinds": dict(sorted(kinds.items())),
-        "damaged": damaged,
-        "bytes": found.size,
-        "limit": found.limit or None,
-        "variables": {variable.name: variable.get() for variable in VARIABLES},
-    }
+def _row(usage: Usage) -> tuple[str, ...]:
+    entry = entries.read(usage.folder)
+    label = Label("unknown") if entry is None else entry.label
+    return label.kind, label.made_for, label.compiler, bytes_text(usage.size), _ago(usage.used)
 
 
 def _ago(moment: float) -> str:
     """How long ago, "3 min"."""
     seconds = max(0.0, time.time() - moment)
-    for unit, length in (("d", DAY), ("h", 3600.0), ("min", 60.0)):
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _date(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 def main() -> None:

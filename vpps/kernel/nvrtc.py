@@ -98,7 +98,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
 
     made_for = f"{arch}, {cached_registers} registers of weights" if cached_registers else arch
     entry = obtain(BinaryRequest(key, ".cubin", source, build, ".cu", Label("cubin", made_for, compiler_version())))
-    facts = entry.record.facts
+    facts = entry.facts
     resources = replace(Resources(**facts["resources"]), cached_registers=cached_registers)
     return Cubin(entry.binary, arch, name, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))
 

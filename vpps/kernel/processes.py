@@ -1,9 +1,6 @@
 """Compilers as processes: each is ended, with what it has started, when nobody waits for it any more.
 
-A compiler is a driver that starts others, so a group of processes is what has to end, also where this process is
-killed and can do nothing more. A guard leads the group: a shell that reads from a socket whose other end is open here.
-That is closed when this process ends or nobody waits any more, and the guard's answer is to kill its group. (A signal
-at a parent's death, as Linux has it, would reach the driver alone.)
+A compiler is a driver that starts others, so a group of processes is what has to end.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
@@ -21,15 +17,13 @@ from collections.abc import Mapping, Sequence
 from vpps.errors import CompileError
 
 LIMIT = 900.0  # seconds; the longest compilations take a twelfth of that, on a busy machine
-_GUARD = ("/bin/sh", "-c", "read _; kill -9 0")
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 NO_MORE = (errno.EAGAIN, errno.ENOMEM)
 """Errors where the system starts no more processes."""
 
 # No locks: a fork may happen at any time, and each step here is atomic.
-_running: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()  # guards
-_ending = False
+_running: weakref.WeakSet[subprocess.Popen[str]] = weakref.WeakSet()
 
 
 class EndedError(CompileError):
@@ -43,43 +37,31 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         Exit code, and what it says on standard error.
 
     Raises:
-        EndedError: it was interrupted, or this process ends.
+        EndedError: it was interrupted.
         CompileError: a signal of another kind ended it, or it took longer than `LIMIT`.
     """
-    guard = process = None
-    ours, theirs = socket.socketpair()
+    process = None
     try:
-        guard = subprocess.Popen(_GUARD, stdin=theirs.fileno(), process_group=0, env=environment)
-        _running.add(guard)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, errors="replace", env=environment, process_group=guard.pid,
+            text=True, errors="replace", env=environment, process_group=0,
         )  # fmt: skip
+        _running.add(process)
         _, diagnostics = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         slow = f"{command[0]} was ended: it had not finished after {LIMIT:g} s; set CXX to another compiler"
         raise CompileError(slow) from None
     except OSError as error:
-        if _ending:  # the group was gone before the compiler could join it
-            raise EndedError("this process ends") from None
         if error.errno in NO_MORE:
             raise CompileError(no_more(command[0], error.strerror)) from None
         raise
     finally:  # after Ctrl-C, above all: a driver that is killed alone leaves the compiler that it has started
-        try:
-            if guard is not None:
-                _kill(guard)
-        finally:  # where another Ctrl-C came before it was killed, the guard does it
-            theirs.close()
-            ours.close()
-        if guard is not None:
-            guard.wait()
-            _running.discard(guard)
         if process is not None:
+            _kill(process)
             process.wait()
     if process.returncode < 0:
         number = -process.returncode
-        if number in _INTERRUPTS or _ending:
+        if number in _INTERRUPTS:
             raise EndedError(f"{command[0]} was interrupted")
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         full = ", as happens where memory runs out" if number == signal.SIGKILL else ""
@@ -92,25 +74,18 @@ def no_more(what: str, why: object) -> str:
     return f"{what} cannot be started ({why}): raise the limits of processes and memory (ulimit -u, ulimit -v)"
 
 
+@atexit.register
 def _end() -> None:
-    """At the end of this process."""
-    global _ending
-    _ending = True
+    """At the end of this process, while another thread compiles."""
     for process in list(_running):
         _kill(process)
 
 
-def _forget() -> None:
-    """In a forked child: compilers are the parent's."""
-    _running.clear()
-
-
-def _kill(guard: subprocess.Popen[bytes]) -> None:
-    """With its group."""
-    if guard.returncode is None:
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With its group, unless it has ended."""
+    if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(guard.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-atexit.register(_end)
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_running.clear)  # compilers are the parent's

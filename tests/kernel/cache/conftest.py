@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,14 @@ from vpps.kernel.cache import places
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The system's temporary directory, of this process and of those that the test starts."""
     folder = tmp_path / "temporary"
     folder.mkdir(mode=0o700)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(places, "_told", set())
-    places._of_process.cache_clear()
-    yield folder
-    places._of_process.cache_clear()
+    return folder
 
 
 @pytest.fixture

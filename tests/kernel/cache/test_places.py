@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import stat
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kernel.cache.builders import copy, names, refuse
-from tests.processes import run
 from vpps.config import cache_dir
 from vpps.errors import CompileError
-from vpps.kernel.cache import cached, places
+from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, obtain, places
+from vpps.kernel.host_compiler import build_library
+from vpps.kernel.prebuilt import HostLibrary
 
 pytestmark = pytest.mark.host
 
@@ -27,7 +29,8 @@ def elsewhere(temporary: Path, caplog: pytest.LogCaptureFixture, *words: str) ->
     """A kernel is made, outside the cache, found again there, and one warning says why."""
     binary = cached("key", ".so", "source", copy)
     assert binary.read_bytes() == b"binary of source"
-    assert binary.is_relative_to(temporary)
+    assert binary.is_relative_to(temporary / f"vpps-{os.getuid()}")
+    assert stat.S_IMODE((temporary / f"vpps-{os.getuid()}").stat().st_mode) == 0o700
     assert cached("key", ".so", "source", refuse) == binary
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     for word in (*words, "VPPS_CACHE_DIR"):
@@ -90,161 +93,41 @@ class TestDirectory:
 
 class TestRefusal:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777], ids=oct)
-    def test_of_one_that_others_can_write(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, mode: int
-    ) -> None:
-        folder.mkdir()
-        folder.chmod(mode)
-        elsewhere(temporary, caplog, str(folder), "plant", f"{mode:o}", "chmod")
-        assert names(folder) == []
-        folder.chmod(0o700)
-        assert cached("key", ".so", "source", refuse).is_relative_to(folder)  # it came from the other place
-
     @pytest.mark.parametrize("which", [".", "kernels"])
-    def test_even_if_it_has_the_binary(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, which: str
+    def test_of_one_that_others_can_write_even_if_it_has_the_binary(
+        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, mode: int, which: str
     ) -> None:
         planted = cached("key", ".so", "something evil", copy)
-        (folder / which).chmod(0o777)
-        assert elsewhere(temporary, caplog, "plant") != planted
-
-    def test_of_one_in_a_place_that_others_can_write(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """They could rename it, and put one of their own there."""
-        shared = folder.with_name("shared")
-        shared.mkdir()
-        shared.chmod(0o777)
-        monkeypatch.setenv("VPPS_CACHE_DIR", str(shared / "below/cache"))
-        elsewhere(temporary, caplog, f"{shared} is writable by other users (mode 777)", f"chmod go-w {shared}")
-        shared.chmod(0o1777)  # there everybody can rename only their own, as in /tmp
-        assert cached("another key", ".so", "source", copy).is_relative_to(shared / "below")
-        assert stat.S_IMODE((shared / "below").stat().st_mode) == 0o700
+        (folder / which).chmod(mode)
+        assert elsewhere(temporary, caplog, str(folder), "plant", f"{mode:o}", "chmod") != planted
 
     @AS_ROOT
-    def test_of_one_in_a_place_of_another_user(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        theirs = folder.with_name("theirs")
-        (theirs / "mine").mkdir(parents=True, mode=0o700)
-        os.chown(theirs, 12345, 12345)
-        monkeypatch.setenv("VPPS_CACHE_DIR", str(theirs / "mine"))
-        elsewhere(temporary, caplog, f"{theirs} belongs to another user (number 12345)")
-
-    @AS_ROOT
-    def test_of_one_in_a_place_of_somebody_outside_the_container(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Root outside has the same number there as any user."""
-        theirs = folder.with_name("theirs")
-        (theirs / "mine").mkdir(parents=True, mode=0o700)
-        os.chown(theirs, 65534, 65534)
-        monkeypatch.setattr(places, "_owner_of_all", lambda directory: 65534)
-        monkeypatch.setenv("VPPS_CACHE_DIR", str(theirs / "mine"))
-        elsewhere(temporary, caplog, f"{theirs} belongs to another user (number 65534)")
-
-    @pytest.mark.parametrize("top, trusted", [("/", True), ("/home", True), ("/home/them", False)])
-    def test_of_one_below_directories_of_somebody_outside(
-        self, top: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def stat_of(path: Path) -> os.stat_result:
-            owner = 65534 if str(path) in ("/", top) else os.getuid()
-            return os.stat_result((0o40755, 0, 0, 2, owner, owner, 0, 0, 0, 0))
-
-        monkeypatch.setattr(Path, "stat", stat_of)
-        assert (places._why_replaceable(Path("/home/them/me/cache")) is None) == trusted
-
-    @pytest.mark.parametrize(
-        "members, others, trusted",
-        [([], [], True), (["me"], [], True), (["me", "you"], [], False), ([], [("you", 501, 500)], False),
-         ([], [("you", 501, 501)], True), ([], None, False)],
-    )  # fmt: skip
-    def test_a_group_is_of_nobody_else_if_nobody_has_it_as_the_first(
-        self, members: list[str], others: list[tuple[str, int, int]] | None, trusted: bool,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        """Those whom the group lists are not all. None: the system does not list its users."""
-        users = [pwd.struct_passwd((n, "", u, g, "", "", "")) for n, u, g in [("me", 500, 500), *(others or [])]]
-        monkeypatch.setattr(os, "getuid", lambda: 500)
-        monkeypatch.setattr(pwd, "getpwuid", lambda uid: users[0])
-        monkeypatch.setattr(pwd, "getpwall", lambda: [] if others is None else users)
-        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("me", "", 500, members)))
-        places._is_of_nobody_else.cache_clear()
-        try:
-            assert places._is_of_nobody_else(500) == trusted
-        finally:
-            places._is_of_nobody_else.cache_clear()
-
-    @pytest.mark.parametrize("which", ["key.so", "key.json", "."])
-    def test_of_an_entry_that_others_can_write(
-        self, folder: Path, caplog: pytest.LogCaptureFixture, which: str
-    ) -> None:
-        """Whoever can change it can change what its record says of it."""
-        planted = cached("key", ".so", "source", copy)
-        (record,) = planted.parent.glob("*.json")
-        path = {"key.so": planted, "key.json": record, ".": planted.parent}[which]
-        path.chmod(0o777)
-        made = []
-
-        def make(text: Path, binary: Path) -> None:
-            made.append(binary)
-            copy(text, binary)
-
-        assert cached("key", ".so", "source", make) == planted
-        assert len(made) == 1
-        assert "is writable by other users" in caplog.text
-        assert stat.S_IMODE(path.stat().st_mode) & 0o022 == 0
-
+    @pytest.mark.parametrize("is_link", [False, True])
     def test_of_one_of_another_user(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, is_link: bool
     ) -> None:
-        folder.mkdir(mode=0o700)
-        real = places.why_refused
-        monkeypatch.setattr(places, "why_refused", lambda d: "it belongs to another user" if d == folder else real(d))
-        elsewhere(temporary, caplog, "another user")
-
-    @AS_ROOT
-    def test_of_one_that_was_given_to_another_user(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        folder.mkdir(mode=0o700)
-        os.chown(folder, 12345, 12345)
-        elsewhere(temporary, caplog, "another user", "12345")
-
-    @AS_ROOT
-    def test_of_a_link_that_another_user_made(
-        self, folder: Path, tmp_path: Path, temporary: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        (tmp_path / "mine").mkdir(mode=0o700)
-        folder.symlink_to(tmp_path / "mine")
+        if is_link:
+            folder.with_name("mine").mkdir(mode=0o700)
+            folder.symlink_to("mine")
+        else:
+            folder.mkdir(mode=0o700)
         os.chown(folder, 12345, 12345, follow_symlinks=False)
         elsewhere(temporary, caplog, "another user")
 
-    @pytest.mark.parametrize("place, word", [("file", "no directory"), ("file/below", "cannot be read")])
-    def test_of_a_file(
-        self,
-        tmp_path: Path,
-        temporary: Path,
-        caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
+    def test_of_one_of_another_user_without_being_root(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder.mkdir(mode=0o700)
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        assert "another user" in (places.why_refused(folder) or "")
+
+    @pytest.mark.parametrize("place", ["file", "file/below", "link"])
+    def test_of_what_is_no_directory(
+        self, tmp_path: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
         place: str,
-        word: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         (tmp_path / "file").touch()
+        (tmp_path / "link").symlink_to(tmp_path / "nowhere/at/all")
         monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / place))
-        elsewhere(temporary, caplog, str(tmp_path / place), word)
-
-    def test_of_a_link_to_nowhere(self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
-        folder.symlink_to(folder.parent / "nowhere")
-        elsewhere(temporary, caplog, "link to nowhere")
-
-    def test_of_a_link_to_a_directory_that_others_can_write(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, tmp_path: Path
-    ) -> None:
-        (tmp_path / "public").mkdir()
-        (tmp_path / "public").chmod(0o777)
-        folder.symlink_to(tmp_path / "public")
-        elsewhere(temporary, caplog, "plant")
+        elsewhere(temporary, caplog, str(tmp_path / place))
 
     @NOT_AS_ROOT
     def test_of_one_that_cannot_be_written(
@@ -253,94 +136,125 @@ class TestRefusal:
         folder.mkdir(mode=0o500)
         elsewhere(temporary, caplog, "cannot be created")
 
-    def test_of_one_on_a_file_system_that_cannot_be_written(
-        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def mkdir(path: Path, *arguments: object, **options: object) -> None:
-            if path.is_relative_to(folder):
-                raise OSError(errno.EROFS, "Read-only file system")
-            real(path, *arguments, **options)
-
-        real = Path.mkdir
-        monkeypatch.setattr(Path, "mkdir", mkdir)
-        elsewhere(temporary, caplog, "cannot be created", "Read-only")
-
-    def test_is_told_once_by_a_process_and_nothing_stops(self, folder: Path) -> None:
+    def test_of_the_temporary_one_too_is_one_clear_error(self, folder: Path, temporary: Path) -> None:
         folder.mkdir()
-        folder.chmod(0o777)
-        run(
-            """
-            import logging
-            from vpps.kernel.cache import cached
-
-            told = []
-            logging.getLogger("vpps").addFilter(lambda record: told.append(record))
-            logging.lastResort.emit = told.append
-            from tests.kernel.cache.builders import copy
-            for key in "abc":
-                cached(key, ".so", key, copy)
-            assert len(told) == 1, told
-            """,
-            {"VPPS_LOG": ""},
-        )
-
-
-class TestTemporary:
-    @pytest.fixture(autouse=True)
-    def refused(self, folder: Path) -> None:
-        folder.mkdir()
-        folder.chmod(0o777)
-
-    def test_is_the_user_s_own_folder(self, temporary: Path) -> None:
-        binary = cached("key", ".so", "source", copy)
-        shared = temporary / f"vpps-{os.getuid()}"
-        assert binary.is_relative_to(shared)
-        assert stat.S_IMODE(shared.stat().st_mode) == 0o700
-
-    def test_stands_for_one_directory(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """A new cache is empty, whatever another one left in the temporary directory."""
-        first = cached("key", ".so", "source", copy)
-        (tmp_path / "other").touch()
-        monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "other"))
-        assert cached("key", ".so", "source", copy) != first
-
-    @pytest.mark.parametrize("trap", ["file", "link", "public"])
-    def test_is_refused_too_if_somebody_else_made_it(
-        self, temporary: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, trap: str
-    ) -> None:
-        shared = temporary / f"vpps-{os.getuid()}"
-        if trap == "file":
-            shared.touch()
-        elif trap == "link":
-            shared.symlink_to(tmp_path / "nowhere")
-        else:
-            shared.mkdir()
-            shared.chmod(0o777)
-        binary = cached("key", ".so", "source", copy)
-        assert binary.is_relative_to(temporary)
-        assert not binary.is_relative_to(shared)
-        assert stat.S_IMODE(binary.parent.parent.stat().st_mode) == 0o700
-        assert cached("key", ".so", "source", refuse) == binary
-        assert {str(tmp_path / "cache") in r.getMessage() for r in caplog.records} == {True, False}
-
-    def test_of_a_process_goes_with_it(self, temporary: Path) -> None:
-        (temporary / f"vpps-{os.getuid()}").touch()
-        made = run(
-            """
-            from tests.kernel.cache.builders import copy
-            from vpps.kernel.cache import cached
-            path = cached("key", ".so", "source", copy)
-            print(path, path.is_file())
-            """
-        ).split()
-        assert made[1] == "True"
-        assert not Path(made[0]).exists()
-        assert sorted(p.name for p in temporary.iterdir()) == [f"vpps-{os.getuid()}"]
-
-    def test_that_is_missing_too_leaves_one_clear_error(
-        self, monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
-    ) -> None:
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing" / "too"))
-        (tmp_path / "missing").touch()
-        with pytest.raises(CompileError, match=r"written nowhere.*VPPS_CACHE_DIR"):
+        for refused in (folder, temporary / f"vpps-{os.getuid()}"):
+            refused.mkdir(exist_ok=True)
+            refused.chmod(0o777)
+        with pytest.raises(CompileError, match=r"kept nowhere.*VPPS_CACHE_DIR"):
             cached("key", ".so", "source", copy)
+
+
+@pytest.fixture
+def small_disk(folder: Path) -> Iterator[Path]:
+    """The cache on a disk of 160 KB."""
+    folder.mkdir(mode=0o700)
+    command = ["mount", "-t", "tmpfs", "-o", "size=160k,mode=700", "vpps-test", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if mounted.returncode:
+        pytest.skip(f"mounting a small disk takes root's rights: {mounted.stderr.partition(chr(10))[0]}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+class TestDisk:
+    def test_that_fills_up(self, small_disk: Path, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
+        source = "".join(f"{number:06d}" for number in range(10_000))  # 60 KB
+        binaries = [cached(key, ".so", source, copy) for key in "abc"]
+        assert [path.is_relative_to(small_disk) for path in binaries] == [True, False, False]
+        assert all(path.read_bytes() == b"binary of " + source.encode() for path in binaries)
+        assert names(small_disk) == ["a.cpp", "a.json", "a.so"]
+        assert "No space left on device" in caplog.text
+
+    def test_that_is_read_only_serves_what_it_has(self, small_disk: Path, temporary: Path) -> None:
+        there = cached("there", ".so", "source", copy)
+        remount = ["mount", "-o", "remount,ro,size=160k", str(small_disk)]
+        if subprocess.run(remount, capture_output=True, check=False).returncode:
+            pytest.skip("the disk cannot be made read-only")
+        assert cached("there", ".so", "source", refuse) == there
+        assert cached("new", ".so", "source", copy).is_relative_to(temporary)
+
+
+def raising(code: int, folder: Path, real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the operating system that fails for what is below a folder."""
+
+    def call(path: Any, *arguments: Any, **options: Any) -> Any:
+        given = options.get("dir") or (f"/proc/self/fd/{path}" if isinstance(path, int) else path)
+        if Path(os.path.realpath(given)).is_relative_to(folder):
+            raise OSError(code, os.strerror(code), str(given))
+        return real(path, *arguments, **options)
+
+    return call
+
+
+LIBRARY = HostLibrary("library", "a library", "source", (), Label())
+
+
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, complaint: str) -> None:
+    """Make a shell script the compiler, which fails below a folder."""
+    path = tmp_path / "compiler"
+    path.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo 1.0; exit 0; fi\n'
+        "for result; do :; done\n"
+        f"case $result in {failing}/*) echo '{complaint}' >&2; exit 1;; esac\n"
+        "printf library > $result\n"
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+
+
+class TestWriting:
+    """The same wherever mounting is not allowed, and for every call that may fail."""
+
+    @pytest.mark.parametrize(
+        "code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES], ids=errno.errorcode.get
+    )
+    @pytest.mark.parametrize("call", ["os.fsync", "os.rename", "os.mkdir", "os.open"])
+    def test_that_fails_in_the_cache_leads_elsewhere(
+        self, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+        call: str, code: int,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(call, raising(code, folder, getattr(os, call.removeprefix("os."))))
+        elsewhere(temporary, caplog, str(folder), os.strerror(code))
+        monkeypatch.undo()
+        assert [name for name in names(folder) if name.startswith("key.")] == []
+
+    @pytest.mark.parametrize("call", ["os.fsync", "os.rename", "os.mkdir"])
+    def test_that_fails_everywhere_is_one_error(
+        self, folder: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        monkeypatch.setattr(call, raising(errno.ENOSPC, tmp_path, getattr(os, call.removeprefix("os."))))
+        with pytest.raises(CompileError, match=r"nowhere.*VPPS_CACHE_DIR") as caught:
+            cached("key", ".so", "source", copy)
+        assert "\n" not in str(caught.value)
+        monkeypatch.undo()
+        assert names(temporary) == names(folder) == []
+
+    def test_of_facts_that_fails_leaves_what_was_there(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        binary = cached("key", ".so", "source", lambda text, binary: {"registers": binary.write_bytes(b"x")})
+        monkeypatch.setattr("os.fsync", raising(errno.ENOSPC, folder, os.fsync))
+        keep_facts(binary, {"registers": 2})
+        assert obtain(BinaryRequest("key", ".so", "source", refuse)).facts == {"registers": 1}
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
+    def test_of_a_compiler_that_fails_in_one_directory_is_done_in_another(
+        self, folder: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture, code: int,
+    ) -> None:  # fmt: skip
+        compiler(tmp_path, monkeypatch, folder, f"ld: final link failed: {os.strerror(code)}")
+        assert build_library(LIBRARY).is_relative_to(temporary)
+        assert os.strerror(code) in caplog.text
+
+    def test_of_a_compiler_that_fails_everywhere_is_one_error_that_names_the_disk(
+        self, folder: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compiler(tmp_path, monkeypatch, tmp_path, f"fatal error: error writing to file: {os.strerror(errno.ENOSPC)}")
+        with pytest.raises(CompileError, match=r"kept nowhere.*No space left on device.*VPPS_CACHE_DIR"):
+            build_library(LIBRARY)
+        assert names(temporary) == names(folder) == []

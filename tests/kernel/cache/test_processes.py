@@ -23,7 +23,7 @@ pytestmark = pytest.mark.host
 FORKS = """
     import os, signal, sys, time, traceback
     from pathlib import Path
-    from tests.kernel.cache.builders import copy, refuse
+    from tests.kernel.cache.builders import copy
     from vpps import locks
     from vpps.kernel.cache import cached, read_binary
 
@@ -111,30 +111,6 @@ class TestAtOnce:
         assert out == f"{[0] * 8}\n"
         assert names(folder) == ["key.cpp", "key.json", "key.so"]
 
-    def test_who_loads_what_others_remove_gets_what_was_asked_for(self, folder: Path) -> None:
-        """Whoever finds an entry gone that was there a moment ago makes it anew."""
-        out = run(
-            FORKS
-            + f"""
-    from vpps.kernel.cache import entries
-
-    def work():
-        for round in range(8):
-            for key in "abc":
-                binary = cached(key, ".so", "source " + key, copy)
-                assert read_binary(binary) == b"binary of source " + key.encode()
-
-    workers = [in_child(work) for _ in range(3)]
-    removed = 0
-    while os.waitid(os.P_PID, workers[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        for key in "abc":
-            removed += entries.discard(Path({str(folder)!r}, "kernels", key))
-            time.sleep(0.01)
-    print([status_of(child) for child in workers], removed > 0)
-    """
-        )
-        assert out == f"{[0] * 3} True\n"
-
     def test_threads_of_a_process_compile_once(self, folder: Path) -> None:
         built = []
 
@@ -152,11 +128,11 @@ class TestAtOnce:
 
 
 class TestKilled:
-    def test_while_it_compiles(self, folder: Path, temporary: Path) -> None:
+    def test_while_it_compiles(self, folder: Path) -> None:
         process = start_building()
         process.kill()
         process.wait()
-        assert [name for name in names(folder) if not name.endswith(".lock")] == []
+        assert not (folder / "kernels/key").exists()
         assert read_binary(cached("key", ".so", "source", copy)) == b"binary of source"
 
     def test_while_others_wait_for_it(self, folder: Path) -> None:
@@ -175,12 +151,24 @@ class TestKilled:
         process.wait()
         assert finish(waiting)[:2] == (0, "binary of source\n")
 
-    def test_at_any_step(self, folder: Path, temporary: Path) -> None:
-        """Before every single thing that it asks of the file system, one after the other."""
+    @pytest.mark.parametrize(
+        "before, work",
+        [
+            ("", "cached(key, '.so', 'source', copy)"),
+            ("cached(key, '.so', 'source', copy)", "entries.discard(folder / key)"),
+        ],
+        ids=["stored", "removed"],
+    )
+    def test_at_any_step_of_what_it_asks_of_the_file_system(self, folder: Path, before: str, work: str) -> None:
+        """An entry is complete or absent."""
         out = run(
             FORKS
-            + """
-    def dies_at(step):
+            + f"""
+    from vpps.kernel.cache import entries
+
+    folder = Path({str(folder)!r}, "kernels")
+
+    def dies_at(step, key):
         count = 0
 
         def hook(event, arguments):
@@ -192,61 +180,26 @@ class TestKilled:
 
         def work():
             sys.addaudithook(hook)
-            cached("key%d" % step, ".so", "source", copy)
+            {work}
 
         return status_of(in_child(work))
 
-    EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "fcntl.flock", "tempfile.mkdtemp"}
-    step = 0
-    while True:
-        step += 1
-        status = dies_at(step)
-        binary = cached("key%d" % step, ".so", "source", copy if status else refuse)
-        assert read_binary(binary) == b"binary of source"
-        assert binary.with_suffix(".cpp").read_text() == "source"
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL, status
-    print(step)
-    """
-        )
-        assert int(out) > 20
-        assert len(list(folder.glob("kernels/key*/key*.so"))) == int(out)
-
-    def test_while_an_entry_is_removed(self, folder: Path) -> None:
-        """It is there or not; half of one is made anew."""
-        out = run(
-            FORKS
-            + """
-    from vpps.kernel.cache import entries
-
-    def dies_at(step, folder):
-        count = 0
-
-        def hook(event, arguments):
-            nonlocal count
-            if event.startswith(("os.", "open", "shutil", "tempfile")):
-                count += 1
-                if count == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        def work():
-            sys.addaudithook(hook)
-            entries.discard(folder)
-
-        return status_of(in_child(work))
-
-    status, step = -1, 0
+    EVENTS = {{"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "os.listdir", "fcntl.flock"}}
+    status, step = -signal.SIGKILL, 0
     while status:
+        assert status == -signal.SIGKILL, status
         step += 1
-        binary = cached("key", ".so", "source", copy)
-        status = dies_at(step, binary.parent)
-        binary = cached("key", ".so", "source", copy)
-        assert read_binary(binary) == b"binary of source"
+        key = "key%d" % step
+        {before}
+        status = dies_at(step, key)
+        assert not (folder / key).exists() or {{path.name for path in (folder / key).iterdir()}} == {{
+            key + ".so", key + ".cpp", key + ".json"
+        }}
+        assert read_binary(cached(key, ".so", "source", copy)) == b"binary of source"
     print(step)
     """
         )
-        assert int(out) > 5
+        assert int(out) > (20 if not before else 5)
 
 
 class TestStopped:
@@ -262,14 +215,6 @@ class TestStopped:
         finally:
             process.kill()
             process.wait()
-
-    def test_process_without_the_file_of_its_lock_goes_on(self, folder: Path) -> None:
-        def build(text: Path, binary: Path) -> None:
-            for lock in (folder / "kernels").glob("*.lock"):
-                lock.unlink()
-            copy(text, binary)
-
-        assert read_binary(cached("key", ".so", "source", build)) == b"binary of source"
 
 
 class TestInterrupted:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from functools import lru_cache
 from pathlib import Path
 
 from vpps import locks
 from vpps.config import CACHE_SIZE
 from vpps.errors import CompileError
-from vpps.kernel.cache import entries, places
+from vpps.kernel.cache import entries
 
 _log = logging.getLogger(__name__)
 
@@ -22,47 +21,28 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 def limit() -> int:
     """Bytes that entries may take; 0 for any number. Raises CompileError: VPPS_CACHE_SIZE is no size."""
-    return _bytes_of(CACHE_SIZE.get())
-
-
-@lru_cache(maxsize=8)
-def _bytes_of(text: str) -> int:
+    text = CACHE_SIZE.get()
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise CompileError(f"{CACHE_SIZE.name}={text}: expected a size such as 500M or 2G, or 0 for no limit")
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
-def make_room(place: Path, keep: Path | None = None) -> list[Path]:
+def make_room(place: Path, keep: Path) -> None:
     """Remove entries until the others fit into the limit, those first that were not used for the longest time.
 
     What was used in the last minutes stays, and so does `keep`, even if that is too much. Leftovers of killed processes
     go as well.
-
-    Returns:
-        Folders of the entries removed.
     """
     locks.sweep(place)
     most = limit()
     if not most:
-        return []
-    found = [usage for folder in entries.folders(place) if (usage := entries.usage(folder)) is not None]
-    total = sum(usage.size for usage in found)
-    recent = time.time() - IN_USE
-    removed = []
-    for usage in sorted(found, key=lambda usage: usage.used):
+        return
+    found = sorted(entries.usages(place), key=lambda usage: usage.used)
+    total, recent = sum(usage.size for usage in found), time.time() - IN_USE
+    for usage in found:
         if total <= most or usage.used > recent:
             break
         if usage.folder != keep and entries.discard(usage.folder):
-            removed.append(usage.folder)
+            _log.info("%s was removed: %s may hold %d bytes", usage.folder.name, place, most)
         total -= usage.size
-    if removed:
-        _log.info("%d entries were removed from %s, which may hold %d bytes", len(removed), place, most)
-    return removed
-
-
-def sweep_temporary() -> None:
-    """Remove what killed processes left in the user's folder of the system's temporary directory."""
-    shared = places.temporary()
-    if shared is not None and shared.is_dir() and places.why_refused(shared) is None:
-        locks.sweep(shared)

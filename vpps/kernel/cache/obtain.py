@@ -6,6 +6,7 @@ import _thread
 import ctypes
 import hashlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from vpps import locks
 from vpps.config import notice
 from vpps.errors import CompileError
 from vpps.kernel.cache import entries, eviction, places
-from vpps.kernel.cache.entries import Contents, DamagedError, Entry, Label, Record
+from vpps.kernel.cache.entries import Entry, Label
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +49,9 @@ class BinaryRequest:
     label: Label = field(default_factory=Label)
 
 
-_ATTEMPTS = 5  # to load what other processes may be removing
 NOTICEABLE = 1.0  # seconds: what takes longer says so
 
-# What this process asked for, by the binary's path: one that is damaged or gone when it is loaded is made anew.
+# What this process asked for, by the binary's path: one that does not load is made anew.
 _requests: dict[Path, BinaryRequest] = {}
 
 
@@ -72,7 +72,7 @@ def cached(
 
 
 def obtain(request: BinaryRequest) -> Entry:
-    """The entry for a request, made now if it is not there or damaged.
+    """The entry for a request, made now if it is not there.
 
     Processes that want the same one at the same time wait for the first.
 
@@ -86,13 +86,13 @@ def obtain(request: BinaryRequest) -> Entry:
         # Others wait as far as they can; without a lock they make it twice.
         lock = locks.held(place / (request.key + locks.LOCK) for place in places.usable())
         with _told(f"compiling, once for this machine: {request.label.described}", after=NOTICEABLE), lock:
-            entry = _find(request.key, tell=True) or _make(request)
+            entry = _find(request.key) or _make(request)
     _requests[entry.binary] = request
     return entry
 
 
 def loaded(binary: Path, load: Callable[[Path], T]) -> T:
-    """What `load` makes of a binary of the cache. One that is damaged, gone, or does not load is made anew.
+    """What `load` makes of a binary of the cache. One that is gone or does not load is made anew.
 
     Args:
         binary: its path, as `cached` gave it.
@@ -101,37 +101,23 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
     Raises:
         CompileError: it does not load even when it was made anew. Then it is gone from the cache.
     """
-    request = _requests.get(binary)
-    if request is None:  # not of this cache
-        try:
-            return load(binary)
-        except (OSError, ImportError) as error:
-            raise CompileError(f"{binary} cannot be loaded ({error}); install vpps again") from error
-    made_anew = False
-    failure: Exception = CompileError("it goes as soon as it is there")
-    for _ in range(_ATTEMPTS):
-        sound = _is_sound(binary, request.key)  # no more than a look at its times, as it was compared when it was found
-        if sound:
-            try:
-                return load(binary)
-            except (OSError, ImportError) as error:
-                failure = error
-        if sound and _is_sound(binary, request.key):
-            entries.discard(binary.parent)
-            if made_anew:
-                raise _unloadable(binary, failure) from failure
-            made_anew = True
-        _log.info("%s is made anew: it cannot be loaded (%s)", binary, failure)
-        binary = obtain(request).binary
-    raise _unloadable(binary, failure) from failure
-
-
-def _is_sound(binary: Path, key: str) -> bool:
-    """Whether a binary is there and as it was stored."""
     try:
-        return entries.look_up(binary.parent.parent, key) is not None
-    except DamagedError:
-        return False
+        return load(binary)
+    except (OSError, ImportError) as error:
+        request = _requests.get(binary)
+        if request is None:  # not of this cache
+            raise CompileError(f"{binary} cannot be loaded ({error}); install vpps again") from error
+        _log.info("%s is made anew: it cannot be loaded (%s)", binary, error)
+    entries.discard(binary.parent)
+    binary = obtain(request).binary
+    try:
+        return load(binary)
+    except (OSError, ImportError) as error:
+        entries.discard(binary.parent)
+        raise CompileError(
+            f"the compiled kernel cannot be loaded and was removed from the cache ({error}): try again, and if that "
+            f"does not help set CXX to another compiler, or, if its file system is mounted noexec, {places.ADVICE}"
+        ) from error
 
 
 def load_library(binary: Path) -> ctypes.CDLL:
@@ -145,48 +131,17 @@ def read_binary(binary: Path) -> bytes:
 
 
 def keep_facts(binary: Path, facts: Mapping[str, Any]) -> None:
-    """Keep other facts beside a binary, where that can be written: next time they are found there."""
+    """Keep other facts beside a binary, if they can be written: next time they are found there."""
     try:
-        entry = entries.read(binary.parent)
-        if entry is not None:
-            entries.set_facts(entry, facts)
-    except (OSError, DamagedError) as error:
+        entries.set_facts(binary.parent, facts)
+    except OSError as error:
         _log.info("%s: what was found out about it is not kept (%s)", binary, error)
 
 
-def _unloadable(binary: Path, error: Exception) -> CompileError:
-    if places.allows_execution(binary.parent.parent):
-        remedy = "try again, and if that does not help set CXX to another compiler"
-    else:
-        remedy = f"its file system is mounted noexec: {places.ADVICE} on another one"
-    return CompileError(f"the compiled kernel cannot be loaded and was removed from the cache ({error}); {remedy}")
-
-
-def _find(key: str, tell: bool = False) -> Entry | None:
-    """The sound entry of a key, wherever it is."""
-    for place in places.usable(create=False):
-        try:
-            entry = entries.look_up(place, key)
-        except DamagedError as error:
-            if tell:
-                _log.warning("the compiled kernel %s in %s is damaged: %s; it is made anew", key, place, error)
-            continue
-        if entry is not None:
-            return _moved(entry)
-    return None
-
-
-def _moved(entry: Entry) -> Entry:
-    """The entry in the best place, if that can be written by now."""
-    for place in places.usable():
-        if entry.folder.parent == place:
-            break
-        try:
-            files = {name: (entry.folder / name).read_bytes() for name in entry.record.files}
-            return entries.publish(place, entry.record, files)
-        except OSError as error:
-            _log.info("%s stays where it is: %s", entry.folder, error)
-    return entry
+def _find(key: str) -> Entry | None:
+    """The entry of a key, wherever it is."""
+    found = (entries.look_up(place, key) for place in places.usable(create=False))
+    return next(filter(None, found), None)
 
 
 @contextmanager
@@ -210,46 +165,40 @@ def _told(text: str, after: float) -> Iterator[None]:
 
 def _make(request: BinaryRequest) -> Entry:
     """Build and store. Raises CompileError."""
-    what = request.label.described
-    _log.info("compiling: %s", what)
-    files, record = _built(request)
-    _log.info("compiled in %.1f s: %s", record.seconds, what)
-    failure = "there is no temporary directory either"
+    failure: OSError | str = "there is no directory for it"
     for place in places.usable():
         try:
-            entry = entries.publish(place, record, files)
+            entry = _stored(request, place)
         except OSError as error:
-            failure = str(error)
+            failure = error
             places.tell(place.parent, f"it cannot be written ({error})")
             continue
-        eviction.make_room(place, keep=entry.folder)
-        eviction.sweep_temporary()
+        eviction.make_room(place, keep=entry.binary.parent)
         return entry
     raise CompileError(f"a compiled kernel can be kept nowhere ({failure}); {places.ADVICE}")
 
 
-def _built(request: BinaryRequest) -> tuple[dict[str, bytes], Record]:
-    """Files and record of an entry to be. Raises CompileError, or what `build` raises."""
-    failure: OSError | str = "there is no directory that can be written"
-    for place in places.for_building():
+def _stored(request: BinaryRequest, place: Path) -> Entry:
+    """Build in a place, and store there. Raises OSError: it cannot be written; CompileError."""
+    folder, what = place / request.key, request.label.described
+    with locks.scratch(place) as work:
+        text, binary = (work / (request.key + suffix) for suffix in (request.source_suffix, request.suffix))
+        text.write_text(request.source, encoding="utf-8")
+        _log.info("compiling: %s", what)
+        start = time.perf_counter()
+        entry = Entry(folder / binary.name, request.label, request.build(text, binary) or {})
+        _log.info("compiled in %.1f s: %s", time.perf_counter() - start, what)
+        made = work / "entry"
+        made.mkdir(mode=0o700)
+        for path in (text, binary):
+            entries.sync(path)
+            path.rename(made / path.name)
+        entry.write(made / entries.record_of(folder).name)
+        if os.path.lexists(folder) and entries.read(folder) is None:
+            entries.discard(folder)  # it cannot be used
         try:
-            with locks.scratch(place) as work:
-                text = work / f"{request.key}{request.source_suffix}"
-                text.write_text(request.source, encoding="utf-8")
-                binary = work / f"{request.key}{request.suffix}"
-                start = time.perf_counter()
-                facts = request.build(text, binary)
-                seconds = time.perf_counter() - start
-                if not binary.is_file():
-                    raise CompileError(f"{request.label.kind}: nothing was written to {binary.name}")
-                files = {path.name: path.read_bytes() for path in (binary, text)}
-        except OSError as error:
-            failure = error
-            _log.warning("nothing can be compiled in %s: %s; another directory is tried", place, error)
-            continue
-        contents = {name: Contents.of(data) for name, data in files.items()}
-        record = Record(
-            request.key, binary.name, request.label, time.time(), round(seconds, 3), contents, dict(facts or {})
-        )
-        return files, record
-    raise CompileError(f"nothing can be compiled, as it can be written nowhere ({failure}); {places.ADVICE}")
+            made.rename(folder)
+        except OSError:
+            if entries.read(folder) is None:  # else a process without a lock was faster
+                raise
+    return entry
