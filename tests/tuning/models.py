@@ -1,4 +1,4 @@
-"""A small recurrent model, and batches of it."""
+"""A small recurrent model, batches of it, and a workload of both."""
 
 from __future__ import annotations
 
@@ -41,3 +41,9 @@ class Chain:
     def batches(self, n: int = 3) -> list[tuple[Graph, Expression]]:
         """Graphs of different sizes, the last one the largest."""
         return [self.batch(2, 2 + k) for k in range(n)]
+
+
+def build(batch_size: int) -> tuple[vpps.Model, list[tuple[Graph, Expression]]]:
+    """For command lines."""
+    chain = Chain()
+    return chain.model, [chain.batch(batch_size, 2), chain.batch(batch_size, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,17 +29,17 @@ class Machine:
         self.tuner = Autotuner(candidates, lambda: self.now)
         self.trained: list[Candidate] = []
 
-    def train(self, batches: int = 1000, vertices: Iterator[int] | None = None) -> None:
+    def train(self, batches: int = 1000, sizes: Iterator[int] | None = None) -> None:
         for _ in range(batches):
             if self.tuner.done:
                 return
-            size = next(vertices) if vertices else 100
+            size = next(sizes) if sizes else 100
             self.trained.append(self.tuner.current)
             self.tuner.batch(size)
             self.now += self.seconds(self.trained[-1]) * size
 
-    def best(self, vertices: Iterator[int] | None = None) -> Choice:
-        self.train(vertices=vertices)
+    def best(self, sizes: Iterator[int] | None = None) -> Choice:
+        self.train(sizes=sizes)
         assert self.tuner.done
         return self.tuner.choice()
 
@@ -49,23 +50,19 @@ def best_with_two(candidate: Candidate) -> float:
 
 @pytest.mark.host
 class TestTurns:
-    def test_find_the_fastest(self) -> None:
-        found = Machine(best_with_two).best()
-        assert (found.candidate, found.ratio, found.by) == (Candidate(vps=2), pytest.approx(1.5), "autotune")
-
-    def test_take_few_batches_and_exchanges(self) -> None:
+    def test_find_the_fastest_in_few_batches_and_exchanges(self) -> None:
         machine = Machine(best_with_two)
-        machine.best()
-        assert len(machine.trained) == 2 * len(FOUR) * (TIMED + UNTIMED)
-        assert sum(a != b for a, b in zip(machine.trained, machine.trained[1:], strict=False)) == 2 * len(FOUR) - 2
+        assert machine.tuner.describe() == "being tuned: 8 turns of 10 batches left"
+        assert machine.best() == Choice(Candidate(vps=2), pytest.approx(1.5), "autotune")
+        assert len(machine.trained) == 8 * (TIMED + UNTIMED)
+        assert sum(a != b for a, b in zip(machine.trained, machine.trained[1:], strict=False)) == 6
 
     def test_the_default_stays_unless_something_is_clearly_faster(self) -> None:
         found = Machine(lambda c: 1.0 if c == Candidate() else 0.99).best()
-        assert found == Choice(Candidate(), 1.0, "autotune")
+        assert found == Machine(best_with_two, [Candidate()]).best() == Choice(Candidate(), 1.0, "autotune")
 
-    def test_batches_of_different_sizes_do_not_decide(self) -> None:
-        found = Machine(best_with_two).best(iter([10, 500, 70, 1000] * 1000))
-        assert (found.candidate.vps, found.ratio) == (2, pytest.approx(1.5)), "per vertex"
+    def test_sizes_of_batches_do_not_decide(self) -> None:
+        assert Machine(best_with_two).best(cycle([10, 500, 70, 1000])).ratio == pytest.approx(1.5)
 
     def test_a_machine_that_becomes_slower_does_not_decide(self) -> None:
         for candidates in (FOUR, [FOUR[0], *FOUR[:0:-1]]):
@@ -86,19 +83,8 @@ class TestTurns:
         while machine.tuner.current.vps != 2:
             machine.train(1)
         machine.tuner.failed(machine.tuner.current, vpps.CapacityError("too large"))
-        machine.train()
-        assert machine.tuner.done
+        assert machine.best().candidate == Candidate()
         assert Candidate(vps=2) not in machine.trained
-        assert machine.tuner.choice().candidate == Candidate()
-
-    def test_are_told_of(self) -> None:
-        machine = Machine(best_with_two)
-        assert machine.tuner.describe() == "being tuned: 8 turns of 10 batches left"
-        machine.train(TIMED + UNTIMED)
-        assert machine.tuner.describe() == "being tuned: 7 turns of 10 batches left"
-
-    def test_of_the_default_alone_end_too(self) -> None:
-        assert Machine(best_with_two, [Candidate()]).best().candidate == Candidate()
 
 
 class Trained(NamedTuple):
@@ -138,97 +124,83 @@ def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "choices.json"
 
 
+TryOut = Callable[..., None]
+
+
+@pytest.fixture
+def try_out(monkeypatch: pytest.MonkeyPatch) -> TryOut:
+    """Names the candidates besides the default. Turns are short."""
+    monkeypatch.setattr(autotune, "UNTIMED", 1)
+    monkeypatch.setattr(autotune, "TIMED", 2)
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these scripts
+
+    def candidates(*given: Candidate) -> None:
+        monkeypatch.setattr("vpps.session.configurator.candidates_for", lambda *_: [Candidate(), *given])
+
+    return candidates
+
+
+def has_no_room(*_: Any) -> None:
+    raise vpps.CapacityError("too large")
+
+
+@pytest.mark.cpu
 class TestTraining:
-    @pytest.fixture(autouse=True)
-    def _short_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(autotune, "UNTIMED", 1)
-        monkeypatch.setattr(autotune, "TIMED", 2)
-        monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these scripts
-
-    def try_out(self, monkeypatch: pytest.MonkeyPatch, *candidates: Candidate) -> None:
-        monkeypatch.setattr(
-            "vpps.session.configurator.candidates_for", lambda engine, chosen: [Candidate(), *candidates]
-        )
-
-    @pytest.mark.cpu
-    def test_is_the_same_to_the_bit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("broken", [Candidate(vps=-1), Candidate(groups=2), Candidate(vps=1)], ids=str)
+    def test_is_the_same_to_the_bit_whatever_is_tried(self, try_out: TryOut, broken: Candidate) -> None:
+        """What cannot be had on cpu is skipped."""
         plain = train()
         assert plain.tuning == [""] * 24
-        self.try_out(monkeypatch, Candidate(vps=1), Candidate(vps=3))
+        try_out(broken, Candidate(vps=3))
         tuned = train(autotune=True)
         assert_same(tuned, plain)
         assert tuned.tuning[0] == "being tuned: 6 turns of 3 batches left"
         assert "(by autotune" in tuned.tuning[-1]
         assert f"tuned          {tuned.tuning[-1]}" in tuned.explained
 
-    @pytest.mark.cpu
-    @pytest.mark.parametrize("broken", [Candidate(vps=-1), Candidate(groups=2)])
-    def test_a_candidate_that_cannot_be_had_is_skipped(
-        self, monkeypatch: pytest.MonkeyPatch, broken: Candidate
-    ) -> None:
-        self.try_out(monkeypatch, broken, Candidate(vps=3))
-        tuned = train(autotune=True)
-        assert_same(tuned, train())
-        assert "(by autotune" in tuned.tuning[-1]
-        assert broken.describe() not in tuned.tuning[-1]
+    def test_what_the_user_chose_stays(self, try_out: TryOut) -> None:
+        assert train(autotune=True, vps=1, batches=10).tuning[-1] == "default (by autotune)"
 
-    @pytest.mark.cpu
-    def test_what_the_user_chose_stays(self) -> None:
-        tuned = train(autotune=True, vps=1, batches=10)
-        assert tuned.tuning[-1] == "default (by autotune)"
-
-    @pytest.mark.cpu
-    def test_an_error_of_a_batch_is_the_users_and_leaves_the_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.try_out(monkeypatch, Candidate(vps=3))
+    def test_an_error_of_a_batch_is_the_users_and_leaves_the_model(self, try_out: TryOut) -> None:
+        try_out(Candidate(vps=3))
         net = new()
         with vpps.Handle(net.model, target="cpu", autotune=True, pool_limit=200_000) as handle:
             for k in range(5):  # the candidate's turn
                 handle.fb(*net.batch(k))
-            before = {p.name: p.numpy() for p in net.model}
+            before = net.model.numpy()
             with pytest.raises(vpps.CapacityError, match="pool"):
                 handle.fb(*net.batch(*range(12), *range(12)))
             assert net.model.step == 5
             assert all(np.array_equal(p.numpy(), before[p.name]) for p in net.model)
             handle.fb(*net.batch(0))
 
-    @pytest.mark.cpu
     def test_the_best_is_given_up_for_a_batch_that_it_does_not_do_for(
-        self, monkeypatch: pytest.MonkeyPatch, choices: Path
+        self, try_out: TryOut, choices: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.try_out(monkeypatch, Candidate(vps=3))
+        try_out(Candidate(vps=3))
         monkeypatch.setattr(Autotuner, "choice", lambda _: Choice(Candidate(vps=3), 1.5, "autotune"))
         net = new()
         with vpps.Handle(net.model, target="cpu", autotune=True) as handle:
-            for k in range(14):
+            for k in range(28):
+                if k == 14:
+                    assert (handle.vps, handle.tuning) == (3, "vps 3 (by autotune, 1.50x the default)")
+                    monkeypatch.setattr(handle._engine, "prepare", has_no_room)
                 handle.fb(*net.batch(k))
-            assert (handle.vps, handle.tuning) == (3, "vps 3 (by autotune, 1.50x the default)")
-            engine = handle._engine
+            assert (handle.vps != 3, handle.tuning, net.model.step) == (True, "", 28)
 
-            def fails(*_: Any) -> None:
-                raise vpps.CapacityError("too large")
-
-            monkeypatch.setattr(engine, "prepare", fails)
-            for k in range(14):
-                handle.fb(*net.batch(k))
-            assert handle._engine is not engine
-            assert (handle.vps != 3, handle.tuning) == (True, "")
-            assert net.model.step == 28
-
-    @pytest.mark.cpu
-    def test_interrupted_it_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.try_out(monkeypatch, Candidate(vps=1), Candidate(vps=3))
+    def test_goes_on_after_ctrl_c(self, try_out: TryOut, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whenever another configuration was to be taken."""
+        try_out(Candidate(vps=1), Candidate(vps=3))
         net, plain = new(), new()
         with vpps.Handle(net.model, target="cpu", autotune=True) as handle, vpps.Handle(plain.model, vps=2) as other:
             make = handle._configurator.make_engine
             for k in range(24):
                 other.fb(*plain.batch(k))
-                calls = 0
+                answers = iter([KeyboardInterrupt])
 
-                def interrupted(*given: Any) -> Any:
-                    nonlocal calls
-                    calls += 1
-                    if calls == 1:
-                        raise KeyboardInterrupt
+                def interrupted(*given: Any, answers: Iterator[type[BaseException]] = answers) -> Any:
+                    for error in answers:
+                        raise error
                     return make(*given)
 
                 monkeypatch.setattr(handle._configurator, "make_engine", interrupted)
@@ -240,33 +212,20 @@ class TestTraining:
                 assert handle.sync_get_latest_loss() == other.sync_get_latest_loss()
             assert "(by autotune" in handle.tuning
 
-    @pytest.mark.simt
-    def test_on_a_gpu_learns_the_same_with_groups_and_rows_in_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
-        plain = train("simt", batches=24)
-        self.try_out(monkeypatch, Candidate(groups=2), Candidate(rpw=1))
-        tuned = train("simt", batches=24, autotune=True)
-        np.testing.assert_allclose(tuned.losses, plain.losses, rtol=1e-4)
-        assert "(by autotune" in tuned.tuning[-1]
-
-    @pytest.mark.cpu
-    def test_what_was_found_is_kept_for_other_handles(self, choices: Path) -> None:
+    def test_what_was_found_is_kept_for_other_handles(self, try_out: TryOut, choices: Path) -> None:
         first = train(autotune=True)
-        again = train(autotune=True, batches=3)
-        assert again.tuning == [first.tuning[-1]] * 3
+        assert train(autotune=True, batches=3).tuning == [first.tuning[-1]] * 3
         assert train(precision="bf16", batches=3).tuning == [""] * 3, "another kernel, which may be slow so"
         assert train(autotune=True, vps=2, batches=1).tuning == ["being tuned: 2 turns of 3 batches left"]
 
-    @pytest.mark.cpu
     def test_what_cannot_be_kept_is_told_in_the_log(
-        self, choices: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, try_out: TryOut, choices: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         choices.mkdir()
         assert "(by autotune" in train(autotune=True).tuning[-1]
         assert "what tuning has found is not kept: " in caplog.text
 
-    @pytest.mark.cpu
-    def test_waits_while_launches_are_recorded(self) -> None:
+    def test_waits_while_launches_are_recorded(self, try_out: TryOut) -> None:
         net = new()
         with vpps.Handle(net.model, target="cpu", autotune=True) as handle:
             handle.fb(*net.batch(0))
@@ -280,12 +239,21 @@ class TestTraining:
             assert handle.tuning != before
 
 
+@pytest.mark.simt
+def test_on_a_gpu_groups_and_rows_in_turns_learn_the_same(try_out: TryOut, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
+    plain = train("simt")
+    try_out(Candidate(groups=2), Candidate(rpw=1))
+    tuned = train("simt", autotune=True)
+    np.testing.assert_allclose(tuned.losses, plain.losses, rtol=1e-4)
+    assert "(by autotune" in tuned.tuning[-1]
+
+
 @pytest.mark.host
 @pytest.mark.parametrize(
     "options, words",
     [
         ({"autotune": "yes"}, "autotune='yes': expected True or False"),
-        ({"autotune": None}, "autotune=None: expected True or False"),
         ({"autotune": True, "train": False}, "autotune=True: it is training that is tuned"),
         ({"autotune": True, "timeline": True}, "timeline=True: recording takes time of its own"),
     ],

@@ -72,13 +72,6 @@ def test_evaluation_has_choices_of_its_own(store: Store) -> None:
         assert handle.vps == 4
 
 
-def test_it_can_be_switched_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store(Candidate(vps=3))
-    monkeypatch.setenv("VPPS_TUNING", "0")
-    with vpps.Handle(Chain().model, target="cpu") as handle:
-        assert handle.tuning == ""
-
-
 @pytest.mark.parametrize("wrong", [Candidate(vps=10**9), Candidate(groups=2)])
 def test_what_cannot_be_had_any_more_is_given_up(
     store: Store, wrong: Candidate, caplog: pytest.LogCaptureFixture
