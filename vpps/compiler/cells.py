@@ -10,7 +10,7 @@ from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
-from vpps.compiler.passes.nodes import Note, compiled, simplified
+from vpps.compiler.passes.nodes import Note, compiled
 from vpps.compiler.passes_report import describe
 from vpps.compiler.phases import EncodedPart, encode_parts
 from vpps.compiler.slabs import Life
@@ -96,8 +96,7 @@ class EncodedCells:
             templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
             if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
                 streams = bool(in_parts) and self.streams(in_parts, training=True)
-                laid_out = simplified(cell)[0] if self.passes.horizontal else None
-                found.append((cell.name, describe(notes, in_parts, templates, streams, laid_out)))
+                found.append((cell.name, describe(notes, in_parts, templates, streams)))
         return found
 
     def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Instr
-from vpps.compiler.passes.cell_layout import Copies, study
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note
 from vpps.compiler.prepare import live_nodes
@@ -18,11 +17,7 @@ _NO_OPERATORS = ("argument", "parameter", "index", "lookup", "slice", "reshape",
 
 
 def describe(
-    notes: Iterable[Note],
-    parts: Sequence[CellPart],
-    encoded: Sequence[EncodedCell],
-    streams: bool,
-    laid_out: TracedCell | None,
+    notes: Iterable[Note], parts: Sequence[CellPart], encoded: Sequence[EncodedCell], streams: bool
 ) -> list[Note]:
     """Lines about a cell: what each pass did, and what became of the cell.
 
@@ -31,12 +26,9 @@ def describe(
         parts: of the cell; none where it is whole.
         encoded: its encoded parts, or the whole.
         streams: its eager part may run in the pauses between levels.
-        laid_out: the cell before products were stacked, if they have been.
     """
     lines = [*notes]
     instructions = [i for t in encoded for i in (*t.lowered.forward, *t.lowered.backward)]
-    if laid_out is not None:
-        lines.append(("cell_layout", _batched(laid_out, sum(i.name == "copy" for i in instructions))))
     if parts:
         said = [f"{_operators(part.cell)} {_SAID[part.batching]}" for part in parts]
         lines.append(("lazy_batching", f"in {len(parts)} parts: {'; '.join(said)}"))
@@ -48,27 +40,6 @@ def describe(
     lines.append(("forward", _counted([(t.lowered.forward, t.forward) for t in encoded])))
     lines.append(("backward", _counted([(t.lowered.backward, t.backward) for t in encoded])))
     return lines
-
-
-def _batched(cell: TracedCell, copies: int) -> str:
-    """What batches of a cell's primitives would copy for a vertex, and how many of its instructions do copy."""
-    found = study(cell, rows=1)
-    if found is None:
-        return "nothing is computed"
-    batches = counted(len(found.batching.batches), "batch", "batches")
-    return (
-        f"{counted(found.primitives, 'primitive')} in {batches} by {found.batching.policy}; with an operation for "
-        f"each, parameters apart: {_copied(found.declared)}; laid out: {_copied(found.laid_out)}; of its instructions "
-        f"{copies} {'copies' if copies == 1 else 'copy'}"
-    )
-
-
-def _copied(copies: Copies) -> str:
-    return (
-        f"{counted(copies.operations, 'memory operation')}, {copies.bytes / 1024:.4g} KiB"
-        if copies.operations
-        else "none"
-    )
 
 
 def _operators(cell: TracedCell) -> str:

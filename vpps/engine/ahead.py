@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -160,9 +160,14 @@ def specialize(
     found = specs(
         model, (graph, loss), gpu, vps, update, moments, chip_options, schedule, passes, panel, precisions=precisions
     )
+    return fitting(target, made_for, found)
+
+
+def fitting(target: str, arch: str, found: Iterable[tuple[KernelSpec, Arrangement, Distribution]]) -> Specialized:
+    """The kernel of the first of some `specs` that does not spill."""
     for stepped_down, planned in enumerate(found):
         try:
-            made = compile_planned(target, made_for, *planned)
+            made = compile_planned(target, arch, *planned)
         except SpillError:
             continue
         return replace(made, stepped_down=stepped_down)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 from vpps.compiler.arrangement import NO_CHIP, Arrangement
 from vpps.compiler.cost import costs_on
 from vpps.compiler.schedule import SCHEDULES
-from vpps.engine.ahead import Specialized, compile_planned, gpu_for, specialize, specs, stacks_of
+from vpps.engine.ahead import Specialized, compile_planned, fitting, gpu_for, specs, stacks_of
 from vpps.engine.configuration import Configuration
 from vpps.engine.options import Example, check_example, check_precision, check_precision_of
 from vpps.errors import HandleError
@@ -223,38 +223,30 @@ def inspect(
     rule = SGD(lr=0.1) if optimizer is None else optimizer
     update = Update(rule, 1, 1, clip_norm) if train else None
     kernel: Specialized | None = None
-    spec: KernelSpec | None = None
-    arrangement = NO_CHIP
-    if compiled and row.is_gpu:
-        onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
-        vps = None if chosen.vps is None else chosen.vps // chosen.onchip.groups
-        kernel = specialize(
-            model, example, target, arch, sms, device=device, vps=vps, optimizer=rule, clip_norm=clip_norm,
-            train=train, schedule=chosen.schedule, passes=chosen.passes, precision=chosen.precision.written, **onchip,
-        )  # fmt: skip
-        arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
-    elif not row.is_gpu:
-        arch, parameters = _for_cpu(model, graph, chosen, update)
-    else:
+    if row.is_gpu:
         gpu, arch = gpu_for(target, device, arch, sms)
+        arch = arch if row.has_archs else ""
         check_precision(chosen.precision, row.name, gpu)
-        groups = chosen.onchip.groups
         vps = gpu.sms * (chosen.onchip.blocks_per_sm or 1) if chosen.vps is None else chosen.vps
         moments = len(rule.moments) if train else 0
-        spec, arrangement, parameters = next(
-            specs(
-                model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes,
-                precisions=chosen.precision,
-            )
+        found = specs(
+            model, example, gpu, vps // chosen.onchip.groups, update, moments, chosen.onchip, chosen.schedule,
+            chosen.passes, precisions=chosen.precision,
         )  # fmt: skip
-        arch = arch if row.has_archs else ""
+        kernel = fitting(target, arch, found) if compiled else None
+        spec, arrangement, parameters = (
+            next(found) if kernel is None else (kernel.spec, kernel.arrangement, kernel.parameters)
+        )
+    else:
+        arrangement = NO_CHIP
+        arch, parameters = _for_cpu(model, graph, chosen, update)
     knowledge = Knowledge(costs_on(target, parameters.all_vps), AutomatonFiles())
     planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes)
     if update is None:
         plan = planner.plan_forward(graph, [loss])
     else:
         plan = planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
-    if spec is None:
+    if not row.is_gpu:
         spec = KernelSpec(plan.instructions, tails=plan.tails, rounds=chosen.precision.is_reduced)
     if compiled and kernel is None:
         kernel = compile_planned(target, arch, spec, arrangement, parameters)

@@ -39,10 +39,6 @@ def test_every_pass_is_named_with_what_it_did() -> None:
     assert "cell step constants" in text
     assert "in 3 parts: 1 operator (affine) before the first level;" in text
     assert "2 operators (affine, cross_entropy) after the last" in text
-    assert re.search(
-        r"cell_layout \d+ primitives in \d+ batches by \w+; with an operation for each, parameters apart: ", text
-    )
-    assert "; of its instructions 0 copy" in text
     assert re.search(r"fusion \d+ operations in \d+ tails", text)
     assert "in the pauses between levels" in text
     assert re.search(r"peak \d+ KiB of the pool at most so far", text)
@@ -51,6 +47,6 @@ def test_every_pass_is_named_with_what_it_did() -> None:
 
 def test_passes_that_are_off_are_not_named() -> None:
     text = explained(Passes(*[False] * 4))
-    for name in ("horizontal", "lazy_batching", "fusion", "streaming", "cell_layout"):
+    for name in ("horizontal", "lazy_batching", "fusion", "streaming"):
         assert name not in text
     assert "cell step constants" in text

@@ -11,7 +11,6 @@ ED-Batch's cells, nor in those of the zoo.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,41 +26,21 @@ WIDTH = 8  # of the search: how many sets of executed primitives are followed at
 Batch = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PrimitiveBatching:
-    """One way to batch a cell.
-
-    Attributes:
-        policy: that found it.
-        batches: nodes of each, in an order in which they can run.
-    """
-
-    policy: str
-    batches: tuple[Batch, ...]
-
-
 class Primitives:
-    """The operations of a cell that results depend on, as a graph with types.
-
-    Args:
-        one_vector: products are of one type only if they multiply the same vector, as a product with stacked matrices
-            does; otherwise, as in ED-Batch, any products of equal shapes.
+    """The operations of a cell that results depend on, as a graph with types. Products are of one type only if they
+    multiply the same vector, as a product with stacked matrices does; in ED-Batch any products of equal shapes are.
 
     Attributes:
         nodes: those of the cell.
         type_of: of each, by node.
-        kind_of: likewise, with products of different vectors apart in any case.
     """
 
-    def __init__(self, cell: TracedCell, one_vector: bool) -> None:
+    def __init__(self, cell: TracedCell) -> None:
         live = live_nodes(cell.nodes, cell.outputs)
         self.cell = cell
         self.nodes = [i for i, n in enumerate(cell.nodes) if live[i] and n.op.form not in (*OUTSIDE, *VIEWS)]
         numbers: dict[Any, int] = {}
-        self.type_of = {i: numbers.setdefault(_type(cell.nodes, i, one_vector), len(numbers)) for i in self.nodes}
-        self.one_vector = one_vector
-        kinds: dict[Any, int] = {}
-        self.kind_of = {i: kinds.setdefault(_type(cell.nodes, i, True), len(kinds)) for i in self.nodes}
+        self.type_of = {i: numbers.setdefault(_type(cell.nodes, i), len(numbers)) for i in self.nodes}
         vertex = {i: v for v, i in enumerate(self.nodes)}
         edges = [(vertex[root(cell.nodes, j)], v) for i, v in vertex.items() for j in self.operands(i)]
         self._reads = [0] * len(self.nodes)  # of each vertex, a set of bits
@@ -76,13 +55,12 @@ class Primitives:
         nodes = self.cell.nodes
         return [j for j in nodes[i].inputs if nodes[root(nodes, j)].op.form not in OUTSIDE]
 
-    def batchings(self) -> list[PrimitiveBatching]:
-        """What both make of the cell, each batching once."""
+    def batchings(self) -> list[tuple[Batch, ...]]:
+        """What both make of the cell, each batching once: batches in an order in which they can run."""
         if not self.nodes:
             return []
         by_depth, searched = self._batches(self._levels), self._searched()
-        found = [PrimitiveBatching("depth", by_depth), PrimitiveBatching("search", searched)]
-        return found[: 1 + (set(by_depth) != set(searched))]
+        return [by_depth] if set(by_depth) == set(searched) else [by_depth, searched]
 
     def _batches(self, stages: Sequence[int]) -> tuple[Batch, ...]:
         """Primitives of one type and stage together, stage by stage."""
@@ -110,10 +88,10 @@ class Primitives:
         return tuple(tuple(self.nodes[v] for v in batch) for batch in states[complete])
 
 
-def _type(nodes: Sequence[Node], i: int, one_vector: bool) -> Any:
+def _type(nodes: Sequence[Node], i: int) -> Any:
     """Equal for primitives that may be of one batch."""
     n = nodes[i]
     shapes = tuple((nodes[j].shape, nodes[j].domain) for j in n.inputs)
     matrix = None if n.parameter is None else n.parameter.shape
-    vector = n.inputs[0] if one_vector and n.op.form in (Form.MATVEC, Form.PACKED_MATMUL) else -1
+    vector = n.inputs[0] if n.op.form in (Form.MATVEC, Form.PACKED_MATMUL) else -1
     return n.op.name, by_bits(n.attrs), n.shape, n.domain, shapes, matrix, vector
