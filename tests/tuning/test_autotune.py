@@ -140,7 +140,7 @@ def try_out(monkeypatch: pytest.MonkeyPatch) -> TryOut:
     return candidates
 
 
-def has_no_room(*_: Any) -> None:
+def has_no_room(*_: Any, **__: Any) -> None:
     raise vpps.CapacityError("too large")
 
 
@@ -174,8 +174,9 @@ class TestTraining:
             assert all(np.array_equal(p.numpy(), before[p.name]) for p in net.model)
             handle.fb(*net.batch(0))
 
+    @pytest.mark.parametrize("where", ["prepare", "launch"])
     def test_the_best_is_given_up_for_a_batch_that_it_does_not_do_for(
-        self, try_out: TryOut, choices: Path, monkeypatch: pytest.MonkeyPatch
+        self, try_out: TryOut, choices: Path, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
         try_out(Candidate(vps=3))
         monkeypatch.setattr(Autotuner, "choice", lambda _: Choice(Candidate(vps=3), 1.5, "autotune"))
@@ -184,7 +185,7 @@ class TestTraining:
             for k in range(28):
                 if k == 14:
                     assert (handle.vps, handle.tuning) == (3, "vps 3 (by autotune, 1.50x the default)")
-                    monkeypatch.setattr(handle._engine, "prepare", has_no_room)
+                    monkeypatch.setattr(handle._engine, where, has_no_room)
                 handle.fb(*net.batch(k))
             assert (handle.vps != 3, handle.tuning, net.model.step) == (True, "", 28)
 

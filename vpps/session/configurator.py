@@ -105,7 +105,7 @@ class Configurator:
         try:
             self.exchange()
         except (CapacityError, CompileError, HandleError) as error:
-            self._give_up(error)
+            self.give_up(error)
 
     @property
     def _is_free(self) -> bool:
@@ -149,7 +149,7 @@ class Configurator:
         try:
             return self._exchanged(graph, trains, accumulate)
         except (CapacityError, CompileError, HandleError) as error:
-            self._give_up(error)
+            self.give_up(error)
             return self._exchanged(graph, trains, accumulate)
 
     def prepare_aside(self, graph: Graph) -> None:
@@ -176,11 +176,11 @@ class Configurator:
         try:
             return self.engine.kernel_for(make)
         except (CapacityError, CompileError) as error:
-            self._give_up(error)
+            self.give_up(error)
             self._exchanged(graph, trains, accumulate)
             return self.engine.kernel_for(make)
 
-    def _give_up(self, error: VppsError) -> None:
+    def give_up(self, error: VppsError) -> None:
         """Go back to the default, as what tuning tries or has found does not do for a graph. Raises the error if it is
         not to blame."""
         failed = self._used

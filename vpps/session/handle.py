@@ -18,7 +18,7 @@ from vpps.engine.losses import OnNonfinite
 from vpps.engine.options import Example, Options, check_loss, described
 from vpps.engine.readback import addresses_of, input_gradient, read_value
 from vpps.engine.timeline import Timeline
-from vpps.errors import GraphError, HandleError
+from vpps.errors import CapacityError, GraphError, HandleError
 from vpps.graph.graph import Graph
 from vpps.hints import hinted
 from vpps.kernel.spec import KernelSpec
@@ -143,13 +143,19 @@ class Handle(DataParallel):
             return latest
         configurator = self._configurator
         configurator.choose()
-        configurator.prepare(graph, trains=True, accumulate=accumulate)
-        plan = self._plan(graph, loss, accumulate)
-        engine = configurator.engine
-        engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
-        engine.wait(running=1)
+        try:
+            self._launch_step(graph, loss, accumulate)
+        except CapacityError as error:  # a candidate of tuning may take a larger pool
+            configurator.give_up(error)
+            self._launch_step(graph, loss, accumulate)
+        self._engine.wait(running=1)
         configurator.note(graph)
         return self._losses.latest
+
+    def _launch_step(self, graph: Graph, loss: Expression, accumulate: bool) -> None:
+        self._configurator.prepare(graph, trains=True, accumulate=accumulate)
+        plan = self._plan(graph, loss, accumulate)
+        self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
 
     def _plan(self, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
         """The plan of a step, which may be launched now. It is made while the last launch runs."""
