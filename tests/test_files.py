@@ -120,21 +120,6 @@ class TestReplaced:
         replace(path)
         assert (path.stat().st_uid, path.stat().st_gid) == (1234, 4321)
 
-    def test_s_group_that_may_not_be_given_passes_its_rights_to_nobody(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*_: object) -> None:
-            raise PermissionError
-
-        path = tmp_path / "file"
-        path.write_text("old")
-        path.chmod(0o664)
-        old = path.stat()
-        monkeypatch.setattr(os, "chown", refuse)
-        monkeypatch.setattr(files, "_status", lambda path: os.stat_result((*old[:5], old.st_gid + 1, *old[6:])))
-        replace(path)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o644
-
     @pytest.mark.parametrize("there", [True, False])
     def test_may_be_where_a_link_leads(self, tmp_path: Path, there: bool) -> None:
         (tmp_path / "disk").mkdir()

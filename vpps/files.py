@@ -162,15 +162,10 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _inherit(new: Path, replaced: os.stat_result) -> None:
-    """Mode and owner of the file replaced. A group that may not be given passes its rights to nobody else."""
-    for owner in (replaced.st_uid, -1):
-        with contextlib.suppress(PermissionError):
-            os.chown(new, owner, replaced.st_gid)
-            break
-    mode = stat.S_IMODE(replaced.st_mode)
-    if os.stat(new).st_gid != replaced.st_gid:
-        mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
-    os.chmod(new, mode)
+    """Owner of the file replaced, as far as that is allowed, and its mode."""
+    with contextlib.suppress(PermissionError):
+        os.chown(new, replaced.st_uid, replaced.st_gid)
+    os.chmod(new, stat.S_IMODE(replaced.st_mode))
 
 
 def _sweep(folder: Path, beginning: str) -> None:

@@ -42,47 +42,34 @@ def held(paths: Iterable[Path], patience: float | None = None) -> Iterator[bool]
         Whether it is held. It is not where no file can be made, where the file system knows no locks, and where another
         process kept it for longer than the patience: whoever waits must be able to do without.
     """
-    file = _first(paths, time.monotonic() + (PATIENCE if patience is None else patience))
+    deadline, file = time.monotonic() + (PATIENCE if patience is None else patience), None
+    for path in paths:
+        with contextlib.suppress(OSError):
+            file = _acquire(path, deadline)
+            break
     try:
         yield file is not None
     finally:
         if file is not None:
-            try:
-                _unlink(file.name)  # before the lock is given up: whoever gets it sees that its file is gone
-            except BaseException:
-                _unlink(file.name)
-                raise
-            finally:
-                file.close()
-
-
-def _first(paths: Iterable[Path], deadline: float) -> BinaryIO | None:
-    """A file that has the lock, of the first path at which one can be made."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            return _acquire(path, deadline)
-    return None
+            with contextlib.suppress(
+                OSError
+            ):  # before the lock is given up: whoever gets it sees that its file is gone
+                os.unlink(file.name)
+            file.close()
 
 
 def _acquire(path: Path, deadline: float) -> BinaryIO | None:
-    """A file that has the lock; None where there is none to be had. Raises OSError: it cannot be made.
+    """A file that has the lock; None if there is none to be had. Raises OSError: it cannot be made.
 
     A file, not a descriptor: Ctrl-C may come before anybody has the result, and a lost descriptor would keep its lock
     from this process, too.
     """
     waited = False
     while True:
-        file = None
-        try:
-            file = open(path, "ab", opener=private)  # noqa: SIM115 - whoever asks for the lock closes it
-            got = try_lock(file.fileno())
-            if got and _is_at(file.fileno(), path):
-                return file
-        except BaseException:
-            if file is not None:
-                file.close()
-            _remove_lock(path)
-            raise
+        file = open(path, "ab", opener=private)  # noqa: SIM115 - whoever asks for the lock closes it
+        got = try_lock(file.fileno())
+        if got and _is_at(file.fileno(), path):
+            return file
         file.close()
         if got is None:
             path.unlink(missing_ok=True)
@@ -131,11 +118,7 @@ def scratch(folder: Path) -> Iterator[Path]:
             try_lock(lock.fileno())
             yield made
     finally:
-        try:
-            _remove_folder(made)
-        except BaseException:
-            _remove_folder(made)
-            raise
+        _remove_folder(made)
 
 
 def sweep(folder: Path) -> None:
@@ -188,8 +171,3 @@ def _remove_folder(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     except OSError:  # they are ignored; but where Ctrl-C comes at a certain point it closes a descriptor twice
         raise KeyboardInterrupt from None
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)

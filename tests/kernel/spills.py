@@ -1,5 +1,5 @@
 """What spills with this NVRTC, beside what vpps/kernel/fitting.py expects: `python -m tests.kernel.spills` prints what
-MEASURED is made of. A folder of PYTHONPATH names another NVRTC; every line takes some seconds."""
+LEAST is made of. A folder of PYTHONPATH names another NVRTC; every line takes some seconds."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import vpps
 from tests.kernel.programs import rvnn, tree_lstm
 from vpps.engine.ahead import specs
 from vpps.kernel import nvrtc
-from vpps.kernel.fitting import MEASURED, Need, expects_spills, need_of
+from vpps.kernel.fitting import LEAST, expects_spills, least_of
 from vpps.kernel.nvrtc import Cubin
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
@@ -21,7 +21,7 @@ from vpps.placement.update import Update
 
 pytestmark = pytest.mark.host
 
-VERSIONS = [".".join(map(str, version)) for version in MEASURED]
+VERSIONS = [".".join(map(str, version)) for version in LEAST]
 
 
 def of_tree_lstm(hidden: int) -> Iterator[KernelSpec]:
@@ -48,9 +48,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_versions_in_between_and_others_are_like_the_nearest_older(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Need(1, 2, 3), Need(4, 5, 6)
-    monkeypatch.setattr("vpps.kernel.fitting.MEASURED", {(13, 0): first, (13, 5): second})
-    assert [need_of(v) for v in ("12.9", "13.0", "13.4", "13.5", "13.10", "14.0")] == [first] * 3 + [second] * 3
+    monkeypatch.setattr("vpps.kernel.fitting.LEAST", {(13, 0): 1, (13, 5): 2})
+    assert [least_of(v) for v in ("12.9", "13.0", "13.4", "13.5", "13.10", "14.0")] == [1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
