@@ -11,7 +11,6 @@ from vpps.kernel.cache import Label
 from vpps.kernel.diagnostics import numbered, of_log, quoted
 from vpps.kernel.host_compiler import FLAGS, build_library
 from vpps.kernel.prebuilt import HostLibrary
-from vpps.kernel.simt_compiler import build_simt
 
 SOURCE = "".join(f"int x{k};\n" for k in range(1, 21))
 TEXT = Path("/cache/build-1/abc.cpp")
@@ -79,11 +78,3 @@ def test_rejected_source_of_the_host_is_quoted(fresh_cache: Path) -> None:
     message = str(caught.value)
     assert "rejected the kernel source:\nline 2: " in message
     assert ">     2 | int wrong = nothing_like_this;\n      3 | int also_right;" in message
-
-
-@pytest.mark.simt
-def test_rejected_source_of_the_emulator_is_quoted() -> None:
-    kernel = "struct Launch {};\n" + WRONG + 'extern "C" __global__ void vpps_kernel(const Launch) {}\n'
-    with pytest.raises(vpps.CompileError) as caught:
-        build_simt(kernel)
-    assert ">     3 | int wrong = nothing_like_this;" in str(caught.value)

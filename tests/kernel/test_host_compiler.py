@@ -100,26 +100,6 @@ class TestCompiler:
         assert train_once()
         assert all(line.startswith("--launcher ") for line in (tmp_path / "log").read_text().splitlines())
 
-    def test_of_several_processes_at_once_succeeds_in_all(
-        self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path
-    ) -> None:
-        """One compiles the kernel; the others wait."""
-        script(FAST)
-        code = """
-            import vpps
-            from tests.classifier import new
-
-            net = new()
-            with vpps.Handle(net.model, vps=1) as handle:
-                print(net.train(handle, range(2)))
-        """
-        results = list(map(finish, [start(code) for _ in range(3)]))
-        assert all(status == 0 for status, _, _ in results), results
-        assert len({out for _, out, _ in results}) == 1
-        assert suffixes(fresh_cache) == [".cpp", ".json", ".so"]
-        commands = (tmp_path / "log").read_text().splitlines()
-        assert len([command for command in commands if command != "--version"]) == 1
-
 
 @pytest.mark.host
 class TestChoice:
@@ -246,15 +226,6 @@ class TestRecovery:
         assert "removed from the cache" in message
         script(FAST)  # the same command, the same version: the same key
         assert train_once()
-
-    def test_from_a_rejected_source(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
-        script(ANSWER + "exit 1")
-        net = new()
-        with pytest.raises(vpps.CompileError):
-            vpps.Handle(net.model)
-        script(FAST)
-        with vpps.Handle(net.model) as handle:
-            net.train(handle, range(1))
 
 
 @pytest.mark.host

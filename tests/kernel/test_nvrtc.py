@@ -184,16 +184,6 @@ class TestErrors:
             assert f"  {n:5d} | {lines[n - 1]}" in text
         assert suffixes(fresh_cache) == []
 
-    def test_show_the_first_few_and_count_the_rest(self) -> None:
-        lines = "".join(f"p[0] = a{i};\n" for i in range(10))
-        text = message('extern "C" __global__ void vpps_kernel(float* p) {\n' + lines + "}\n")
-        assert re.findall(r"identifier \"(a\d)\" is undefined", text) == ["a0", "a1", "a2"]
-        assert text.endswith("and 7 more")
-
-    def test_at_the_edges_of_the_source_are_shown(self) -> None:
-        assert ">     1 | first" in message("first\n" + EMPTY)
-        assert ">     2 | last" in message(EMPTY + "last")
-
     def test_tell_where_a_template_was_instantiated(self) -> None:
         text = message("template<class T> __device__ T f(T a) { return a.x; }\n" + EMPTY.replace("1.f", "f(1.f)"))
         assert "line 1: expression must have class type" in text

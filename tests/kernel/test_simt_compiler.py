@@ -102,12 +102,6 @@ def test_shared_variables_are_rejected(log: Path) -> None:
         build_simt(KERNEL % "__shared__ float x[32]; x[0] = 1;")
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(CompileError, match="CXX=no-such-compiler"):
-        build_simt(KERNEL % "")
-
-
 def test_zig_compiles_the_emulator_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zig = ziglang.installed()
     if zig is None:
