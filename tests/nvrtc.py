@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import struct
 import sys
 
 import pytest
-
-from vpps.kernel.sass import MachineCode
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")  # Turing to Blackwell
 
@@ -80,13 +77,6 @@ extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch la
     }}
 }}
 """
-
-_NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
-
-
-def noncoherent_loads(code: MachineCode) -> list[str]:
-    """Global loads that go through the read-only path: right only for what nothing writes during the launch."""
-    return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
 
 
 def registers_and_stack(image: bytes, kernel: str) -> tuple[int, int]:

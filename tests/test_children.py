@@ -27,10 +27,9 @@ CHILDREN = {
     "source.write_text('int f() { return 1; }')\n"
     "run_compiler(compiler(), [*compiler(), '-shared', '-fPIC', str(source), '-o', str(made)], 'it', source)",
     "vpps/report/listing.py": "import pathlib\n"
-    "from vpps.report.listing import asm\n"
+    "from vpps.report.listing import asm, nvdisasm\n"
     "with contextlib.suppress(vpps.CompileError):\n"
-    "    asm(pathlib.Path(os.__file__))",
-    "vpps/kernel/sass.py": "from vpps.kernel.sass import nvdisasm\n"
+    "    asm(pathlib.Path(os.__file__))\n"
     "from vpps.kernel.ziglang import installed\n"
     "tools = str(nvdisasm()), *(installed() or ())\n"
     "assert not any(tool.startswith(os.getcwd()) for tool in tools), tools",

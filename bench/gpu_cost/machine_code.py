@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CompileError
 from vpps.kernel import nvrtc
-from vpps.kernel.sass import nvdisasm
+from vpps.report.listing import nvdisasm
 
 _INSTRUCTION = re.compile(r"\s+/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>[^;]*);\s+/\* 0x(?P<low>[0-9a-f]{16}) \*/")
 _HIGH = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/")

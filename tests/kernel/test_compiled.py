@@ -12,9 +12,10 @@ import pytest
 import vpps
 from tests.kernel.cache.builders import suffixes
 from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
-from tests.nvrtc import COMPILE_ALL, needs_nvrtc, noncoherent_loads
+from tests.kernel.sass import code_of, live_registers, noncoherent_loads
+from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.engine.options import Example
-from vpps.kernel import nvrtc, sass
+from vpps.kernel import nvrtc
 from vpps.kernel.nvrtc import Cubin, compile_cubin, compiler_version
 
 pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
@@ -55,8 +56,8 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     model, example = PROGRAMS[program]()
     kernel = vpps.specialize(model, example, arch=arch, passes=vpps.Passes())
     cubin = cubin_of(kernel)
-    code = sass.code_of(cubin)
-    live = sass.live_registers(code, cubin.name)
+    code = code_of(cubin)
+    live = live_registers(code, cubin.name)
     found, onchip = cubin.resources, kernel.arrangement.onchip
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
     assert found.cached_registers == onchip.chip.registers > 0

@@ -39,7 +39,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def compile_cubin(source: str, arch: str, cached: int = 0) -> Cubin:
         tried.append(cached)
         spilled = 8 * (cached > 100)
-        resources = Resources(255, spilled, spilled, spilled, 0, 1000, cached, None, 1.0, "NVRTC 13.0")
+        resources = Resources(255, spilled, spilled, spilled, 0, 1000, cached, 1.0, "NVRTC 13.0")
         return Cubin(Path("x.cubin"), arch, "vpps_kernel", Path("x.cu"), resources, ())
 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)

@@ -19,10 +19,11 @@ import pytest
 
 import vpps
 from tests.kernel.cache.builders import suffixes
-from tests.nvrtc import ARCHS, interpreter, needs_nvrtc, noncoherent_loads, registers_and_stack
+from tests.kernel.sass import code_of, live_registers, noncoherent_loads
+from tests.nvrtc import ARCHS, interpreter, needs_nvrtc, registers_and_stack
 from tests.processes import run
-from vpps.kernel import libnvrtc, nvrtc, sass
-from vpps.kernel.nvrtc import Cubin, compile_cubin, supported_archs
+from vpps.kernel import libnvrtc, nvrtc
+from vpps.kernel.nvrtc import compile_cubin, supported_archs
 from vpps.kernel.programs import package_folders
 from vpps.kernel.resources import Resources, check_resources
 
@@ -75,17 +76,17 @@ class TestRegisters:
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_hold_192_weights_around_an_interpreter(self, arch: str) -> None:
-        cubin = sass.with_live_registers(compile_cubin(interpreter(192), arch, 192))
+        cubin = compile_cubin(interpreter(192), arch, 192)
         found = cubin.resources
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
-        assert 192 <= found.live_registers <= found.registers <= 255
+        assert 192 <= live_registers(code_of(cubin), cubin.name) <= found.registers <= 255
         assert cubin.warnings == ()
         check_resources(found, "this kernel")
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
     def test_that_are_live_grow_by_one_per_weight(self, arch: str) -> None:
         cubins = [compile_cubin(interpreter(n), arch) for n in (32, 64, 128)]
-        live = [sass.live_registers(sass.code_of(cubin), cubin.name) for cubin in cubins]
+        live = [live_registers(code_of(cubin), cubin.name) for cubin in cubins]
         assert [b - a for a, b in pairwise(live)] == pytest.approx([32, 64], abs=4)
 
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
@@ -105,13 +106,6 @@ class TestRegisters:
         assert found.stack >= 96 * 4
         with pytest.raises(vpps.CompileError, match=rf"puts {found.stack} bytes per thread on the stack"):
             check_resources(found, "this kernel")
-
-    def test_that_are_said_to_be_cached_but_are_loaded_again_are_found_out(self) -> None:
-        source = interpreter(32, case="case 10: y[lane] = home[0] * home[256]; break;")
-        cubin = sass.with_live_registers(compile_cubin(source, "sm_90", 192))
-        assert cubin.resources.live_registers < 100
-        with pytest.raises(vpps.CompileError, match=r"this kernel holds .* registers between instructions: 192 cached"):
-            check_resources(cubin.resources, "this kernel")
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_and_stack_are_those_that_the_driver_goes_by(
@@ -152,21 +146,21 @@ class TestNoncoherentLoads:
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_are_none_in_a_kernel_whose_data_is_written(self, arch: str) -> None:
-        assert noncoherent_loads(sass.code_of(compile_cubin(interpreter(64), arch))) == []
+        assert noncoherent_loads(code_of(compile_cubin(interpreter(64), arch))) == []
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_of_restrict_pointers_are_found(self, arch: str) -> None:
         source = interpreter(
             64, "const float* __restrict__ table", "case 10: y[lane] = table[lane] + table[lane + at[3]]; break;"
         )
-        found = noncoherent_loads(sass.code_of(compile_cubin(source, arch)))
+        found = noncoherent_loads(code_of(compile_cubin(source, arch)))
         assert len(found) == 2
         assert all(re.match(r"(@!?P\d )?LDG\.\S*CONSTANT\S* R\d+, ", text) for text in found)
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
     def test_of_the_script_alone_are_told_from_others(self, arch: str) -> None:
         case = "case 10: y[lane] = __uint_as_float(__ldg(at + 3)); break;"
-        (found,) = noncoherent_loads(sass.code_of(compile_cubin(interpreter(64, case=case), arch)))
+        (found,) = noncoherent_loads(code_of(compile_cubin(interpreter(64, case=case), arch)))
         assert "LDG" in found
 
 
@@ -271,26 +265,6 @@ class TestWithout:
         with pytest.raises(vpps.CompileError, match="has no function nvrtcVersion"):
             libnvrtc.Library(None)  # type: ignore[arg-type]  # the process itself
 
-    def test_nvdisasm_leaves_live_registers_unknown(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        def missing(package: str) -> None:
-            raise sass.metadata.PackageNotFoundError
-
-        monkeypatch.setattr(sass.metadata, "files", missing)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        resources = Resources(32, 0, 0, 0, 0, 128, 8, None, 0.1, "NVRTC 13.0")
-        cubin = Cubin(tmp_path / "x.cubin", "sm_90", "vpps_kernel", tmp_path / "x.cu", resources, ())
-        assert sass.nvdisasm() is None
-        assert sass.with_live_registers(cubin) is cubin
-        check_resources(resources, "this kernel")
-        with pytest.raises(vpps.CompileError, match="pip install nvidia-cuda-nvdisasm"):
-            sass.code_of(cubin)
-        tool = tmp_path / "nvdisasm"
-        tool.write_text("#!/bin/sh\necho no such file >&2\nexit 1\n")
-        tool.chmod(0o755)
-        assert sass.nvdisasm() == tool
-        with pytest.raises(vpps.CompileError, match=r"cannot read .*x\.cubin(?s:.*)no such file"):
-            sass.code_of(cubin)
-
 
 class TestLibrary:
     pytestmark = compiles
@@ -364,13 +338,6 @@ class TestCache:
         assert cubin.source.read_text() == EMPTY
         assert cubin.path.read_bytes()[:4] == b"\x7fELF"
         kept = json.loads(cubin.path.with_suffix(".json").read_text())["facts"]["resources"]
-        assert (
-            list(kept)
-            == (
-                "registers stack spill_stores spill_loads shared_bytes code_bytes cached_registers live_registers "
-                "compile_seconds compiler"
-            ).split()
-        )
         assert Resources(**kept) == cubin.resources
         assert cubin.resources.cached_registers == 7
 
@@ -398,19 +365,6 @@ class TestCache:
         monkeypatch.setattr(nvrtc, name, value)
         with pytest.raises(AssertionError, match="nothing should be compiled"):
             compile_cubin(EMPTY, "sm_90")
-
-    def test_keeps_live_registers_once_they_are_known(
-        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, no_compiler: None
-    ) -> None:
-        monkeypatch.undo()
-        monkeypatch.setenv("VPPS_CACHE_DIR", str(fresh_cache))
-        first = compile_cubin(interpreter(8), "sm_90", 8)
-        assert first.resources.live_registers is None
-        live = sass.with_live_registers(first).resources.live_registers
-        assert live >= 8
-        monkeypatch.setattr(sass, "nvdisasm", lambda: None)
-        assert compile_cubin(interpreter(8), "sm_90", 8).resources.live_registers == live
-        assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
 
     def test_imports_no_binding_and_asks_for_the_version_alone_on_a_hit(self, fresh_cache: Path) -> None:
         compile_cubin(EMPTY, "sm_90")

@@ -6,11 +6,9 @@ import re
 
 import pytest
 
+from tests.kernel.sass import LINE, ControlFlow, MachineCode, MachineInstruction, listing_of, live_registers, parse
 from tests.nvrtc import interpreter, needs_nvrtc
-from vpps.errors import CompileError
-from vpps.kernel import sass
 from vpps.kernel.nvrtc import compile_cubin
-from vpps.kernel.sass import ControlFlow, MachineCode, MachineInstruction, live_registers, parse
 
 
 def code(text: str) -> MachineCode:
@@ -138,40 +136,16 @@ class TestLiveRegisters:
         """
         assert live_registers(code(text), "kernel") == 2
 
-    @pytest.mark.parametrize(
-        "text, complaint",
-        [
-            ("kernel: EXIT ;", "no loop"),
-            ("kernel: BRA `(.L_9) ;", "no label '.L_9'"),
-            ("kernel: BRX R4 -0x40 ;", "no targets of BRX R4 -0x40"),
-            ("kernel: RET.REL.NODEC R4 ;", "the kernel itself returns"),
-        ],
-    )
-    def test_of_what_is_not_understood_are_an_error(self, text: str, complaint: str) -> None:
-        with pytest.raises(CompileError, match=complaint):
-            live_registers(code(text), "kernel")
-
-    @pytest.mark.parametrize(
-        "listing", ["", "no code here\n", "        /*0000*/                   EXIT ;  // |  5 |\n"]
-    )
-    def test_of_an_unknown_listing_are_an_error(self, listing: str) -> None:
-        with pytest.raises(CompileError, match="not of a form that vpps knows"):
-            parse(listing)
-
 
 @pytest.mark.nvrtc
 @needs_nvrtc
-def test_without_calls_nvdisasm_counts_the_same_at_every_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_calls_nvdisasm_counts_the_same_at_every_instruction() -> None:
     """Or one more: R1, the stack pointer, which it takes to be alive always."""
-    listings: list[str] = []
-    monkeypatch.setattr(sass, "parse", lambda text: listings.append(text) or parse(text))
     source = re.sub(r"case [678]:.*\n", "", interpreter(96))  # whose special values are dealt with in functions
-    kernel = sass.code_of(compile_cubin(source, "sm_90"))
+    listing = listing_of(compile_cubin(source, "sm_90"))
+    kernel = parse(listing)
     assert not any(instruction.family == "CALL" for instruction in kernel.instructions)
-    (listing,) = listings
-    counts = [
-        int("0" + match["registers"][:5].strip()) for match in map(sass._LINE.match, listing.splitlines()) if match
-    ]
+    counts = [int("0" + match["registers"][:5].strip()) for match in map(LINE.match, listing.splitlines()) if match]
     flow = ControlFlow(kernel, "vpps_kernel")
     place = {id(instruction): i for i, instruction in enumerate(kernel.instructions)}
     assert len(counts) == len(kernel.instructions)

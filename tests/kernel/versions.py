@@ -7,12 +7,14 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import vpps
 from tests.kernel.programs import tree_lstm
+from tests.kernel.sass import code_of, live_registers
 from tests.kernels import EVERYTHING
 from tests.nvrtc import COMPILE_ALL
-from vpps.kernel import libnvrtc, sass
+from vpps.kernel import libnvrtc
 from vpps.kernel.nvrtc import compile_cubin, supported_archs
 from vpps.kernel.render import render_cuda
 from vpps.kernel.spec import KernelSpec
@@ -38,15 +40,15 @@ def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
 
 def main(archs: list[str]) -> None:
     """One line of JSON: the library, and for every kernel that its architectures allow what it takes."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for arch in archs:
         if arch in supported_archs():
             for name, spec in specs(arch):
                 cubin = compile_cubin(render_cuda(spec), arch, spec.chip.registers)
                 traced = arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")
+                found[f"{name} on {arch}"] = said = {"resources": dataclasses.asdict(cubin.resources)}
                 if name.startswith("Tree-LSTM") and traced:  # the disassembler of CUDA 13 cannot trace older ones
-                    cubin = sass.with_live_registers(cubin)
-                found[f"{name} on {arch}"] = dataclasses.asdict(cubin.resources)
+                    said["live"] = live_registers(code_of(cubin), cubin.name)
     print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
 
 

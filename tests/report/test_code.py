@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ from tests.nvrtc import needs_nvrtc
 from tests.report.models import tree
 from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
-from vpps.kernel import sass as sass_module
 from vpps.kernel.diagnostics import numbered, quoted
 from vpps.report import Inspection, inspect
 from vpps.report.inspection import cpu_asm, cpu_source
@@ -78,13 +79,18 @@ class TestMissing:
         with pytest.raises(vpps.HandleError, match="nothing in them is fused"):
             plain.tails()
 
-    def test_tools_come_with_a_remedy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", "/nowhere")
-        monkeypatch.setattr(sass_module, "nvdisasm", lambda: None)
+    def test_tools_come_with_a_remedy(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr(metadata, "files", lambda package: None)
         with pytest.raises(vpps.CompileError, match=r"there is no objdump: install it .*apt-get install binutils"):
-            asm("k.so")  # type: ignore[arg-type]
+            asm(Path("k.so"))
         with pytest.raises(vpps.CompileError, match="there is no nvdisasm: pip install nvidia-cuda-nvdisasm"):
-            sass("k.cubin")  # type: ignore[arg-type]
+            sass(Path("k.cubin"))
+        tool = tmp_path / "nvdisasm"
+        tool.write_text("#!/bin/sh\necho no such file >&2\nexit 1\n")
+        tool.chmod(0o755)
+        with pytest.raises(vpps.CompileError, match=r"nvdisasm cannot read k\.cubin: no such file"):
+            sass(Path("k.cubin"))
 
 
 @pytest.mark.cpu
@@ -116,8 +122,8 @@ class TestGpu:
         lines = kernels_text([inspection.compiled] * 2).splitlines()
         heads, row = lines[0].split(), lines[2].split()
         assert lines[2] == lines[3]
-        assert heads[:4] == ["kernel", "VPs", "registers", "live"]
+        assert heads[:4] == ["kernel", "VPs", "registers", "cached"]
         assert row[0] == "sm_75"
-        assert 0 < int(row[3]) <= int(row[2]) <= 255
+        assert 0 <= int(row[3]) < int(row[2]) <= 255
         (weights,) = (line for line in lines if line.startswith("tree_lstm/U "))
         assert weights.count("registers") + weights.count("L2") + weights.count("shared") >= 2

@@ -112,14 +112,13 @@ def _compiled(kernel: Machine | Specialized, stepped_down: int, driver: str) -> 
     elif found is None:
         lines = [("compiled", f"for the emulator; it knows {len(kernel.spec.instructions)} instructions")]
     else:
-        live = "" if found.live_registers is None else f", {found.live_registers} of them live between instructions"
         bytes_spilled = found.spill_stores + found.spill_loads + found.stack
         spilled = f"{bytes_spilled} bytes spilled" if bytes_spilled else "nothing spilled"
         lines = [
             (
                 "compiled",
                 f"for {kernel.arch} by {found.compiler} in {found.compile_seconds:.1f} s: "
-                f"{found.registers} registers per thread{live}, "
+                f"{found.registers} registers per thread, "
                 f"{spilled}; {in_bytes(found.code_bytes)} of code, {len(kernel.spec.instructions)} instructions",
             )
         ]

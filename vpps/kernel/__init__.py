@@ -1,10 +1,10 @@
 """Kernel source from templates, compiled binaries from source, both cached.
 
 `render.py` renders `templates/` for what `spec.py` and `chip.py` say. `host_compiler.py` compiles for the cpu,
-`simt_compiler.py` for the emulator, `nvrtc.py` cubins; `resources.py` says what these need and `sass.py` what the
-machine code really does; `ziglang.py` is the compiler of last resort; `processes.py` ends compilers with whoever waits;
-`cache/` keeps what was compiled, `prebuilt.py` finds what came compiled with the package. `shared_types.py` renders
-what Python shares with compiled code.
+`simt_compiler.py` for the emulator, `nvrtc.py` cubins; `resources.py` says what these need; `ziglang.py` is the
+compiler of last resort; `processes.py` ends compilers with whoever waits; `cache/` keeps what was compiled,
+`prebuilt.py` finds what came compiled with the package. `shared_types.py` renders what Python shares with compiled
+code.
 
 On `cpu` the weights live in memory and shapes come with the script, so one binary per instruction set serves every
 model (compiled in some 9 s, once, or in the wheel). On `cuda` and `simt` the kernel is specialised to the model.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vpps.errors import CompileError
-from vpps.kernel.cache import BinaryRequest, Label, keep_facts, key_of, obtain
+from vpps.kernel.cache import BinaryRequest, Label, key_of, obtain
 from vpps.kernel.diagnostics import quoted
 from vpps.kernel.libnvrtc import Form, library
 from vpps.kernel.resources import Resources, resources_of
@@ -94,7 +94,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
         image, log, seconds = _compile(source, options, arch, name)
         resources = resources_of(image, name, log, cached_registers, seconds, compiler_version())
         binary.write_bytes(image)
-        return _facts(resources, _warnings(log))
+        return {"resources": asdict(resources), "warnings": _warnings(log)}
 
     made_for = f"{arch}, {cached_registers} registers of weights" if cached_registers else arch
     entry = obtain(BinaryRequest(key, ".cubin", source, build, ".cu", Label("cubin", made_for, compiler_version())))
@@ -120,17 +120,6 @@ def _options_for(arch: str, prefix: str) -> tuple[str, ...]:
     if not _ARCH.fullmatch(arch):
         raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
     return f"--gpu-architecture={arch.replace('sm_', prefix)}", *OPTIONS
-
-
-def store_resources(cubin: Cubin, resources: Resources) -> Cubin:
-    """The cubin with other resources, which are kept beside it on disk too, where that can be written."""
-    keep_facts(cubin.path, _facts(resources, cubin.warnings))
-    return replace(cubin, resources=resources)
-
-
-def _facts(resources: Resources, warnings: tuple[str, ...]) -> dict[str, Any]:
-    """What is kept beside a cubin."""
-    return {"resources": asdict(resources), "warnings": list(warnings)}
 
 
 def compiler_version() -> str:
@@ -173,8 +162,8 @@ def _paragraphs(log: str) -> list[tuple[int, str, str]]:
     return found
 
 
-def _warnings(log: str) -> tuple[str, ...]:
-    return tuple(f"line {line}: {message}" for line, kind, message in _paragraphs(log) if kind == "warning")
+def _warnings(log: str) -> list[str]:
+    return [f"line {line}: {message}" for line, kind, message in _paragraphs(log) if kind == "warning"]
 
 
 def _diagnostics(log: str, source: str) -> str:

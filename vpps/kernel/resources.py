@@ -27,8 +27,6 @@ class Resources:
         shared_bytes: static shared memory per block; what a launch asks for dynamically comes on top.
         code_bytes: machine code, called functions included.
         cached_registers: registers per thread that the renderer says hold weights or gradients.
-        live_registers: registers per thread that hold something between two instructions of the interpreter
-            (kernel/sass.py); None until it is asked for, because it takes a disassembler.
         compile_seconds: wall time of the compiler, its loading not included.
         compiler: by its own answer, such as "NVRTC 13.0".
     """
@@ -40,7 +38,6 @@ class Resources:
     shared_bytes: int
     code_bytes: int
     cached_registers: int
-    live_registers: int | None
     compile_seconds: float
     compiler: str
 
@@ -107,7 +104,6 @@ def resources_of(
         shared_bytes=int(shared[1]) if shared else 0,
         code_bytes=sum(size for _, flags, size in sections if flags & _EXECUTABLE),
         cached_registers=cached_registers,
-        live_registers=None,
         compile_seconds=compile_seconds,
         compiler=compiler,
     )
@@ -121,16 +117,13 @@ def check_resources(resources: Resources, what: str) -> None:
         what: begins the message, such as "the forced configuration (rows_per_warp=8, ...)".
 
     Raises:
-        SpillError: it spills, has a stack, or fewer registers are live at the interpreter's branch (where known) than
-            are said to be cached; with advice.
+        SpillError: it spills or has a stack; with advice.
     """
     found = []
     if resources.spill_stores or resources.spill_loads:
         found.append(f"spills {resources.spill_stores} bytes and loads {resources.spill_loads} bytes of spills")
     if resources.stack:
         found.append(f"puts {resources.stack} bytes per thread on the stack")
-    if resources.live_registers is not None and resources.live_registers < resources.cached_registers:
-        found.append(f"holds {resources.live_registers} registers between instructions")
     if found:
         raise SpillError(
             f"{what} {', '.join(found)}: {resources.cached_registers} cached registers do not stay in the "

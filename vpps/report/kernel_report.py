@@ -12,11 +12,7 @@ from vpps.text import Text, in_bytes, table
 
 
 def kernels_text(kernels: Sequence[Specialized]) -> Text:
-    """A table of what kernels of one model need, a row each; below one of the tiers of matrices, a column each.
-
-    Raises:
-        CompileError: nvdisasm is there but cannot read a kernel.
-    """
+    """A table of what kernels of one model need, a row each; below one of the tiers of matrices, a column each."""
     rows = [_row(kernel) for kernel in kernels]
     heads = [head for head in rows[0] if any(row[head] is not None for row in rows)]
     lines = table(heads, [[row[head] for head in heads] for row in rows])
@@ -35,12 +31,11 @@ def kernels_text(kernels: Sequence[Specialized]) -> Text:
 def _row(kernel: Specialized) -> dict[str, object]:
     chip, found = kernel.spec.chip, kernel.resources
     shared = chip.shared_bytes if TARGETS[kernel.target].is_gpu else None
-    needs: dict[str, object] = dict.fromkeys(("registers", "live", "cached", "spilled", "stack"))
+    needs: dict[str, object] = dict.fromkeys(("registers", "cached", "spilled", "stack"))
     if found is not None:
         shared = chip.shared_bytes + found.shared_bytes
         needs = {
             "registers": found.registers,
-            "live": _live(kernel),
             "cached": found.cached_registers,
             "spilled": found.spill_stores + found.spill_loads,
             "stack": found.stack,
@@ -66,12 +61,3 @@ def _name(kernel: Specialized) -> str:
 def _held(m: HeldMatrix) -> str:
     gradient = f", gradient {m.gradient}" if m.gradient and m.gradient != "none" else ""
     return f"{m.tier}{f' {m.in_slots}' if m.in_slots else ''}{gradient}"
-
-
-def _live(kernel: Specialized) -> int | None:
-    """Registers that hold something between two instructions; None without nvdisasm."""
-    from vpps.kernel.nvrtc import compile_cubin
-    from vpps.kernel.sass import with_live_registers
-
-    cubin = compile_cubin(kernel.source, kernel.arch, kernel.spec.chip.registers)  # the cache has it
-    return with_live_registers(cubin).resources.live_registers

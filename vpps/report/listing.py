@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from vpps.errors import CompileError
-from vpps.kernel.programs import environment, which
+from vpps.kernel.programs import environment, in_packages, which
 from vpps.text import Text
 
 HOW_TO_GET_OBJDUMP = "install it (Debian/Ubuntu: apt-get install binutils; macOS: xcode-select --install)"
@@ -22,13 +23,24 @@ def asm(library: Path) -> Text:
     raise CompileError(f"the kernel cannot be disassembled, there is no objdump: {HOW_TO_GET_OBJDUMP}")
 
 
+def nvdisasm() -> Path | None:
+    """NVIDIA's disassembler: of the wheel, else on PATH; None without."""
+    try:
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    tools = (Path(str(file.locate())) for file in files)
+    if path := in_packages(path for path in tools if path.stem == "nvdisasm" and path.parent.name == "bin"):
+        return path
+    found = which("nvdisasm")
+    return Path(found) if found else None
+
+
 def sass(cubin: Path) -> Text:
     """Machine code of a GPU, disassembled by nvdisasm. Raises CompileError if there is none."""
-    from vpps.kernel.sass import HOW_TO_GET_IT, nvdisasm
-
     tool = nvdisasm()
     if tool is None:
-        raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
+        raise CompileError("the kernel cannot be disassembled, there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
     return _output([str(tool), "--print-code", str(cubin)], cubin)
 
 

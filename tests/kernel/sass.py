@@ -1,18 +1,14 @@
-"""Looks at a compiled CUDA kernel's machine code: registers that stay live.
+"""Registers that stay live in a compiled CUDA kernel, from its machine code as nvdisasm prints it.
 
-The code comes from nvdisasm (wheel `nvidia-cuda-nvdisasm`, or a toolkit's), which users do not need: only tests and
-explanations come here.
+The interpreter is the loop that has most instructions, so it is found as the largest strongly connected component of
+the control flow, whatever the compiler makes of the switch (jump tables, a tree of comparisons, both). Its entries are
+the instructions of it that control also reaches from outside. Between two instructions of the script every thread
+passes one; what is live there is what the kernel keeps in registers. A weight that the compiler spilled, keeps in local
+memory or loads again is not.
 
-**Live registers at the interpreter's branch.** The interpreter is the loop that has most instructions, so it is found
-as the largest strongly connected component of the control flow, whatever the compiler makes of the switch (jump tables,
-a tree of comparisons, both). Its entries are the instructions of it that control also reaches from outside. Between two
-instructions of the script every thread passes one; what is live there is what the kernel keeps in registers. A weight
-that the compiler spilled, keeps in local memory or loads again is not.
-
-nvdisasm prints which registers an instruction reads and writes, and how many are live. The former is used, the latter
-is not: its analysis stops at calls, and the compiler leaves loops with calls that never return (seen on sm_80, where it
-counts 116 of 213). So liveness is worked out here, over a control flow graph in which every call has a copy of the
-called function of its own.
+nvdisasm prints which registers an instruction reads and writes, and how many are live. The latter is not used: its
+analysis stops at calls, and the compiler leaves loops with calls that never return (seen on sm_80, where it counts 116
+of 213). Here every call has a copy of the called function of its own.
 """
 
 from __future__ import annotations
@@ -20,33 +16,28 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from importlib import metadata
-from pathlib import Path
+from typing import NamedTuple
 
-from vpps.errors import CompileError
-from vpps.kernel.nvrtc import Cubin, store_resources
-from vpps.kernel.programs import environment, in_packages, which
+from vpps.kernel.nvrtc import Cubin
+from vpps.kernel.programs import environment
+from vpps.report.listing import nvdisasm
 
-HOW_TO_GET_IT = "pip install nvidia-cuda-nvdisasm"
-
-_LINE = re.compile(r"\s+/\*(?P<address>[0-9a-f]+)\*/\s+(?P<text>[^;]*);(?P<rest>.*?)// \|(?P<registers>[^|]*)\|")
+LINE = re.compile(r"\s+/\*(?P<address>[0-9a-f]+)\*/\s+(?P<text>[^;]*);(?P<rest>.*?)// \|(?P<registers>[^|]*)\|")
 _TEXT = re.compile(r"(?:(?P<guard>@!?U?P\w+)\s+)?(?P<opcode>\S+)\s*(?P<operands>.*)")
 _LABEL = re.compile(r"(\S+):")
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _TABLE = re.compile(r'BRANCH_TARGETS ([^"]+)"')
 _COLUMNS = re.compile(r"\s+// \|( *# )0")  # the last line of a table's head numbers the registers
+_NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
 
 # Branches that some threads of a warp take and some do not, although no predicate guards them.
 _DIVERGENT = re.compile(r"BRA\.(DIV|CONV|U\.ANY)\b")
-
 
 # Where control is: the instructions that the functions it is in return to, the innermost last; the instruction itself.
 Place = tuple[tuple[int, ...], int]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineInstruction:
+class MachineInstruction(NamedTuple):
     """A machine instruction.
 
     Attributes:
@@ -54,8 +45,7 @@ class MachineInstruction:
         guard: "@P0", "@!UP3", or "" where it is always executed.
         opcode: with its modifiers, such as "LDG.E.128.CONSTANT".
         operands: the rest of the text.
-        reads: bit r for general-purpose register r.
-        writes: likewise.
+        reads, writes: bit r for general-purpose register r.
         targets: labels that it names: where a branch leads, the function that a call calls, all of a jump table.
     """
 
@@ -73,111 +63,74 @@ class MachineInstruction:
         return self.opcode.partition(".")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCode:
+class MachineCode(NamedTuple):
     """Instructions of a cubin in the order of addresses, and where its labels (functions too) point."""
 
     instructions: list[MachineInstruction]
     labels: dict[str, int]
 
 
-def with_live_registers(cubin: Cubin) -> Cubin:
-    """The cubin with `resources.live_registers` filled in, and kept on disk; unchanged without nvdisasm.
-
-    Raises:
-        CompileError: the kernel has no loop, or nvdisasm fails or prints something unknown.
-    """
-    if cubin.resources.live_registers is not None or nvdisasm() is None:
-        return cubin
-    live = live_registers(code_of(cubin), cubin.name)
-    return store_resources(cubin, replace(cubin.resources, live_registers=live))
-
-
-def nvdisasm() -> Path | None:
-    """The disassembler: of the wheel, else on PATH; None without."""
-    try:
-        files = metadata.files("nvidia-cuda-nvdisasm") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    tools = (Path(str(file.locate())) for file in files)
-    if path := in_packages(path for path in tools if path.stem == "nvdisasm" and path.parent.name == "bin"):
-        return path
-    found = which("nvdisasm")
-    return Path(found) if found else None
-
-
-def code_of(cubin: Cubin) -> MachineCode:
-    """Disassembles a cubin. Raises CompileError if there is no nvdisasm, it fails or prints something unknown."""
-    tool = nvdisasm()
-    if tool is None:
-        raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
-    command = [str(tool), "--print-code", "--print-life-ranges", "--life-range-mode", "narrow", str(cubin.path)]
-    try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=120, env=environment()
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileError(f"{tool} failed: {error}") from error
-    if run.returncode:
-        raise CompileError(
-            f"{tool} cannot read {cubin.path}; one of the CUDA version that the compiler is of may:\n"
-            f"{run.stderr.strip()[:2000]}"
-        )
-    code = parse(run.stdout)
-    if cubin.name not in code.labels:
-        raise CompileError(f"{tool} shows no kernel {cubin.name} in {cubin.path}")
-    return code
-
-
-def parse(listing: str) -> MachineCode:
-    """Reads what nvdisasm prints with life ranges in narrow columns.
+def listing_of(cubin: Cubin) -> str:
+    """What nvdisasm prints of a cubin.
 
     Every line ends in a table of a character per register: ^ written, v read, x both, : alive, blank.
     """
+    tool = nvdisasm()
+    assert tool is not None, "pip install nvidia-cuda-nvdisasm"
+    command = [str(tool), "--print-code", "--print-life-ranges", "--life-range-mode", "narrow", str(cubin.path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment())
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def parse(listing: str) -> MachineCode:
+    """Reads what nvdisasm prints."""
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
     first = 0  # column of register 0, counted from the table's bar
     for line in listing.splitlines():
         if found := _COLUMNS.match(line):
             first = len(found[1])
-        elif found := _LINE.match(line):
+        elif found := LINE.match(line):
             instructions.append(_instruction(found, first))
         elif found := _LABEL.match(line):
             labels[found[1]] = len(instructions)
-    if not instructions or not any(i.writes for i in instructions):
-        raise CompileError(f"nvdisasm's listing is not of a form that vpps knows: please report this\n{listing[:1000]}")
+    assert any(i.writes for i in instructions), f"a listing of another form: {listing[:1000]}"
     return MachineCode(instructions, labels)
+
+
+def code_of(cubin: Cubin) -> MachineCode:
+    """The machine code of a cubin."""
+    return parse(listing_of(cubin))
 
 
 def _instruction(line: re.Match[str], first: int) -> MachineInstruction:
     text = " ".join(line["text"].split())
     parts = _TEXT.fullmatch(text)
-    if parts is None:
-        raise CompileError(f"nvdisasm printed an instruction that vpps cannot read: {line[0].strip()}")
-    columns = line["registers"][first:]
+    assert parts is not None, line[0]
+    marks = list(enumerate(line["registers"][first:]))
     table = _TABLE.search(line["text"] + line["rest"])
-    targets = table[1].split(",") if table else _TARGET.findall(parts["operands"])
     return MachineInstruction(
-        text=text,
-        guard=parts["guard"] or "",
-        opcode=parts["opcode"],
-        operands=parts["operands"],
-        reads=sum(1 << r for r, mark in enumerate(columns) if mark in "vx"),
-        writes=sum(1 << r for r, mark in enumerate(columns) if mark in "^x"),
-        targets=tuple(targets),
+        text,
+        parts["guard"] or "",
+        parts["opcode"],
+        parts["operands"],
+        reads=sum(1 << r for r, mark in marks if mark in "vx"),
+        writes=sum(1 << r for r, mark in marks if mark in "^x"),
+        targets=tuple(table[1].split(",") if table else _TARGET.findall(parts["operands"])),
     )
 
 
-def live_registers(code: MachineCode, name: str) -> int:
-    """Registers (general-purpose, per thread) that are live where the interpreter begins its next instruction.
+def noncoherent_loads(code: MachineCode) -> list[str]:
+    """Global loads that go through the read-only path: right only for what nothing writes during the launch."""
+    return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
 
-    Raises:
-        CompileError: the kernel has no loop, or the code has something unknown.
-    """
+
+def live_registers(code: MachineCode, name: str) -> int:
+    """Registers (general-purpose, per thread) that are live where the interpreter begins its next instruction."""
     flow = ControlFlow(code, name)
     loop = max(flow.loops(), key=len)
-    if len(loop) < 2:
-        raise CompileError(f"kernel {name} has no loop, so it cannot be an interpreter")
+    assert len(loop) > 1, f"kernel {name} has no loop, so it is no interpreter"
     live = flow.live()
     entries = [n for n in loop if n == 0 or any(p not in loop for p in flow.predecessors[n])]
     return min(live[n].bit_count() for n in entries)
@@ -259,22 +212,17 @@ class ControlFlow:
 
 
 def _next(code: MachineCode, place: Place) -> list[Place]:
-    """Where control may go from somewhere. Raises CompileError if the listing does not say."""
+    """Where control may go from somewhere."""
     calls, index = place
     instruction = code.instructions[index]
     following: list[Place] = [(calls, index + 1)] if index + 1 < len(code.instructions) else []
     conditional = following if instruction.guard else []
-    try:
-        targets = [code.labels[target] for target in instruction.targets]
-    except KeyError as error:
-        raise CompileError(f"nvdisasm shows no label {error} for {instruction.text}: please report this") from error
+    targets = [code.labels[target] for target in instruction.targets]
     match instruction.family:
         case "EXIT" | "KILL":
             return conditional
-        case "RET" if calls:
-            return [(calls[:-1], calls[-1]), *conditional]
         case "RET":
-            raise CompileError(f"the kernel itself returns ({instruction.text}): please report this")
+            return [(calls[:-1], calls[-1]), *conditional]
         case "CALL" if instruction.operands.startswith("`(.L_"):
             # A jump: functions have names. The compiler leaves loops like this on sm_80.
             return [*((calls, target) for target in targets), *conditional]
@@ -283,11 +231,10 @@ def _next(code: MachineCode, place: Place) -> list[Place]:
             if not targets or index + 1 in calls:
                 return following
             return [*(((*calls, index + 1), target) for target in targets), *conditional]
-        case "BRX" | "BRXU" | "JMX" | "JMXU" if not targets:
-            raise CompileError(f"nvdisasm shows no targets of {instruction.text}: please report this")
         case "BSSY":
             return following  # names where BSYNC goes, which the compiler places right before that
         case "BRA" | "JMP" | "BRX" | "BRXU" | "JMX" | "JMXU":
+            assert targets, f"no targets of {instruction.text}"
             # Some carry their condition as an operand: BRA.U UP0, `(.L_x_1).
             always = (
                 not instruction.guard
