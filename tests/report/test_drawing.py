@@ -12,8 +12,7 @@ import pytest
 
 import vpps
 from tests.report.models import NETS
-from vpps.graph.drawing import level_colours
-from vpps.report import Drawing, draw
+from vpps.graph.drawing import Drawing, draw, level_colours
 
 pytestmark = pytest.mark.host
 

@@ -8,8 +8,8 @@ import pytest
 
 import vpps
 from tests.report.models import lists, tree
+from vpps.graph.drawing import draw
 from vpps.kernel.host_compiler import build_cpu
-from vpps.report import draw
 from vpps.report.kernel_report import kernels_text
 
 pytestmark = pytest.mark.cpu

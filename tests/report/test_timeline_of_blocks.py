@@ -19,6 +19,7 @@ from vpps.engine.timeline import PRODUCTS
 from vpps.kernel.nvrtc import compile_cubin
 from vpps.kernel.render import TIMELINE_LINE, render_cuda
 from vpps.placement.onchip import ChipOptions
+from vpps.report.critical import releases
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.simt import SimtMachine
 from vpps.runtime.stamps import StampedRecording
@@ -49,6 +50,13 @@ class TestRecords:
             assert covered == timeline.end - timeline.start
         np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
         assert (seconds["update"] > 0).all()
+        # Counters begin at zero again in the second launch: its waits are ended by its own signals.
+        between = next(i.start for i in timeline.idle() if i.why == PRODUCTS)
+        found = np.array(list(releases(timeline)))
+        assert len(found) == np.count_nonzero(timeline.forms == "Wait")
+        later = timeline.records["start"][found] > between
+        assert (later[:, 0] == later[:, 1]).all()
+        assert set(later[:, 0].tolist()) == {False, True}
 
 
 @pytest.mark.simt

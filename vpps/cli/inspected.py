@@ -55,7 +55,6 @@ Schedule = Annotated[
 ]
 Precision = Annotated[str, typer.Option(metavar=PRECISION_METAVAR, help=PRECISION_HELP)]
 Train = Annotated[bool, typer.Option("--train/--inference", help="What the batch is planned for.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Lines = Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Only these lines.")]
 Numbers = Annotated[
     bool | None, typer.Option("--numbers/--no-numbers", show_default="on a terminal", help="Number the lines.")

@@ -16,23 +16,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vpps.graph.drawing import Drawing, draw
     from vpps.report.inspection import Inspection, inspect
 
-_FOUND_IN = {
-    "Drawing": "graph.drawing",
-    "Inspection": "report.inspection",
-    "draw": "graph.drawing",
-    "inspect": "report.inspection",
-}
-__all__ = ["Drawing", "Inspection", "draw", "inspect"]
+__all__ = ["Inspection", "inspect"]
 __dir__ = __all__.copy  # completion shows nothing else
 
 
 def _import_late(name: str) -> object:
     """Modules of reports are imported when they are first used; what `explain` and timelines need is small."""
-    if name in _FOUND_IN:
-        return getattr(import_module(f"vpps.{_FOUND_IN[name]}"), name)
+    if name in __all__:
+        return getattr(import_module("vpps.report.inspection"), name)
     raise AttributeError(f"module 'vpps.report' has no attribute {name!r}")
 
 
