@@ -15,9 +15,7 @@ project = "vpps"
 author = "the authors of vpps"
 version = release = vpps.__version__
 
-extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "generated", "public_names", "signatures",
-]  # fmt: skip
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "references"]
 exclude_patterns = ["_build"]
 nitpicky = True  # a reference to nothing is a warning, and warnings are errors
 

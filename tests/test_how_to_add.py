@@ -122,9 +122,8 @@ EXAMPLES = {
 
 # Trees of two kinds of nodes, so that a policy has something to choose.
 PROGRAM = """
-import functions
 import numpy as np
-import operators
+import references
 import vpps
 from vpps.cli.options import LEARNING_RATES, TargetName
 from vpps.reference import Reference, weights_of
@@ -184,9 +183,9 @@ assert {"auto", "cpu", "cuda", "hip", "simt"} == set(TargetName)
 assert {"softsign", "softsign.grad0", "update_rows.dampened"} <= set(BY_NAME)
 assert vpps.softsign.__doc__.startswith("x / (1 + |x|), element by element.")
 assert {"softsign", "Dampened"} <= set(vpps.__all__)
-assert ".. autofunction:: softsign" in functions.markdown()
-assert ".. autoclass:: Dampened" in functions.optimizers()
-assert "softsign(x)" in operators.markdown()
+assert ".. autofunction:: softsign" in references.public_functions()
+assert ".. autoclass:: Dampened" in references.optimizers()
+assert "softsign(x)" in references.operators()
 assert LEARNING_RATES.keys() == {rule.name for rule in vpps.model.optim.OPTIMIZERS}
 """
 

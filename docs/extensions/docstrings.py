@@ -1,48 +1,76 @@
-"""Docstrings of vpps as reStructuredText: they are written to be read in a terminal."""
+"""Docstrings and signatures of vpps, which are written to be read in a terminal, as Sphinx is to show them."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.inspect import TypeAliasForwardRef
 
 # Attributes of public classes that are nothing to their users.
 INTERNAL = (
     r"abandoned|arrangement|graph_made|ids|kernel|parameters|peers|plan_made|planner|ref|spec|stepped_down"
     r"|version"
 )
+# Classes that users meet but do not construct.
+MADE = {
+    "Cell", "Expression", "GraphBatch", "Inspection", "Lookup", "Parameter", "Rows", "Specialized", "SpelledBatch",
+    "Summary", "Timeline", "Trace", "World",
+}  # fmt: skip
+OPERANDS = "Expression | Parameter | Rows"  # what the hints of public functions call a Value
+PUBLIC = ("vpps", "vpps.nn", "vpps.data", "vpps.zoo", "vpps.distributed", "vpps.report")
 
 
-def process(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Before napoleon reads the sections: indented blocks are code, and a few forms that it takes for others."""
+def docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Before napoleon reads the sections: blocks that are indented more than the paragraph before them are code."""
     text = "\n".join(lines)
     if what == "class":
         text = re.sub(rf"^( +)(?:{INTERNAL}): .*\n?(?:\1 +.*\n?)*", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^Raises:\n +As `(\w+)`\.", r"Raises what `\1` raises.", text, flags=re.MULTILINE)
     # Attributes that are described together, not errors: a blank would part a type from a name.
     text = re.sub(
         r"^ +(?!\w+Error)\w+(?:, \w+)+(?=: )", lambda names: names[0].replace(", ", ","), text, flags=re.MULTILINE
     )
-    lines[:] = literal_blocks(text.split("\n"))
+    text = re.sub(r"^( *)(\S.*)\n\n(?=\1 +\S)", r"\1\2\n\n\1::\n\n", text, flags=re.MULTILINE)
+    lines[:] = text.split("\n")
     if what in ("attribute", "property", "data"):
         lines[:0] = ["..", ""]  # a comment; else what comes before a colon in the first sentence would be the type
 
 
-def literal_blocks(lines: list[str]) -> list[str]:
-    """Marks blocks that are indented more than the paragraph before them as code."""
-    found: list[str] = []
-    before = 0  # indentation of the line above that is not empty
-    for line in lines:
-        indentation = len(line) - len(line.lstrip())
-        if line.strip():
-            if found and not found[-1].strip() and any(found) and indentation > before:
-                found += [" " * before + "::", ""]
-            before = indentation
-        found.append(line)
-    return found
+def signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: object, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Defaults by their values, and no constructor where vpps itself makes the objects."""
+    if what == "class" and name.rpartition(".")[2] in MADE:
+        return "", None
+    if arguments is None:
+        return None, result
+    if what == "class" and dataclasses.is_dataclass(obj):
+        for field in dataclasses.fields(obj):
+            if field.default_factory is not dataclasses.MISSING:
+                arguments = arguments.replace("<factory>", repr(field.default_factory()), 1)
+    arguments = re.sub(r"<function ([\w.]+)[^>]*>", r"\1", arguments)
+    return arguments.replace(OPERANDS, "Value"), result
+
+
+def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Element | None:
+    """`vpps.ops.operand.Expression`, which signatures name, is documented as `vpps.Expression`."""
+    target, domain = node.get("reftarget", ""), env.domains.python_domain
+    for module in PUBLIC if node.get("refdomain") == "py" else ():
+        full = f"{module}.{target.rpartition('.')[2]}"
+        if full != target and full in domain.objects:
+            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], full, node, content)
+    return None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.connect("autodoc-process-docstring", process, priority=400)  # napoleon has 500
+    # Sphinx shows an alias (`autodoc_type_aliases`) within other types as TypeAliasForwardRef('Name').
+    TypeAliasForwardRef.__repr__ = lambda alias: alias.name  # type: ignore[method-assign]
+    app.connect("autodoc-process-docstring", docstring, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-signature", signature)
+    app.connect("missing-reference", public_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

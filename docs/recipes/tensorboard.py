@@ -5,22 +5,15 @@ from __future__ import annotations
 import csv
 import importlib
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import vpps
 from vpps.data import graphs_of_trees, synthetic_treebank
 from vpps.zoo import TreeLSTMSentiment
 
 
-class Writer(Protocol):
-    """What is used of a SummaryWriter."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def close(self) -> None: ...
-
-
 class TableWriter:
-    """Writes `scalars.csv`: tag, step, value."""
+    """Writes `scalars.csv`, tag, step, value, by the methods of a SummaryWriter that are used below."""
 
     def __init__(self, folder: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -34,14 +27,13 @@ class TableWriter:
         self._file.close()
 
 
-def open_writer(folder: str) -> Writer:
+def open_writer(folder: str) -> Any:
     """TensorBoard's, of whichever package is there; else a table, and that is said."""
     for package in ("tensorboardX", "torch.utils.tensorboard"):
         try:
-            writer: Writer = importlib.import_module(package).SummaryWriter(folder)
+            return importlib.import_module(package).SummaryWriter(folder)
         except ImportError:
-            continue
-        return writer
+            pass
     print(f"no writer for TensorBoard is installed (pip install tensorboardX): curves go to {folder}/scalars.csv")
     return TableWriter(folder)
 

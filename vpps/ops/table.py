@@ -35,7 +35,7 @@ class Form(Enum):
     TRANSPOSE = "transpose"  # of a computed matrix
     CONCAT = "concat"  # segments of other rows
     SLICE = "slice"  # a view: no instruction
-    RESHAPE = "reshape"  # likewise
+    RESHAPE = "reshape"  # a view: no instruction
     LIST_REDUCE = "list_reduce"  # reduces the elements of a list argument
     LIST_MAP = "list_map"  # a result for each element of a list argument, which depends on all of them
     LOOKUP = "lookup"  # a row of a table, a view through an index list; of a matrix, a copy

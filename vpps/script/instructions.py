@@ -64,10 +64,8 @@ class Flag(IntFlag):
     ALL = 128  # divided among the virtual processors of all groups, not of each
     CHAINED = 256  # a product that leaves its result on the chip: the tail that follows is executed with it
     BF16 = 512  # what it multiplies is rounded to bf16 (`Field.rounded`)
-    TF32 = 1024  # likewise to tf32
-    PAIRS = (
-        2048  # weights for products lie as pairs of bf16, of columns side by side, in a word; a step writes them, too
-    )
+    TF32 = 1024  # what it multiplies is rounded to tf32 (`Field.rounded`)
+    PAIRS = 2048  # weights for products lie as pairs of bf16, of columns side by side, in a word, also after a step
 
 
 NO_FLAGS = Flag(0)

@@ -308,7 +308,7 @@ class Handle(DataParallel):
         Nothing is launched, and parameters stay stacked as the steps so far have them.
 
         Raises:
-            As `fb`.
+            VppsError: `fb` would raise it.
         """
         from vpps.report.inspection import Inspection
 
