@@ -1,8 +1,7 @@
-"""Small networks whose middle is in vpps, and the same ones in PyTorch alone: what the tests of this folder run."""
+"""Small networks in vpps, and the same ones in PyTorch alone: what the tests of this folder run."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,6 +44,17 @@ class Chain:
         last = self.states(graph, rows)[-1]
         return vpps.dot(last, last)
 
+    def by_module(self, net: Any, x: Any, words: NDArray[np.int64] | None = None) -> Any:
+        """The states of a tensor's rows, (n, HIDDEN)."""
+        graph = vpps.Graph()
+        return torch.stack(net(graph, self.states(graph, graph.rows(x, grad=torch.is_tensor(x)), words)))
+
+    def loss_by_module(self, net: Any, x: Any, at_once: bool = True) -> Any:
+        """The loss of a tensor's rows, with its gradients or without."""
+        graph = vpps.Graph()
+        loss = self.loss(graph, graph.rows(x, grad=torch.is_tensor(x)))
+        return net.loss(graph, loss) if at_once else net(graph, loss)
+
     def in_torch(self, weights: Any, x: Any, words: NDArray[np.int64] | None = None, sparse: bool = False) -> Any:
         """The same states, (n, HIDDEN), with the parameters of a module, or others by their names."""
         if not isinstance(weights, Mapping):
@@ -59,138 +69,32 @@ class Chain:
         return torch.stack(states) * F.embedding(torch.tensor(words), weights["words"], sparse=sparse)
 
 
-class MixedNetwork(ABC):
-    """A network whose middle is in vpps, and whose other layers are in PyTorch.
+class Tagger:
+    """Linear layer, chain times words of a table, classifier of each state: a network whose middle is in vpps.
 
     Attributes:
-        model: the middle.
-        outer: the other layers.
+        outer: the layers that are not.
     """
 
-    model: vpps.Model
-    outer: Any
-
-    @abstractmethod
-    def mixed_loss(self, net: Any, outer: Any, batch: Any) -> Any:
-        """With the middle as a module."""
-
-    @abstractmethod
-    def loss_in_torch(self, weights: Mapping[str, Any], outer: Any, batch: Any) -> Any:
-        """With the middle's weights by name."""
-
-    @abstractmethod
-    def batch(self, rng: np.random.Generator) -> Any:
-        """A random mini-batch."""
+    def __init__(self, sparse: bool = False) -> None:
+        self.sparse = sparse
+        self.chain = Chain(table=True)
+        self.outer = torch.nn.ModuleList([torch.nn.Linear(3, INPUT), torch.nn.Linear(HIDDEN, 2)])
 
     def batches(self, n: int) -> Iterator[Any]:
         """The same ones every time."""
         rng = np.random.default_rng(4)
-        return (self.batch(rng) for _ in range(n))
-
-
-class Tagger(MixedNetwork):
-    """Linear layer, chain, classifier of each state; the chain multiplies with words of a table, if it has one."""
-
-    def __init__(self, table: bool = False, sparse: bool = False) -> None:
-        self.sparse = sparse
-        self.chain = Chain(table=table)
-        self.model = self.chain.model
-        self.outer = torch.nn.ModuleList([torch.nn.Linear(3, INPUT), torch.nn.Linear(HIDDEN, 2)])
-
-    def batch(self, rng: np.random.Generator) -> Any:
-        length = int(rng.integers(1, 5))
-        words = rng.integers(0, WORDS, length) if self.chain.words is not None else None
-        return torch.tensor(rng.normal(size=(length, 3)), dtype=torch.float32), words, int(rng.integers(0, 2))
+        for _ in range(n):
+            length = int(rng.integers(1, 5))
+            x = torch.tensor(rng.normal(size=(length, 3)), dtype=torch.float32)
+            yield x, rng.integers(0, WORDS, length), torch.full((length,), int(rng.integers(0, 2)))
 
     def mixed_loss(self, net: Any, outer: Any, batch: Any) -> Any:
-        x, words, label = batch
-        graph = vpps.Graph()
-        states = self.chain.states(graph, graph.rows(outer[0](x), grad=True), words)
-        return F.cross_entropy(outer[1](torch.stack(net(graph, states))), torch.full((len(x),), label))
+        """With the chain as a module."""
+        x, words, labels = batch
+        return F.cross_entropy(outer[1](self.chain.by_module(net, outer[0](x), words)), labels)
 
     def loss_in_torch(self, weights: Mapping[str, Any], outer: Any, batch: Any) -> Any:
-        x, words, label = batch
-        hidden = self.chain.in_torch(weights, outer[0](x), words, sparse=self.sparse)
-        return F.cross_entropy(outer[1](hidden), torch.full((len(x),), label))
-
-
-class TreeClassifier(MixedNetwork):
-    """Embedding, `vpps.nn.NaryTreeLSTM` over random trees, classifier of all nodes."""
-
-    def __init__(self) -> None:
-        self.model = vpps.Model(seed=2)
-        self.cells = vpps.nn.NaryTreeLSTM(self.model, INPUT, HIDDEN)
-        self.outer = torch.nn.ModuleList([torch.nn.Embedding(WORDS, INPUT), torch.nn.Linear(HIDDEN, 3)])
-
-    def batch(self, rng: np.random.Generator) -> Any:
-        """Words of the leaves; then pairs of nodes, children of the next one; labels of all nodes."""
-        leaves, merges = int(rng.integers(2, 6)), []
-        roots = list(range(leaves))
-        while len(roots) > 1:
-            at = int(rng.integers(0, len(roots) - 1))
-            merges.append((roots[at], roots[at + 1]))
-            roots[at : at + 2] = [leaves + len(merges) - 1]
-        labels = rng.integers(0, 3, leaves + len(merges))
-        return torch.tensor(rng.integers(0, WORDS, leaves)), merges, torch.tensor(labels)
-
-    def mixed_loss(self, net: Any, outer: Any, batch: Any) -> Any:
-        words, merges, labels = batch
-        graph = vpps.Graph()
-        states = [self.cells.leaf(x) for x in graph.rows(outer[0](words), grad=True)]
-        for left, right in merges:
-            states.append(self.cells.inner(*states[left], *states[right]))
-        hidden = torch.stack(net(graph, [h for h, _ in states]))
-        return F.cross_entropy(outer[1](hidden), labels)
-
-    def loss_in_torch(self, weights: Mapping[str, Any], outer: Any, batch: Any) -> Any:
-        words, merges, labels = batch
-        W, leaf, U, b = (weights[f"tree_lstm.{name}"] for name in ("W", "b_leaf", "U", "b"))
-        states = []
-        for x in outer[0](words):
-            i, o, u = (W @ x + leaf).chunk(3)
-            c = i.sigmoid() * u.tanh()
-            states.append((o.sigmoid() * c.tanh(), c))
-        for left, right in merges:
-            (h, c), (k, d) = states[left], states[right]
-            i, o, u, f, g = (U @ torch.cat([h, k]) + b).chunk(5)
-            c = i.sigmoid() * u.tanh() + f.sigmoid() * c + g.sigmoid() * d
-            states.append((o.sigmoid() * c.tanh(), c))
-        return F.cross_entropy(outer[1](torch.stack([h for h, _ in states])), labels)
-
-
-class Pooling(MixedNetwork):
-    """A GRU of PyTorch's, attention over its states, classifier of the sequence; a batch has several lengths."""
-
-    def __init__(self) -> None:
-        self.model = vpps.Model(seed=3)
-        self.K = self.model.parameter("attention/K", (HIDDEN, INPUT))
-        self.query = self.model.parameter("attention/query", (HIDDEN,), init="normal")
-        self.outer = torch.nn.ModuleList([torch.nn.GRU(3, INPUT), torch.nn.Linear(INPUT, 2)])
-
-    @vpps.cell
-    def pool(self, values: list[vpps.Expression]) -> vpps.Expression:
-        """The mean of the values, weighted."""
-        weights = vpps.softmax(vpps.each(lambda x: vpps.dot(vpps.tanh(self.K @ x), self.query), values))
-        return vpps.sum(vpps.each(lambda weight, value: weight * value, weights, values))
-
-    def batch(self, rng: np.random.Generator) -> Any:
-        xs = [torch.tensor(rng.normal(size=(int(rng.integers(1, 5)), 3)), dtype=torch.float32) for _ in range(2)]
-        return xs, torch.tensor(rng.integers(0, 2, 2))
-
-    def mixed_loss(self, net: Any, outer: Any, batch: Any) -> Any:
-        xs, labels = batch
-        graph = vpps.Graph()
-        pooled = [self.pool(list(graph.rows(outer[0](x)[0], grad=True))) for x in xs]
-        return F.cross_entropy(outer[1](torch.stack(net(graph, pooled))), labels)
-
-    def loss_in_torch(self, weights: Mapping[str, Any], outer: Any, batch: Any) -> Any:
-        xs, labels = batch
-        pooled = []
-        for x in xs:
-            states = outer[0](x)[0]
-            scores = torch.tanh(states @ weights["attention.K"].T) @ weights["attention.query"]
-            pooled.append(scores.softmax(0) @ states)
-        return F.cross_entropy(outer[1](torch.stack(pooled)), labels)
-
-
-MIXED: dict[str, type[MixedNetwork]] = {"tagger": Tagger, "trees": TreeClassifier, "attention": Pooling}
+        """With the chain's weights by name."""
+        x, words, labels = batch
+        return F.cross_entropy(outer[1](self.chain.in_torch(weights, outer[0](x), words, self.sparse)), labels)

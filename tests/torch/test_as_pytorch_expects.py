@@ -16,114 +16,63 @@ torch = pytest.importorskip("torch", reason="torch is not installed: scripts/tes
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tests.torch.networks import HIDDEN, INPUT, Chain  # noqa: E402
 
 pytestmark = pytest.mark.cpu
 
 
-CHANGES: dict[str, Callable[[Any, Any], object]] = {
-    "add_": lambda net, w: w.add_(1),
-    "one element": lambda net, w: w[0, 0].fill_(7),
-    "copy_": lambda net, w: w.copy_(torch.full_like(w, 3)),
-    "init": lambda net, w: torch.nn.init.ones_(w),
-    "data": lambda net, w: setattr(w, "data", torch.full_like(w, 5)),
-    "data in place": lambda net, w: w.data.mul_(2),
-    "set_": lambda net, w: w.set_(torch.full_like(w, 6)),
-    "vector": lambda net, w: torch.nn.utils.vector_to_parameters(torch.full((w.numel(),), 7.0), [w]),
-    "load": lambda net, w: net.load_state_dict({"chain.W": torch.full_like(w, 8)}, strict=False),
-    "assign": lambda net, w: net.load_state_dict({"chain.W": torch.full_like(w, 9)}, strict=False, assign=True),
-    "numpy": lambda net, w: w.detach().numpy().fill(2),
+ONCE, GRAPHS, TANGENT, DATA = "differentiable once", "trace what is around", "tangent|another tensor", "cannot be read"
+
+
+def penalty(f: Any, x: Any, net: Any) -> None:
+    out = f(x.requires_grad_())
+    (gradient,) = torch.autograd.grad(out, x, create_graph=True)
+    assert gradient.requires_grad
+    torch.autograd.grad(out + gradient.square().sum(), [net.chain.W])
+
+
+def tangent_of_inputs(f: Any, x: Any, net: Any) -> None:
+    with forward_ad.dual_level():
+        f(forward_ad.make_dual(x, x))
+
+
+def tangent_of_weights(f: Any, x: Any, net: Any) -> None:
+    with forward_ad.dual_level():
+        w = net.chain.W
+        net.chain._parameters["W"] = forward_ad.make_dual(w, torch.ones_like(w))
+        f(x)
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any, Any], object], str]] = {
+    "penalty": (penalty, ONCE),
+    "hvp": (lambda f, x, net: torch.autograd.functional.hvp(f, x, x), ONCE),
+    "vhp": (lambda f, x, net: torch.autograd.functional.vhp(f, x, x), ONCE),
+    "tangent of inputs": (tangent_of_inputs, TANGENT),
+    "tangent of weights": (tangent_of_weights, TANGENT),
+    "grad": (lambda f, x, net: torch.func.grad(f)(x), DATA),
+    "hessian": (lambda f, x, net: torch.func.hessian(f)(x), DATA),
+    "trace": (lambda f, x, net: torch.jit.trace(f, (x,)), GRAPHS),
+    "make_fx": (lambda f, x, net: make_fx(f)(x), GRAPHS),
+    "batch of gradients": (
+        lambda f, x, net: torch.autograd.grad(f(x), [net.chain.W], torch.ones(2), is_grads_batched=True),
+        "one gradient at a time",
+    ),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_changes_are_seen_by_all(chain: Chain, net: Any, change: str, tmp_path: Any) -> None:
-    x = np.ones(INPUT, np.float32)
-
-    def value(handle: Any) -> Any:
-        graph = vpps.Graph()
-        return handle.forward(graph, [chain.W @ graph.input(x)])[0]
-
-    with vpps.Handle(chain.model, train=False, target="cpu", vps=1) as serving:
-        value(serving), value(net.handle)
-        w = net.chain.W
-        with torch.no_grad():
-            CHANGES[change](net, w)
-        expected = w.detach().numpy() @ x
-        np.testing.assert_allclose(value(serving), expected, rtol=1e-5)
-        np.testing.assert_allclose(value(net.handle), expected, rtol=1e-5)
-    CHANGES["data"](net, w)
-    chain.model.save(tmp_path / "model.safetensors")
-    assert (vpps.Model.load(tmp_path / "model.safetensors")["chain/W"].numpy() == 5).all()
-
-
-def output(chain: Chain, net: Any, x: Any, at_once: bool) -> Any:
-    graph = vpps.Graph()
-    loss = chain.loss(graph, graph.rows(x, grad=True))
-    return net.loss(graph, loss) if at_once else net(graph, loss)
-
-
+@pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("at_once", [False, True])
-class TestDerivativesThatThereAreNot:
-    def test_penalty(self, chain: Chain, net: Any, at_once: bool) -> None:
-        x = torch.randn(2, INPUT, requires_grad=True)
-        out = output(chain, net, x, at_once)
-        (gradient,) = torch.autograd.grad(out, x, create_graph=True)
-        with pytest.raises(vpps.GraphError, match="differentiable once"):
-            torch.autograd.grad(out + gradient.square().sum(), [net.chain.W])
-
-    @pytest.mark.parametrize("function", ["hvp", "vhp"])
-    def test_products_with_a_hessian(self, chain: Chain, net: Any, at_once: bool, function: str) -> None:
-        x = torch.randn(2, INPUT)
-        with pytest.raises(vpps.GraphError, match="differentiable once"):
-            getattr(torch.autograd.functional, function)(lambda x: output(chain, net, x, at_once), x, x)
-
-    @pytest.mark.parametrize("of", ["input", "weights"])
-    def test_forward_mode(self, chain: Chain, net: Any, at_once: bool, of: str) -> None:
-        x = torch.randn(2, INPUT)
-        with forward_ad.dual_level():
-            if of == "input":
-                x = forward_ad.make_dual(x, x)
-            else:
-                w = net.chain.W
-                net.chain._parameters["W"] = forward_ad.make_dual(w, torch.ones_like(w))
-            with pytest.raises(vpps.VppsError, match=r"tangent|another tensor"):
-                output(chain, net, x, at_once)
-
-    def test_functions(self, chain: Chain, net: Any, at_once: bool) -> None:
-        for transform in (torch.func.grad, torch.func.hessian):
-            with pytest.raises(vpps.VppsError):
-                transform(lambda x: output(chain, net, x, at_once))(torch.randn(2, INPUT))
+def test_what_there_is_not_is_refused(chain: Chain, net: Any, at_once: bool, name: str) -> None:
+    call, message = REFUSED[name]
+    with pytest.raises(vpps.VppsError, match=message):
+        call(lambda x: chain.loss_by_module(net, x, at_once), torch.randn(2, INPUT), net)
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints_with_dropout(chain: Chain, net: Any, reentrant: bool) -> None:
-    def run(x: Any) -> Any:
-        graph = vpps.Graph()
-        states = chain.states(graph, graph.rows(x, grad=True))
-        return net(graph, vpps.dropout(states[-1], 0.5)).square()
-
-    x = torch.randn(2, INPUT, requires_grad=True)
-    loss = checkpoint(run, x, use_reentrant=reentrant).sum()
-    with pytest.raises(vpps.GraphError, match="other masks of dropout"):
-        loss.backward()
-    net.eval()
-    checkpoint(run, x, use_reentrant=reentrant).sum().backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves_are_taken_everywhere(chain: Chain, net: Any, dtype: Any) -> None:
-    x = torch.ones(2, INPUT, dtype=dtype)
-    for grad in (False, True):
-        graph = vpps.Graph()
-        rows = graph.rows(x, grad=grad)
-        single = graph.input(x[0], grad=grad)
-        found = net(graph, [chain.W @ rows[0], chain.W @ single])
-        torch.testing.assert_close(found[0], found[1])
-        torch.testing.assert_close(found[0], net.chain.W.sum(1))
-    chain.b.assign(torch.ones(HIDDEN, dtype=dtype))
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+def test_create_graph_is_harmless_where_nobody_uses_it(chain: Chain, net: Any) -> None:
+    chain.loss_by_module(net, torch.ones(2, INPUT)).backward(create_graph=True)
+    assert all(p.grad is not None for p in net.parameters())
 
 
 NAMES = "a.b a.b/c.d a/_extra_state _weights _parameters training a/training _anchor loss model handle forward T"
@@ -162,8 +111,7 @@ class Network(torch.nn.Module):
         self.encoder = torch.nn.Linear(INPUT, INPUT)
 
     def forward(self, x: Any) -> Any:
-        graph = vpps.Graph()
-        return self.net.loss(graph, self.chain.loss(graph, graph.rows(self.encoder(x), grad=True)))
+        return self.chain.loss_by_module(self.net, self.encoder(x))
 
 
 @pytest.mark.parametrize("optimizer", [None, vpps.Adam(lr=0.1)])
@@ -255,18 +203,7 @@ def test_what_would_be_lost(chain: Chain, change: str, monkeypatch: pytest.Monke
     net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.1), vps=1)
     LOST[change][0](net)
     with pytest.raises(vpps.VppsError, match=LOST[change][1]):
-        output(chain, net, torch.randn(2, INPUT), False)
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_programs_of_one_graph_and_batches_of_gradients(chain: Chain, net: Any, at_once: bool) -> None:
-    x = torch.randn(2, INPUT)
-    for record in (lambda f: torch.jit.trace(f, (x,)), lambda f: make_fx(f)(x)):
-        with pytest.raises(vpps.GraphError, match="trace what is around the layer"):
-            record(lambda x: output(chain, net, x, at_once))
-    out = output(chain, net, x, at_once)
-    with pytest.raises(vpps.GraphError, match="one gradient at a time"):
-        torch.autograd.grad(out, [net.chain.W], torch.ones(2), is_grads_batched=True)
+        chain.loss_by_module(net, torch.randn(2, INPUT), False)
 
 
 def test_copies_have_all_of_a_network(net: Any) -> None:
@@ -295,15 +232,5 @@ def test_parameters_are_saved(net: Any, tmp_path: Any) -> None:
 def test_a_module_made_for_inference_trains(chain: Chain) -> None:
     with torch.inference_mode():
         net = vpps.torch.Module(chain.model, vps=1)
-    output(chain, net, torch.randn(2, INPUT), True).backward()
+    chain.loss_by_module(net, torch.randn(2, INPUT)).backward()
     assert net.chain.W.grad.abs().sum() > 0
-
-
-def test_optimizers_may_write_through_data(chain: Chain, net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optimizers and exchanges between ranks write so. Here the written element is not among the sampled ones."""
-    monkeypatch.setattr("vpps.torch.weights.SAMPLE", 1)
-    own = type("Own", (torch.optim.Optimizer,), {"step": lambda self: net.chain.W.data[1].fill_(9)})
-    before = output(chain, net, torch.ones(1, INPUT), False)
-    before.backward()
-    own(net.parameters(), {}).step()
-    assert output(chain, net, torch.ones(1, INPUT), False) != before

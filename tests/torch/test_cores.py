@@ -51,14 +51,11 @@ def test_too_many_threads_are_told_once() -> None:
     assert warnings_of(threads=2, vps=2) == []
 
 
-@pytest.mark.parametrize("threads, vps", [(1, 2), (2, 1), (1, 1)])
-def test_nothing_is_said_where_they_fit(threads: int, vps: int) -> None:
+@pytest.mark.parametrize("threads, vps, policy", [(1, 2, ""), (2, 1, ""), (1, 1, ""), (2, 2, "passive")])
+def test_nothing_is_said_where_they_fit(threads: int, vps: int, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or where idle threads sleep."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     assert warnings_of(threads, vps, calls=2) == []
-
-
-def test_nothing_is_said_where_idle_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert warnings_of(threads=2, vps=2) == []
 
 
 def test_sharing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from tests.comparison import relative_error
 from tests.zoo.cases import Case, every_case
 
 torch = pytest.importorskip("torch", reason="torch is not installed: scripts/test --torch installs and tests it")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tests.torch.networks import HIDDEN, INPUT, Chain  # noqa: E402
 
@@ -69,81 +71,114 @@ def test_every_network_of_the_zoo(case: Case, programs: Any) -> None:
     net.handle.close()
 
 
+class Layer(NamedTuple):
+    """A chain by a module, or in PyTorch with the module's weights."""
+
+    chain: Chain
+    net: Any
+    in_torch: bool
+
+    def __call__(self, x: Any) -> Any:
+        """The states."""
+        return self.chain.in_torch(self.net, x) if self.in_torch else self.chain.by_module(self.net, x)
+
+    def loss(self, x: Any) -> Any:
+        """The loss, whose gradients come with it."""
+        return self(x)[-1].square().sum() if self.in_torch else self.chain.loss_by_module(self.net, x)
+
+
+def siamese(layer: Layer, x: Any) -> Any:
+    """One backward of two graphs, of which one feeds the other."""
+    first = layer(x)[-1]
+    return (first - layer(torch.outer(torch.ones(2), first[:INPUT]))[-1]).square().sum()
+
+
+def saved_elsewhere(layer: Layer, x: Any) -> Any:
+    with torch.autograd.graph.save_on_cpu():
+        return layer(x)[-1].sum()
+
+
+NETWORKS: dict[str, Callable[[Layer, Any], Any]] = {
+    "scaled": lambda layer, x: 1024 * layer(x)[-1].sum(),
+    "loss": lambda layer, x: 2 * layer.loss(x),
+    "loss and states": lambda layer, x: layer.loss(x) + layer(x)[0].sum(),
+    "siamese": siamese,
+    "without a backward of the first": lambda layer, x: (layer(2 * x), layer(x))[1][-1].sum(),
+    "checkpoint": lambda layer, x: checkpoint(layer, x, use_reentrant=False)[-1].sum(),
+    "reentrant checkpoint": lambda layer, x: checkpoint(layer, x, use_reentrant=True)[-1].sum(),
+    "saved elsewhere": saved_elsewhere,
+    "rows that nothing depends on": lambda layer, x: layer(x)[0].sum(),
+}
+
+
+def gradients_of(value: Any, net: Any, *inputs: Any) -> list[Any]:
+    """Of what backward goes to; then forgets them. Those of parameters are tensors that PyTorch can clip."""
+    value.backward()
+    norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    every = [*inputs, *net.parameters()]
+    found = [norm, *(torch.zeros_like(t) if t.grad is None else t.grad.clone() for t in every)]
+    for t in every:
+        t.grad = None
+    return found
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("trained", [True, False])
+def test_networks_of_chains(chain: Chain, net: Any, network: str, trained: bool) -> None:
+    """Also where only inputs want gradients."""
+    net.requires_grad_(trained)
+    x = torch.randn(3, INPUT, requires_grad=True)
+    found, expected = (
+        gradients_of(NETWORKS[network](Layer(chain, net, in_torch), x), net, x) for in_torch in (False, True)
+    )
+    assert_same(found, expected)
+
+
 class TestInputs:
     """Tensors that a graph is given get their gradients."""
 
     def test_of_rows_and_single_vectors(self, chain: Chain, net: Any) -> None:
+        """The rows are given twice, and get the sum; of some that nothing depends on there is none."""
         encoder = torch.nn.Linear(3, INPUT)
-        x, last = torch.randn(4, 3), torch.randn(INPUT, requires_grad=True)
+        x, last, unused = torch.randn(4, 3), *(torch.randn(INPUT, requires_grad=True) for _ in range(2))
         found = []
         for ours in (True, False):
             inputs = encoder(x)
             if ours:
                 graph = vpps.Graph()
-                states = chain.states(graph, [*graph.rows(inputs, grad=True), graph.input(last, grad=True)])
+                graph.input(unused, grad=True)
+                twice = [*graph.rows(inputs, grad=True), *graph.rows(inputs, grad=True)]
+                states = chain.states(graph, [*twice, graph.input(last, grad=True)])
                 hidden = torch.stack(net(graph, [states[1], states[-1]]))
             else:
-                hidden = chain.in_torch(net, torch.cat([inputs, last[None]]))[[1, -1]]
-            (hidden**2).sum().backward()
-            every = [last, *encoder.parameters(), *net.parameters()]
-            found.append([t.grad.clone() for t in every])
-            for t in every:
-                t.grad = None
-        for mine, expected in zip(*found, strict=True):
-            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-6)
-
-    def test_of_a_loss(self, chain: Chain, net: Any) -> None:
-        x = torch.randn(3, INPUT, requires_grad=True)
-        graph = vpps.Graph()
-        (net.loss(graph, chain.loss(graph, graph.rows(x, grad=True))) * 2).backward()
-        (expected,) = torch.autograd.grad(2 * (chain.in_torch(net, x)[-1] ** 2).sum(), [x])
-        torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-6)
-
-    def test_a_tensor_that_is_given_twice_gets_the_sum(self, chain: Chain, net: Any) -> None:
-        x = torch.randn(2, INPUT, requires_grad=True)
-        graph = vpps.Graph()
-        states = chain.states(graph, [*graph.rows(x, grad=True), *graph.rows(x, grad=True)])
-        net(graph, states[-1]).sum().backward()
-        (expected,) = torch.autograd.grad(chain.in_torch(net, torch.cat([x, x]))[-1].sum(), [x])
-        torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-6)
-
-    def test_gradients_flow_where_only_inputs_want_them(self, chain: Chain, net: Any) -> None:
-        net.requires_grad_(False)
-        x = torch.randn(2, INPUT, requires_grad=True)
-        graph = vpps.Graph()
-        net(graph, chain.states(graph, graph.rows(x, grad=True))[-1]).sum().backward()
-        (expected,) = torch.autograd.grad(chain.in_torch(net, x)[-1].sum(), [x])
-        torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-6)
-        assert all(p.grad is None for p in net.parameters())
-
-    def test_inputs_that_nothing_depends_on_have_none(self, chain: Chain, net: Any) -> None:
-        x, unused = torch.randn(2, INPUT, requires_grad=True), torch.randn(2, INPUT, requires_grad=True)
-        graph = vpps.Graph()
-        graph.rows(unused, grad=True)
-        rows = graph.rows(x, grad=True)
-        net(graph, chain.states(graph, rows)[0]).sum().backward()
-        assert not unused.grad.any()
-        assert x.grad[0].any()
-        assert not x.grad[1].any()
+                hidden = chain.in_torch(net, torch.cat([inputs, inputs, last[None]]))[[1, -1]]
+            found.append(gradients_of((hidden**2).sum(), net, last, unused, *encoder.parameters()))
+        assert_same(*found)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
     def test_gradients_have_the_type_of_the_tensor(self, chain: Chain, net: Any, dtype: Any) -> None:
         x = torch.randn(2, INPUT).to(dtype).requires_grad_()
-        graph = vpps.Graph()
-        output = net(graph, chain.states(graph, graph.rows(x, grad=True))[-1])
+        output = chain.by_module(net, x)[-1]
         assert output.dtype == torch.float32
         output.sum().backward()
         (expected,) = torch.autograd.grad(chain.in_torch(net, x.float())[-1].sum(), [x])
         assert x.grad.dtype == dtype
         torch.testing.assert_close(x.grad, expected, rtol=1e-2, atol=1e-3)
 
-    def test_gradcheck(self, chain: Chain, net: Any) -> None:
-        def states(x: Any) -> Any:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_halves_are_taken_everywhere(self, chain: Chain, net: Any, dtype: Any) -> None:
+        x = torch.ones(2, INPUT, dtype=dtype)
+        for grad in (False, True):
             graph = vpps.Graph()
-            return torch.stack(net(graph, chain.states(graph, graph.rows(x, grad=True))))
-
-        x = torch.randn(3, INPUT, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(states, (x,), eps=1e-2, atol=1e-3, rtol=1e-2, nondet_tol=0)
+            found = net(graph, [chain.W @ graph.rows(x, grad=grad)[0], chain.W @ graph.input(x[0], grad=grad)])
+            torch.testing.assert_close(found[0], found[1])
+            torch.testing.assert_close(found[0], net.chain.W.sum(1))
+        chain.b.assign(torch.ones(HIDDEN, dtype=dtype))
 
     @pytest.mark.parametrize("make", ["rows", "input", "map", "assign"])
     def test_a_tensor_that_requires_gradients_is_not_taken_for_data(self, chain: Chain, make: str) -> None:
@@ -166,29 +201,6 @@ class TestInputs:
             net(graph, states[-1])
 
 
-class TestOnce:
-    @pytest.mark.parametrize("at_once", [False, True])
-    def test_second_derivatives_are_refused(self, at_once: bool) -> None:
-        chain = Chain()
-        net = vpps.torch.Module(chain.model, vps=1)
-        x = torch.randn(2, INPUT, requires_grad=True)
-        graph = vpps.Graph()
-        loss = chain.loss(graph, graph.rows(x, grad=True))
-        output = net.loss(graph, loss) if at_once else net(graph, loss) ** 2
-        (gradient,) = torch.autograd.grad(output, [x], create_graph=True)
-        assert gradient.requires_grad
-        with pytest.raises(vpps.GraphError, match="differentiable once"):
-            gradient.sum().backward()
-
-    @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
-    def test_create_graph_is_harmless_where_nobody_uses_it(self) -> None:
-        chain = Chain()
-        net = vpps.torch.Module(chain.model, vps=1)
-        graph = vpps.Graph()
-        net.loss(graph, chain.loss(graph, graph.rows(np.ones((2, INPUT))))).backward(create_graph=True)
-        assert all(p.grad is not None for p in net.parameters())
-
-
 @pytest.mark.simt
 @pytest.mark.parametrize("inner", [None, vpps.SGD(lr=0.1)])
 def test_on_the_emulated_gpu(inner: vpps.Optimizer | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,15 +211,12 @@ def test_on_the_emulated_gpu(inner: vpps.Optimizer | None, monkeypatch: pytest.M
     weights = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
     x = torch.randn(2, INPUT, requires_grad=True)
     for _ in range(2):
-        graph = vpps.Graph()
-        state = net(graph, chain.states(graph, graph.rows(x, grad=True))[-1])
-        expected = chain.in_torch(weights, x)[-1]
+        state, expected = chain.by_module(net, x)[-1], chain.in_torch(weights, x)[-1]
         torch.testing.assert_close(state, expected)
         inputs = [x, *(net.parameters() if inner is None else ())]
         found = torch.autograd.grad((state**2).sum(), inputs)
         wanted = torch.autograd.grad((expected**2).sum(), [x, *weights.values()])
-        for mine, gradient in zip(found, wanted, strict=inner is None):
-            torch.testing.assert_close(mine, gradient, rtol=1e-4, atol=1e-6)
+        assert_same(list(found), list(wanted[: len(found)]))
         with torch.no_grad():
             for p, own, gradient in zip(net.parameters(), weights.values(), wanted[1:], strict=True):
                 own.sub_(gradient, alpha=0.1)

@@ -30,9 +30,7 @@ def chain() -> Chain:
 
 def step(chain: Chain, net: Any, seed: int = 0) -> Any:
     """Backward of a random batch's loss; the loss."""
-    graph = vpps.Graph()
-    x = np.random.default_rng(seed).normal(size=(3, INPUT))
-    loss = net.loss(graph, chain.loss(graph, graph.rows(x)))
+    loss = chain.loss_by_module(net, np.random.default_rng(seed).normal(size=(3, INPUT)))
     loss.backward()
     return loss
 
@@ -55,56 +53,27 @@ class TestStateDict:
         assert set(net.state_dict()) == {"chain.W", "chain.U", "chain.b", "words", "_extra_state"}
         assert set(torch.nn.Sequential(net).state_dict()) >= {"0.chain.W", "0.words", "0._extra_state"}
 
-    def test_round_trip_through_a_file(self, chain: Chain, net: Any) -> None:
-        file = io.BytesIO()
-        torch.save(net.state_dict(), file)
-        file.seek(0)
-        other = Chain(seed=2, table=True)
-        copied = vpps.torch.Module(other.model, vps=1)
-        assert step(other, copied) != step(chain, net)
-        copied.load_state_dict(torch.load(file, weights_only=True))
-        assert step(other, copied) == step(chain, net)
-        for p in chain.model:
-            np.testing.assert_array_equal(other.model[p.name].numpy(), p.numpy())
-
-    @pytest.mark.parametrize(
-        "optimizer, options",
-        [(vpps.Adam(lr=0.01), {}), (vpps.Momentum(lr=0.1), {}), (vpps.Adam(lr=0.01), {"ema": 0.9})],
-    )
-    def test_training_goes_on_from_it(self, optimizer: vpps.Optimizer, options: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("rule, options", [
+        (None, {}), (vpps.Momentum(lr=0.1), {}), (vpps.Adam(lr=0.01), {"ema": 0.9}),
+    ])  # fmt: skip
+    def test_training_goes_on_from_a_file(self, rule: vpps.Optimizer | None, options: dict[str, Any]) -> None:
         """To the bit: moments, averages and steps are in it."""
         chains = [Chain(seed=seed, table=True) for seed in (1, 2)]
-        nets = [vpps.torch.Module(c.model, optimizer, vps=1, **options) for c in chains]
+        nets = [vpps.torch.Module(c.model, rule, vps=1, **options) for c in chains]
         for k in range(3):
             step(chains[0], nets[0], k)
-        step(chains[1], nets[1], 7)
-        nets[1].load_state_dict(nets[0].state_dict())
+        assert step(chains[1], nets[1], 0) != step(chains[0], nets[0], 0)
+        file = io.BytesIO()
+        torch.save(nets[0].state_dict(), file)
+        file.seek(0)
+        nets[1].load_state_dict(torch.load(file, weights_only=True))
         for k in range(3, 5):
-            for chain, net in zip(chains, nets, strict=True):
-                step(chain, net, k)
+            assert step(chains[0], nets[0], k) == step(chains[1], nets[1], k)
         for p in chains[0].model:
             np.testing.assert_array_equal(chains[1].model[p.name].numpy(), p.numpy())
             if options:
                 np.testing.assert_array_equal(chains[1].model[p.name].average(), p.average())
-        assert chains[1].model.step == 5
-
-    def test_a_model_saved_by_vpps_has_what_pytorch_trained(
-        self, chain: Chain, net: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        step(chain, net)
-        optimizer.step()
-        chain.model.save(tmp_path / "model.safetensors")
-        other = Chain(seed=2, table=True)
-        copied = vpps.torch.Module(other.model, vps=1)
-        other.model.restore(tmp_path / "model.safetensors")
-        assert torch.equal(copied.chain.U, net.chain.U)
-        assert step(other, copied) == step(chain, net)
-
-    def test_another_shape(self, net: Any) -> None:
-        state = net.state_dict() | {"chain.b": torch.zeros(HIDDEN + 1)}
-        with pytest.raises(RuntimeError, match=r"size mismatch for chain\.b"):
-            net.load_state_dict(state)
+        assert chains[1].model.step == (0 if rule is None else 6)
 
     def test_extra_state_of_something_else(self, net: Any) -> None:
         for other in ({"a": 1}, torch.zeros(3), torch.zeros(9, dtype=torch.uint8)):
@@ -118,104 +87,90 @@ class TestStateDict:
         wanted["chain.b"] += 1
         assert str(net.load_state_dict(wanted)) == "<All keys matched successfully>"
         assert torch.equal(net.chain.b, wanted["chain.b"])
+        with pytest.raises(RuntimeError, match=r"size mismatch for chain\.b"):
+            net.load_state_dict(wanted | {"chain.b": torch.zeros(HIDDEN + 1)})
         del wanted["chain.b"]
         with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "chain\.b"'):
             net.load_state_dict(wanted)
 
     def test_moments_of_another_optimizer(self, chain: Chain) -> None:
-        net = vpps.torch.Module(chain.model, vpps.Adam(), vps=1)
+        chains = [chain, *(Chain(table=True) for _ in range(2))]
+        rules = vpps.Adam(), None, vpps.Momentum(lr=0.1)
+        net, plain, other = (vpps.torch.Module(c.model, rule, vps=1) for c, rule in zip(chains, rules, strict=True))
         step(chain, net)
-        state, other = (
-            net.state_dict(),
-            vpps.torch.Module(Chain(seed=2, table=True).model, vpps.Momentum(lr=0.1), vps=1),
-        )
+        state = net.state_dict()
         with pytest.raises(vpps.ModelError, match="moments are of 'adam', and this Module updates by 'momentum'"):
             other.load_state_dict(state)
-        vpps.torch.Module(Chain(seed=2, table=True).model, vps=1).load_state_dict(state)  # PyTorch has its own
+        plain.load_state_dict(state)  # PyTorch has its own
         del state["_extra_state"]
         other.load_state_dict(state)
         assert other.model.optimizer_state is None
 
-    def test_a_parameter_beside_a_scope_of_its_name(self) -> None:
+    @pytest.mark.parametrize("names", ["a a/b a/b/c", "a/b a.b"])
+    def test_parameters_beside_scopes(self, names: str) -> None:
         model = vpps.Model()
-        model.parameter("a", ()), model.parameter("a/b", (2,)), model.parameter("a/b/c", (3,))
-        assert list(vpps.torch.Module(model, vps=1).state_dict()) == ["a", "_extra_state", "a.b", "a.b.c"]
-
-    def test_names_that_would_be_one(self) -> None:
-        model = vpps.Model()
-        model.parameter("a/b", ()), model.parameter("a.b", ())
-        with pytest.raises(vpps.ModelError, match=r"'a\.b'.*'a/b'"):
-            vpps.torch.Module(model, vps=1)
+        for name in names.split():
+            model.parameter(name, ())
+        if "." in names:
+            with pytest.raises(vpps.ModelError, match=r"'a\.b'.*'a/b'"):
+                vpps.torch.Module(model, vps=1)
+        else:
+            assert list(vpps.torch.Module(model, vps=1).state_dict()) == ["a", "_extra_state", "a.b", "a.b.c"]
 
 
 class TestModes:
     """Dropout is on in training, with other masks every time, and off in evaluation."""
 
     @pytest.fixture
-    def dropping(self) -> Any:
+    def net(self) -> Any:
         model = vpps.Model()
-        w = model.parameter("w", (200,), init="ones")
+        model.parameter("w", (200,), init="ones")
+        return vpps.torch.Module(model, vps=1)
 
-        def forward(net: Any, wanted: str = "forward") -> Any:
-            graph = vpps.Graph()
-            dropped = vpps.dropout(w * graph.input(np.ones(200)), 0.5)
-            if wanted == "loss":
-                return net.loss(graph, vpps.dot(dropped, dropped))
-            return net(graph, dropped)
+    @staticmethod
+    def forward(net: Any, at_once: bool = False) -> Any:
+        graph = vpps.Graph()
+        dropped = vpps.dropout(net.model["w"] * graph.input(np.ones(200)), 0.5)
+        return net.loss(graph, vpps.dot(dropped, dropped)) if at_once else net(graph, dropped)
 
-        return model, forward
-
-    def test_masks_differ_from_call_to_call(self, dropping: Any) -> None:
-        model, forward = dropping
-        net = vpps.torch.Module(model, vps=1)
-        masks = [forward(net) for _ in range(3)]
+    def test_masks_differ_from_call_to_call_and_go_on_from_a_state_dict(self, net: Any) -> None:
+        masks = [self.forward(net) for _ in range(3)]
+        self.forward(net, at_once=True)
+        state = net.state_dict()
         with torch.no_grad():
-            masks.append(forward(net))
+            masks += [self.forward(net) for _ in range(2)]
         for k, mask in enumerate(masks):
             assert (mask == 0).any()
             assert not any(torch.equal(mask, other) for other in masks[:k])
         masks[0].sum().backward()
         assert torch.equal(net.w.grad, masks[0].detach())
-        assert model.step == 0
+        assert net.model.step == 0
+        net.load_state_dict(state)
+        assert all(torch.equal(self.forward(net), mask) for mask in masks[3:])
 
-    def test_eval_turns_it_off(self, dropping: Any) -> None:
-        model, forward = dropping
-        net = vpps.torch.Module(model, vps=1).eval()
+    def test_eval_turns_it_off(self, net: Any) -> None:
+        net.eval()
         with torch.no_grad():
-            assert torch.equal(forward(net), torch.ones(200))
-        value = forward(net)
+            assert torch.equal(self.forward(net), torch.ones(200))
+        value = self.forward(net)
         assert torch.equal(value, torch.ones(200))
         value.sum().backward()
         assert torch.equal(net.w.grad, torch.ones(200))
-        assert forward(net, "loss").item() == 200
+        assert self.forward(net, at_once=True).item() == 200
 
-    def test_masks_go_on_from_a_state_dict(self, dropping: Any) -> None:
-        model, forward = dropping
-        net = vpps.torch.Module(model, vps=1)
-        forward(net), forward(net, "loss")
-        state = net.state_dict()
-        following = [forward(net).detach() for _ in range(2)]
-        assert not torch.equal(*following)
-        net.load_state_dict(state)
-        assert torch.equal(forward(net), following[0])
-        assert torch.equal(forward(net), following[1])
-
-    def test_no_grad_computes_values_alone(self, chain: Chain, net: Any) -> None:
-        x = torch.ones(2, INPUT, requires_grad=True)
-        for context in (torch.no_grad, torch.inference_mode):
-            with context():
-                graph = vpps.Graph()
-                loss = chain.loss(graph, graph.rows(x, grad=True))
-                assert not net(graph, loss).requires_grad
-                assert not net.loss(graph, loss).requires_grad
+    @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+    @pytest.mark.parametrize("at_once", [False, True])
+    def test_no_grad_computes_values_alone(self, chain: Chain, context: Any, at_once: bool) -> None:
+        net = vpps.torch.Module(chain.model, vps=1)
+        with context():
+            assert not chain.loss_by_module(net, torch.ones(2, INPUT), at_once).requires_grad
         assert net.handle.kept is None
 
     def test_evaluation_changes_no_weights_where_vpps_updates_them(self, chain: Chain) -> None:
         net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.1), vps=1).eval()
         before = chain.model.numpy()
         x = torch.ones(2, INPUT, requires_grad=True)
-        graph = vpps.Graph()
-        net(graph, chain.loss(graph, graph.rows(x, grad=True))).backward()
+        chain.loss_by_module(net, x, at_once=False).backward()
         assert x.grad.any()
         for name, value in chain.model.numpy().items():
             np.testing.assert_array_equal(value, before[name])
@@ -226,35 +181,28 @@ def test_averaged_weights(chain: Chain) -> None:
     net = vpps.torch.Module(chain.model, vpps.SGD(lr=0.5), vps=1, ema=0.5)
     for k in range(3):
         step(chain, net, k)
-    graph = vpps.Graph()
-    state = chain.states(graph, graph.rows(np.ones((2, INPUT))), np.array([1, 2]))[-1]
+    x, words = torch.ones(2, INPUT), np.array([1, 2])
     with torch.no_grad():
-        before = net(graph, state)
+        before = chain.by_module(net, x, words)
         with chain.model.averaged():
-            averaged = net(graph, state)
+            averaged = chain.by_module(net, x, words)
             weights = {p.name.replace("/", "."): torch.from_numpy(p.average()) for p in chain.model}
             assert not torch.equal(net.chain.U, weights["chain.U"])
-        assert torch.equal(net(graph, state), before)
-    torch.testing.assert_close(averaged, chain.in_torch(weights, torch.ones(2, INPUT), np.array([1, 2]))[-1])
+        assert torch.equal(chain.by_module(net, x, words), before)
+    torch.testing.assert_close(averaged, chain.in_torch(weights, x, words))
     step(chain, net, 4)
 
 
 class TestResults:
     def test_shapes(self, chain: Chain, net: Any) -> None:
         graph = vpps.Graph()
-        rows = graph.rows(np.ones((4, INPUT)))
-        states = chain.W @ rows
+        states = chain.W @ graph.rows(np.ones((4, INPUT)))
         assert net(graph, states).shape == (4, HIDDEN)
         assert net(graph, states[0]).shape == (HIDDEN,)
-        one, every = net(graph, [vpps.dot(states[0], states[1]), states])
-        assert (one.shape, every.shape) == ((), (4, HIDDEN))
-
-    def test_no_rows(self, chain: Chain, net: Any) -> None:
-        graph = vpps.Graph()
-        states = chain.W @ graph.rows(np.ones((2, INPUT)))
         assert net(graph, states[:0]).shape == (0, HIDDEN)
-        none, some = net(graph, [states[:0], states])
-        (none.sum() + some.sum()).backward()
+        none, one, every = net(graph, [states[:0], vpps.dot(states[0], states[1]), states])
+        assert (none.shape, one.shape, every.shape) == ((0, HIDDEN), (), (4, HIDDEN))
+        (none.sum() + every.sum()).backward()
         assert net.chain.W.grad.any()
 
     def test_what_depends_on_no_weights(self, net: Any) -> None:
@@ -314,12 +262,8 @@ class TestMovesAndCopies:
         with pytest.raises(vpps.ModelError, match="another tensor or module has been put in place"):
             torch.func.functional_call(net, weights, (graph, loss))
         net(graph, loss)
-
-    def test_another_shape_in_the_place_of_weights(self, net: Any) -> None:
         net.chain.b.data = torch.zeros(HIDDEN + 1)
-        with pytest.raises(
-            vpps.ModelError, match=r"'chain/b' .*: its weights have become torch\.float32 of shape \(7,\)"
-        ):
+        with pytest.raises(vpps.ModelError, match=r"'chain/b' .* have become torch\.float32 of shape \(7,\)"):
             net.state_dict()
 
 
@@ -352,15 +296,11 @@ class TestArguments:
         with pytest.raises(vpps.HandleError, match=f"{name}=.* is of vpps's updates, and PyTorch makes them here"):
             vpps.torch.Module(chain.model, **{name: value})
 
-    def test_ranks_are_pytorchs(self, chain: Chain) -> None:
-        with pytest.raises(vpps.HandleError, match=r"add up gradients over ranks there, as in .*all_reduce"):
-            vpps.torch.Module(chain.model, world=vpps.distributed.init("alone"))
-
-    def test_something_else_than_a_model(self) -> None:
+    def test_models(self, chain: Chain, net: Any) -> None:
         with pytest.raises(vpps.ModelError, match=r"expected a vpps\.Model"):
             vpps.torch.Module(torch.nn.Linear(1, 1))
-
-    def test_a_second_module(self, chain: Chain, net: Any) -> None:
+        with pytest.raises(vpps.HandleError, match=r"add up gradients over ranks there, as in .*all_reduce"):
+            vpps.torch.Module(chain.model, world=vpps.distributed.init("alone"))
         with pytest.raises(vpps.HandleError, match="trained by another Module, or Handle, already: use that one"):
             vpps.torch.Module(chain.model)
         net.handle.close()
@@ -370,26 +310,18 @@ class TestArguments:
     def test_what_is_no_expression(self, net: Any, wanted: Any) -> None:
         graph = vpps.Graph()
         graph.input([1.0])
-        with pytest.raises(vpps.VppsError):
-            net(graph, wanted)
-        with pytest.raises(vpps.VppsError):
-            net.loss(graph, wanted)
+        for call in (net, net.loss):
+            with pytest.raises(vpps.VppsError):
+                call(graph, wanted)
 
-    def test_an_expression_of_another_graph(self, chain: Chain, net: Any) -> None:
+    def test_graphs_and_losses(self, chain: Chain, net: Any) -> None:
         graph, other = vpps.Graph(), vpps.Graph()
         other.input([1.0])
-        with pytest.raises(vpps.GraphError, match="belongs to another graph"):
-            net(other, chain.loss(graph, graph.rows(np.ones((1, INPUT)))))
-
-    def test_something_else_than_a_graph(self, chain: Chain, net: Any) -> None:
-        graph = vpps.Graph()
-        with pytest.raises(vpps.GraphError, match=r"expected a vpps\.Graph"):
-            net(torch.zeros(3), chain.loss(graph, graph.rows(np.ones((1, INPUT)))))
-
-    def test_a_loss_that_is_no_scalar(self, chain: Chain, net: Any) -> None:
-        graph = vpps.Graph()
         state = chain.states(graph, graph.rows(np.ones((1, INPUT))))[-1]
-        with pytest.raises(vpps.GraphError, match="scalar"):
-            net.loss(graph, state)
-        with torch.no_grad(), pytest.raises(vpps.GraphError, match="scalar"):
-            net.loss(graph, state)
+        with pytest.raises(vpps.GraphError, match="belongs to another graph"):
+            net(other, state)
+        with pytest.raises(vpps.GraphError, match=r"expected a vpps\.Graph"):
+            net(torch.zeros(3), state)
+        for context in (torch.enable_grad, torch.no_grad):
+            with context(), pytest.raises(vpps.GraphError, match="scalar"):
+                net.loss(graph, state)
