@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.classifier import Classifier, new, same_bits
+from tests.classifier import new, same_bits
 from vpps.init import INITIALISERS
 
 WIDE = (300, 500)
@@ -24,19 +24,10 @@ def initial(init: Any, shape: tuple[int, ...] = WIDE, seed: int = 1) -> np.ndarr
 class TestInitialWeights:
     @pytest.mark.parametrize("name", INITIALISERS)
     def test_every_initialiser_gives_finite_float32_of_the_shape(self, name: str) -> None:
-        w = initial(name)
-        assert w.shape == WIDE
-        assert w.dtype == np.float32
-        assert np.isfinite(w).all()
-
-    @pytest.mark.parametrize("name", sorted(set(INITIALISERS) - {"orthogonal"}))
-    @pytest.mark.parametrize("shape", [(), (7,), (3, 4)])
-    def test_initialisers_take_every_rank(self, name: str, shape: tuple[int, ...]) -> None:
-        assert initial(name, shape).shape == shape
-
-    @pytest.mark.parametrize("name, value", [("zeros", 0), ("ones", 1)])
-    def test_constants_are_constant(self, name: str, value: float) -> None:
-        assert (initial(name) == value).all()
+        for shape in (WIDE, (3, 4), *([(), (7,)] if name != "orthogonal" else [])):
+            w = initial(name, shape)
+            assert (w.shape, w.dtype) == (shape, np.float32)
+            assert np.isfinite(w).all()
 
     @pytest.mark.parametrize("name, fan", [("glorot", sum(WIDE) / 2), ("he", WIDE[1])])
     @pytest.mark.parametrize("law", ["uniform", "normal"])
@@ -61,9 +52,11 @@ class TestInitialWeights:
         table = model.lookup("E", WIDE).numpy()
         assert 0.099 < abs(table).max() <= 0.1
 
-    @pytest.mark.parametrize("number", [2, 0.5, np.float32(0.5), np.float64(0.5), np.int64(3)])
-    def test_a_number_fills(self, number: float) -> None:
-        assert (initial(number, (3, 4)) == number).all()
+    @pytest.mark.parametrize(
+        "given, value", [("zeros", 0), ("ones", 1), *((n, n) for n in (2, 0.5, np.float32(0.5), np.int64(3)))]
+    )
+    def test_a_number_fills(self, given: Any, value: float) -> None:
+        assert (initial(given, (3, 4)) == value).all()
 
     @pytest.mark.parametrize("factory", ["uniform", "normal", "constant"])
     def test_factories_take_their_scale(self, factory: str) -> None:
@@ -74,13 +67,6 @@ class TestInitialWeights:
     def test_a_function_gets_a_generator_and_the_shape(self) -> None:
         w = initial(lambda rng, shape: rng.integers(5, 6, shape), (2, 3))
         assert (w == 5).all()
-
-    def test_pretrained_weights_are_copied(self) -> None:
-        given = np.arange(6.0).reshape(2, 3)
-        model = vpps.Model()
-        parameter = model.parameter("p", (2, 3), init=given)
-        given[:] = 0
-        assert np.array_equal(parameter.numpy(), np.arange(6).reshape(2, 3))
 
     def test_weights_follow_from_the_seed_and_the_name_not_from_the_order_of_declaration(self) -> None:
         def declare(names: str, seed: int = 3) -> vpps.Model:
@@ -99,10 +85,7 @@ class TestInitialWeights:
     @pytest.mark.parametrize("seed", [0, -5, 2**70, np.int64(4)])
     def test_any_int_is_a_seed(self, seed: int) -> None:
         assert np.array_equal(initial("normal", seed=seed), initial("normal", seed=seed))
-        assert not np.array_equal(initial("normal", seed=seed), initial("normal", seed=1))
-
-    def test_a_negative_seed_is_not_its_absolute_value(self) -> None:
-        assert not np.array_equal(initial("normal", seed=-5), initial("normal", seed=5))
+        assert not any(np.array_equal(initial("normal", seed=seed), initial("normal", seed=k)) for k in (1, 5))
 
 
 @pytest.mark.host
@@ -125,7 +108,7 @@ class TestNames:
 
     def test_a_model_is_a_collection_of_its_parameters(self) -> None:
         model = vpps.Model()
-        W, E = model.parameter("W", (2, 3)), model.lookup("E", (4, 5))
+        W, E = model.parameter("W", [2, np.int32(3)]), model.lookup("E", (4, 5))  # type: ignore[arg-type]
         assert model["W"] is W
         assert list(model) == [W, E]
         assert len(model) == 2
@@ -150,10 +133,6 @@ class TestNames:
             "3 parameters, 60,021 weights (60,001 trainable), 234 KiB; 0 steps trained"
         )
 
-    def test_shapes_may_be_lists_and_numpy_ints(self) -> None:
-        model = vpps.Model()
-        assert model.parameter("a", [2, np.int32(3)]).shape == (2, 3)  # type: ignore[arg-type]
-
 
 @pytest.mark.cpu
 def test_weights_stay_where_they_are(tmp_path: Path) -> None:
@@ -176,20 +155,16 @@ def test_weights_stay_where_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.host
 class TestAssignment:
-    def test_numpy_is_a_copy(self) -> None:
-        model = vpps.Model()
-        parameter = model.parameter("p", (3,), init="ones")
+    def test_arrays_are_copies(self) -> None:
+        model, given = vpps.Model(), np.ones(3, np.float32)
+        parameter = model.parameter("p", (3,), init=given)
+        given[:] = 7
         parameter.numpy()[:] = 7
         model.numpy()["p"][:] = 7
         assert (parameter.numpy() == 1).all()
-
-    def test_assign_copies(self) -> None:
-        model = vpps.Model()
-        parameter = model.parameter("p", (3,))
-        given = np.ones(3, np.float32)
         parameter.assign(given)
-        given[:] = 7
-        assert (parameter.numpy() == 1).all()
+        given[:] = 1
+        assert (parameter.numpy() == 7).all()
 
     @pytest.mark.parametrize(
         "value",
@@ -203,8 +178,9 @@ class TestAssignment:
             np.array([0.1, 0.2, 0.3], np.longdouble),
             np.arange(6, dtype=np.float32)[::2],
             np.array([1, 2, 3], ">f4"),
+            np.array([1e-40, -1e-45, 1]),
         ],
-        ids=["list", "tuple", "int8", "uint64", "float16", "float64", "longdouble", "strided", "big-endian"],
+        ids=["list", "tuple", "int8", "uint64", "float16", "float64", "longdouble", "strided", ">f4", "denormals"],
     )
     def test_numbers_that_float32_can_stand_for_are_taken(self, value: Any) -> None:
         model = vpps.Model()
@@ -213,171 +189,22 @@ class TestAssignment:
         assert parameter.numpy().dtype == np.dtype("=f4")
         assert np.array_equal(parameter.numpy(), np.asarray(value).astype(np.float32))
 
-    def test_denormals_survive(self) -> None:
-        model = vpps.Model()
-        parameter = model.parameter("p", (2,))
-        parameter.assign(np.array([1e-40, -1e-45]))
-        assert parameter.numpy().all()
-
 
 @pytest.mark.cpu
-class TestTraining:
-    def test_trainable_false_is_left_alone(self) -> None:
-        net = new()
-        net.model["U"].trainable = False
-        net.model["words"].trainable = False
-        before = net.model.numpy()
-        with vpps.Handle(net.model, vpps.Adam(weight_decay=0.1)) as handle:
-            net.train(handle, range(3))
-        after = net.model.numpy()
-        changed = {name for name in after if not np.array_equal(before[name], after[name])}
-        assert changed == {"W", "b", "Wo", "bo"}
-
-    def test_declared_untrainable_is_left_alone(self) -> None:
-        model = vpps.Model(seed=1)
-        W = model.parameter("W", (4, 4))
-        fixed = model.parameter("F", (4, 4), trainable=False)
-        before = fixed.numpy()
-        graph = vpps.Graph()
-        loss = vpps.sum(W @ vpps.tanh(fixed @ graph.input(np.ones(4))))
-        with vpps.Handle(model) as handle:
-            handle.fb(graph, loss)
-            _, gradients = handle.gradients(graph, loss)
-        assert np.array_equal(fixed.numpy(), before)
-        assert gradients.keys() == {"W"}
-        assert gradients["W"].any()
-
-    @pytest.mark.parametrize("optimizer", [vpps.SGD, vpps.Adam])
-    def test_parameters_can_be_frozen_and_thawed_while_training(self, optimizer: type[vpps.Optimizer]) -> None:
-        """As with one handle per phase: the weights so far are kept, and nothing else is disturbed."""
-        one, each = new(), new()
-        with vpps.Handle(one.model, optimizer(lr=0.1), clip_norm=0.5) as handle:
-            for phase, frozen in enumerate((False, True, False)):
-                for name in ("U", "words", "b"):
-                    one.model[name].trainable = not frozen
-                one.train(handle, range(2 * phase, 2 * phase + 2))
-        for phase, frozen in enumerate((False, True, False)):
-            for name in ("U", "words", "b"):
-                each.model[name].trainable = not frozen
-            with vpps.Handle(each.model, optimizer(lr=0.1), clip_norm=0.5) as handle:
-                each.train(handle, range(2 * phase, 2 * phase + 2))
-        assert same_bits(one.model.numpy(), each.model.numpy())
-
-    def test_weights_are_read_in_the_middle_of_training(self) -> None:
-        net, witness = new(), new()
-        with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
-            for seed in range(3):
-                handle.fb(*net.batch(seed))
-                assert net.model["U"].numpy().any()  # waits for the launch
-                other.fb(*witness.batch(seed))
-            assert same_bits(net.model.numpy(), witness.model.numpy())
-
-    @pytest.mark.parametrize("name", ["U", "b", "words"])
-    def test_assignment_while_training_takes_effect_at_once(self, name: str) -> None:
-        """Also where the packed transpose of a matrix is concerned: later gradients are those of a fresh handle."""
-        net, fresh = new(), new()
-        value = np.random.default_rng(0).normal(size=net.model[name].shape)
-        with vpps.Handle(net.model) as handle:
-            net.train(handle, range(2))
-            net.model[name].assign(value)
-            for p in fresh.model:
-                p.assign(net.model[p.name].numpy())
-            assert np.array_equal(net.model[name].numpy(), value.astype(np.float32))
-            loss, gradients = handle.gradients(*net.batch(9))
-            net.train(handle, range(2, 4))
-        with vpps.Handle(fresh.model) as handle:
-            expected_loss, expected = handle.gradients(*fresh.batch(9))
-            fresh.train(handle, range(2, 4))
-        assert loss == expected_loss
-        assert same_bits(gradients, expected)
-        assert same_bits(net.model.numpy(), fresh.model.numpy())
-
-    @pytest.mark.parametrize("target, expected", [("cpu", "cpu memory"), ("simt", "registers")])
-    def test_printed_it_says_where_the_latest_handle_has_the_weights(self, target: str, expected: str) -> None:
-        model = vpps.Model()
-        U, V, b = (model.parameter(name, shape) for name, shape in (("U", (64, 64)), ("V", (64, 64)), ("b", (64,))))
-        twice = vpps.cell(lambda x: U @ x * (V @ x + b))  # U and V are one product, and one stack
-        graph = vpps.Graph()
-        loss = twice(graph.input(np.ones(64)))[0]
-        with vpps.Handle(model, target=target, vps=2) as handle:
-            handle.disassemble(graph, loss)
-        model.parameter("late", (3,))
-        rows = [line.split("  ") for line in str(model).splitlines()[2:-1]]
-        places = {row[0].strip(): row[-1].strip() for row in rows}
-        memory = "GPU memory" if target == "simt" else expected
-        assert places == {"U": expected, "V": expected, "b": memory, "late": "-"}
-
-    def test_forward_only_handles_see_the_weights_of_the_training_handle(self) -> None:
-        net = new()
-        with (
-            vpps.Handle(net.model) as trainer,
-            vpps.Handle(net.model, train=False) as first,
-            vpps.Handle(net.model, train=False) as second,
-        ):
-            seen = []
-            for seed in range(3):
-                trainer.fb(*net.batch(seed))
-                graph = vpps.Graph()
-                wanted = [net.logits(graph, [1, 2, 3])]
-                values = [handle.forward(graph, wanted)[0] for handle in (first, second, trainer)]
-                assert values[0].tobytes() == values[1].tobytes() == values[2].tobytes()
-                seen.append(values[0])
-            assert not np.array_equal(seen[0], seen[1])
-
-    def test_parameters_declared_after_the_first_fb_join_the_training(self) -> None:
-        """Moments of the older parameters are kept: the result is that of declaring everything before."""
-        late, early = new(), new()
-        early.model.parameter("late", (3, 3))
-
-        def train_both(net: Classifier, handle: vpps.Handle, seeds: range) -> None:
-            for seed in seeds:
-                graph, loss = net.batch(seed)
-                extra = vpps.sum(vpps.tanh(net.model["late"] @ graph.input(np.ones(3))))
-                handle.fb(graph, loss + extra)
-
-        with vpps.Handle(late.model, vpps.Adam()) as handle:
-            late.train(handle, range(3))
-            late.model.parameter("late", (3, 3))
-            train_both(late, handle, range(3, 6))
-        with vpps.Handle(early.model, vpps.Adam()) as handle:
-            early.train(handle, range(3))
-            train_both(early, handle, range(3, 6))
-        assert same_bits(late.model.numpy(), early.model.numpy())
-
-    def test_steps_are_counted_by_the_model(self) -> None:
-        net = new()
-        for _ in range(2):
-            with vpps.Handle(net.model) as handle:
-                net.train(handle, range(2))
-                handle.gradients(*net.batch(1))
-                handle.forward(*_wanted(net))
-        assert net.model.step == 4
-
-    def test_a_second_handle_continues_with_the_moments_of_the_first(self) -> None:
-        one, two = new(), new()
-        with vpps.Handle(one.model, vpps.Adam()) as handle:
-            one.train(handle, range(6))
-        for seeds in (range(3), range(3, 6)):
-            with vpps.Handle(two.model, vpps.Adam()) as handle:
-                two.train(handle, seeds)
-        assert same_bits(one.model.numpy(), two.model.numpy())
-
-    def test_what_was_learned_outlives_a_handle_that_was_never_closed(self) -> None:
-        net, witness = new(), new()
-
-        def train(net: Classifier) -> None:
-            handle = vpps.Handle(net.model)
-            handle.fb(*net.batch(1))
-
-        train(net)
-        with vpps.Handle(witness.model) as handle:
-            handle.fb(*witness.batch(1))
-        assert same_bits(net.model.numpy(), witness.model.numpy())
-
-
-def _wanted(net: Classifier) -> tuple[vpps.Graph, list[vpps.Expression]]:
+@pytest.mark.parametrize("target, expected", [("cpu", "cpu memory"), ("simt", "registers")])
+def test_printed_it_says_where_the_latest_handle_has_the_weights(target: str, expected: str) -> None:
+    model = vpps.Model()
+    U, V, b = (model.parameter(name, shape) for name, shape in (("U", (64, 64)), ("V", (64, 64)), ("b", (64,))))
+    twice = vpps.cell(lambda x: U @ x * (V @ x + b))  # U and V are one product, and one stack
     graph = vpps.Graph()
-    return graph, [net.logits(graph, [1, 2])]
+    loss = twice(graph.input(np.ones(64)))[0]
+    with vpps.Handle(model, target=target, vps=2) as handle:
+        handle.disassemble(graph, loss)
+    model.parameter("late", (3,))
+    rows = [line.split("  ") for line in str(model).splitlines()[2:-1]]
+    places = {row[0].strip(): row[-1].strip() for row in rows}
+    memory = "GPU memory" if target == "simt" else expected
+    assert places == {"U": expected, "V": expected, "b": memory, "late": "-"}
 
 
 def test_a_model_is_not_copied_by_accident_nor_is_a_parameter() -> None:
