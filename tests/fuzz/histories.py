@@ -217,7 +217,7 @@ class History:
                     named["precision"] = "vpps.model.precisions.Precisions('bf16')"
                 given = "".join(f", {key}={value}" for key, value in named.items())
                 configuration = f"vpps.engine.configuration.Configuration(vps={1 + n % 5}{schedule}{given})"
-                going = [f"handle._configurator.configure({configuration})"]
+                going = [f"handle._configurator.configure({configuration}, records={n % 3 == 0})"]
             case "handle":
                 going = ["handle.close()", again]
             case _:

@@ -13,7 +13,7 @@ import pytest
 import vpps
 from tests.comparison import GRADIENT_TOLERANCE, relative_error
 from tests.engine.test_parameter_store import interrupt_next_launch
-from tests.session.test_accumulate import state
+from tests.fuzz.histories import state
 from vpps.placement.onchip import ChipOptions
 from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points
