@@ -325,8 +325,9 @@ class History:
 
 STATE = [
     "def state(model):",
+    "    found = model.numpy()",
     "    moments = model.optimizer_state.moments.items() if model.optimizer_state else ()",
-    '    found = {**model.numpy(), **{f"{m}/{k}": v for m, some in moments for k, v in some.items()}}',
+    '    found |= {f"{m}/{k}": v for m, some in moments for k, v in some.items()}',
     '    return found | ({f"average/{p.name}": p.average() for p in model} if model.averages else {})',
 ]
 state = execute(STATE)["state"]
