@@ -62,35 +62,11 @@ def ends(lines: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def test_results_say_what_they_depend_on(call: Any) -> None:
-    status, lines = call(program("a", ONE + "print('no JSON'); print('{\"cut')"))
-    assert status == 0
-    assert ends(lines) == {"a": "ok"}
-    (line,) = [line for line in lines if line.get("value") == 1]
-    assert line["stage"] == "peers"
-    assert (line["device"], line["driver"], line["cuda"], line["nvrtc"]) == ("Some GPU", "580.1", 13000, "13.0")
-    assert line["machine"]["microarchitecture"] == "zen"
-    assert set(line["commit"]) == {"id", "dirty"}
-    assert line["time"]
-
-
-def test_the_commit_may_be_told(call: Any) -> None:
-    own = 'print(\'{"value": 1, "commit": {"id": null}}\')'
-    _, lines = call(program("a", own), options=("--commit", "abc"))
-    assert {json.dumps(line["commit"]) for line in lines} == {'"abc"'}
-
-
-def test_a_step_that_fails_is_named_and_the_next_one_runs(call: Any, tmp_path: Path) -> None:
-    status, lines = call(program("bad", ONE + "raise SystemExit('no such thing')"), program("good", ONE))
-    assert status == 1
-    assert ends(lines) == {"bad": "failed", "good": "ok"}
-    (end,) = [line for line in lines if line.get("state") == "failed"]
-    assert end["said"] == ["no such thing"]
-    assert [line["step_name"] for line in lines if "value" in line] == ["bad", "good"]
-    summary = (tmp_path / "out" / record.SUMMARY).read_text().splitlines()
-    assert [line.split()[0] for line in summary] == ["ok", "failed", "ok"]
-    assert "no such thing" in summary[1]
-    assert "bad: no such thing" in (tmp_path / "out" / record.LOG).read_text()
+def kernel_of(tmp_path: Path) -> Path:
+    cubin = tmp_path / "cache" / "kernels" / "key" / "key.cubin"
+    cubin.parent.mkdir(parents=True)
+    cubin.write_text("a kernel")
+    return cubin
 
 
 def is_running(pid: int) -> bool:
@@ -101,10 +77,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_step_that_hangs_is_ended_with_what_it_started(call: Any, tmp_path: Path) -> None:
-    """Even one that SIGINT does not reach."""
+def test_a_step_that_fails_hangs_or_does_not_fit_is_named_and_the_next_one_runs(call: Any, tmp_path: Path) -> None:
+    """One hangs that SIGINT does not reach: it is ended with what it started."""
     pid = tmp_path / "pid"
-    code = f"""
+    stuck = f"""
 import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -112,52 +88,47 @@ pathlib.Path({str(pid)!r}).write_text(str(child.pid))
 print('{{"value": 1}}', flush=True)
 time.sleep(60)
 """
-    begun = time.monotonic()
-    status, lines = call(program("stuck", code, most=2), program("next", ONE))
+    status, lines = call(
+        program("bad", ONE + "raise SystemExit('no such thing')"), program("stuck", stuck, most=2),
+        program("where", FOREVER, most=1), program("long", ONE, seconds=500), program("a", ONE, needs="no-such-tool"),
+        program("good", ONE + "print('no JSON'); print('{\"cut')"), options=("--minutes", "1.5"),
+    )  # fmt: skip
     assert status == 1
-    assert ends(lines) == {"stuck": "hung", "next": "ok"}
-    assert [line["step_name"] for line in lines if "value" in line] == ["stuck", "next"]
-    assert time.monotonic() - begun < 40
+    assert ends(lines) == {"bad": "failed", "stuck": "hung", "where": "hung", "good": "ok"}
+    said = {line["step_name"]: line["said"] for line in lines if line.get("said")}
+    assert said["bad"] == ["no such thing"]
+    assert said["where"][-1] == "KeyboardInterrupt"
+    assert [line["step_name"] for line in lines if "value" in line] == ["bad", "stuck", "good"]
+    line = lines[-2]
+    assert (line["device"], line["driver"], line["cuda"], line["nvrtc"]) == ("Some GPU", "580.1", 13000, "13.0")
+    assert line["machine"]["microarchitecture"] == "zen"
+    assert set(line["commit"]) == {"id", "dirty"}
+    assert line["time"]
+    summary = (tmp_path / "out" / record.SUMMARY).read_text()
+    assert "not begun      0.0 s  peers: long: takes about 500 s" in summary
+    assert "not here       0.0 s  peers: a: no-such-tool is not on" in summary
+    assert "no such thing" in summary.splitlines()[1]
+    assert "bad: no such thing" in (tmp_path / "out" / record.LOG).read_text()
+    limit = time.monotonic() + 50
     while is_running(int(pid.read_text())):  # a busy system takes a moment to end it
-        assert time.monotonic() - begun < 50
+        assert time.monotonic() < limit
         time.sleep(0.01)
 
 
-def test_a_step_that_is_ended_may_say_where_it_was(call: Any) -> None:
-    _, lines = call(program("stuck", FOREVER, most=1))
-    (end,) = [line for line in lines if line.get("state") == "hung"]
-    assert end["said"][-1] == "KeyboardInterrupt"
-
-
-def test_what_does_not_fit_is_not_begun_and_what_fits_is(call: Any, tmp_path: Path) -> None:
-    minutes = ("--minutes", str((check.RESERVE + 30) / 60))
-    status, lines = call(program("long", ONE, seconds=500), program("short", ONE), options=minutes)
-    assert status == 0
-    assert ends(lines) == {"short": "ok"}
-    assert "not begun      0.0 s  peers: long: takes about 500 s" in (tmp_path / "out" / record.SUMMARY).read_text()
-
-
-def test_the_end_of_the_minutes_is_no_fault_of_a_step(call: Any) -> None:
-    minutes = ("--minutes", str((check.RESERVE + 2) / 60))
-    status, lines = call(program("slow", ONE + FOREVER, seconds=0), options=minutes)
+def test_the_end_of_the_minutes_is_no_fault_of_a_step_and_the_commit_may_be_told(call: Any) -> None:
+    own = 'print(\'{"value": 1, "commit": {"id": null}}\'); '
+    options = ("--minutes", str((check.RESERVE + 2) / 60), "--commit", "abc")
+    status, lines = call(program("slow", own + FOREVER, seconds=0), options=options)
     assert status == 0
     assert ends(lines) == {"slow": "out of time"}
-
-
-def test_a_tool_that_is_not_there_is_named(call: Any, tmp_path: Path) -> None:
-    status, lines = call(program("a", ONE, needs="no-such-tool"))
-    assert status == 0
-    assert ends(lines) == {}
-    assert "not here       0.0 s  peers: a: no-such-tool is not on" in (tmp_path / "out" / record.SUMMARY).read_text()
+    assert {json.dumps(line["commit"]) for line in lines} == {'"abc"'}
 
 
 def test_the_rest_is_taken_up_and_what_failed_comes_last(call: Any, tmp_path: Path) -> None:
     later = tmp_path / "later"
     bad, good = program("bad", "raise SystemExit(1)"), program("good", ONE)
     _, before = call(bad, good, program("long", ONE, seconds=1e6))
-    cubin = tmp_path / "cache" / "kernels" / "key" / "key.cubin"
-    cubin.parent.mkdir(parents=True)
-    cubin.write_text("a kernel")
+    cubin = kernel_of(tmp_path)
     assert record.keep_kernels(tmp_path / "cache", tmp_path / "out" / record.KERNELS) == ""
     cubin.unlink()
     status, lines = call(bad, good, program("long", ONE), options=("--continue", str(tmp_path / "out")), out=later)
@@ -176,13 +147,8 @@ def test_the_rest_is_taken_up_and_what_failed_comes_last(call: Any, tmp_path: Pa
 def test_packing_kernels_that_is_interrupted_leaves_nothing_half_done(
     call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def interrupted(archive: tarfile.TarFile, *names: Any) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(tarfile.TarFile, "add", interrupted)
-    cubin = tmp_path / "cache" / "kernels" / "key" / "key.cubin"
-    cubin.parent.mkdir(parents=True)
-    cubin.write_text("a kernel")
+    monkeypatch.setattr(tarfile.TarFile, "add", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    kernel_of(tmp_path)
     assert call(program("a", ONE))[0] == 130
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["log.txt", "results.jsonl", "summary.txt"]
     assert "kernels.tar.gz: interrupted" in (tmp_path / "out" / record.LOG).read_text()
@@ -202,8 +168,10 @@ sys.exit(check.main(["--out", {out!r}, "--cache", {out!r}]))
 """
 
 
-def begun(out: Path) -> subprocess.Popen[bytes]:
-    """A check whose first step has printed a line and is not about to end."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_check_that_is_ended_loses_nothing(call: Any, tmp_path: Path, number: signal.Signals) -> None:
+    """Nor does half a line confuse whoever continues."""
+    out = tmp_path / "stopped"
     values = {"bench": str(ROOT / "bench"), "versions": FIRST.command[2], "code": ONE + FOREVER, "out": str(out)}
     process = subprocess.Popen([sys.executable, "-c", DRIVER.format(**values)], stderr=subprocess.DEVNULL)
     results, limit = out / record.RESULTS, time.monotonic() + 60
@@ -211,33 +179,17 @@ def begun(out: Path) -> subprocess.Popen[bytes]:
         assert time.monotonic() < limit
         assert process.poll() is None
         time.sleep(0.02)
-    return process
-
-
-def test_sigkill_loses_nothing(call: Any, tmp_path: Path) -> None:
-    """Nor does half a line confuse whoever continues."""
-    out = tmp_path / "killed"
-    process = begun(out)
-    process.kill()
-    process.wait()
-    with (out / record.RESULTS).open("a") as file:
-        file.write('{"stage": "peers", "st')
-    some = program("a", ONE), program("b", ONE)
-    status, lines = call(*some, options=("--continue", str(out)), out=out)
-    assert status == 0
-    assert [line["step_name"] for line in lines if "value" in line] == ["a", "b", "a"]
-    assert ends(lines) == {"a": "ok", "b": "ok"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    out = tmp_path / "stopped"
-    process = begun(out)
     process.send_signal(number)
-    assert process.wait(timeout=60) == 130
-    lines = list(record.read(out / record.RESULTS))
-    assert ends(lines) == {"a": "interrupted"}
+    assert process.wait(timeout=60) == (-number if number == signal.SIGKILL else 130)
+    lines = list(record.read(results))
+    assert ends(lines) == ({} if number == signal.SIGKILL else {"a": "interrupted"})
     assert [line["step_name"] for line in lines if "value" in line] == ["a"]
+    with results.open("a") as file:
+        file.write('{"stage": "peers", "st')
+    status, lines = call(program("a", ONE), program("b", ONE), options=("--continue", str(out)), out=out)
+    assert status == 0
+    assert sorted(line["step_name"] for line in lines if "value" in line) == ["a", "a", "b"]
+    assert ends(lines) == {"a": "ok", "b": "ok"}
 
 
 @pytest.mark.skipif(why_cuda_is_unusable() is None, reason="there is a GPU")
@@ -253,26 +205,19 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["--only", "peers,benchmarks"], "--only benchmarks: expected some of contact,precisions,peers,tests"),
-        (["--data", "/no/such/folder"], "--data /no/such/folder: there is no such folder"),
+        (["--only", "peers,benchmarks"], ["--only benchmarks: expected some of contact,precisions,peers,tests"]),
+        (["--data", "/no/such/folder"], ["--data /no/such/folder: there is no such folder"]),
+        (["--help"], [f"  {stage:10} {what[:30]}" for stage, what in STAGES.items()]),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_are_explained(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         check.main(arguments)
-    assert words in capsys.readouterr().err
+    said = "".join(capsys.readouterr())
+    assert all(some in said for some in words)
 
 
-def test_help_says_what_each_stage_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        check.main(["--help"])
-    said = capsys.readouterr().out
-    assert all(f"  {stage:10} {what[:30]}" in said for stage, what in STAGES.items())
-
-
-def test_steps_are_those_of_the_checkout_in_the_order_of_stages() -> None:
+def test_steps_are_those_of_the_checkout_in_the_order_of_stages(tmp_path: Path) -> None:
     for smallest in (False, True):
         every = steps(smallest, 16)
         names = [step.name for step in every]
@@ -283,10 +228,6 @@ def test_steps_are_those_of_the_checkout_in_the_order_of_stages() -> None:
     files = [step.name for step in steps(False, 16) if step.stage == "tests"]
     assert files == [f"tests/gpu/{file.name}" for file in stages.test_files()]
     assert sum(step.seconds for step in steps(False, 16) if step.stage == "contact") <= 30
-
-
-def test_steps_find_the_checkout_and_the_data(tmp_path: Path) -> None:
     found = environment(tmp_path, tmp_path / "cache")
     assert found["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
-    assert found["VPPS_DATA"] == str(tmp_path)
-    assert found["VPPS_CACHE_DIR"] == str(tmp_path / "cache")
+    assert (found["VPPS_DATA"], found["VPPS_CACHE_DIR"]) == (str(tmp_path), str(tmp_path / "cache"))
