@@ -14,6 +14,7 @@ from tests.comparison import assert_agrees_with_reference, relative_error
 from tests.training import ReferenceTraining
 from vpps.graph.derive import DERIVED
 from vpps.ops import Form
+from vpps.reference import Reference
 
 pytestmark = pytest.mark.cpu
 
@@ -271,6 +272,20 @@ def test_product_with_a_concatenation_of_any_length(n: int) -> None:
     graph = vpps.Graph()
     results = [layer(graph.lookup(table, 0))]
     assert_agrees_with_reference(model, graph, weighted(graph, results[0], 0), results, vp_counts=[2])
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("simt", marks=pytest.mark.simt)])
+def test_a_nan_stays_one(target: str) -> None:
+    """In all elementwise ops: of one operand, and on either side of two."""
+    graph = vpps.Graph()
+    bad, fine = graph.input(np.array([np.nan, 0.5, -0.5])), graph.input(np.array([0.25, 0.75, np.nan]))
+    results = [op(x) for name, op in MAPS.items() if DERIVED[name].arity == 1 for x in (bad, fine)]
+    results += [op(bad, fine) for name, op in MAPS.items() if DERIVED[name].arity == 2]
+    reference = Reference(graph, {})
+    with vpps.Handle(vpps.Model(), target=target, train=False) as handle, np.errstate(invalid="ignore"):
+        for found, y in zip(handle.forward(graph, results), results, strict=True):
+            assert np.isnan(found).any()
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(reference.value(y)))
 
 
 @pytest.mark.parametrize("classes", [2, 5, 100])
