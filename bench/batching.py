@@ -7,19 +7,19 @@
 A line per workload, granularity and policy. `value` is the number of batches, the median over mini-batches of 64
 (`all` has each), `bound` the lower bound (ED-Batch, A.3), `over_bound` batches over bound, all mini-batches together.
 These are counts: they repeat exactly, also on a busy machine. Machines of `fsm` are learned from another mini-batch, of
-32, with as many trials as --trials says; `unseen` is how many states of a mini-batch they did not know (a mean).
+32, with as many trials as --trials says.
 
 Granularities:
 
     cells     vertices as vpps has them. `batches` are pairs of cell and stage, and also known are `barriers` of the
-              training step that the planner makes of them (`barriers_infer`: of inference) and milliseconds that the
-              policy takes in Python (`ms`, the least)
+              training step that the planner makes of them (`barriers_infer`: of inference)
     program   vertices as ED-Batch's program has them (edbatch_graphs.py); `edbatch` says what that launches and its
-              bound, on mini-batches of its own. Policies are applied to the whole graph, as published, and with
+              bound, on mini-batches of its own; `unseen` is how many states of a mini-batch the machines did not know
+              (a mean). Policies are applied to the whole graph, as published, and with
               "-within" in their names inside components of types alone, as vpps does
 
-Policies: depth, agenda (DyNet's), sufficient, sinks-last, auto, and fsm with the encodings base, max and sort, each
-without and with a phase in the state.
+Policies: those of vpps, and fsm with the encodings critical (vpps's own), base, max and sort, the last three without
+and with a phase in the state.
 """
 
 from __future__ import annotations
@@ -28,29 +28,27 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import harness
 import numpy as np
 from batching_whole import AS_IS, PER_COMPONENT, Launched, Learner, Run, encodings, typed, within
 from edbatch import FIGURES, TASKS
-from edbatch_graphs import NETWORKS, Ints
+from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
 import vpps
-from vpps.compiler.cost import costs_on
-from vpps.planner.native.automaton import Encoding, LearningSettings
-from vpps.planner.native.stages import stages as stages_of
-from vpps.planner.native.typed_graphs import TypedGraph, lower_bound
+from vpps.model.learned_policy import LearnedRecurrence
+from vpps.planner.native.typed_graphs import Learned, LearningSettings, TypedGraph, lower_bound
+from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.policies import POLICIES as KNOWN_POLICIES
-from vpps.planner.policies import Knowledge, Policy, policy_named
+from vpps.planner.policies import NAMED, learned_from
 from vpps.record.topology import Topology
 
 BENCH = "batching"
 GRANULARITIES = ("program", "cells")
-POLICIES = (*(name for name in KNOWN_POLICIES if name not in ("fsm", "auto")), *encodings(), "auto")
+POLICIES = *NAMED, *encodings()
+WHOLE = vpps.Passes(lazy_batching=False)
 WITHIN = "-within"
 WORKLOAD_OF = {task: workload for workload, task in TASKS.items()}
 HIDDEN = 128
@@ -78,7 +76,7 @@ def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
         elif policy in PER_COMPONENT:
             runs[policy] = PER_COMPONENT[policy]
             runs[policy + WITHIN] = within(lambda part, policy=policy: PER_COMPONENT[policy])
-        elif policy != "auto":  # it weighs times of cells, which this granularity does not have
+        else:
             runs[policy] = AS_IS[policy]
     return runs
 
@@ -92,8 +90,8 @@ def run_program(name: str, learning: Any, batches: Sequence[Any], options: argpa
     theirs: dict[str, int] = FIGURES["launched"].get(WORKLOAD_OF[name], {})
     known = encodings()
     for policy, run in whole_runs(learner, options.policies).items():
-        extra: dict[str, Any] = {}
         found = [run(graph) for graph in graphs]
+        extra: dict[str, Any] = {"unseen": round(statistics.mean(launched.unseen for launched in found), 1)}
         plain = policy.removesuffix(WITHIN)
         if plain in theirs:
             extra["edbatch"] = {"batches": theirs[plain], "bound": theirs["bound"]}
@@ -107,11 +105,10 @@ def run_program(name: str, learning: Any, batches: Sequence[Any], options: argpa
         report(name, "program", policy, found, bounds, graphs[0], options, **extra)
 
 
-def of_machines(machines: Sequence[Any]) -> dict[str, Any]:
-    """What is known of learning some machines; nothing where there is nothing to choose."""
+def of_machines(machines: Sequence[Learned | LearnedRecurrence]) -> dict[str, Any]:
+    """What is known of learning some machines."""
     return {
-        "states": sum(len(learned.automaton.table) for learned in machines),
-        "trials": sum(learned.trials for learned in machines),
+        "states": sum(len(learned.automaton.states) for learned in machines),
         "learned": {
             "batches": sum(learned.batches for learned in machines),
             "bound": sum(learned.lower_bound for learned in machines),
@@ -124,48 +121,33 @@ def of_machines(machines: Sequence[Any]) -> dict[str, Any]:
 
 def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
     """The lines of a workload at vpps's own granularity."""
+    first, _ = recorded(task, learning)
     with vpps.Handle(task.model, vpps.SGD(lr=0.01), target="cpu", vps=options.threads) as handle:
-        first, _ = recorded(task, learning)
         distribution = handle._configurator.prepare(first).distribution
     graphs = [recorded(task, batch) for batch in batches]
-    topologies = [Topology(graph) for graph, _ in graphs]
-    typed_graphs = [TypedGraph.of(topology) for topology in topologies]
+    typed_graphs = [TypedGraph.of(Topology(graph)) for graph, _ in graphs]
     bounds = [lower_bound(graph) for graph in typed_graphs]
     for chosen in options.policies:
-        knowledge, policy = policy_for(chosen, options)
-        planner = Planner(distribution, policy)
-        staged(planner, Topology(first))  # learns
-        machines = list(knowledge.learned.values())
-        found, seconds = [], []
-        for topology in topologies:
-            before = sum(knowledge.unseen.values())
-            stages = staged(planner, topology)
-            unseen = sum(knowledge.unseen.values()) - before
-            steps = sum(len(np.unique(of_block)) for of_block in stages)
-            found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
-            seconds.append(min(harness.timed(partial(staged, planner, topology), options.rounds)))
+        policy, extra = chosen, dict[str, Any]()
+        if chosen in encodings():
+            policy = learned_from([first], LearningSettings(encoding=encodings()[chosen], trials=options.trials))
+            extra = of_machines(policy.recurrences)
+        planner, whole = (Planner(distribution, policy, passes=passes) for passes in (None, WHOLE))
+        found = [launched(whole.plan_forward(graph, [loss])) for graph, loss in graphs]
         training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
         inference = [planner.plan_forward(*evaluated(task, batch)) for batch in batches]
         report(
             name, "cells", chosen, found, bounds, typed_graphs[0], options,
-            ms=harness.median([1e3 * s for s in seconds]),
             barriers=harness.median([plan.n_barriers for plan in training]),
             barriers_infer=harness.median([plan.n_barriers for plan in inference]),
-            hidden=options.hidden, threads=options.threads, **(of_machines(machines) if machines else {}),
+            hidden=options.hidden, threads=options.threads, **extra,
         )  # fmt: skip
 
 
-def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Policy]:
-    """A policy, and what it is going to know."""
-    encoding = encodings().get(name, Encoding())
-    settings = LearningSettings(encoding=encoding, trials=options.trials)
-    knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings)
-    return knowledge, policy_named("fsm" if name in encodings() else name, knowledge)
-
-
-def staged(planner: Planner, topology: Topology) -> list[Ints]:
-    """The stages of all vertices of a graph, by block."""
-    return stages_of(topology, planner.batching, partial(planner.cells.load_of, topology))
+def launched(plan: Plan) -> Launched:
+    """Batches and stages of a plan whose cells are whole."""
+    stages = [np.unique(block.step_stage) for block in plan.blocks]
+    return Launched(sum(map(len, stages)), len(np.unique(np.concatenate(stages))))
 
 
 def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:
@@ -190,16 +172,13 @@ def report(
         BENCH, f"task={name} granularity={granularity} policy={policy} batch={options.batch}", batches, "batches",
         bound=harness.median(bounds), over_bound=float(f"{sum(batches) / sum(bounds):.4g}"),
         stages=harness.median([launched.stages for launched in found]),
-        unseen=round(statistics.mean(launched.unseen for launched in found), 1),
         vertices=first.n, types=len(np.unique(first.type_of)), all=batches, bounds=list(bounds), **extra,
     )  # fmt: skip
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = harness.parser(
-        __doc__, data=None, synthetic=False, workload=None, policy=None, hidden=HIDDEN, threads=2, rounds=3
-    )
+    parser = harness.parser(__doc__, data=None, synthetic=False, workload=None, policy=None, hidden=HIDDEN, threads=2)
     parser.add_argument("--granularity", choices=GRANULARITIES, help="default: both")
     parser.add_argument("--batch", type=int, default=64, help="examples in a mini-batch")
     parser.add_argument("--mini-batches", type=int, default=8, metavar="N", help="that are measured, at most")

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from edbatch_graphs import Vertices
 
-from vpps.planner.native.automaton import Automaton, Encoding, Learned, LearningSettings
-from vpps.planner.native.policy_table import ENCODINGS
-from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
+from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding
+from vpps.planner.native.typed_graphs import Learned, LearningSettings, TypedGraph, batches, learn
 from vpps.record.levels import find_levels
 from vpps.record.topology import strongly_connected
 

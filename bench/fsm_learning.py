@@ -23,8 +23,7 @@ from edbatch import FIGURES
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
-from vpps.planner.native.automaton import Learned, LearningSettings
-from vpps.planner.native.typed_graphs import TypedGraph, learn
+from vpps.planner.native.typed_graphs import Learned, LearningSettings, TypedGraph, learn
 from vpps.record.topology import Topology
 
 BENCH = "fsm_learning"
@@ -55,7 +54,7 @@ def measure(
     harness.report(
         BENCH, case, seconds, "s",
         higher_is_better=False, trials=sum(learned.trials for learned in machines),
-        states=sum(len(learned.automaton.table) for learned in machines),
+        states=sum(len(learned.automaton.states) for learned in machines),
         batches=sum(learned.batches for learned in machines), bound=sum(learned.lower_bound for learned in machines),
         vertices=sum(graph.n for graph in graphs), **extra,
     )  # fmt: skip

@@ -9,10 +9,6 @@ included, beside policy `depth`. Handles of all policies are in one process, and
 each of them in turn, so that they see the same spells of the machine; rounds are short and many. `quartiles` are those
 of the rounds' ratios.
 
-The line of `auto` says besides how it compares with the best of the others: that is chosen by the even rounds (`best`)
-and compared in the odd ones (`of_best`, `of_best_quartiles`), as the best of several equal ones is always a lucky one.
-`same` names the policies with which the very same scripts run: what differs from 1 there is noise.
-
 With --split a mini-batch is taken apart, as in ED-Batch's figure 9, one at a time and waited for, in milliseconds:
 `construction` is joining the examples and recording the graph, `scheduling` policy, plan and script, `execution` the
 rest.
@@ -21,7 +17,6 @@ rest.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import random
 import statistics
@@ -34,11 +29,12 @@ import harness
 import numpy as np
 from edbatch_graphs import NETWORKS
 from numpy.typing import NDArray
-from policies_table import BASELINE, BENCH, CHOOSER, PARTS, SPLIT
+from policies_table import BASELINE, BENCH, PARTS, SPLIT
 from workload_tasks import data_folder, data_of, make_task
 
 import vpps
-from vpps.planner.policies import POLICIES
+from vpps.planner.native.policy_table import POLICIES
+from vpps.planner.policies import NAMED
 
 MODES = ("train", "infer")
 ORDER_SEED = 1
@@ -57,8 +53,13 @@ class Contender:
 
     def __init__(self, task: Any, policy: str, infers: bool, threads: int) -> None:
         self.task, self.infers = task, infers
-        rule = vpps.SGD(lr=0.01)
-        self.handle = vpps.Handle(task.model, rule, target="cpu", vps=threads, policy=policy, train=not infers)
+        rule, chosen = vpps.SGD(lr=0.01), policy if policy in NAMED else self._learned()
+        self.handle = vpps.Handle(task.model, rule, target="cpu", vps=threads, policy=chosen, train=not infers)
+
+    def _learned(self) -> vpps.LearnedPolicy:
+        graph, (batch,) = vpps.Graph(), mini_batches(self.task, LEARN_ON, 1)
+        self.task.loss(graph, self.task.train[batch])
+        return vpps.learn_policy(graph)
 
     def step(self, examples: Indices) -> int:
         """A mini-batch; returns when its graph was recorded (`time.perf_counter_ns`)."""
@@ -78,13 +79,6 @@ class Contender:
         for batch in batches:
             self.step(batch)
         self.handle.sync_get_latest_loss()
-
-    def script(self, examples: Indices) -> str:
-        """Run a mini-batch; a digest of its script."""
-        self.step(examples)
-        plan = self.handle._engine.plan
-        assert plan is not None
-        return hashlib.sha256(plan.script.tobytes()).hexdigest()
 
     def split(self, examples: Indices) -> tuple[float, float, float]:
         """Milliseconds of PARTS of a mini-batch; nothing may be in flight."""
@@ -115,39 +109,21 @@ class Case(NamedTuple):
         )
 
 
-class Prepared(NamedTuple):
-    """Contenders by policy, the mini-batches that they run, and a digest of their scripts, by policy."""
-
-    contenders: Mapping[str, Contender]
-    batches: Sequence[Indices]
-    scripts: Mapping[str, str]
-
-
-def prepare(contenders: Mapping[str, Contender], batches: Sequence[Indices], rounds: int = 2) -> Prepared:
-    """Let every contender see all mini-batches, some times: kernels are compiled, machines learned, pools large."""
-    scripts = {}
-    for policy, contender in contenders.items():
-        for _ in range(rounds):
-            digests = [contender.script(batch) for batch in batches]
-        scripts[policy] = " ".join(digests)
-    return Prepared(contenders, batches, scripts)
-
-
-def measure(case: Case, made: Prepared, options: argparse.Namespace) -> None:
+def measure(
+    case: Case, contenders: Mapping[str, Contender], batches: Sequence[Indices], options: argparse.Namespace
+) -> None:
     """Throughput of all policies."""
     begin = time.perf_counter()
-    made.contenders[BASELINE].run(made.batches)
-    spent = (time.perf_counter() - begin) / len(made.batches)
+    contenders[BASELINE].run(batches)
+    spent = (time.perf_counter() - begin) / len(batches)
     n = max(1, round(options.seconds / spent))
-    chosen = [made.batches[k % len(made.batches)] for k in range(n)]
+    chosen = [batches[k % len(batches)] for k in range(n)]
     examples = sum(len(batch) for batch in chosen)
-    runs = {policy: partial(contender.run, chosen) for policy, contender in made.contenders.items()}
+    runs = {policy: partial(contender.run, chosen) for policy, contender in contenders.items()}
     seconds = harness.interleave(runs, options.rounds)
     rates = {policy: [examples / s for s in taken] for policy, taken in seconds.items()}
     for policy, of_policy in rates.items():
         extra: dict[str, Any] = {} if policy == BASELINE else {"quartiles": quartiles(of_policy, rates[BASELINE])}
-        if policy == CHOOSER:
-            extra |= beside_best(rates, made.scripts)
         peer = None if policy == BASELINE else (BASELINE, rates[BASELINE])
         harness.report(BENCH, case.named(policy), of_policy, "examples/s", peer, mini_batches=n, **extra)
 
@@ -159,28 +135,17 @@ def quartiles(values: Sequence[float], others: Sequence[float]) -> list[float]:
     return [harness.median([low]), harness.median([high])]
 
 
-def beside_best(rates: Mapping[str, Sequence[float]], scripts: Mapping[str, str]) -> dict[str, Any]:
-    """How the policy that chooses compares with the best of the others."""
-    fixed = [policy for policy in rates if policy != CHOOSER]
-    best = max(fixed, key=lambda policy: statistics.median(rates[policy][::2]))
-    own, other = rates[CHOOSER][1::2], rates[best][1::2]
-    return {
-        "best": best,
-        "of_best": harness.median_ratio(own, other),
-        "of_best_quartiles": quartiles(own, other),
-        "same": [policy for policy in fixed if scripts[policy] == scripts[CHOOSER]],
-    }
-
-
-def measure_split(case: Case, made: Prepared, options: argparse.Namespace) -> None:
+def measure_split(
+    case: Case, contenders: Mapping[str, Contender], batches: Sequence[Indices], options: argparse.Namespace
+) -> None:
     """Where the time of a mini-batch goes, with each policy."""
-    parts: dict[str, list[list[float]]] = {policy: [] for policy in made.contenders}
+    parts: dict[str, list[list[float]]] = {policy: [] for policy in contenders}
 
     def take_apart(policy: str) -> None:
-        split = [made.contenders[policy].split(batch) for batch in made.batches]
+        split = [contenders[policy].split(batch) for batch in batches]
         parts[policy].append([statistics.mean(column) for column in zip(*split, strict=True)])
 
-    harness.interleave({policy: partial(take_apart, policy) for policy in made.contenders}, options.rounds)
+    harness.interleave({policy: partial(take_apart, policy) for policy in contenders}, options.rounds)
     totals = {policy: [sum(of_round) for of_round in rounds] for policy, rounds in parts.items()}
     for policy, rounds in parts.items():
         shown = {name: harness.median(column) for name, column in zip(PARTS, zip(*rounds, strict=True), strict=True)}
@@ -209,12 +174,12 @@ def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
     make = partial(make_task, name, data_of(name, options.data), hidden, None, limit)
     contenders = dict(contenders_of(make, mode, options.policies, options.threads))
     some = next(iter(contenders.values())).task
-    for contender in contenders.values():  # what machines learn from
-        contender.run(mini_batches(contender.task, LEARN_ON, 1))
     for size in options.batch_sizes:
         case = Case(name, mode, size, hidden, options.threads)
-        made = prepare(contenders, mini_batches(some, size, options.mini_batches))
-        (measure_split if options.split else measure)(case, made, options)
+        batches = mini_batches(some, size, options.mini_batches)
+        for contender in contenders.values():  # kernels are compiled, pools large
+            contender.run([*batches, *batches])
+        (measure_split if options.split else measure)(case, contenders, batches, options)
     for contender in contenders.values():
         contender.handle.close()
 
@@ -244,7 +209,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Everything."""
     options = parse_options()
-    os.environ["VPPS_TUNING"] = "0"  # machines are learned here, whatever was learned before
+    os.environ["VPPS_TUNING"] = "0"  # handles differ in the policy alone
     harness.confine(options.cores)
     harness.keep_freed_memory()
     for name in options.workloads:

@@ -3,9 +3,7 @@
     python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
 
 Per mode and hidden size a row per workload and batch size: examples per second with `depth`, and times as many with
-each of the others. Then `auto` beside the best of the others: the median of the rounds' ratios, their quartiles, and
-whether the two run the same scripts, where any difference is noise. Last, milliseconds of a mini-batch: construction,
-scheduling, execution.
+each of the others; or milliseconds of a mini-batch: construction, scheduling, execution.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import harness
 from table import Line, markdown, read, setting, three_digits
 
 BENCH, SPLIT = "policies", "policies_split"
-BASELINE, CHOOSER = "depth", "auto"
+BASELINE = "depth"
 PARTS = ("construction", "scheduling", "execution")
 
 Group = tuple[str, ...]
@@ -39,21 +37,12 @@ def throughput(rows: dict[Group, dict[str, Line]]) -> str:
     """A row per workload and batch size."""
     policies = list(dict.fromkeys(policy for row in rows.values() for policy in row))
     others = [policy for policy in policies if policy != BASELINE]
-    shown = [["", "batch", f"{BASELINE}, examples/s", *others, f"{CHOOSER} / best", "quartiles", "best"]]
+    shown = [["", "batch", f"{BASELINE}, examples/s", *others]]
     for (task, batch), row in rows.items():
         cells = [three_digits(row[BASELINE]["value"]) if BASELINE in row else ""]
         cells += [f"{row[policy]['ratio']:.2f}" if policy in row else "" for policy in others]
-        shown.append([task, batch, *cells, *beside_best(row.get(CHOOSER, {}))])
+        shown.append([task, batch, *cells])
     return markdown(shown)
-
-
-def beside_best(line: Line) -> list[str]:
-    """The last three columns."""
-    if "best" not in line:
-        return ["", "", ""]
-    low, high = line["of_best_quartiles"]
-    same = ", same scripts" if line["best"] in line["same"] else ""
-    return [f"{line['of_best']:.3f}", f"{low:.3f}-{high:.3f}", line["best"] + same]
 
 
 def split(rows: dict[Group, dict[str, Line]]) -> str:

@@ -12,6 +12,7 @@ import vpps
 from vpps.compiler.passes.common_subexpressions import common_subexpressions
 from vpps.compiler.passes.constants import fold_constants
 from vpps.compiler.prepare import live_nodes
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.precisions import Precisions
 from vpps.placement.onchip import ChipOptions
 from vpps.record.arrays import BlockArrays
@@ -83,7 +84,7 @@ def assert_agrees_with_reference(
     loss: vpps.Expression,
     values: Iterable[vpps.Expression] = (),
     vp_counts: Iterable[int] = VP_COUNTS,
-    policy: str = "sinks-last",
+    policy: str | LearnedPolicy = "sinks-last",
     floor: float = 1e-6,
     train: bool = False,
     onchip: ChipOptions | None = None,

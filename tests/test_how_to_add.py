@@ -76,7 +76,7 @@ EXAMPLES = {
 ''',
     "policy": """\
 --- vpps/planner/native/policy_table.py
-         PolicyRow("auto"),
+         PolicyRow("fsm", learned=True),
 +        PolicyRow("widest"),
 --- vpps/planner/native/policies/widest.h
 +// Policy `widest`: the type of which most vertices are ready is next.
@@ -101,9 +101,6 @@ EXAMPLES = {
 +HIP = Target(
 +    "hip",
 +    machine=Hook("vpps.runtime.hip:HipMachine.for_handle"),
-+    barrier=2e-6,
-+    speed=2e11,
-+    fixed=4,
 +    is_gpu=True,
 +    device=Hook("vpps.runtime.hip:default_gpu"),
 +    render=CUDA.render,

@@ -70,7 +70,9 @@ PUBLIC = {
     "vpps.data": set(vpps.data.__all__),
     "vpps.init": set(vpps.init.__all__),
     "graph": set("call draw example input lookup map n_calls n_values rows zeros describe".split()),
-    "model": set("averaged load lookup metadata n_weights numpy parameter restore save scope seed step".split()),
+    "model": set(
+        "averaged learned_policy load lookup metadata n_weights numpy parameter restore save scope seed step".split()
+    ),
     "parameter": set("T assign average name numpy shape trainable".split()),
     "x": {"T", "shape"},
     "rows": {"T", "examples", "of", "shape"},

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from vpps.engine.ahead import Specialized, specialize
     from vpps.engine.gradients import RowGradients
     from vpps.engine.timeline import Timeline
+    from vpps.model.learned_policy import LearnedPolicy
+    from vpps.planner.policies import learn_policy
     from vpps.session.handle import Handle
 
 config.start_logging()
@@ -53,9 +55,11 @@ checkpoint.read_history = _read_history
 _SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {
     "Handle": "vpps.session.handle",
+    "LearnedPolicy": "vpps.model.learned_policy",
     "RowGradients": "vpps.engine.gradients",
     "Specialized": "vpps.engine.ahead",
     "Timeline": "vpps.engine.timeline",
+    "learn_policy": "vpps.planner.policies",
     "specialize": "vpps.engine.ahead",
 }
 
@@ -85,6 +89,7 @@ __all__ = [
     "Expression",
     "Graph",
     "Handle",
+    "LearnedPolicy",
     "Lookup",
     "Model",
     "Parameter",
@@ -96,6 +101,7 @@ __all__ = [
     "cell",
     "gather",
     "init",
+    "learn_policy",
     "pull",
     "push",
     "scatter",

@@ -400,4 +400,7 @@ float16 fp16 half: there is 'bf16', with the range of float32, so that no loss i
 fp32 single full: 'float32' is it
 tensorfloat32 high medium: 'tf32' is it, and '3xtf32' is about as exact as float32
 float64 fp64 double: there is none wider than 'float32'
+[policy]
+fsm: it is learned before: policy=vpps.learn_policy(graph)
+auto: removed, as 'sinks-last', the default, was as fast; leave policy out
 """

@@ -40,7 +40,6 @@ class Target:
     Attributes:
         name: what users call it.
         machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
-        barrier, speed, fixed: what a step costs, as `plan.policies.cost.Costs` has it.
         common: -> (what it is, a function that compiles it) of all that is the same for every model.
         generates: -> whether code for tails of cells can be generated on this machine; left out where it always can.
         is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a
@@ -57,9 +56,6 @@ class Target:
 
     name: str
     machine: Hook
-    barrier: float
-    speed: float
-    fixed: float
     common: Hook = NOTHING
     generates: Hook = NOTHING
     is_gpu: bool = False
@@ -73,16 +69,9 @@ class Target:
     compile: Hook = NOTHING
 
 
-# Costs. cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of
-# a core with one vector runs at half the speed of one with six or more (bench/matvec.py), 100 GFLOP/s on slower
-# machines. cuda: a barrier of all multiprocessors of an H100 takes 1.7 us with what comes before and after it; one of
-# 132 has half a TFLOP/s at most, and multiplies 8 vectors at a time, or one or two.
 CUDA = Target(
     "cuda",
     machine=Hook("vpps.runtime.cuda:CudaMachine.for_handle"),
-    barrier=2e-6,
-    speed=2.5e11,
-    fixed=4,
     is_gpu=True,
     has_archs=True,
     fixed_vps=True,
@@ -95,9 +84,6 @@ CUDA = Target(
 CPU = Target(
     "cpu",
     machine=Hook("vpps.runtime.cpu:CpuMachine.for_handle"),
-    barrier=5e-7,
-    speed=1e11,
-    fixed=1,
     common=Hook("vpps.kernel.host_compiler:common_kernels"),
     generates=Hook("vpps.kernel.host_compiler:has_compiler"),
     listings=("asm",),
@@ -105,9 +91,6 @@ CPU = Target(
 SIMT = Target(
     "simt",
     machine=Hook("vpps.runtime.simt:SimtMachine.for_handle"),
-    barrier=CUDA.barrier,  # it is planned for as what it emulates
-    speed=CUDA.speed,
-    fixed=CUDA.fixed,
     common=Hook("vpps.kernel.simt_compiler:common_kernels"),
     is_gpu=True,
     is_emulated=True,

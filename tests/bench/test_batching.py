@@ -12,8 +12,7 @@ from batching_whole import Learner, by, by_depth, encodings, typed, within
 from edbatch_graphs import Vertices
 
 from vpps.data import GraphSet, graphs_of_trees, synthetic_lattices, synthetic_treebank
-from vpps.planner.native.automaton import LearningSettings
-from vpps.planner.native.typed_graphs import lower_bound
+from vpps.planner.native.typed_graphs import LearningSettings, lower_bound
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from vpps.zoo.tasks import TASKS
 
 TORCH = [pytest.mark.cpu, pytest.mark.frameworks("torch")]
 NVRTC = [pytest.mark.nvrtc, needs_nvrtc]
-SYNTHETIC = "--synthetic --workload lattice-gru --learn-on 4 --rounds 1"
+SYNTHETIC = "--synthetic --workload lattice-gru --learn-on 4"
 WORKLOADS = "workloads.py --synthetic --hidden 16 --limit 12 --passes 2 --seconds 0.01 --slowest 60 --tasks tree-lstm"
 TINY = "--trees {trees} --hidden 16 --passes 1"
 GPU = "--device cpu --hidden 24 --embedding 16 --passes 1"
@@ -33,7 +33,7 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
     ("constants.py --steps 100 --hidden 8 --calls 2", 3, [], ()),
     ("data_parallel.py --trees {trees} --limit 12 --passes 1 --rounds 1 --cases 2", 1, [], ()),
     ("decoding.py --hidden 8 --rounds 1 --lengths 3,12", 2, [], ()),
-    (f"fsm_learning.py {SYNTHETIC} --policy fsm-sort --trials 20", 2, ["batching_table.py {lines}"], ()),
+    (f"fsm_learning.py {SYNTHETIC} --policy fsm-sort --trials 20 --rounds 1", 2, ["batching_table.py {lines}"], ()),
     (f"gpu_lstm.py --sentences {{sentences}} {GPU} --tokens 4,real --batch-sizes 3 --precision float32,bf16 --vps 2",
      10, [], TORCH),
     (f"gpu_step.py --trees {{trees}} {GPU} --batch-sizes 2", 2, [], ()),
@@ -43,7 +43,7 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
      ["learning.py --table {lines}"], ()),
     ("matvec.py --precision bf16 --shapes 64x32 --vectors 3 --rounds 1", 4, [], ()),
     ("policies.py --synthetic --workload tree-lstm --batch-sizes 4 --hidden 8 --mini-batches 2 --rounds 2 --seconds "
-     "0.001 --policy depth,sinks-last --mode train", 2, ["policies_table.py {lines}"], ()),
+     "0.001 --policy sinks-last,fsm --mode train", 3, ["policies_table.py {lines}"], ()),
     ("recording.py --trees {trees} --batch 5 --rounds 3", 14, [], ()),
     (f"torch_layer.py {TINY} --limit 12 --batch-sizes 1,5 --loss roots", 16, [], TORCH),
     (f"torch_layer.py {TINY} --limit 12 --batch-sizes 5 --sharing", 3, [], TORCH),

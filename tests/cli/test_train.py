@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from safetensors import safe_open
 
+import vpps
 from tests.cli.program import EPOCH, Epoch, contents, epochs, vpps_train
 from tests.processes import HEED_CTRL_C
 from vpps.cli import loop
@@ -200,6 +201,22 @@ class TestCheckpoint:
         run("--resume", checkpoint=parts)
         assert contents(whole) == contents(parts)
         assert contents(best_of(whole)) == contents(best_of(parts))
+
+    def test_a_learned_policy_is_kept(self, tmp_path: Path) -> None:
+        """With it a resumed run is the uninterrupted one; it is learned once, and other orders have other bits."""
+        data = {"hidden": 8, "embedding": 8, "limit": 24}
+        names = whole, parts, usual = [tmp_path / name for name in ("whole", "parts", "usual")]
+        for path, policy, n in zip(names, ("fsm", "fsm", "sinks-last"), (2, 1, 2), strict=True):
+            epochs("lattice-gru", policy=policy, checkpoint=path, epochs=n, **data)
+        learned = vpps.Model.load(parts).learned_policy
+        assert learned is not None
+        assert set(learned.recurrences[0].cells) == {"LatticeGRU.character", "LatticeGRU.word"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr("vpps.cli.options.learn_policy")
+            code, _, err = vpps_train("lattice-gru", "--resume", checkpoint=parts, epochs=2)
+        assert code == 0, err
+        assert contents(whole) == contents(parts)
+        assert contents(whole)[1] != contents(usual)[1]
 
     def test_finished_run_says_so(self, tmp_path: Path) -> None:
         train(checkpoint=tmp_path / "run")

@@ -14,10 +14,11 @@ import vpps
 from tests.comparison import GRADIENT_TOLERANCE, relative_error
 from tests.engine.test_parameter_store import interrupt_next_launch
 from tests.fuzz import graphs
+from tests.planner.launches import policy_for
 from vpps.errors import ScriptError
 from vpps.placement.onchip import ChipOptions, Device
+from vpps.planner.native.policy_table import POLICIES
 from vpps.planner.plan import Plan
-from vpps.planner.policies import POLICIES
 from vpps.reference import Reference, key_of, weights_of
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
@@ -327,8 +328,8 @@ def test_random_graphs_make_the_step_of_the_reference(schedule: str) -> None:
         before = weights_of(model)
         expected = Reference(graph, before, key_of(model)).backward(loss)
         with vpps.Handle(
-            model, vpps.SGD(lr=1.0), target="simt", vps=2, policy=policy, schedule=schedule, onchip=GEMM,
-            passes=vpps.Passes(fusion=False),
+            model, vpps.SGD(lr=1.0), target="simt", vps=2, policy=policy_for(policy, graph), schedule=schedule,
+            onchip=GEMM, passes=vpps.Passes(fusion=False),
         ) as handle:  # fmt: skip
             handle.fb(graph, loss)
             plan = handle._engine.plan

@@ -34,7 +34,7 @@ PRECISION = "one of float32, bf16, tf32, 3xtf32, or such by names"
     "given, message",
     [
         ({"target": None}, "target=None: expected 'auto', 'cpu', 'cuda' or 'simt'"),
-        ({"policy": 3}, "policy=3: expected a string"),
+        ({"schedule": 3}, "schedule=3: expected a string"),
         ({"schedule": "x"}, "schedule='x': expected one of vector, paper"),
         ({"verify": "no"}, "verify='no': expected True or False"),
         ({"train": None}, "train=None: expected True or False"),

@@ -20,6 +20,7 @@ from tests.data import damage
 from tests.fuzz.program import Found
 from vpps.data import GraphSet
 from vpps.model import checkpoint
+from vpps.model.learned_policy import Automaton, Encoding, LearnedPolicy, LearnedRecurrence
 from vpps.tuning import choices
 from vpps.tuning.candidates import Candidate
 
@@ -144,7 +145,9 @@ def examples() -> dict[str, tuple[Any, bytes]]:
         kept = {"graphs": (graphs, path.read_bytes())}
         model = vpps.Model(seed=1)
         W, E = model.parameter("W", (3, 3)), model.lookup("E", (4, 3))
-        with vpps.Handle(model, vpps.Adam(), target="cpu", vps=1, ema=0.9) as handle:
+        machine = Automaton(Encoding("sort", 2), ((0, 0, 1, 1), (1, 1, 1)))
+        learned = LearnedPolicy((LearnedRecurrence(("a", "b"), ("0", "f"), machine, 3, 2),))
+        with vpps.Handle(model, vpps.Adam(), target="cpu", vps=1, ema=0.9, policy=learned) as handle:
             for accumulate in (False, True):
                 graph = vpps.Graph()
                 handle.fb(graph, vpps.sum(W @ graph.lookup(E, 1)), accumulate=accumulate)

@@ -23,8 +23,7 @@ from vpps.reference import Reference, key_of, weights_of
 
 HEAD = ["import numpy as np, vpps"]
 EXAMPLE = "model", "graph", "loss", "used"
-POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical", "auto")
-SAME_BITS = ("sinks-last", "depth", "agenda", "sufficient", "critical")  # "auto" goes by the virtual processors
+POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical")
 PASSES = ("horizontal", "lazy_batching", "streaming")
 
 
@@ -172,10 +171,8 @@ class Graph:
             self._compare_with_autograd(lines, made)
         arguments = self.options.named
         first, second = (*self.vps, 1, 2)[:2]
-        settings = [{"vps": str(first), **arguments}]
-        if POLICIES[self.options.policy % len(POLICIES)] in SAME_BITS:
-            paper = {"schedule": '"paper"'} if self.paper else {}
-            settings.append({"vps": str(second), **paper, **arguments})
+        paper = {"schedule": '"paper"'} if self.paper else {}
+        settings = [{"vps": str(first), **arguments}, {"vps": str(second), **paper, **arguments}]
         if self.options.short:
             lines = [*lines, "from vpps.compiler.passes import streaming", "streaming.CHUNK_ROWS = 2"]
         before, streaming.CHUNK_ROWS = streaming.CHUNK_ROWS, 2 if self.options.short else streaming.CHUNK_ROWS

@@ -304,6 +304,7 @@ FORGED = (
     + [("optimizer", value) for value in (True, 1, [], {})]
     + [("moments", value) for value in (None, {}, {"v": ["words"]}, {"m": 3}, [])]
     + [("history", value) for value in (True, 1, {}, [], {"cells": 1, "orders": []}, {"cells": [[]], "orders": []})]
+    + [("policy", value) for value in (True, 1, "fsm", [{}], [[1]])]
 )
 PARAMETERS: list[dict[str, Any]] = [
     {"kind": None}, {"kind": "table"}, {"trainable": 1}, {"trainable": "no"}, {"name": 3}, {"name": "other"},

@@ -20,7 +20,7 @@ import vpps
 from tests.fuzz import graphs
 from tests.planner.launches import MACHINES, Configuration, Example, draw, parse, plans
 from tests.zoo.cases import CASES
-from vpps.planner.policies import POLICIES
+from vpps.planner.native.policy_table import POLICIES
 from vpps.script.products import Continuation
 
 FILE = Path(__file__).with_name("golden.json")

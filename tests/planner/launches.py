@@ -13,15 +13,17 @@ import vpps
 from vpps.compiler.arrangement import arrangements, matrices_of
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import gpu_for, stacks_of
+from vpps.model.learned_policy import Encoding, LearnedPolicy
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops.philox import LaunchKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
 from vpps.placement.update import Averaging, Update
-from vpps.planner.native.automaton import Encoding, LearningSettings
+from vpps.planner.native.policy_table import POLICIES
+from vpps.planner.native.typed_graphs import LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.policies import POLICIES, Knowledge, policy_named
+from vpps.planner.policies import learned_from
 from vpps.script import verify as verifier
 
 PANEL = 16  # of cpu: machines differ
@@ -97,6 +99,12 @@ class Example(NamedTuple):
     wanted: list[vpps.Expression]
 
 
+def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
+    """What a handle takes: "fsm" is learned from the graph, so quickly that other graphs have unknown states."""
+    settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
+    return learned_from([graph], settings) if name == LearnedPolicy.name else name
+
+
 def distribution_of(
     it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes, precision: str
 ) -> Distribution:
@@ -119,10 +127,8 @@ def plans(it: Example, c: Configuration, made: type[Planner] = Planner, precisio
     """Every kind of launch: training, clipped, averaging, accumulating, over what is held, halves, an update from given
     gradients, inference."""
     rule, passes = RULES[c.rule], Passes(fusion=c.fusion, lazy_batching=c.lazy_batching, streaming=c.streaming)
-    settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
-    policy = policy_named(c.policy, Knowledge(settings=settings))
     distribution = distribution_of(it, c, rule, c.averages, passes, precision)
-    planner = made(distribution, policy, c.schedule, passes)
+    planner = made(distribution, policy_for(c.policy, it.graph), c.schedule, passes)
     averaging = Averaging(0.9, _factors) if c.averages else None
 
     def training(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:

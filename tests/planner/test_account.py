@@ -14,10 +14,8 @@ from tests.planner import golden, launches
 from tests.record import bulk_models
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
-from vpps.planner.native.automaton import Encoding, LearningSettings
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.policies import Knowledge, policy_named
 from vpps.planner.sections import Phase
 from vpps.script.disassemble import instructions
 
@@ -33,12 +31,8 @@ OF_THE_END = {  # of those that no cell makes: what messages call them, but for 
 }
 
 
-def planner_of(model: vpps.Model, policy: str = "sinks-last", schedule: str = "vector") -> Planner:
-    settings = LearningSettings(
-        Encoding(phases=20), trials=3, check_every=1
-    )  # so that other graphs have unknown states
-    batching = policy_named(policy, Knowledge(settings=settings))
-    return Planner(Distribution(model, 2, 32, 0, train=True), batching, schedule, None)
+def planner_of(model: vpps.Model) -> Planner:
+    return Planner(Distribution(model, 2, 32, 0, train=True))
 
 
 def check(plan: Plan) -> None:
@@ -165,18 +159,3 @@ def test_words_of_values_may_be_others_meanwhile_but_no_positions() -> None:
     planner.plan_training(graph, loss, Update(rule, 2, 2, None), 0)
     with pytest.raises(vpps.ScriptError, match="groups of hyper-parameters have been added"):
         other.origin(100)
-
-
-def test_states_that_a_machine_does_not_know_are_not_counted_again() -> None:
-    network = bulk_models.NETWORKS["lattice"]
-    model, made, p = network.make()
-    planner = planner_of(model, "fsm")
-    plans = []
-    for seed, n in ((4, 2), (5, 12)):
-        graph = vpps.Graph()
-        loss = network.bulk(graph, made, p, network.data(np.random.default_rng(seed), n)).loss
-        plans.append(planner.plan_training(graph, loss, None, 0))
-    counted = dict(planner.batching.knowledge.unseen)
-    assert sum(counted.values()) > 0
-    assert all(plan.account.begins for plan in plans)
-    assert planner.batching.knowledge.unseen == counted

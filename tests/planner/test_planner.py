@@ -1,8 +1,9 @@
-"""The planner: its memory is used again, policies are told what they learn by; graphs of odd forms."""
+"""The planner: its memory is used again; graphs of odd forms."""
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,8 @@ from tests.planner import launches
 from tests.record import bulk_models
 from vpps.compiler.passes import Passes
 from vpps.placement.distribution import Distribution
-from vpps.planner.native.automaton import Encoding, LearningSettings
+from vpps.planner.native.policy_table import POLICIES
 from vpps.planner.planner import Planner
-from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -24,12 +24,8 @@ pytestmark = pytest.mark.cpu
 PARTS = 512 + 300  # of which 512 are dealt one by one (dealing.h)
 
 
-def planner_of(model: vpps.Model, policy: str = "sinks-last", groups: int = 1) -> Planner:
-    settings = LearningSettings(
-        Encoding(phases=20), trials=3, check_every=1
-    )  # so that other graphs have unknown states
-    distribution = Distribution(model, 2, 1 if groups > 1 else 32, 0, train=True, groups=groups)
-    return Planner(distribution, policy_named(policy, Knowledge(settings=settings)))
+def planner_of(model: vpps.Model, groups: int = 1) -> Planner:
+    return Planner(Distribution(model, 2, 1 if groups > 1 else 32, 0, train=True, groups=groups))
 
 
 def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
@@ -48,22 +44,6 @@ def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     again = {planner.plan_training(*batch, None, 0).script.ctypes.data for batch in batches}
     assert again & places
     assert again <= places | set(later)
-
-
-def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None:
-    network = bulk_models.NETWORKS["lattice"]
-    model, made, p = network.make()
-    planner = planner_of(model, "fsm")
-    knowledge = planner.batching.knowledge
-    counts = []
-    for seed, n in ((4, 2), (5, 12), (5, 12)):
-        graph = vpps.Graph()
-        loss = network.bulk(graph, made, p, network.data(np.random.default_rng(seed), n)).loss
-        before = sum(knowledge.unseen.values())
-        planner.plan_training(graph, loss, None, 0)
-        counts.append(sum(knowledge.unseen.values()) - before)
-    assert counts[0] == 0  # it was learned on this one
-    assert counts[1] == counts[2] > 0
 
 
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
@@ -124,7 +104,7 @@ def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -
         launches.verify(plan)
 
 
-def assert_inferred(model: vpps.Model, graph: vpps.Graph, wanted: list[vpps.Expression], policy: str) -> None:
+def assert_inferred(model: vpps.Model, graph: vpps.Graph, wanted: list[vpps.Expression], policy: Any) -> None:
     """Inference gives the reference's values."""
     reference = Reference(graph, weights_of(model))
     with vpps.Handle(model, vps=2, policy=policy, passes=Passes(fusion=False)) as handle:
@@ -152,7 +132,7 @@ def test_stages_of_inference_count_vertices_that_are_left_out(policy: str) -> No
     first, _, _ = step(y)
     _, gated, second = step(first)
     step(second)  # not wanted, and nothing else reads the third output
-    assert_inferred(model, graph, [wanted, gated], policy)
+    assert_inferred(model, graph, [wanted, gated], launches.policy_for(policy, graph))
 
 
 Call = tuple[int, int, int]

@@ -297,6 +297,8 @@ case(
     "specialize what", lambda w: (lambda m, e: vpps.specialize(m, e, vps=10**6), {"m": w.model, "e": (w.graph, w.loss)})
 )
 
+case("learn_policy", lambda w: (vpps.learn_policy, {"graphs": w.graph, "encoding": "max", "trials": 3, "seed": 1}))
+
 # ---- handles
 
 HANDLE = {

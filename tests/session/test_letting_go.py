@@ -63,12 +63,13 @@ KINDS: dict[str, Callable[[Net, vpps.Graph, vpps.Expression, int], Any]] = {
 @pytest.mark.parametrize("target", ["cpu", "simt"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_programs_that_come_and_go(kind: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, policy = [], "fsm" if kind == "recurrence" else None
+    found = []
     for least in (8, 1 << 20):
         monkeypatch.setattr(programs, "LEAST", least)
         net, met = Net(), weakref.WeakSet[Any]()
         objects: list[int] = []
         early = net.loss(kind, STEPS)  # run long after it was recorded
+        policy = vpps.learn_policy(early[0]) if kind == "recurrence" else None
         with vpps.Handle(net.model, vpps.Adam(lr=0.1), target=target, vps=2, policy=policy, passes=UNFUSED) as handle:
             for k in range(STEPS + 1):
                 graph, loss = net.loss(kind, k) if k < STEPS else early

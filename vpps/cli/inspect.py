@@ -13,7 +13,7 @@ import typer
 import vpps
 from vpps.cli.console import Version, app_named
 from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command
-from vpps.cli.options import TargetName, precisions_in
+from vpps.cli.options import TargetName, policy_for, precisions_in
 from vpps.cli.streams import run_program
 from vpps.graph.drawing import draw
 from vpps.report.cells import cells_text
@@ -252,7 +252,7 @@ def _recorded(asked: Asked, steps: int) -> Trace:
     chosen = [batches[k % len(batches)] for k in range(WARM_UP + steps)]  # a function may give fewer
     with vpps.Handle(
         workload.model, workload.optimizer if train else None, target=chosen_target(asked.target, None), vps=asked.vps,
-        policy=asked.policy, schedule=asked.schedule, train=train, timeline=True,
+        policy=policy_for(asked.policy, chosen[0][0]), schedule=asked.schedule, train=train, timeline=True,
         precision=precisions_in(asked.precision).written,
     ) as handle:  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from vpps.cli.console import exit_codes, plain_console
-from vpps.cli.options import AUTO_TARGET, PRECISION_HELP, PRECISION_METAVAR, TargetName, precisions_in
+from vpps.cli.options import AUTO_TARGET, PRECISION_HELP, PRECISION_METAVAR, TargetName, policy_for, precisions_in
 from vpps.cli.settings import keyword
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
 from vpps.compiler.schedule import SCHEDULES
@@ -23,7 +23,7 @@ from vpps.errors import HandleError, KernelError, WorkloadError
 from vpps.files import followed
 from vpps.kernel.diagnostics import numbered
 from vpps.ops.precision import EXACT
-from vpps.planner.policies import POLICIES
+from vpps.planner.native.policy_table import POLICIES
 from vpps.report.inspection import Inspection, inspect
 from vpps.targets import AUTO, CUDA, TARGETS, listed, present_target
 
@@ -117,8 +117,8 @@ class Asked:
         workload, arch = self.batches, arch or self.arch
         example = workload.first(1)[0]
         runs_on = chosen_target(self.target, arch)
-        names = "vps", "policy", "schedule"
-        given: dict[str, Any] = {name: found for name in names if (found := getattr(self, name)) is not None}
+        options = {"vps": self.vps, "policy": policy_for(self.policy, example[0]), "schedule": self.schedule}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         given["precision"] = precisions_in(self.precision)
         return inspect(
             workload.model, example, runs_on, arch, configuration=Configuration(**given), train=self.train,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import vpps
 from vpps.cli.console import plain_console
-from vpps.cli.options import LEARNING_RATES, TrainOptions, precisions_in
+from vpps.cli.options import LEARNING_RATES, TrainOptions, policy_for, precisions_in
 from vpps.cli.saved_run import SavedRun, best_of
 from vpps.distributed import World
 from vpps.errors import DistributedError
@@ -52,7 +52,8 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
     try:
         with vpps.Handle(
             task.model, optimizer=_optimizer(options), vps=options.vps, target=options.target,
-            clip_norm=options.clip_norm, autotune=options.autotune, world=world, example=(graph, loss),
+            policy=policy_for(options.policy, graph, task.model.learned_policy), clip_norm=options.clip_norm,
+            autotune=options.autotune, world=world, example=(graph, loss),
             precision=precisions_in(options.precision).written,
         ) as handle:  # fmt: skip
             for epoch in range(finished, options.epochs):

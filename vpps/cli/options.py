@@ -12,8 +12,12 @@ import typer
 
 from vpps.engine.options import check_option
 from vpps.errors import HandleError
+from vpps.graph.graph import Graph
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.precisions import OTHERS, Precisions
 from vpps.ops.precision import EXACT, PRECISIONS
+from vpps.planner.native.policy_table import POLICIES
+from vpps.planner.policies import learn_policy
 from vpps.targets import AUTO, TARGETS
 
 LEARNING_RATES = {
@@ -36,6 +40,19 @@ _option = partial(typer.Option, rich_help_panel="Training")
 
 TargetName = StrEnum("TargetName", {name.upper(): name for name in (AUTO, *sorted(TARGETS))})  # type: ignore[misc]
 AUTO_TARGET = TargetName(AUTO)
+
+PolicyName = StrEnum("PolicyName", {name.upper(): name for name in POLICIES})  # type: ignore[misc]
+
+
+def policy_for(name: str | None, graph: Graph, known: LearnedPolicy | None = None) -> str | LearnedPolicy | None:
+    """What `--policy` says: "fsm" is learned from the first batch.
+
+    Args:
+        known: what was learned before, instead.
+    """
+    if name != LearnedPolicy.name:
+        return name
+    return learn_policy(graph) if known is None else known
 
 
 PRECISION_METAVAR = "|".join(PRECISIONS) + "[,MATRIX=...]"
@@ -86,6 +103,14 @@ class TrainOptions:
     vps: Annotated[int | None, _option(min=1, help="Virtual processors; by default as many as the target likes.")] = (
         None
     )
+    policy: Annotated[
+        PolicyName | None,
+        _option(
+            help="In which order vertices are batched, by default sinks-last. fsm is learned from the first batch, and "
+            "kept in --checkpoint.",
+            show_default=False,
+        ),
+    ] = None
     precision: Annotated[str, _option(metavar=PRECISION_METAVAR, help=PRECISION_HELP)] = EXACT.name
     autotune: Annotated[
         bool,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from vpps.compiler.cost import StepLoad, flops
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
@@ -16,8 +14,6 @@ from vpps.compiler.phases import EncodedPart, encode_parts
 from vpps.compiler.slabs import Life
 from vpps.errors import ModelError
 from vpps.placement.distribution import Distribution
-from vpps.record.arrays import Lists
-from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
 
 
@@ -106,18 +102,6 @@ class EncodedCells:
             self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
 
-    def load_of(self, topology: Topology, number: int) -> StepLoad:
-        """What steps of a block have to do, with all outputs read, in training."""
-        b = topology.blocks[number]
-        parts: tuple[CellPart, ...] = ()
-        if self.passes.lazy_batching:
-            gathered = frozenset(b.positions[k] for k in topology.recurrence.gathered(number))
-            parts = self.split(b.block.pattern, gathered, frozenset(topology.recurrence.scattered(number)))
-        for part, of_part in zip(parts, self.encoded_parts(parts) if parts else (), strict=True):
-            if part.batching is Batching.LEVEL:
-                return _load(of_part.cell, [b.lists[k] for k in part.lists])
-        return StepLoad(0.0, 0) if parts else _load(self.encoded(b.block.pattern), b.lists)
-
     def part_of(self, cell: TracedCell) -> CellPart | None:
         """The part whose program a cell is, if it is one."""
         return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
@@ -145,7 +129,3 @@ class EncodedCells:
         if len(cell.forward) != 1 or groups.of_life[Life.FORWARD if training else Life.SCRATCH]:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
-
-
-def _load(cell: EncodedCell, lists: Sequence[Lists]) -> StepLoad:
-    return StepLoad(2 * flops(cell.cell, lists), len(cell.forward) + len(cell.backward))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from vpps.compiler.passes import Passes
 from vpps.config import notice
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.placement.onchip import ChipOptions
 from vpps.targets import TARGETS
@@ -22,7 +23,7 @@ class Configuration:
 
     Attributes:
         vps: virtual processors (of all groups); None for what suits the machine.
-        policy: batching policy.
+        policy: batching policy, by its name or as it was learned.
         schedule: how steps become instructions.
         onchip: how weights are distributed over the chip (cuda, simt).
         passes: of the cell compiler.
@@ -30,7 +31,7 @@ class Configuration:
     """
 
     vps: int | None = None
-    policy: str = "sinks-last"
+    policy: str | LearnedPolicy = "sinks-last"
     schedule: str = "vector"
     onchip: ChipOptions = field(default_factory=ChipOptions)
     passes: Passes = field(default_factory=Passes.from_environment)

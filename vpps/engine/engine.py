@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vpps.compiler.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
-from vpps.compiler.cost import costs_on
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.compiler.passes.stacking import Stacking
 from vpps.engine.configuration import Configuration
@@ -39,7 +37,6 @@ from vpps.placement.distribution import LEFT_OUT, Distribution, Pool
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
-from vpps.planner.policies import Knowledge, policy_named
 from vpps.record.trace import TracedCell
 from vpps.runtime.choice import make_machine
 from vpps.runtime.machine import Wanted
@@ -99,14 +96,12 @@ class Engine:
         records: whether every launch leaves a timeline.
         losses: is told of every step of training that has ended.
         listeners: are given the timeline of every launch that has ended; whose list it is may change it.
-        knowledge: what batching policies have learned with other engines.
 
     Attributes:
         machine: virtual processors and the pool.
         store: what of the model is in the pool.
         plan: of the latest launch, None before the first.
         has_gradients: whether that launch has computed gradients.
-        batching: the policy, which outlives planners.
         planner: once the parameters have their places.
         arrangement: what the chip holds, for these cells.
         peak: floats of the pool that a launch has used at most.
@@ -127,7 +122,6 @@ class Engine:
         records: bool,
         losses: Losses,
         listeners: Sequence[Callable[[Timeline], None]],
-        knowledge: Knowledge,
     ) -> None:
         self.model = model
         self.configuration = configuration
@@ -145,8 +139,6 @@ class Engine:
         self.machine = make_machine(target, wanted)
         check_precision(configuration.precision, self.machine.target, self.machine.device)
         self._passes = configuration.on(self.machine.target).passes
-        costs = costs_on(self.machine.target, self.machine.vps)
-        self.batching = policy_named(configuration.policy, replace(knowledge, costs=costs))
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
@@ -230,12 +222,11 @@ class Engine:
 
     def _begin_planner(self, distribution: Distribution) -> None:
         its = self.configuration
-        self.planner = Planner(distribution, self.batching, its.schedule, self._passes)
+        self.planner = Planner(distribution, its.policy, its.schedule, self._passes)
 
     def _begin_tables(self) -> None:
         """Forget all programs. A plan that was made keeps what it needs."""
         self._stacking.let_go()
-        self.batching.knowledge.let_go()
         if self.planner is not None:
             self._begin_planner(self.planner.distribution)
 

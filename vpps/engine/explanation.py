@@ -58,7 +58,6 @@ def explain(engine: Engine, moments: int, trains: bool, tuned: str) -> Text:
         peak = f"{in_bytes(memory.peak)} of the pool at most so far; the latest call: {latest}"
         lines.append(("peak", peak))
     lines += [("tuned", tuned)] if tuned else []
-    lines += [("batching", sentence) for sentence in engine.batching.describe()]
     if plan is not None and len(plan.graph) <= MOST_WALKED:
         lines.append(("latest call", _latest(plan)))
     text += _notes(lines)

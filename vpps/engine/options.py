@@ -19,6 +19,7 @@ from vpps.engine.losses import ON_NONFINITE, OnNonfinite
 from vpps.errors import GraphError, HandleError
 from vpps.graph.graph import Graph
 from vpps.hints import habit
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.model import Lookup, Model
 from vpps.model.optim import SGD, Optimizer
 from vpps.model.precisions import Precisions
@@ -26,7 +27,7 @@ from vpps.ops.operand import Expression
 from vpps.ops.precision import EXACT, PRECISIONS
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.placement.onchip.device import TENSOR_CORES
-from vpps.planner.policies import POLICIES
+from vpps.planner.policies import NAMED
 from vpps.record.rows import Rows
 from vpps.targets import AUTO, GPUS, TARGETS, listed
 from vpps.values import as_index, as_number, said_of
@@ -84,17 +85,17 @@ class Options:
         this process may use, quotas of containers counted, but for one core of three or more that training leaves
         to Python.""",
     )
-    policy: str | None = option(
+    policy: str | LearnedPolicy | None = option(
         None,
         """batching policy: in which order vertices run, and which of them together. "sinks-last" (the default) and
         "depth" go level by level; inside recurrences of several cells, such as lattices and trees of several kinds
-        of nodes, "sufficient", "critical" and "fsm" make larger batches and more of them follow each other. "fsm"
-        learns that from the first graph of a kind, for seconds, and keeps it in the tuning database. "auto" takes
-        what a model of costs says is fastest. "agenda" is DyNet's. Losses are the same, but gradients of weights
-        are summed in the order in which vertices run: their last bits depend on it, and so, with "fsm" and "auto",
-        on what came first and on the number of virtual processors.""",
-        TEXT,
-        _one_of(POLICIES),
+        of nodes, "sufficient", "critical" and what `vpps.learn_policy(graph)` returns make larger batches and more of
+        them follow each other. "agenda" is DyNet's. Losses are the same, but gradients of weights are summed in the
+        order in which vertices run: their last bits depend on it.""",
+        (
+            lambda value: isinstance(value, LearnedPolicy) or (isinstance(value, str) and value in NAMED),
+            f"one of {', '.join(NAMED)}, or vpps.learn_policy(graph)",
+        ),
     )
     schedule: str | None = option(
         None,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.files import HeaderError, read_header, replacing
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.optim import OPTIMIZERS, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages
 from vpps.ops import Shape
@@ -56,6 +57,7 @@ def serialised(model: Model, path: Path) -> bytes:
     accumulated = model.accumulated if not model.is_averaged else None
     averages = model.averages if not model.is_averaged else None
     history = model.cell_history if not model.is_averaged else None
+    learned = model.learned_policy if not model.is_averaged else None
     groups: dict[str, Mapping[str, NDArray[Any]]] = {}
     if state is not None:
         groups |= {f"{_MOMENT}{name}/": arrays for name, arrays in state.moments.items()}
@@ -79,6 +81,7 @@ def serialised(model: Model, path: Path) -> bytes:
         if averages
         else None,
         "history": history.as_json() if history is not None else None,
+        "policy": learned.as_json() if learned is not None else None,
         "parameters": [{"name": p.name, "kind": _kind(p), "trainable": p.trainable} for p in model],
     }
     plain = json.dumps(description, default=lambda number: number.item())  # numbers of NumPy's
@@ -120,6 +123,7 @@ class _Contents:
     state: OptimizerState | None
     accumulated: AccumulatedGradients | None
     averages: Averages | None
+    policy: LearnedPolicy | None
 
 
 def _read(path: Path) -> _Contents:
@@ -168,13 +172,15 @@ def _read(path: Path) -> _Contents:
             state = OptimizerState(name, moments, _counts(description, weights))
         accumulated = _accumulated(description.get("accumulated"), tensors, weights)
         averages = _averages(description.get("averages"), tensors, weights)
+        learned = description.get("policy")
+        policy = None if learned is None else LearnedPolicy.from_json(learned)
     except _UnusableError as error:
         raise CheckpointError(f"{path}: damaged: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         # The last two: numbers that are infinite, deep JSON.
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
-    return _Contents(description, user, weights, state, accumulated, averages)
+    return _Contents(description, user, weights, state, accumulated, averages, policy)
 
 
 class _UnusableError(ValueError):
@@ -316,6 +322,7 @@ def _adopt(model: Model, contents: _Contents, history: CellHistory | None) -> No
     model.optimizer_state = contents.state
     model.accumulated = contents.accumulated
     model.cell_history = history
+    model.learned_policy = contents.policy
     if contents.averages is not None:
         model.averages = contents.averages
     elif model.averages is not None:  # they begin anew, with the weights of the file

@@ -27,6 +27,7 @@ from vpps.values import Float32, as_count, as_flag, as_float32, as_index, as_num
 
 if TYPE_CHECKING:
     from vpps.compiler.passes.cell_history import CellHistory
+    from vpps.model.learned_policy import LearnedPolicy
     from vpps.model.optim import OptimizerState
     from vpps.model.state import AccumulatedGradients, Averages
     from vpps.record.rows import Rows
@@ -228,6 +229,7 @@ class Model(Readable, Hinting):
     Attributes:
         step: updates tried so far, also those left out as not finite; a checkpoint keeps it.
         metadata: strings of yours, which `save` has written and `load` and `restore` read.
+        learned_policy: of the latest training handle that was given one (`vpps.learn_policy`), or None; in checkpoints.
 
     Example:
         >>> model = Model(seed=1)
@@ -238,8 +240,8 @@ class Model(Readable, Hinting):
 
     __slots__ = (
         "__weakref__", "_parameters", "_scope", "_seed", "_step", "_trainer", "_turn", "accumulated", "averages",
-        "bare_programs", "cell_history", "is_averaged", "layout_version", "metadata", "optimizer_state", "places",
-        "sharers", "state_version",
+        "bare_programs", "cell_history", "is_averaged", "layout_version", "learned_policy", "metadata",
+        "optimizer_state", "places", "sharers", "state_version",
     )  # fmt: skip
     seed: int = read_only("_seed", "Seed of initial values, dropout and shuffling.")
     turn: Turn = read_only("_turn", "Turns of the calls that read or change the weights.")
@@ -256,6 +258,7 @@ class Model(Readable, Hinting):
         self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
         self.averages: Averages | None = None  # of the weights, where a handle makes them
         self.cell_history: CellHistory | None = None  # of training; says which parameters lie together
+        self.learned_policy: LearnedPolicy | None = None
         self.is_averaged = False  # inside `averaged`: its parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes of what parameters there are and which are trained
@@ -534,8 +537,8 @@ class Model(Readable, Hinting):
     # ---- checkpoints
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write weights, training state (moments, accumulated gradients, averages, which cells there were), step count
-        and seed, atomically.
+        """Write weights, training state (moments, accumulated gradients, averages, which cells there were, a learned
+        policy), step count and seed, atomically.
 
         The file is one of the safetensors format. It takes the place of one that is there, with its mode and owner; a
         link is written through.

@@ -16,6 +16,7 @@ from vpps.compiler.cells import EncodedCells
 from vpps.compiler.passes import Passes
 from vpps.compiler.schedule import SCHEDULES
 from vpps.graph.graph import Graph
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.model import Parameter
 from vpps.ops import size
 from vpps.ops.operand import Expression
@@ -25,7 +26,6 @@ from vpps.placement.update import Update
 from vpps.planner.native import library
 from vpps.planner.plan import Plan, Present, Seeds
 from vpps.planner.planner_library import PlannerLibrary
-from vpps.planner.policies import Policy, policy_named
 from vpps.record.rows import Rows
 
 
@@ -34,26 +34,25 @@ class Planner:
 
     Args:
         distribution: places of the parameters, number of virtual processors.
-        policy: name of the batching policy, or one that keeps what it learns for other planners, too.
+        policy: name of the batching policy, or a learned one.
         schedule: name of the schedule.
         passes: of the cell compiler; default as VPPS_PASSES says.
 
     Attributes:
         policy: its name.
-        batching: it.
         cells: that it knows.
     """
 
     def __init__(
         self,
         distribution: Distribution,
-        policy: str | Policy = "sinks-last",
+        policy: str | LearnedPolicy = "sinks-last",
         schedule: str = "vector",
         passes: Passes | None = None,
     ) -> None:
         self.distribution = distribution
-        self.batching = policy_named(policy) if isinstance(policy, str) else policy
-        self.policy = self.batching.name
+        self.policy = policy if isinstance(policy, str) else policy.name
+        self._policy = policy
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
         self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
@@ -138,9 +137,7 @@ class Planner:
         kind = rule, averaging.decay if averaging is not None else None
         found = self._libraries.get(kind)
         if found is None:
-            found = self._libraries[kind] = PlannerLibrary(
-                library.library(), self.cells, self.batching, rule, averaging
-            )
+            found = self._libraries[kind] = PlannerLibrary(library.library(), self.cells, self._policy, rule, averaging)
         self._latest = found
         return found
 

@@ -9,7 +9,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vpps.compiler.cell_descriptor import CellDescriptor, Names, argument_counts, in_parts, whole
 from vpps.compiler.cells import EncodedCells
 from vpps.compiler.instr import SameRow, SameRowGradient, View
+from vpps.compiler.linear import linear_kind
 from vpps.compiler.model_descriptor import ModelDescriptor
 from vpps.compiler.passes import streaming
 from vpps.compiler.passes.dead_outputs import ALL_READ
@@ -27,6 +28,7 @@ from vpps.compiler.used_rows import lookups_with_gradient, reach_of
 from vpps.errors import GraphError, HandleError, NoGradientError, ScriptError
 from vpps.graph.graph import APART, Graph
 from vpps.kernel.shared_types import address
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.model import Parameter
 from vpps.model.optim import HYPER, IDLE
 from vpps.ops import Form
@@ -37,23 +39,18 @@ from vpps.placement.update import Averaging, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account, Ending
 from vpps.planner.native.inputs import WORD, BatchInputs
-from vpps.planner.native.interface import Call, Following, FoundMemory, Noted, Pair, Status
+from vpps.planner.native.interface import Call, Following, FoundMemory, GivenCell, Noted, Pair, Status
 from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
-from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
 from vpps.planner.plan import STEPS, Plan, Present, Seeds
 from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
-from vpps.record.trace import List, TracedCell, Vector
+from vpps.record.trace import List, TracedCell, Vector, digest_of
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
-if TYPE_CHECKING:
-    from vpps.planner.policies.policy import Policy, RecurrenceChoice
-
 _log = logging.getLogger(__name__)
 
-OF_ALL = Status.NO_VALUE, Status.NEW_RECURRENCE  # the end of a graph does not tell
 DONE = int(Status.DONE)
 PARTS = len(Batching)  # of a cell, at most
 MOST_USED = 1024  # combinations of cells whose instructions are kept
@@ -71,7 +68,7 @@ class PlannerLibrary:
 
     Args:
         cells: encoded.
-        batching: the policy.
+        policy: its name, or what was learned.
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
 
@@ -87,13 +84,14 @@ class PlannerLibrary:
         self,
         lib: ctypes.CDLL,
         cells: EncodedCells,
-        batching: Policy,
+        policy: str | LearnedPolicy,
         rule: str | None,
         averaging: Averaging | None,
     ) -> None:
         distribution = cells.distribution
         self._lib = lib
-        self._cells, self._batching = cells, batching
+        self._cells = cells
+        self._learned = isinstance(policy, LearnedPolicy)
         self._rule, self._averaging = rule, averaging
         self.distribution = distribution
         self._bits = Names()
@@ -106,10 +104,12 @@ class PlannerLibrary:
         self._users = {p: i for i, p in enumerate(self.users)}
         descriptor = ModelDescriptor(distribution, cells.exclusive, self._bits, rule, averaging)
         numbers = array("q", flat(descriptor.record))
-        self._handle = lib.vpps_planner(batching.name.encode(), *numbers.buffer_info())
+        automata = array("q", policy.numbers().tobytes() if isinstance(policy, LearnedPolicy) else [0])
+        name = policy.name if isinstance(policy, LearnedPolicy) else policy
+        self._handle = lib.vpps_planner(name.encode(), *automata.buffer_info(), *numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
-        weakref.finalize(self, lib.vpps_batcher_free, self._handle).atexit = False  # a daemon thread may be planning
+        weakref.finalize(self, lib.vpps_planner_free, self._handle).atexit = False  # a daemon thread may be planning
         self._numbers: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
@@ -120,7 +120,6 @@ class PlannerLibrary:
             tuple[tuple[str, ...], Mapping[str, int], dict[tuple[str | None, int], str], array[int]] | None
         ) = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
-        self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call, self._fresh = (
             Call(),
@@ -259,19 +258,15 @@ class PlannerLibrary:
             self._values = max(self._values, call.n_all_values)
             if status == DONE:
                 break
-            if since and status in OF_ALL:
+            if since and status == Status.NO_VALUE:  # the end of a graph does not tell
                 raise _ReachesBack
             if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == Status.NEW_PAIR:
                 self._tell_pair(self._pair)
-            elif status == Status.NEW_RECURRENCE:
-                self._tell_choice(Topology(graph, calls), call.new_block)
             elif status != Status.MORE_MEMORY:
                 cell = batch.cells[call.new_block].name if call.new_block >= 0 else ""
                 raise _wrong(status, graph, cell, call)
-        if call.unseen:
-            note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
         return memory
 
     def _account(self, call: Call) -> Account:
@@ -300,7 +295,9 @@ class PlannerLibrary:
         """The compiled planner's number of a cell."""
         number = self._numbers.get(cell)
         if number is None:
-            number = self._numbers[cell] = add_cell(self._lib, self._handle, cell)
+            digest = int(digest_of(cell), 16) if self._learned else 0
+            given = GivenCell(*argument_counts(cell), linear_kind(cell), digest)
+            number = self._numbers[cell] = self._lib.vpps_planner_cell(self._handle, ctypes.byref(given))
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
         return number
@@ -374,12 +371,6 @@ class PlannerLibrary:
         else:
             answer = after.may_follow(before, pair.group, backward=pair.following == Following.BACKWARD)
         self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
-
-    def _tell_choice(self, topology: Topology, block: int) -> None:
-        """Tell the compiled planner how the recurrence of a block runs."""
-        load_of = partial(self._cells.load_of, topology)
-        choice = tell_choice(self._lib, self._handle, self._batching, topology, block, load_of)
-        self._choices.append(choice)
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
         """Names of the instructions of a script, and its tails.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,72 +39,18 @@ class Topology:
                 self.value_call[values] = b.calls
                 self.outputs.append((number, k))
 
-    @cached_property
-    def recurrence(self) -> Recurrence:
-        """Which blocks read which, and in cycles."""
-        reads: list[list[set[int]]] = []
-        for b in self.blocks:
-            of_block = []
-            for _, values in b.operands():
-                found = self.value_output[values]
-                # A set of few is quicker than sorting, counting many is quicker than either.
-                of_block.append(
-                    set(found.tolist() if len(found) < 256 else np.flatnonzero(np.bincount(found)).tolist())
-                )
-            reads.append(of_block)
-        return Recurrence(reads, self.outputs)
-
-
-class Recurrence:
-    """What the blocks of a graph read.
-
-    Args:
-        operands: by block, for each of its operands in turn, which kinds of values are passed as it.
-        outputs: (block, output) of each kind of value.
-
-    Attributes:
-        reads: by block, the blocks that it reads.
-        component: of each block; blocks that read from each other, directly or not, are of one. Numbered so that what a
-            component reads never comes later.
-        recurrent: of each component, whether it reads itself.
-    """
-
-    def __init__(self, operands: Sequence[Sequence[set[int]]], outputs: Sequence[tuple[int, int]]) -> None:
-        self._operands = operands
-        self._outputs = outputs
-        self.reads = [{outputs[v][0] for read in of_block for v in read} for of_block in operands]
-        self.component = strongly_connected(self.reads)
-        self.recurrent = [False] * (max(self.component, default=-1) + 1)
-        for block, sources in enumerate(self.reads):
-            if any(self.component[s] == self.component[block] for s in sources):
-                self.recurrent[self.component[block]] = True
-
     @property
-    def read(self) -> set[int]:
-        """The kinds of values that are passed to anything."""
-        return set().union(*(read for of_block in self._operands for read in of_block))
-
-    @property
-    def shared(self) -> list[list[int]]:
-        """The blocks of each recurrence that several have in common."""
-        found = [self.members(c) for c, recurrent in enumerate(self.recurrent) if recurrent]
-        return [members for members in found if len(members) > 1]
-
-    def members(self, component: int) -> list[int]:
-        """The blocks of a component."""
-        return [block for block, c in enumerate(self.component) if c == component]
-
-    def gathered(self, block: int) -> list[int]:
-        """Which operands of a block are passed values of its own component."""
-        own = set(self.members(self.component[block]))
-        reads = enumerate(self._operands[block])
-        return [k for k, read in reads if any(self._outputs[v][0] in own for v in read)]
-
-    def scattered(self, block: int) -> set[int]:
-        """Which outputs of a block are passed to blocks of its own component."""
-        readers = self.members(self.component[block])
-        passed = set().union(*(read for reader in readers for read in self._operands[reader]))
-        return {self._outputs[v][1] for v in passed if self._outputs[v][0] == block}
+    def recurrences(self) -> list[list[int]]:
+        """The blocks of each recurrence that has several: blocks that read from each other, directly or not."""
+        block_of_value = np.array([number for number, _ in self.outputs], np.int64)[self.value_output]
+        reads = [
+            {block for _, values in b.operands() for block in np.unique(block_of_value[values]).tolist()}
+            for b in self.blocks
+        ]
+        members: dict[int, list[int]] = {}
+        for block, component in enumerate(strongly_connected(reads)):
+            members.setdefault(component, []).append(block)
+        return [found for found in members.values() if len(found) > 1]
 
 
 def strongly_connected(reads: list[set[int]]) -> list[int]:

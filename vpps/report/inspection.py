@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from vpps.compiler.arrangement import NO_CHIP, Arrangement
-from vpps.compiler.cost import costs_on
-from vpps.compiler.schedule import SCHEDULES
 from vpps.engine.ahead import Specialized, compile_planned, fitting, gpu_for, specs, stacks_of
 from vpps.engine.configuration import Configuration
-from vpps.engine.options import Example, check_example, check_precision, check_precision_of
+from vpps.engine.options import Example, check_example, check_option, check_precision, check_precision_of
 from vpps.errors import HandleError
 from vpps.graph.drawing import Drawing, draw
 from vpps.graph.graph import Graph
@@ -25,7 +23,6 @@ from vpps.placement.onchip import Device
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.report import listing
 from vpps.report.cells import cells_text
 from vpps.report.kernel_report import kernels_text
@@ -34,7 +31,6 @@ from vpps.report.script_report import script_text
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.targets import CPU, TARGETS, Target, target_named
 from vpps.text import Text, counted
-from vpps.tuning.automata import AutomatonFiles
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,9 +209,8 @@ def inspect(
     graph, loss = check_example(example)
     row = target_named(target)
     chosen = (Configuration() if configuration is None else configuration).on(row.name)
-    for name, known in (("policy", POLICIES), ("schedule", SCHEDULES)):
-        if (value := getattr(chosen, name)) not in known:
-            raise HandleError(f"{name}={value!r}: expected one of {', '.join(known)}")
+    for name in ("policy", "schedule"):
+        check_option(name, getattr(chosen, name))
     check_precision(chosen.precision, row.name)
     check_precision_of(model, chosen.precision)
     if row.has_archs and arch is None and device is None:
@@ -240,8 +235,7 @@ def inspect(
     else:
         arrangement = NO_CHIP
         arch, parameters = _for_cpu(model, graph, chosen, update)
-    knowledge = Knowledge(costs_on(target, parameters.all_vps), AutomatonFiles())
-    planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes)
+    planner = Planner(parameters, chosen.policy, chosen.schedule, chosen.passes)
     if update is None:
         plan = planner.plan_forward(graph, [loss])
     else:

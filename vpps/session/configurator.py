@@ -16,8 +16,6 @@ from vpps.graph.graph import Graph
 from vpps.model.model import Model
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.planner.policies import Knowledge
-from vpps.tuning.automata import AutomatonFiles
 from vpps.tuning.autotune import Autotuner
 from vpps.tuning.candidates import CHANGED, Candidate, candidates_for
 from vpps.tuning.choices import Choice, Key, find, keep, key_for
@@ -52,7 +50,6 @@ class Configurator:
         self._losses = losses
         self._target = options.target
         self._chosen = options.chosen
-        self._knowledge = Knowledge(kept=AutomatonFiles())
         self._tunes = options.autotune
         self._tuner: Autotuner | None = None
         self._choice: Choice | None = None  # the fastest, once that is known
@@ -70,8 +67,7 @@ class Configurator:
     def make_engine(self, configuration: Configuration, records: bool) -> Engine:
         """An engine in a configuration, which leaves timelines or not."""
         return Engine(
-            self._model, self._options, configuration, self._target, records, self._losses, self.listeners,
-            self._knowledge,
+            self._model, self._options, configuration, self._target, records, self._losses, self.listeners
         )  # fmt: skip
 
     # ---- choices

@@ -22,6 +22,7 @@ from vpps.errors import CapacityError, GraphError, HandleError
 from vpps.graph.graph import Graph
 from vpps.hints import hinted
 from vpps.kernel.spec import KernelSpec
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.operand import Expression
@@ -67,7 +68,7 @@ class Handle(DataParallel):
         *,
         target: str = AUTO,
         vps: int | None = None,
-        policy: str | None = None,
+        policy: str | LearnedPolicy | None = None,
         schedule: str | None = None,
         train: bool = True,
         clip_norm: float | None = None,

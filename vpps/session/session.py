@@ -18,6 +18,7 @@ from vpps.errors import GraphError, HandleError, NonFiniteError
 from vpps.graph import recorder
 from vpps.graph.graph import Graph
 from vpps.hints import Hinting, read_only
+from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.ops.operand import Expression
@@ -66,6 +67,8 @@ class Session(Hinting):
         self._closed = False
         if options.train:
             model.trainer = self
+            if isinstance(options.policy, LearnedPolicy):
+                model.learned_policy = options.policy
         if options.example is not None:
             self._compile_ahead(*options.example)
 
@@ -166,8 +169,8 @@ class Session(Hinting):
         return self._engine.machine.target
 
     @property
-    def policy(self) -> str:
-        """Name of the batching policy."""
+    def policy(self) -> str | LearnedPolicy:
+        """The batching policy: its name, or what was learned."""
         return self._engine.configuration.policy
 
     @property

@@ -23,9 +23,9 @@ from tests.planner.policies.typed import (
     typed_graphs,
 )  # fmt: skip
 from vpps.errors import ScriptError
-from vpps.planner.native.automaton import Automaton, Encoding, LearningSettings
-from vpps.planner.native.policy_table import ENCODINGS, POLICIES
-from vpps.planner.native.typed_graphs import Batches, TypedGraph, batches, learn, lower_bound
+from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding
+from vpps.planner.native.policy_table import POLICIES
+from vpps.planner.native.typed_graphs import Batches, LearningSettings, TypedGraph, batches, learn, lower_bound
 from vpps.record.arrays import Ints
 from vpps.record.topology import strongly_connected
 
@@ -95,7 +95,7 @@ def test_what_is_no_policy_or_machine_is_refused() -> None:
     with pytest.raises(ScriptError, match="knows no policy widest"):
         batches(figure_1(), "widest")
     with pytest.raises(ScriptError, match="cannot read an automaton"):
-        batches(figure_1(), "fsm", Cut(Encoding("sort"), {(0, 0): 0}))
+        batches(figure_1(), "fsm", Cut(Encoding("sort"), ((0, 0, 0),)))
 
 
 @settings(max_examples=40, deadline=None)

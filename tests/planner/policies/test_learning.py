@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
-from vpps.planner.native.automaton import ENCODINGS, Automaton, Encoding, Learned, LearningSettings
-from vpps.planner.native.typed_graphs import TypedGraph, batches, learn
-from vpps.planner.policies import knowledge
-from vpps.planner.policies.knowledge import AT_FIRST_USE, Knowledge, RecurrentCells
+from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding, LearnedPolicy, LearnedRecurrence
+from vpps.planner.native.typed_graphs import LearningSettings, TypedGraph, batches, learn
 
 pytestmark = pytest.mark.host
 
@@ -42,7 +40,7 @@ def test_what_is_learned_is_the_same_everywhere(kind: str, phases: int) -> None:
     how = LearningSettings(encoding=Encoding(kind, phases), trials=40, horizon=8, seed=2**64 - 59)
     found = learn(graph, how)
     digest = zlib.crc32(found.automaton.numbers().astype("<i8"))
-    assert (found.batches, found.stages, len(found.automaton.table), digest) == FIRST_VERSION[kind, phases]
+    assert (found.batches, found.stages, len(found.automaton.states), digest) == FIRST_VERSION[kind, phases]
     assert (found.trials, found.lower_bound) == (40, 28)
 
 
@@ -92,7 +90,7 @@ def test_the_best_machine_is_kept_and_not_the_last() -> None:
 @pytest.mark.parametrize("kind, policy", [("sort", "sufficient"), ("critical", "critical")])
 def test_unseen_states_are_counted_and_left_to_a_policy(kind: str, policy: str) -> None:
     graph = lattice(np.random.default_rng(7), 3, 10)
-    found = batches(graph, "fsm", Automaton(Encoding(kind), {}))
+    found = batches(graph, "fsm", Automaton(Encoding(kind), ()))
     assert found.unseen == len(found.sequence)
     assert found.sequence == batches(graph, policy).sequence
 
@@ -111,57 +109,39 @@ def test_a_machine_is_no_worse_than_what_learning_begins_with(kind: str) -> None
 @settings(max_examples=20, deadline=None)
 @given(graph=typed_graphs(most=15, most_types=3), kind=st.sampled_from(ENCODINGS), phases=st.integers(1, 3))
 def test_machines_survive_json_and_numbers(graph: TypedGraph, kind: str, phases: int) -> None:
-    found = learn(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases))).automaton
-    assert Automaton.from_json(json.loads(json.dumps(found.as_json())), graph.n_types) == found
-    assert Automaton.from_numbers(found.numbers()) == found
+    found = learn(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases)))
+    assert Automaton.from_numbers(found.automaton.numbers()) == found.automaton
+    digests = tuple(f"{k:016x}" for k in range(graph.n_types))
+    policy = LearnedPolicy((LearnedRecurrence(digests, digests, found.automaton, found.batches, found.lower_bound),))
+    assert LearnedPolicy.from_json(json.loads(json.dumps(policy.as_json()))) == policy
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"encoding": "other"},
+        {"encoding": []},
         {"phases": 0},
+        {"phases": 10**30},
         {"states": [[0, 1, 5]]},
         {"states": [[0, 7, 7]]},
         {"states": [[1, 0, 0]]},
         {"states": [[0]]},
         {"states": [["0", 0, 0]]},
+        {"states": [[0, 0, 1, True]]},
         {"states": 3},
+        {"digests": ["0", "no number"]},
+        {"digests": ["0", "1" * 17]},
+        {"digests": [1, 2]},
+        {"cells": 1},
+        {"batches": 1.5},
     ],
 )
-def test_what_is_no_machine_is_refused(change: dict[str, object]) -> None:
-    good = Automaton(Encoding("sort"), {(0, 0, 1): 1, (0, 1): 1}).as_json()
-    assert Automaton.from_json(good, 2).table[0, 0, 1] == 1
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        Automaton.from_json(good | change, 2)
-
-
-def test_a_batch_waits_for_few_trials_of_a_large_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a thousand trials of any graph it would wait for minutes."""
-    asked: list[int] = []
-
-    def learning(graph: TypedGraph, settings: LearningSettings) -> Learned:
-        asked.append(settings.trials)
-        return Learned(Automaton(settings.encoding, {}), 0, 0.0, 0, 0, 0)
-
-    monkeypatch.setattr(knowledge.compiled, "learn", learning)
-    small = lattice(np.random.default_rng(3), sentences=2, length=8)
-    nothing = np.zeros(0, np.int64)
-    large = TypedGraph(*np.zeros((2, AT_FIRST_USE // 14), np.int64), nothing, nothing, n_types=2)
-    for graph in small, large:
-        Knowledge().automaton(RecurrentCells((), (), ("cell",)), graph)
-    assert asked == [LearningSettings().trials, 7]
-
-
-def test_a_few_recurrences_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each batch has other cells, each would wait for it."""
-    monkeypatch.setattr(knowledge, "MOST_LEARNED", 2)
-    graph, known = (
-        lattice(np.random.default_rng(3), sentences=2, length=8),
-        Knowledge(settings=LearningSettings(trials=1)),
-    )
-    machines = [known.automaton(RecurrentCells((), (), (cell,)), graph) for cell in ("a", "b", "c")]
-    assert [bool(machine.table) for machine in machines] == [True, True, False]
-    found = batches(graph, "fsm", machines[2])
-    assert found.unseen == len(found.sequence)
-    assert found.sequence == batches(graph, "critical").sequence
+def test_what_is_no_learned_policy_is_refused(change: dict[str, object]) -> None:
+    machine = Automaton(Encoding("sort"), ((0, 0, 1, 1), (0, 1, 1)))
+    good = LearnedPolicy((LearnedRecurrence(("a", "b"), ("0", "f"), machine, 3, 2),))
+    (kept,) = json.loads(json.dumps(good.as_json()))
+    assert LearnedPolicy.from_json([kept]) == good
+    for wrong in ([kept | change], [{k: v for k, v in kept.items() if k not in change}], kept, 1):
+        with pytest.raises((LookupError, TypeError, ValueError)):
+            LearnedPolicy.from_json(wrong)  # type: ignore[arg-type]

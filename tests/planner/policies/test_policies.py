@@ -1,29 +1,30 @@
-"""Policies on graphs of cells: the same numbers whatever the order; what is learned is kept; what is decided is found
-again."""
+"""Policies on graphs of cells: the same numbers in any order; what is learned serves every handle that is given it."""
 
 from __future__ import annotations
 
-import json
-import logging
-from functools import partial
+import pickle
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
-from vpps.compiler.cost import Costs, StepLoad, costs_on
-from vpps.errors import GraphError, HandleError
+from tests.planner.launches import policy_for
+from vpps.compiler.passes import Passes
+from vpps.errors import HandleError
+from vpps.model.learned_policy import ENCODINGS, Automaton, LearnedPolicy
 from vpps.placement.distribution import Distribution
-from vpps.planner.native.automaton import Automaton, LearningSettings
-from vpps.planner.native.stages import stages as stages_of
-from vpps.planner.native.typed_graphs import TypedGraph, batches
+from vpps.planner import policies
+from vpps.planner.native.policy_table import POLICIES
+from vpps.planner.native.typed_graphs import Learned, LearningSettings, TypedGraph
 from vpps.planner.planner import Planner
-from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.policies.auto import Auto, Decision
+from vpps.planner.policies import NAMED
 from vpps.record.topology import Topology
-from vpps.tuning.automata import AutomatonFiles
 
 E = vpps.Expression
 WIDTH = 8
@@ -32,10 +33,10 @@ WIDTH = 8
 class Net:
     """Trees of two kinds of inner nodes with an output at each, and a chain of a cell alone beside them."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: str = "WUV") -> None:
         self.model = vpps.Model(seed=1)
         words = self.model.lookup("words", (5, WIDTH), init="normal")
-        W, U, V = (self.model.parameter(name, (WIDTH, 2 * WIDTH)) for name in ("W", "U", "V"))
+        W, U, V = (self.model.parameter(name, (WIDTH, 2 * WIDTH)) for name in names)
 
         @vpps.cell
         def leaf(word):
@@ -80,237 +81,167 @@ def net() -> Net:
     return Net()
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty tuning database that handles use."""
-    monkeypatch.setenv("VPPS_TUNING", "1")
-    monkeypatch.setattr("vpps.tuning.files.cache_dir", lambda: tmp_path)
-    return tmp_path / "tuning"
+def stages(net: Net, policy: str | LearnedPolicy, graph: vpps.Graph, loss: E) -> list[np.ndarray]:
+    """The stage of every vertex, by block."""
+    passes = Passes(fusion=False, lazy_batching=False)
+    planner = Planner(Distribution(net.model, 2, 32, 0, train=True), policy, passes=passes)
+    blocks = {b.arrays.block: b for b in planner.plan_forward(graph, [loss]).blocks}
+    found = []
+    for b in map(blocks.__getitem__, graph.blocks.values()):
+        of_block = np.zeros(len(b.order), np.int64)
+        of_block[b.order] = np.repeat(b.step_stage, b.count[:, 0])
+        found.append(of_block)
+    return found
 
 
-def planner(net: Net, policy: str, knowledge: Knowledge | None = None) -> Planner:
-    distribution = Distribution(net.model, 2, 32, 0, train=True)
-    return Planner(distribution, policy_named(policy, knowledge))
+def same(found: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all((a == b).all() for a, b in zip(found, other, strict=True))
 
 
-def stages(net: Net, made: Planner, graph: vpps.Graph) -> tuple[Topology, list[np.ndarray]]:
-    topology = Topology(graph)
-    return topology, stages_of(topology, made.batching, partial(made.cells.load_of, topology))
+def n_batches(found: list[np.ndarray]) -> int:
+    return sum(len(np.unique(of_block)) for of_block in found)
 
 
-def test_names() -> None:
-    known = ", ".join(POLICIES)
-    with pytest.raises(GraphError, match=f"'narrowest'; known are {known}"):
-        policy_named("narrowest")
-    with pytest.raises(HandleError, match=f"expected one of {known}"):
-        vpps.Handle(vpps.Model(), policy="narrowest", target="cpu")
+def test_names(net: Net) -> None:
+    known = f"expected one of {', '.join(NAMED)}, or vpps.learn_policy\\(graph\\)"
+    for name, hint in (("narrowest", ""), ("fsm", ".*policy=vpps.learn_policy"), ("auto", ".*leave policy out")):
+        with pytest.raises(HandleError, match=f"policy='{name}': {known}{hint}"):
+            vpps.Handle(net.model, policy=name, target="cpu")
 
 
 @pytest.mark.cpu
 @pytest.mark.parametrize("policy", POLICIES)
 def test_results_are_those_of_the_reference(net: Net, policy: str) -> None:
-    graph, loss = net.graph(1)
-    assert_agrees_with_reference(net.model, graph, loss, vp_counts=(2,), policy=policy)
-
-
-@pytest.mark.cpu
-def test_what_was_learned_is_used_by_the_next_handle(net: Net, folder: Path) -> None:
-    graph, loss = net.graph(1)
-    with vpps.Handle(net.model, policy="fsm", target="cpu", vps=1) as handle:
-        handle.gradients(graph, loss)
-        assert "learned in" in handle.explain()
-    (path,) = folder.glob("machine-*.json")
-    kept = json.loads(path.read_text())
-    assert sorted(kept["names"]) == ["first", "second"]
-    with vpps.Handle(net.model, policy="fsm", target="cpu", vps=1, train=False) as handle:
-        handle.forward(graph, [loss])  # the same recurrence, though cells go without unread outputs
-        assert "as kept in the tuning database" in handle.explain()
-    assert list(folder.glob("machine-*.json")) == [path]
+    """A learned one has learned from another graph, so that it does not know all states."""
+    chosen = policy_for(policy, net.graph(7, trees=1)[0])
+    assert_agrees_with_reference(net.model, *net.graph(1), vp_counts=(2,), policy=chosen)
 
 
 @pytest.mark.host
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_vertex_comes_after_what_it_reads(net: Net, policy: str) -> None:
-    topology, found = stages(net, planner(net, policy), net.graph(2)[0])
-    whole = TypedGraph.of(topology)
-    stage = np.concatenate(found)
+    graph, loss = net.graph(2)
+    whole = TypedGraph.of(Topology(graph))
+    stage = np.concatenate(stages(net, policy_for(policy, graph), graph, loss))
     assert (stage[whole.producers] < stage[whole.readers]).all()
 
 
 @pytest.mark.host
 def test_only_recurrences_of_several_cells_are_ordered_in_another_way(net: Net) -> None:
     """Of a chain of one cell, and of what is on no cycle, there is nothing to choose."""
-    graph, _ = net.graph(3, inner=False)
-    _, usual = stages(net, planner(net, "sinks-last"), graph)
-    for policy in ("sufficient", "critical", "fsm", "auto"):
-        made = planner(net, policy)
-        _, found = stages(net, made, graph)
-        assert all((a == b).all() for a, b in zip(usual, found, strict=True))
-        assert made.batching.describe() == []
+    graph, loss = net.graph(3, inner=False)
+    learned = vpps.learn_policy(graph)
+    assert "nothing to choose" in repr(learned)
+    usual = stages(net, "sinks-last", graph, loss)
+    assert all(same(stages(net, policy, graph, loss), usual) for policy in ("sufficient", "critical", learned))
 
 
 @pytest.mark.host
-class TestFsm:
-    def test_is_learned_once_whatever_was_recorded_first(self, net: Net) -> None:
-        made = planner(net, "fsm", Knowledge(settings=LearningSettings(trials=20)))
-        firsts = set()
-        for seed in range(6):
-            topology, _ = stages(net, made, net.graph(seed)[0])
-            firsts.add(next(b.cell.name for b in topology.blocks if b.cell.name in ("first", "second")))
+class TestLearnedPolicy:
+    def test_is_the_same_whatever_was_recorded_first(self, net: Net) -> None:
+        graphs = [net.graph(seed, trees=8) for seed in range(6)]
+        firsts = {next(cell.name for cell in g.blocks if cell.name in ("first", "second")) for g, _ in graphs}
         assert firsts == {"first", "second"}
-        knowledge = made.batching.knowledge
-        assert len(knowledge.automata) == len(knowledge.learned) == 1
+        learned = vpps.learn_policy((graph for graph, _ in graphs), trials=40)
+        (known,) = learned.recurrences
+        assert sorted(known.cells) == ["first", "second"]
+        assert known.lower_bound <= known.batches
+        assert re.fullmatch(
+            r"<vpps\.LearnedPolicy: \w+, \w+: \d+ states, which make \d+ batches, of at least \d+, .*>", repr(learned)
+        )
+        of_one = vpps.learn_policy(graphs[0][0], trials=40)
+        assert known.batches >= of_one.recurrences[0].batches
+        assert vpps.learn_policy(graphs[0][0], trials=40, seed=1) == of_one
+        assert hash(of_one) == hash(pickle.loads(pickle.dumps(of_one)))
 
-    def test_unseen_states_are_counted_and_told(self, net: Net) -> None:
-        knowledge = Knowledge(settings=LearningSettings(trials=20))
-        made, graph = planner(net, "fsm", knowledge), net.graph(1)[0]
-        stages(net, made, graph)
-        ((digests, machine),) = knowledge.automata.items()
-        assert list(knowledge.unseen.values()) == [0]
-        knowledge.automata[digests] = Automaton(machine.encoding, {})
-        stages(net, made, graph)
-        (steps,) = knowledge.unseen.values()
-        assert steps > 0
-        (sentence,) = made.batching.describe()
-        assert f"; {steps} steps so far began in a state that it does not know" in sentence
+    def test_batches_as_it_has_learned(self, net: Net) -> None:
+        graph, loss = net.graph(1, trees=8)
+        learned = [vpps.learn_policy(graph, encoding=encoding) for encoding in ENCODINGS]
+        found = [n_batches(stages(net, policy, graph, loss)) for policy in learned]
+        others = 8  # leaves, outputs and their sum at once; 5 steps of the chain
+        assert found == [policy.recurrences[0].batches + others for policy in learned]
+        by_level, critical = (n_batches(stages(net, policy, graph, loss)) for policy in ("sinks-last", "critical"))
+        assert found[ENCODINGS.index("critical")] <= critical < by_level
 
-    @pytest.mark.parametrize(
-        "content", ["", "{}", '{"format": 2}', "other cells", "no number", "endless phases", "[" * 100_000]
-    )
-    def test_what_is_damaged_or_of_others_is_learned_anew(
-        self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture, content: str
-    ) -> None:
-        def learned() -> Knowledge:
-            made = planner(net, "fsm", Knowledge(kept=AutomatonFiles(), settings=LearningSettings(trials=20)))
-            stages(net, made, net.graph(1)[0])
-            return made.batching.knowledge
+    def test_without_its_cells_is_critical(self, net: Net) -> None:
+        graph, loss = net.graph(1, trees=8)
+        unknown = vpps.learn_policy(Net("ABC").graph(1)[0])
+        assert unknown.recurrences
+        assert n_batches(stages(net, unknown, graph, loss)) == n_batches(stages(net, "critical", graph, loss))
 
-        assert len(learned().learned) == 1
-        assert not learned().learned
-        (path,) = folder.glob("machine-*.json")
-        good = path.read_text()
-        changes = {
-            "other cells": (json.loads(good)["cells"][0], "0" * 16),
-            "no number": ('"lower_bound": ', '"lower_bound": 1e999'),
-            "endless phases": ('"phases": 1', f'"phases": {10**30}'),
-        }
-        wrong = good.replace(*changes[content]) if content in changes else content
-        assert wrong != good
-        path.write_text(wrong)
-        with caplog.at_level(logging.INFO):
-            assert len(learned().learned) == 1
-        other_version = content == '{"format": 2}'
-        assert f"{'of another version of vpps' if other_version else 'damaged'} and not used" in caplog.text
-        assert json.loads(path.read_text())["machine"] == json.loads(good)["machine"]
-        path.chmod(0o666)
-        assert len(learned().learned) == 1
+    def test_serves_another_process(self, net: Net, tmp_path: Path) -> None:
+        """Where other programs were traced before, and cells come in another order."""
+        path = tmp_path / "policy"
+        graph, loss = net.graph(1)
+        path.write_bytes(pickle.dumps(vpps.learn_policy(graph)))
+        program = f"""
+import pathlib, pickle
+import vpps
+from tests.planner.policies.test_policies import Net, n_batches, stages
+learned = pickle.loads(pathlib.Path({str(path)!r}).read_bytes())
+other, net = Net("ABC"), Net()
+other.graph(2)
+graph, loss = net.graph(1)
+assert learned == vpps.learn_policy(graph)
+print(n_batches(stages(net, learned, graph, loss)))
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) == n_batches(stages(net, vpps.learn_policy(graph), graph, loss))
 
-    def test_nothing_is_kept_or_looked_up_where_tuning_is_off(
-        self, net: Net, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        knowledge = Knowledge(kept=AutomatonFiles(), settings=LearningSettings(trials=20))
-        monkeypatch.setenv("VPPS_TUNING", "off")
-        stages(net, planner(net, "fsm", knowledge), net.graph(1)[0])
-        assert len(knowledge.learned) == 1
-        assert not folder.exists()
-
-    def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(
-        self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        folder.write_text("a file is in the way")
-        knowledge = Knowledge(kept=AutomatonFiles(), settings=LearningSettings(trials=20))
-        stages(net, planner(net, "fsm", knowledge), net.graph(1)[0])
-        assert len(knowledge.learned) == 1
-        assert "what was learned about batches is not kept" in caplog.text
-
-
-@pytest.mark.host
-class TestAuto:
-    def decided(self, net: Net, costs: Costs, graph: vpps.Graph) -> Auto:
-        made = planner(net, "auto", Knowledge(costs))
-        stages(net, made, graph)
-        assert isinstance(made.batching, Auto)
-        return made.batching
-
-    def test_weighs_barriers_against_the_width_of_steps(self, net: Net) -> None:
-        graph, _ = net.graph(1, trees=8)
-        many_barriers = self.decided(net, Costs(barrier=1.0, speed=1e11, fixed=1, vps=1), graph)
-        slow_steps = self.decided(net, Costs(barrier=1e-12, speed=1e9, fixed=100, vps=1), graph)
-        little_to_gain = self.decided(net, Costs(barrier=1e-12, speed=1e9, fixed=0.01, vps=1), graph)
-        for auto in (many_barriers, slow_steps, little_to_gain):
-            ((_, decision),) = auto.decisions.items()
-            assert list(decision.seconds) == ["sinks-last", "critical"]
-            if auto is not little_to_gain:
-                assert decision.seconds[decision.policy] == min(decision.seconds.values())
-        assert [d.policy for d in little_to_gain.decisions.values()] == ["sinks-last"]
-        assert min(decision.seconds.values()) < decision.seconds["sinks-last"]
-        assert [d.policy for d in many_barriers.decisions.values()] == ["sinks-last"]
-        assert [d.policy for d in slow_steps.decisions.values()] != ["sinks-last"]
-
-    def test_decides_once_for_graphs_of_a_size(self, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = planner(net, "auto")
-        asked = 0
-
-        def load_of(topology: Topology, number: int) -> StepLoad:
-            nonlocal asked
-            asked += 1
-            return StepLoad(1.0, 1)
-
-        monkeypatch.setattr(made.cells, "load_of", load_of)
-        graph = net.graph(1)[0]
-        for _ in range(3):
-            stages(net, made, graph)
-        assert asked == 2  # cells of the recurrence
-        stages(net, made, net.graph(1, trees=12)[0])
-        assert asked == 4
-        assert len(made.batching.describe()) == 2
-
-    @pytest.mark.parametrize(
-        "usual, then", [("sinks-last", "sinks-last"), ("critical", "critical"), ("fsm", "critical")]
-    )
-    def test_is_as_usual_after_many_decisions(
-        self, net: Net, monkeypatch: pytest.MonkeyPatch, usual: str, then: str
-    ) -> None:
-        """Else models of many cells, of which each batch has others, would wait for one with every batch."""
-        monkeypatch.setattr("vpps.planner.policies.auto.MOST_WEIGHED", 1)
-        made, graph = planner(net, "auto"), net.graph(1, trees=8)[0]
-        assert isinstance(made.batching, Auto)
-        made.batching.decisions[(), 1] = Decision(usual, {})
-        _, found = stages(net, made, graph)
-        _, expected = stages(net, planner(net, then), graph)
-        assert all((a == b).all() for a, b in zip(found, expected, strict=True))
-        assert len(made.batching.decisions) == 1
-        assert not made.batching.knowledge.learned
-
-    def test_uses_a_machine_that_is_known(self, net: Net) -> None:
-        knowledge = Knowledge(settings=LearningSettings(trials=20))
-        graph, _ = net.graph(1)
-        stages(net, planner(net, "fsm", knowledge), graph)
-        made = planner(net, "auto", knowledge)
-        stages(net, made, graph)
-        assert isinstance(made.batching, Auto)
-        assert [list(d.seconds) for d in made.batching.decisions.values()] == [["sinks-last", "critical", "fsm"]]
+    def test_stays_with_the_model(self, tmp_path: Path) -> None:
+        net = Net()
+        graph, loss = net.graph(1)
+        learned = vpps.learn_policy(graph)
+        with vpps.Handle(net.model, policy=learned, target="cpu", vps=1, train=False) as handle:
+            assert handle.policy is learned
+        assert net.model.learned_policy is None
+        with vpps.Handle(net.model, policy=learned, target="cpu", vps=1) as handle:
+            handle.fb(graph, loss)
+            net.model.save(tmp_path / "model")
+        assert net.model.learned_policy is learned
+        with vpps.Handle(net.model, target="cpu", vps=1):
+            assert net.model.learned_policy is learned
+        assert vpps.Model.load(tmp_path / "model").learned_policy == learned
+        again = Net()
+        again.model.restore(tmp_path / "model")
+        assert again.model.learned_policy == learned
+        with vpps.Handle(again.model, policy=again.model.learned_policy, target="cpu", vps=2) as handle:
+            handle.fb(*again.graph(2))
 
 
 @pytest.mark.host
-class TestCosts:
-    def seconds(self, *vertices: tuple[int, int]) -> float:
-        """Of vertices, each of a type and a level, that read all of lower levels."""
-        types, levels = np.array(vertices).T
-        edges = [(v, w) for v, (_, low) in enumerate(vertices) for w, (_, high) in enumerate(vertices) if low < high]
-        producers, readers = np.array(edges, np.int64).reshape(-1, 2).T
-        costs = Costs(barrier=2.0, speed=3.0, fixed=1, vps=2).of([StepLoad(6.0, 1), StepLoad(3.0, 2)])
-        return batches(TypedGraph(types, levels, producers, readers, 2), "sinks-last", costs=costs).seconds
+@pytest.mark.parametrize(
+    "given, options, words",
+    [
+        (None, {}, "learn_policy(None): expected a vpps.Graph, or several, with something recorded"),
+        ("graph", {}, "expected a vpps.Graph"),
+        ([], {}, "expected a vpps.Graph"),
+        ([vpps.Graph()], {}, "with something recorded"),
+        (..., {"encoding": "best"}, "learn_policy(encoding='best'): expected one of base, max, sort, critical"),
+        (..., {"trials": -1}, "learn_policy(trials=-1): expected 0 or a positive int"),
+        (..., {"trials": 1.5}, "learn_policy(trials=1.5)"),
+        (..., {"seed": "1"}, "learn_policy(seed='1'): expected an int"),
+    ],
+)
+def test_wrong_arguments_are_named(net: Net, given: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(HandleError, match=re.escape(words)):
+        vpps.learn_policy(net.graph(1)[0] if given is ... else given, **options)
 
-    def test_every_step_takes_a_vertex_more(self) -> None:
-        barrier = 2.0
-        assert self.seconds((0, 0)) == 2 * 6.0 / (2 * 3.0) + barrier
-        assert self.seconds(*[(0, 0)] * 10) == 11 * 6.0 / (2 * 3.0) + barrier
 
-    def test_steps_of_a_stage_share_its_barriers(self) -> None:
-        assert self.seconds((0, 0), (1, 0), (0, 1)) == 2.0 + 1.0 + 2.0 + 2.0 * (2 + 1)
-        assert self.seconds((0, 0), (1, 1), (0, 0)) == 3.0 + 1.0 + 2.0 * (1 + 2)
+@pytest.mark.host
+def test_of_large_graphs_there_are_few_trials(monkeypatch: pytest.MonkeyPatch, net: Net) -> None:
+    """With a thousand trials of any graph it would take minutes."""
+    asked = []
 
-    def test_a_gpu_has_dearer_barriers(self) -> None:
-        assert costs_on("cuda", 132).barrier > costs_on("cpu", 2).barrier
-        assert costs_on("simt", 4) == costs_on("cuda", 4)
+    def learning(graph: TypedGraph, settings: LearningSettings) -> Learned:
+        asked.append((graph.n, graph.n_types, settings.trials))
+        return Learned(Automaton(settings.encoding, ()), 0, 0.0, 0, 0, 0)
+
+    monkeypatch.setattr(policies, "learn", learning)
+    graphs = [net.graph(1)[0], net.graph(1, trees=200)[0]]
+    monkeypatch.setattr(policies, "MOST_WORK", 100_000)
+    for graph in graphs:
+        vpps.learn_policy(graph)
+    vpps.learn_policy(graphs, trials=7)
+    assert asked == [(15, 2, 1000), (1000, 2, 50), (1015, 2, 7)]

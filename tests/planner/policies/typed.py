@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vpps.planner.native.automaton import Automaton
+from vpps.model.learned_policy import Automaton
 from vpps.planner.native.typed_graphs import TypedGraph
 
 
@@ -187,6 +187,7 @@ def by_definition(graph: TypedGraph, policy: str) -> tuple[list[int], list[int]]
 def by_machine(graph: TypedGraph, machine: Automaton) -> tuple[list[int], list[int], int]:
     """The same of policy `fsm`, and how many states the machine does not know."""
     kind, unseen = machine.encoding.kind, 0
+    table = {tuple(state): chosen for *state, chosen in machine.states}
 
     def choose(remaining: Remaining, ready: Ready) -> int:
         nonlocal unseen
@@ -198,7 +199,7 @@ def by_machine(graph: TypedGraph, machine: Automaton) -> tuple[list[int], list[i
         elif kind == "max" and len(types) > 1:
             types.append(max(types, key=lambda a: len(ready[a])))
         phase = (graph.n - len(remaining.left)) * machine.encoding.phases // graph.n
-        found = machine.table.get((phase, *types))
+        found = table.get((phase, *types))
         unseen += found is None
         otherwise = "critical" if kind == "critical" else "sufficient"
         return ranked(otherwise, remaining, ready)[0] if found is None else found

@@ -76,15 +76,6 @@ def why_refused(directory: Path) -> str | None:
     return None
 
 
-def why_planted(status: os.stat_result) -> str | None:
-    """Why a file in a trusted directory may be somebody else's work; None if it cannot."""
-    if status.st_uid not in (0, os.getuid()):
-        return f"belongs to another user (number {status.st_uid})"
-    if status.st_mode & _OTHERS_WRITE:
-        return f"is writable by other users (mode {stat.S_IMODE(status.st_mode):o})"
-    return None
-
-
 def tell(directory: Path, reason: str) -> None:
     """Warn, once per process, that compiled kernels are not kept in a directory."""
     if (directory, reason) in _told:

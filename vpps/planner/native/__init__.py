@@ -2,8 +2,8 @@
 
 Cells come once, as records (`compiler/records.py`, filled in by `compiler/cell_descriptor.py`), which C++ reads by
 constructors of the same header; batches come as the arrays of the recorder, without a copy (`inputs.py`). The library
-asks (`Status`) for what it does not know: the parts of a cell, whether steps may follow each other freely, how a
-recurrence runs, an order of rows. What both languages share - structs, enums, constants, exported functions - is
+asks (`Status`) for what it does not know: the parts of a cell, and whether steps may follow each other freely.
+What both languages share - structs, enums, constants, exported functions - is
 defined in `interface.py`, of which `interface.h` is rendered when the library is built (`kernel/shared_types.py`): the
 compiler refuses a name that Python does not have, a field that lies elsewhere, another signature.
 `planner/planner_library.py` makes the calls.
@@ -37,8 +37,7 @@ barrier after two others; cells that never wait keep theirs to the end.
 `execution.h` runs it batch by batch and keeps what policies ask about: which vertices are ready, which longest chains a
 batch shortens, and per vertex and type how many producers still lead from a vertex of the type, so that the ratio of
 ED-Batch's lemma 2.1 follows each batch at O(edges x types) in all. Batches become stages: one after the other share a
-stage while none reads what the stage has computed; `stages.h` puts recurrences and all else together. It asks once per
-recurrence how it runs where a policy `asks()`, and is told a policy or an automaton with the order of its types.
-`automaton.h` has automata, `learning.h` learns them; `typed_graphs.py` has both for graphs that nobody plans: decisions
-of `auto`, `vpps-profile`, benches.
+stage while none reads what the stage has computed; `stages.h` puts recurrences and all else together. It knows a
+learned policy's automata (`automaton.h`) by the digests of a recurrence's cells. `learning.h` learns them;
+`typed_graphs.py` has both for graphs that nobody plans.
 """

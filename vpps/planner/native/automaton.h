@@ -1,11 +1,11 @@
-// Finite-state machines that choose the next batch (ED-Batch, 2.2); vpps/planner/native/automaton.py describes the encodings.
+// Finite-state machines that choose the next batch (ED-Batch, 2.2); vpps/model/learned_policy.py describes the encodings.
 #pragma once
 
 #include "execution.h"
 
 // What of a frontier is a state: the phase, then types.
 struct Encoding {
-    EncodingKind kind = EncodingKind::SORT;
+    EncodingKind kind = EncodingKind::CRITICAL;
     i64 phases = 1;
 
     bool ranks() const { return kind == EncodingKind::CRITICAL; }

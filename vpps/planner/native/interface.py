@@ -11,9 +11,9 @@ from vpps.compiler.records import RECORDS, Frame, From
 from vpps.compiler.slabs import Life
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
+from vpps.model.learned_policy import EncodingKind
 from vpps.ops.philox import EXAMPLE_STEP
 from vpps.placement.distribution import ALIGN, ONE, ZERO
-from vpps.planner.native.policy_table import EncodingKind
 from vpps.record.examples import UNNUMBERED
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
@@ -30,7 +30,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
     stays present n_present present_stop
     script capacity addresses room_for_values touched tables cells grouping
-    words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen torn
+    words pool_floats n_barriers encoding names n_tables n_all_values n_cells torn
     new_block key n_key new_pair
     products n_products entries n_launches input_gradients n_input_gradients
     """
@@ -78,7 +78,6 @@ class Status(IntEnum):
     TORN = auto()  # calls or values are missing, or there twice: threads were recording at the same time
     NEW_BLOCK = auto()  # `new_block` has a cell whose parts, by `key`, have not been told yet
     NEW_PAIR = auto()  # nor what of a cell may begin while others execute some of another
-    NEW_RECURRENCE = auto()  # nor how that of `new_block` is to run
 
 
 class Following(IntEnum):
@@ -94,9 +93,10 @@ class Pair(Structure):
     """Whether a step of the cell `after` may begin while others execute `group` of the cell `before`; a Following."""
 
 
-@fields(ints="n_args n_ints n_lists n_outputs linear")
+@fields(ints="n_args n_ints n_lists n_outputs linear", words="digest")
 class GivenCell(Structure):
-    """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1."""
+    """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1; what a
+    learned policy knows it by."""
 
 
 @fields(
@@ -267,17 +267,12 @@ class GivenGraph(Structure):
     floats="alpha rate epsilon least_epsilon decay",
 )
 class GivenSettings(Structure):
-    """vpps.planner.native.automaton.LearningSettings."""
+    """vpps.planner.native.typed_graphs.LearningSettings."""
 
 
-@fields(ints="flops barriers", floats="barrier speed fixed vps")
-class GivenCosts(Structure):
-    """vpps.compiler.cost.Costs; of the loads, arrays by type."""
-
-
-@fields(ints="n_batches n_stages n_steps unseen", floats="seconds")
+@fields(ints="n_batches n_stages n_steps unseen")
 class FoundBatches(Structure):
-    """How many batches a graph has; in how many steps the automaton did not know its state; seconds by the costs."""
+    """How many batches a graph has; in how many steps the automaton did not know its state."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
@@ -288,22 +283,12 @@ class FoundAutomaton(Structure):
 # ---- functions
 
 FUNCTIONS = (
-    # Finds stages of graphs by a policy; null for an unknown name.
-    "void* vpps_batcher(const char* policy)",
-    # The same, which also plans, for parameters in their places (ModelDescriptor); null where the numbers are not what
-    # is expected.
-    "void* vpps_planner(const char* policy, const i64* numbers, i64 n)",
-    "void vpps_batcher_free(void* batcher)",
+    # Plans graphs by a policy, of a learned one with its automata (LearnedPolicy.numbers), else with none, for
+    # parameters in their places (ModelDescriptor); null for an unknown name or if numbers are not what is expected.
+    "void* vpps_planner(const char* policy, const i64* automata, i64 n_automata, const i64* model, i64 n_model)",
+    "void vpps_planner_free(void* planner)",
     # The number of a new cell.
-    "i64 vpps_batcher_cell(void* batcher, const GivenCell* cell)",
-    # Tells by which policy the recurrence runs that was asked about. Of one that learns: which of its cells, in the
-    # order of their blocks, is each of the automaton's types; then the automaton. 0 where the numbers are not what is
-    # expected.
-    "i64 vpps_batcher_choice(void* batcher, const char* policy, const i64* numbers, i64 n)",
-    # How many steps the automaton of a choice did not know since this was asked last.
-    "i64 vpps_batcher_unseen(void* batcher, i64 choice)",
-    # The stages of all vertices, block after block.
-    "Status vpps_stages(void* batcher, Call* call, i64* stages)",
+    "i64 vpps_planner_cell(void* planner, const GivenCell* cell)",
     # Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
     # Tells whether what `plan` has asked about may begin.
@@ -313,10 +298,10 @@ FUNCTIONS = (
     "void vpps_account(void* planner, Noted* noted)",
     # Likewise, what lies where.
     "void vpps_map(void* planner, FoundMemory* found)",
-    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. `costs` may be null. 0 where the
-    # numbers of the automaton are not what is expected.
+    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 if the numbers of the automaton
+    # are not what is expected.
     "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton, "
-    "const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)",
+    "i64* sequence, i64* stages, FoundBatches* found)",
     # No sequence of batches of a graph is shorter.
     "i64 vpps_lower_bound(const GivenGraph* given)",
     # Learns an automaton; vpps_learned takes it.
@@ -331,7 +316,7 @@ def header() -> str:
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
-        *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundAutomaton),
+        *(GivenGraph, GivenSettings, FoundBatches, FoundAutomaton),
     )
     numbers = {
         "ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame),

@@ -1,6 +1,6 @@
 // The planner: makes a batch's script. Cells come as records (records.py), a batch as flat arrays (inputs.py).
 
-#include "batcher.h"
+#include "call.h"
 #include "grouped_schedule.h"
 #include "grouping.h"
 #include "policy_calls.h"
@@ -8,19 +8,26 @@
 #include "launch_end.h"
 #include "memory_map.h"
 #include "paper_schedule.h"
+#include "stages.h"
 
 #include <ctime>
 #include <exception>
 
 namespace {
 
-class Planner : public Batcher {
+class Planner {
 public:
-    Planner(const PolicyRow& policy, Numbers& from) : Batcher(policy), model_(from)
+    Planner(const PolicyRow& policy, Numbers& automata, Numbers& model) : stages_(policy, automata), model_(model)
     {
         const i64 one_part = 1;
         Numbers numbers(&one_part, 1);  // and zeros
         nothing_at_all_.by_key.emplace(std::vector<u8>{false, false}, Parts(numbers));
+    }
+
+    i64 add_cell(const GivenCell& cell)
+    {
+        cells_.push_back(std::make_unique<WholeCell>(WholeCell{cell, {}, {}}));
+        return static_cast<i64>(cells_.size()) - 1;
     }
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
@@ -70,8 +77,11 @@ public:
     }
 
 private:
+    Stages stages_;
     const Model model_;
-    WholeCell nothing_at_all_{{0, 0, 0, 1, -1}, {}, {}};
+    std::vector<std::unique_ptr<WholeCell>> cells_;
+    Graph graph_;
+    WholeCell nothing_at_all_{{0, 0, 0, 1, -1, 0}, {}, {}};
     Call* call_ = nullptr;
     LossChain chain_, nothing_;
     const i64* asked_ = nullptr;  // values that backward begins with, or that are wanted
@@ -140,9 +150,7 @@ private:
     {
         const bool training = call_->training;
         RowsOfBlocks& rows = launch_.rows;
-        call_->new_block = stages_.find(graph_);
-        if (call_->new_block >= 0)
-            return Status::NEW_RECURRENCE;
+        stages_.find(graph_);
         if (!training)
             graph_.leave_out();  // stages are the same in inference
         call_->new_block = rows.find_parts(graph_, call_->splits, training);
@@ -255,7 +263,6 @@ private:
             end_.report();
             find_input_gradients();
         }
-        call_->unseen = stages_.count_unseen();
         call_->n_cells = n_cells();
         for (i64 k = 0; k < n_cells(); k++)
             pointer<i64>(call_->cells)[k] = rows.blocks[k].late ? ~rows.blocks[k].cell->id : rows.blocks[k].cell->id;
@@ -298,21 +305,25 @@ private:
     }
 };
 
-Planner& planner_of(void* batcher) { return static_cast<Planner&>(*static_cast<Batcher*>(batcher)); }
+Planner& planner_of(void* planner) { return *static_cast<Planner*>(planner); }
 
 }  // namespace
 
 // What these do says vpps/planner/native/interface.py.
 
-EXPORT void* vpps_planner(const char* policy, const i64* numbers, i64 n)
+EXPORT void* vpps_planner(const char* policy, const i64* automata, i64 n_automata, const i64* model, i64 n_model)
 {
     const PolicyRow* row = policy_named(policy);
-    Numbers from(numbers, n);
-    std::unique_ptr<Batcher> planner;
+    Numbers learned(automata, n_automata), parameters(model, n_model);
+    std::unique_ptr<Planner> planner;
     if (row)
-        planner = std::make_unique<Planner>(*row, from);
-    return from.complete() ? planner.release() : nullptr;
+        planner = std::make_unique<Planner>(*row, learned, parameters);
+    return learned.complete() && parameters.complete() ? planner.release() : nullptr;
 }
+
+EXPORT void vpps_planner_free(void* planner) { delete &planner_of(planner); }
+
+EXPORT i64 vpps_planner_cell(void* planner, const GivenCell* cell) { return planner_of(planner).add_cell(*cell); }
 
 EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {

@@ -4,32 +4,6 @@
 #include "learning.h"
 #include "policies.h"
 
-// The model of costs, whose numbers vpps/compiler/cost.py has.
-struct Costs : GivenCosts {
-    i64 barriers_of(i64 type) const { return pointer<const i64>(barriers)[type]; }
-
-    // Seconds of a step of n vertices, without barriers.
-    double step(i64 type, i64 n) const
-    {
-        return (static_cast<double>(n) + fixed) * pointer<const double>(flops)[type] / (vps * speed);
-    }
-
-    // Seconds of a graph, where steps of a stage share barriers.
-    double seconds(const Execution& run) const
-    {
-        const std::vector<Execution::Batch> steps = run.steps();
-        double total = 0;
-        i64 n_barriers = 0, of_stage = 0;
-        for (size_t i = 0; i < steps.size(); i++) {
-            total += step(steps[i].type, steps[i].n);
-            of_stage = std::max(of_stage, barriers_of(steps[i].type));
-            if (i + 1 == steps.size() || steps[i + 1].stage != steps[i].stage)
-                n_barriers += std::exchange(of_stage, 0);
-        }
-        return barrier * static_cast<double>(n_barriers) + total;
-    }
-};
-
 inline TypedGraph typed(const GivenGraph& given)
 {
     TypedGraph graph;
@@ -52,7 +26,7 @@ EXPORT i64 vpps_lower_bound(const GivenGraph* given)
 }
 
 EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton,
-                        const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)
+                        i64* sequence, i64* stages, FoundBatches* found)
 {
     const PolicyRow* row = policy_named(policy);
     Numbers from(automaton, n_automaton);
@@ -68,7 +42,7 @@ EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* 
     for (i64 v = 0; v < graph.n; v++)
         stages[v] = run.stage(v);
     const auto n_batches = static_cast<i64>(run.batches.size()), n_steps = static_cast<i64>(run.steps().size());
-    *found = {n_batches, run.n_stages, n_steps, made->unseen, costs ? Costs{*costs}.seconds(run) : 0};
+    *found = {n_batches, run.n_stages, n_steps, made->unseen};
     return 1;
 }
 

@@ -1,9 +1,7 @@
-"""The table of batching policies, and the encodings of learned automata, of which `policy_table.h` and a part of
-`interface.h` are made. ARCHITECTURE.md says how to add a policy."""
+"""The table of batching policies, of which `policy_table.h` is made. ARCHITECTURE.md says how to add a policy."""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import NamedTuple
 
 
@@ -14,10 +12,12 @@ class PolicyRow(NamedTuple):
         name: that users know it by.
         whole: it batches whole graphs, as published; otherwise recurrences of several cells, and all else, where there
             is nothing to choose, level by level.
+        learned: it needs what `vpps.learn_policy` returns.
     """
 
     name: str
     whole: bool = False
+    learned: bool = False
 
 
 POLICIES = {
@@ -28,22 +28,17 @@ POLICIES = {
         PolicyRow("agenda", whole=True),
         PolicyRow("sufficient"),
         PolicyRow("critical"),
-        PolicyRow("fsm"),
-        PolicyRow("auto"),
+        PolicyRow("fsm", learned=True),
     )
 }
 """By name."""
-
-# Kinds of encodings, by their names in capital letters.
-EncodingKind = IntEnum("EncodingKind", "BASE MAX SORT CRITICAL", start=0)
-ENCODINGS = tuple(kind.name.lower() for kind in EncodingKind)
 
 
 def header() -> str:
     """`policy_table.h`: the files of all policies, and the same table."""
     included = "".join(f'#include "policies/{name.replace("-", "_")}.h"\n' for name in POLICIES)
     rows = "".join(
-        f'    {{"{row.name}", {str(row.whole).lower()}, made<{row.name.title().replace("-", "")}>}},\n'
-        for row in POLICIES.values()
+        f'    {{"{name}", {int(row.whole)}, {int(row.learned)}, made<{name.title().replace("-", "")}>}},\n'
+        for name, row in POLICIES.items()
     )
     return f"{included}\ninline constexpr PolicyRow POLICIES[] = {{\n{rows}}};\n"

@@ -9,97 +9,51 @@
 #include "graph.h"
 #include "policies.h"
 
-// How a recurrence of several cells runs, as the caller has told.
-struct Choice {
-    Policy* policy;
-    Automaton automaton;         // of a policy that learns
-    std::vector<i64> order;  // which member, in the order of the blocks, is each of the automaton's types
-    i64 latest = 0, unseen = 0;  // steps in which it did not know its state: of the latest graph, of those counted
-};
-
 class Stages {
 public:
-    std::vector<Choice> choices;  // in the order in which they were told
     const PolicyRow& row;
 
-    explicit Stages(const PolicyRow& of) : row(of), policy_(*policy(of)) {}
-
-    // Finds the stage of every vertex. A block whose recurrence it must be told how to run before that, or -1.
-    i64 find(Graph& graph)
+    // automata: of a policy that is learned, by recurrence: the digests of its cells, rising; the automaton.
+    Stages(const PolicyRow& of, Numbers& automata) : row(of), policy_(of.make())
     {
-        for (Choice& choice : choices)
-            choice.latest = 0;
+        for (i64 n = automata.take(); n-- > 0 && !automata.overrun();) {
+            const auto digests = taken<std::vector<u64>>(automata);
+            automata_.emplace(digests, Automaton(automata));
+        }
+    }
+
+    // Finds the stage of every vertex.
+    void find(Graph& graph)
+    {
         for (Whole& b : graph) {
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
-        if (row.whole && policy_.by_level()) {
+        if (row.whole && policy_->by_level()) {
             by_level(graph);
         } else if (row.whole) {
             members_.resize(graph.n_blocks);
             std::iota(members_.begin(), members_.end(), 0);
-            run(graph, policy_);
+            run(graph, none_);
         } else {
             for (i64 c = 0; c < graph.components.size(); c++)
-                if (!within(graph, c))
-                    return members_[0];
+                within(graph, c);
             rank(graph);
         }
-        return -1;
-    }
-
-    // Counts the states that automata did not know in the latest graph. Whether there are any.
-    bool count_unseen()
-    {
-        bool any = false;
-        for (Choice& choice : choices) {
-            choice.unseen += choice.latest;
-            any |= choice.latest > 0;
-        }
-        return any;
-    }
-
-    // How what was asked for last is to run; of a policy that learns the numbers are its order, then its automaton. False
-    // where they are not what is expected.
-    bool choose(const PolicyRow& of, Numbers& from)
-    {
-        Choice choice{policy(of), {}, {}};
-        if (!from.complete()) {
-            for (i64 k = n_asked(); k > 0; k--)
-                choice.order.push_back(from.take());
-            choice.automaton = Automaton(from);
-        }
-        if (from.complete()) {
-            choice_of_[asked_] = choices.size();
-            choices.push_back(std::move(choice));
-        }
-        return from.complete();
     }
 
 private:
-    std::map<const PolicyRow*, std::unique_ptr<Policy>> policies_;  // those in use
-    Policy& policy_;
+    const std::unique_ptr<Policy> policy_;
+    std::map<std::vector<u64>, Automaton> automata_;
     TypedGraph typed_;
     const Automaton none_;
-    // Cells of a recurrence, in the order of the blocks, and how many binary digits its size has where that counts.
-    std::vector<i64> asked_;
-    std::map<std::vector<i64>, size_t> choice_of_;
+    std::vector<u64> digests_;
     std::vector<i64> members_;  // blocks of a component; in the order of the automaton's types
-    std::vector<i64> rising_, starts_;
+    std::vector<i64> starts_;
     std::vector<i32> sorted_, level_of_value_;
     std::vector<i32> shift_, shift_of_block_;  // by kind of value: what makes the number of a vertex that in `typed_`
 
     static constexpr i32 OUTSIDE = std::numeric_limits<i32>::min();
-
-    i64 n_asked() const { return static_cast<i64>(asked_.size()) - 1; }
-
-    Policy* policy(const PolicyRow& of)
-    {
-        std::unique_ptr<Policy>& found = policies_[&of];
-        if (!found)
-            found = of.make();
-        return found.get();
-    }
 
     static void by_level(Graph& graph)
     {
@@ -126,45 +80,31 @@ private:
         }
     }
 
-    // Stages within a component, from 0. False where nobody has told how to run it.
-    bool within(Graph& graph, i64 component)
+    // Stages within a component, from 0.
+    void within(Graph& graph, i64 component)
     {
         const Ragged::List members = graph.components.members(component);
         members_.assign(members.begin(), members.end());
         Whole& first = graph.blocks[members_[0]];
-        if (!graph.components.is_recurrent(component)) {
+        if (!graph.components.is_recurrent(component))
             std::fill(first.local.begin(), first.local.end(), 0);
-            return true;
-        }
-        Policy* policy = &policy_;
-        Choice* choice = nullptr;
-        if (members_.size() > 1 && policy->asks()) {
-            choice = chosen(graph);
-            if (!choice)
-                return false;
-            policy = choice->policy;
-        }
-        if (members_.size() == 1 || policy->by_level())
+        else if (members_.size() == 1 || policy_->by_level())
             levels(graph);
         else
-            run(graph, *policy, choice);
-        return true;
+            run(graph, row.learned ? learned(graph) : none_);
     }
 
-    Choice* chosen(const Graph& graph)
+    // Puts the members in the order of the types of their automaton, and finds it; one that knows no state if there is
+    // none.
+    const Automaton& learned(const Graph& graph)
     {
-        asked_.clear();
-        i64 n = 0;
-        for (const i64 k : members_) {
-            asked_.push_back(address(graph.blocks[k].cell));
-            n += graph.blocks[k].n;
-        }
-        i64 digits = 0;
-        for (; policy_.asks_by_size() && n; n >>= 1)
-            digits++;
-        asked_.push_back(digits);
-        const auto found = choice_of_.find(asked_);
-        return found == choice_of_.end() ? nullptr : &choices[found->second];
+        const auto digest = [&](i64 block) { return graph.blocks[block].cell->digest; };
+        std::stable_sort(members_.begin(), members_.end(), [&](i64 a, i64 b) { return digest(a) < digest(b); });
+        digests_.clear();
+        for (const i64 k : members_)
+            digests_.push_back(digest(k));
+        const auto found = automata_.find(digests_);
+        return found == automata_.end() ? none_ : found->second;
     }
 
     // Longest distance of each vertex of the members from the first of its kind, counting members only.
@@ -207,22 +147,15 @@ private:
     }
 
     // Batch by batch.
-    void run(Graph& graph, Policy& policy, Choice* choice = nullptr)
+    void run(Graph& graph, const Automaton& automaton)
     {
-        if (choice && !choice->order.empty()) {
-            rising_ = members_;
-            for (size_t t = 0; t < rising_.size(); t++)
-                members_[t] = rising_[choice->order[t]];
-        }
         take(graph);
-        policy.batch(typed_, choice ? choice->automaton : none_);
-        if (choice)
-            choice->latest += policy.unseen;
+        policy_->batch(typed_, automaton);
         i64 first = 0;
         for (const i64 k : members_) {
             Whole& b = graph.blocks[k];
             for (i64 v = 0; v < b.n; v++) {
-                b.local[v] = policy.run.stage(first + v);
+                b.local[v] = policy_->run.stage(first + v);
                 b.top = std::max<i64>(b.top, b.local[v]);
             }
             first += b.n;

@@ -1,21 +1,19 @@
-"""Graphs as batching policies see them, as arrays, and policies and learning on these: for decisions, `vpps-profile`,
-benches and tests. The compiled planner has them within (stages.h)."""
+"""Graphs as batching policies see them, as arrays, and policies and learning on these. The compiled planner has them
+within (stages.h)."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from vpps.compiler.cost import Costs, StepLoad
 from vpps.errors import ScriptError
+from vpps.model.learned_policy import Automaton, Encoding, EncodingKind
 from vpps.planner.native import library
-from vpps.planner.native.automaton import Automaton, Learned, LearningSettings
-from vpps.planner.native.interface import FoundAutomaton, FoundBatches, GivenCosts, GivenGraph, GivenSettings
-from vpps.planner.native.policy_table import EncodingKind
+from vpps.planner.native.interface import FoundAutomaton, FoundBatches, GivenGraph, GivenSettings
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 
@@ -67,6 +65,17 @@ class TypedGraph:
         levels = np.concatenate([np.zeros(0, np.int64), *(b.levels for b in blocks)])
         return cls(type_of, levels, np.concatenate(producers), np.concatenate(readers), len(blocks))
 
+    @classmethod
+    def joined(cls, graphs: Sequence[TypedGraph]) -> TypedGraph:
+        """Graphs of the same types side by side."""
+        firsts = np.cumsum([0, *(graph.n for graph in graphs)])
+        producers, readers = (
+            np.concatenate([first + ends for first, ends in zip(firsts, of_end, strict=False)])
+            for of_end in ([graph.producers for graph in graphs], [graph.readers for graph in graphs])
+        )
+        type_of, levels = (np.concatenate(x) for x in zip(*((g.type_of, g.levels) for g in graphs), strict=True))
+        return cls(type_of, levels, producers, readers, graphs[0].n_types)
+
 
 @dataclass(frozen=True, slots=True)
 class Batches:
@@ -78,7 +87,6 @@ class Batches:
         n_stages: how many there are; a barrier ends each.
         n_steps: how many of (type, stage) there are, no more than batches.
         unseen: how many batches began in a state that the automaton does not know.
-        seconds: by the model of costs; 0 without one.
     """
 
     sequence: list[int]
@@ -86,7 +94,55 @@ class Batches:
     n_stages: int
     n_steps: int
     unseen: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSettings:
+    """Hyper-parameters of learning.
+
+    Attributes:
+        encoding: of states.
+        alpha: of the reward: -1 for each batch, and `alpha` times the part of its type's first vertices that it runs
+            (ED-Batch, equation 1).
+        horizon: N, over how many batches rewards are summed before values stand for the rest.
+        rate: by how much of the difference a value moves.
+        epsilon, least_epsilon, decay: probability of any action in the first trial, in the last ones, and the factor
+            from trial to trial.
+        trials: at most.
+        check_every: trials between two trials of the greedy policy; if it attains the lower bound, learning ends.
+        seed: of chance.
+    """
+
+    encoding: Encoding = field(default_factory=Encoding)
+    alpha: float = 0.5
+    horizon: int = 32
+    rate: float = 0.05
+    epsilon: float = 0.1
+    least_epsilon: float = 0.01
+    decay: float = 0.99
+    trials: int = 1000
+    check_every: int = 20
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What was learned from a graph.
+
+    Attributes:
+        automaton: the best one.
+        trials: how many were made.
+        seconds: that took.
+        batches, stages: of the graph with it.
+        lower_bound: of batches.
+    """
+
+    automaton: Automaton
+    trials: int
     seconds: float
+    batches: int
+    stages: int
+    lower_bound: int
 
 
 class _Given:
@@ -99,40 +155,27 @@ class _Given:
         self.at = ctypes.byref(GivenGraph(*sizes, *(column.ctypes.data for column in self._alive)))
 
 
-class _GivenCosts:
-    """The model of costs likewise."""
-
-    def __init__(self, costs: Costs, n_types: int) -> None:
-        loads = [*costs.loads, *[StepLoad(0.0, 0)] * (n_types - len(costs.loads))]
-        flops, barriers = zip(*loads, strict=True) if loads else ((), ())
-        self._alive = np.array(flops, np.float64), np.array(barriers, np.int64)
-        flops_at, barriers_at = (column.ctypes.data for column in self._alive)
-        self.at = ctypes.byref(GivenCosts(flops_at, barriers_at, costs.barrier, costs.speed, costs.fixed, costs.vps))
-
-
-def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None, costs: Costs | None = None) -> Batches:
+def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) -> Batches:
     """Batches of a graph, or of a recurrence alone, by a policy.
 
     Args:
         automaton: of "fsm".
-        costs: of the graph's types.
 
     Raises:
         CompileError: there is no compiler.
         ScriptError: the automaton is none for such a graph.
     """
     numbers = automaton.numbers() if automaton is not None else np.zeros(0, np.int64)
-    given, given_costs = _Given(graph), _GivenCosts(costs, graph.n_types) if costs is not None else None
+    given = _Given(graph)
     sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), FoundBatches()
     good = library.library().vpps_batches(
         *(given.at, policy.encode(), numbers.ctypes.data, len(numbers)),
-        given_costs.at if given_costs is not None else None,
         *(sequence.ctypes.data, stages.ctypes.data, ctypes.byref(found)),
     )
     if not good:
         raise ScriptError(f"compiled code cannot read an automaton, or knows no policy {policy}; please report this")
     used = sequence[: found.n_batches].tolist()
-    return Batches(used, stages, found.n_stages, found.n_steps, found.unseen, found.seconds)
+    return Batches(used, stages, found.n_stages, found.n_steps, found.unseen)
 
 
 def lower_bound(graph: TypedGraph) -> int:

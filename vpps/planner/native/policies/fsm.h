@@ -1,15 +1,12 @@
 // Policy `fsm`, ED-Batch's: an automaton that was learned for the recurrence chooses the type of the next batch.
 //
-// Where it does not know the state, the type is that of `critical`, if the encoding ranks types, else that of
-// `sufficient`.
+// If it does not know the state, the type is that of `critical`, if the encoding ranks types, else that of `sufficient`.
 #pragma once
 
 #include "policies/sufficient.h"
 
 class Fsm : public Policy {
 public:
-    bool asks() const override { return true; }
-
     void batch(TypedGraph& graph, const Automaton& automaton) override
     {
         const bool ranks = automaton.encoding.ranks();

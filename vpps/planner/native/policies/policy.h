@@ -19,18 +19,13 @@ public:
 
     // Whether it leaves it at that, so that nobody need make a typed graph.
     virtual bool by_level() const { return false; }
-
-    // Whether the caller says how a recurrence runs that it has not had so far: by which policy, and by what automaton.
-    virtual bool asks() const { return false; }
-
-    // Whether the answer may be another one in a graph of another size.
-    virtual bool asks_by_size() const { return false; }
 };
 
 // A line of the table (vpps/planner/native/policy_table.py).
 struct PolicyRow {
     const char* name;
-    bool whole;  // it batches whole graphs; otherwise recurrences of several cells, all else level by level
+    bool whole;    // it batches whole graphs; otherwise recurrences of several cells, all else level by level
+    bool learned;  // it needs automata
     std::unique_ptr<Policy> (*make)();
 };
 
