@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.session.test_accumulate import new
+from tests.classifier import new
 from vpps.tuning import autotune
 from vpps.tuning.autotune import TIMED, UNTIMED, Autotuner
 from vpps.tuning.candidates import Candidate
@@ -101,7 +101,7 @@ def train(target: str = "cpu", batches: int = 24, **options: Any) -> Trained:
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
         for k in range(batches):
             # On simt that would be one more kernel for every candidate; tests/engine/test_engine.py does it there.
-            handle.fb(*net.batch(k, k + 1), accumulate=k % 4 == 1 and target == "cpu")
+            handle.fb(*net.batch(k), accumulate=k % 4 == 1 and target == "cpu")
             losses.append(handle.sync_get_latest_loss())
             tuning.append(handle.tuning)
             if k % 7 == 3:
@@ -169,7 +169,7 @@ class TestTraining:
                 handle.fb(*net.batch(k))
             before = net.model.numpy()
             with pytest.raises(vpps.CapacityError, match="pool"):
-                handle.fb(*net.batch(*range(12), *range(12)))
+                handle.fb(*net.batch(0, 500, 20))
             assert net.model.step == 5
             assert all(np.array_equal(p.numpy(), before[p.name]) for p in net.model)
             handle.fb(*net.batch(0))
