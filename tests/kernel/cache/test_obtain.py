@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernel.cache.builders import copy, copy_with_facts, names, refuse
 from vpps.errors import CompileError
-from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, key_of, loaded, obtain, read_binary
+from vpps.kernel.cache import BinaryRequest, Label, cached, key_of, loaded, obtain, read_binary
 
 pytestmark = pytest.mark.host
 
@@ -47,23 +47,11 @@ class TestBuild:
         assert cached("key", ".so", "source", copy).read_bytes() == b"binary of source"
 
 
-class TestFacts:
-    def test_are_told_whenever_the_binary_is_used(self, folder: Path) -> None:
-        facts = {"registers": 168, "warnings": ["line 7: unused"]}
-        assert obtain(REQUEST).facts == facts
-        assert obtain(REFUSED).facts == facts
-
-    def test_can_be_replaced(self, folder: Path) -> None:
-        keep_facts(obtain(REQUEST).binary, {"registers": 64})
-        assert obtain(REFUSED).facts == {"registers": 64}
-        assert obtain(REFUSED).label == REQUEST.label
-        assert names(folder) == ["key.bin", "key.cu", "key.json"]
-
-    def test_of_an_entry_that_is_gone_are_forgotten(self, folder: Path) -> None:
-        binary = obtain(REQUEST).binary
-        binary.parent.rename(folder / "elsewhere")
-        keep_facts(binary, {"registers": 64})
-        assert obtain(REQUEST).facts["registers"] == 168
+def test_facts_are_told_whenever_the_binary_is_used(folder: Path) -> None:
+    facts = {"registers": 168, "warnings": ["line 7: unused"]}
+    assert obtain(REQUEST).facts == facts
+    assert obtain(REFUSED).facts == facts
+    assert obtain(REFUSED).label == REQUEST.label
 
 
 HARM: Mapping[str, Callable[[Path], object]] = {

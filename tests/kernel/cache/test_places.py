@@ -15,7 +15,7 @@ import pytest
 from tests.kernel.cache.builders import copy, names, refuse
 from vpps.config import cache_dir
 from vpps.errors import CompileError
-from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, obtain, places
+from vpps.kernel.cache import Label, cached, places
 from vpps.kernel.host_compiler import build_library
 from vpps.kernel.prebuilt import HostLibrary
 
@@ -235,12 +235,6 @@ class TestWriting:
         assert "\n" not in str(caught.value)
         monkeypatch.undo()
         assert names(temporary) == names(folder) == []
-
-    def test_of_facts_that_fails_leaves_what_was_there(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        binary = cached("key", ".so", "source", lambda text, binary: {"registers": binary.write_bytes(b"x")})
-        monkeypatch.setattr("os.fsync", raising(errno.ENOSPC, folder, os.fsync))
-        keep_facts(binary, {"registers": 2})
-        assert obtain(BinaryRequest("key", ".so", "source", refuse)).facts == {"registers": 1}
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
     def test_of_a_compiler_that_fails_in_one_directory_is_done_in_another(

@@ -6,23 +6,13 @@ trusted or written. `eviction.py` keeps the limit. Locks are those of `vpps/lock
 """
 
 from vpps.kernel.cache.entries import Entry, Label
-from vpps.kernel.cache.obtain import (
-    BinaryRequest,
-    cached,
-    keep_facts,
-    key_of,
-    load_library,
-    loaded,
-    obtain,
-    read_binary,
-)
+from vpps.kernel.cache.obtain import BinaryRequest, cached, key_of, load_library, loaded, obtain, read_binary
 
 __all__ = [
     "BinaryRequest",
     "Entry",
     "Label",
     "cached",
-    "keep_facts",
     "key_of",
     "load_library",
     "loaded",

@@ -87,14 +87,6 @@ def look_up(place: Path, key: str) -> Entry | None:
     return entry
 
 
-def set_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Give an entry other facts. Raises OSError: they cannot be written, and are as they were."""
-    if (entry := read(folder)) is not None:
-        with locks.scratch(folder.parent) as work:
-            Entry(entry.binary, entry.label, facts).write(work / "record")
-            (work / "record").replace(record_of(folder))
-
-
 def discard(folder: Path) -> bool:
     """Remove an entry, as a whole: whoever looks for it finds all of it or nothing. Whether this process did it."""
     with contextlib.suppress(OSError), locks.scratch(folder.parent) as grave:  # within the place: renaming needs that

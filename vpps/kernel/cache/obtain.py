@@ -130,14 +130,6 @@ def read_binary(binary: Path) -> bytes:
     return loaded(binary, Path.read_bytes)
 
 
-def keep_facts(binary: Path, facts: Mapping[str, Any]) -> None:
-    """Keep other facts beside a binary, if they can be written: next time they are found there."""
-    try:
-        entries.set_facts(binary.parent, facts)
-    except OSError as error:
-        _log.info("%s: what was found out about it is not kept (%s)", binary, error)
-
-
 def _find(key: str) -> Entry | None:
     """The entry of a key, wherever it is."""
     found = (entries.look_up(place, key) for place in places.usable(create=False))
