@@ -68,9 +68,9 @@ def units_of(width: int, parts: int, granule: int, vp: int, n_vps: int, turns: b
 
 
 @lru_cache(maxsize=4096)
-def most_units(width: int, parts: int, granule: int, n_vps: int, turns: bool = False) -> int:
-    """How many the VP has that owns most. Arguments as of `unit_owners`."""
-    return int(np.bincount(unit_owners(width, parts, granule, n_vps, turns)).max())
+def most_units(width: int, parts: int, n_vps: int, turns: bool = False) -> int:
+    """How many units the thread block has that owns most. Arguments as of `unit_owners`."""
+    return int(np.bincount(unit_owners(width, parts, 1, n_vps, turns)).max())
 
 
 def tiles(rows: int, columns: int, panel: int) -> int:

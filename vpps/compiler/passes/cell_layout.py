@@ -62,8 +62,8 @@ def _laid_out(cells: Sequence[tuple[Primitives, Sequence[Batch]]]) -> dict[Param
                 columns = [column for column in _columns(c, primitives, batch, variables) if column[0]]
                 constraints.append([members for members, _ in columns])
                 weights.append([float(n_bytes) for _, n_bytes in columns])
-    position = layout(len(variables), constraints, weights).position
-    return {p: position[variables[p]] for p in parameters}
+    order = layout(len(variables), constraints, weights)
+    return {p: order.index(variables[p]) for p in parameters}
 
 
 def _columns(

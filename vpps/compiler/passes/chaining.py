@@ -57,7 +57,7 @@ def _fits(product: Instr, n_vps: int) -> bool:
         return False
     if product.rows or product.alone or product.turns or product.for_all or product.accumulate:
         return False
-    return most_units(product.width, product.parts, 1, n_vps) * TILES[0] <= SUM_FLOATS
+    return most_units(product.width, product.parts, n_vps) * TILES[0] <= SUM_FLOATS
 
 
 def _takes(product: Instr, tail: Instr) -> bool:

@@ -8,7 +8,6 @@ in which a batch runs is free. ED-Batch (section 3.2) calls a layout ideal in wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from vpps.compiler.pqtree.operands import Correspondences, Shape, correspondences, missing, order, shape
 from vpps.compiler.pqtree.tree import any_order, reduced, set_of
@@ -17,33 +16,7 @@ Operand = Sequence[int]
 Unit = Sequence[tuple[int, Operand]]  # operands to be kept all or none, each with the number of its batch
 
 
-@dataclass(frozen=True, slots=True)
-class RowLayout:
-    """An order of variables, and what of each batch needs no copies with it.
-
-    Attributes:
-        order: the variables as they lie in memory.
-        position: of each variable in the order.
-        lanes: of each batch, the places of its operands in the order in which the batch should run: element k of an
-            operand is its variable `operand[lanes[k]]`.
-        aligned: of each batch and operand: whether its variables lie together, in the order of `lanes`, so that no copy
-            is needed.
-        saved: the sum of the weights of the aligned operands.
-    """
-
-    order: tuple[int, ...]
-    position: tuple[int, ...]
-    lanes: tuple[tuple[int, ...], ...]
-    aligned: tuple[tuple[bool, ...], ...]
-    saved: float
-
-    @property
-    def ideal(self) -> bool:
-        """Whether nothing needs a copy."""
-        return all(all(operands) for operands in self.aligned)
-
-
-def layout(n: int, batches: Sequence[Sequence[Sequence[int]]], weights: Sequence[Sequence[float]]) -> RowLayout:
+def layout(n: int, batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> list[int]:
     """Find an order of the variables 0 to n - 1 for batched operations.
 
     Args:
@@ -53,12 +26,13 @@ def layout(n: int, batches: Sequence[Sequence[Sequence[int]]], weights: Sequence
         weights: of each batch and operand: bytes that are not copied if it is aligned.
 
     Returns:
-        An ideal layout if there is one. Otherwise the better of two that a greedy choice finds, the heaviest first:
-        whole batches and then operands of those left out, or operands from the beginning; the best choice may save
-        more. Never one that saves less than the order of declaration, which is kept where it saves as much.
+        The variables as they lie in memory: an ideal layout if there is one. Otherwise the better of two that a greedy
+        choice finds, the heaviest first: whole batches and then operands of those left out, or operands from the
+        beginning; the best choice may save more. Never one that saves less than the order of declaration, which is
+        kept where it saves as much.
     """
-    declared = evaluate(range(n), batches, weights)
-    if declared.ideal:
+    declared = list(range(n))
+    if saved(declared, batches, weights) == sum(map(sum, weights)):
         return declared
     by_weight = sorted(range(len(batches)), key=lambda b: -sum(weights[b]))
     batches_first = KeptOrders(n)
@@ -73,35 +47,24 @@ def layout(n: int, batches: Sequence[Sequence[Sequence[int]]], weights: Sequence
         one_by_one = KeptOrders(n)
         one_by_one.add_most(units)
         candidates.append(one_by_one)
-    found = [evaluate(kept.order(), batches, weights) for kept in candidates]
-    return max([declared, *found], key=lambda layout: layout.saved)
+    orders = [declared, *(kept.order() for kept in candidates)]
+    return max(orders, key=lambda found: saved(found, batches, weights))
 
 
-def evaluate(
-    order: Sequence[int], batches: Sequence[Sequence[Sequence[int]]], weights: Sequence[Sequence[float]]
-) -> RowLayout:
-    """What an order of variables is worth. A batch runs in the order that most weight of its operands has in memory."""
-    position = [0] * len(order)
-    for k, variable in enumerate(order):
-        position[variable] = k
-    all_lanes, aligned = [], []
-    saved = 0.0
+def saved(found: Sequence[int], batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> float:
+    """The weights of the operands that need no copy in an order of the variables: they lie together, in the order in
+    which their batch runs, which is the one that most weight of its operands has in memory."""
+    position = {variable: k for k, variable in enumerate(found)}
+    total = 0.0
     for batch, worth in zip(batches, weights, strict=True):
-        size = len(batch[0]) if batch else 0
         by_lanes: dict[tuple[int, ...], float] = {}
-        of_operands: list[tuple[int, ...] | None] = []
-        for operand, bytes_ in zip(batch, worth, strict=True):
+        for operand, weight in zip(batch, worth, strict=True):
             at = [position[v] for v in operand]
-            lanes = None
-            if not at or max(at) - min(at) < size:
-                lanes = tuple(sorted(range(size), key=at.__getitem__))
-                by_lanes[lanes] = by_lanes.get(lanes, 0.0) + bytes_
-            of_operands.append(lanes)
-        best = max(by_lanes, key=by_lanes.__getitem__, default=tuple(range(size)))
-        saved += by_lanes.get(best, 0.0)
-        all_lanes.append(best)
-        aligned.append(tuple(lanes == best for lanes in of_operands))
-    return RowLayout(tuple(order), tuple(position), tuple(all_lanes), tuple(aligned), saved)
+            if max(at) - min(at) < len(at):
+                lanes = tuple(sorted(range(len(at)), key=at.__getitem__))
+                by_lanes[lanes] = by_lanes.get(lanes, 0.0) + weight
+        total += max(by_lanes.values(), default=0.0)
+    return total
 
 
 class KeptOrders:

@@ -237,7 +237,7 @@ class Attempt:
 
     def rows_owned(self, role: MatrixRole) -> int:
         """Rows of the block that owns most."""
-        return most_units(role.rows, role.parts, 1, self.request.vps)
+        return most_units(role.rows, role.parts, self.request.vps)
 
     def _place(self, role: MatrixRole) -> Place:
         options = self.request.options

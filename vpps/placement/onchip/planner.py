@@ -137,7 +137,7 @@ def _holders(
         n_pieces = 0
         if request.options.ownership == "round-robin" and where.shape is not None:
             n_pieces = pieces(role.rows, where.shape.rows)
-            rows_owned = most_units(role.rows, WARPS * where.shape.rows, 1, request.vps, turns=True)
+            rows_owned = most_units(role.rows, WARPS * where.shape.rows, request.vps, turns=True)
         else:
             rows_owned = attempt.rows_owned(role)
         holders.append(
