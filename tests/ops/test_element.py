@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from vpps.ops.element import BFLOAT16, FLOAT32, WORD_BYTES, ElementType
 from vpps.placement.onchip import ChipOptions, MatrixSpec, known_device, plan_onchip
-from vpps.script.instructions import TABLE
 
 pytestmark = pytest.mark.host
 
@@ -30,9 +27,3 @@ def test_a_narrower_type_takes_fewer_registers() -> None:
     assert registers == weights
     registers, weights = planned(BFLOAT16)
     assert weights / 2 <= registers < 0.6 * weights
-
-
-def test_operands_are_float32() -> None:
-    fields = [field for instruction in TABLE for field in instruction.fields]
-    assert {field.element for field in fields} == {FLOAT32}
-    assert replace(fields[0], element=BFLOAT16) != fields[0]

@@ -118,7 +118,7 @@ def distribution_of(
     gpu, _ = gpu_for(c.target, None, None, 12 if c.target == "simt" else 24)
     stacks = stacks_of(it.model, it.graph, update, passes, 1)
     vps = gpu.sms // c.groups
-    matrices = matrices_of(it.graph.blocks, passes, stacks, precisions)
+    matrices = matrices_of(it.graph.blocks, stacks, precisions)
     best = next(arrangements(matrices, gpu, vps, chip, train=True))
     return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks, precisions)
 

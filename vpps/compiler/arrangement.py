@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from vpps.compiler.passes import Passes
 from vpps.compiler.passes.nodes import compiled
 from vpps.compiler.prepare import live_nodes, parts_of_units, prepare
 from vpps.errors import SpillError
@@ -50,22 +49,17 @@ NO_CHIP = Arrangement()
 
 
 def matrices_of(
-    cells: Iterable[TracedCell],
-    passes: Passes | None = None,
-    stacks: Stacks = NO_STACKS,
-    precisions: Precisions = ALL_EXACT,
+    cells: Iterable[TracedCell], stacks: Stacks = NO_STACKS, precisions: Precisions = ALL_EXACT
 ) -> dict[Parameter, MatrixSpec]:
     """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
 
     Those that are used otherwise as well, as of computed matrices or transposed, are left out: they stay in memory.
-    `passes` are those of the cell compiler; default as VPPS_PASSES says. `stacks` take the place of their members.
-    `precisions` say what products with them round.
+    `stacks` take the place of their members. `precisions` say what products with them round.
     """
-    passes = Passes.from_environment() if passes is None else passes
     found: dict[Parameter, MatrixSpec] = {}
     excluded: set[Parameter] = set()
     for cell in cells:
-        nodes, outputs = prepare(compiled(cell, passes, stacks)[0])
+        nodes, outputs = prepare(compiled(cell, stacks)[0])
         live = live_nodes(nodes, outputs)
         parts = parts_of_units(nodes, live, 1)
         for i, node in enumerate(nodes):

@@ -34,7 +34,7 @@ class EncodedCells:
         self.exclusive = exclusive
         self.passes = passes
         self.notes: dict[TracedCell, list[Note]] = {}
-        self._encode = partial(EncodedCell, distribution, exclusive, passes)
+        self._encode = partial(EncodedCell, distribution, exclusive, passes.fusion)
         self._compiled: dict[TracedCell, TracedCell] = {}
         self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
         self._cells: dict[tuple[TracedCell, Unread, bool], EncodedCell] = {}
@@ -48,7 +48,8 @@ class EncodedCells:
             for p in cell.parameters:
                 if p not in self.distribution.places:
                     raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
-            known, self.notes[cell] = compiled(cell, self.passes, self.distribution.stacks)
+            known, notes = compiled(cell, self.distribution.stacks)
+            self.notes[cell] = notes if self.passes.horizontal else notes[:-1]  # the last one is of horizontal fusion
             self._compiled[cell] = known
         return known
 

@@ -25,7 +25,6 @@ from vpps.compiler.instr import (
     View,
 )
 from vpps.compiler.lower import LoweredCell
-from vpps.compiler.passes import Passes
 from vpps.compiler.slabs import REUSED, SlabGroups
 from vpps.ops import size
 from vpps.placement.distribution import Distribution, ParameterPlace
@@ -83,7 +82,7 @@ class EncodedCell:
 
     Args:
         exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
-        passes: of the cell compiler.
+        fusion: as of `LoweredCell`.
         first_same_row: see LoweredCell.
         taken_back: likewise, with the floats from one row of such gradients to the next.
         training: see LoweredCell.
@@ -109,7 +108,7 @@ class EncodedCell:
         self,
         distribution: Distribution,
         exclusive: bool,
-        passes: Passes,
+        fusion: bool,
         cell: TracedCell,
         first_same_row: int | None = None,
         taken_back: Mapping[int, int] | None = None,
@@ -119,7 +118,7 @@ class EncodedCell:
         self.cell = cell
         self._taken_back = {} if taken_back is None else taken_back
         self.lowered = LoweredCell(
-            cell, distribution, exclusive, passes, first_same_row, self._taken_back, training, unread
+            cell, distribution, exclusive, fusion, first_same_row, self._taken_back, training, unread
         )
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()

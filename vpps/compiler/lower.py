@@ -7,7 +7,6 @@ from collections.abc import Collection
 from vpps.compiler.barriers import assign_groups
 from vpps.compiler.instr import Args, Elements, Instr, ParameterGradient, SameRow, Slab, TableGradient, Uses, View
 from vpps.compiler.lower_backward import Backward
-from vpps.compiler.passes import Passes
 from vpps.compiler.passes.chaining import chain
 from vpps.compiler.passes.fusion import drop_unused_slabs, fuse
 from vpps.placement.distribution import Distribution
@@ -20,7 +19,7 @@ class LoweredCell:
     Args:
         exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
             products, which those execute that hold rows of the matrix.
-        passes: of the cell compiler.
+        fusion: elementwise operators between products become one instruction.
         first_same_row: arguments from this position on are values of other parts of the cell, in the same rows.
         taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
         training: False for inference alone: no backward, and nothing is kept for one.
@@ -44,7 +43,7 @@ class LoweredCell:
         cell: TracedCell,
         distribution: Distribution,
         exclusive: bool,
-        passes: Passes,
+        fusion: bool,
         first_same_row: int | None = None,
         taken_back: Collection[int] = (),
         training: bool = True,
@@ -65,7 +64,7 @@ class LoweredCell:
         self.arguments: list[tuple[Args | Elements | SameRow, View]] = []
         self.input_gradient: View | None = None
         self.is_bare = False
-        Lowering(self, distribution, exclusive, passes).run(training)
+        Lowering(self, distribution, exclusive).run(training, fusion)
 
     def read_at_the_end(self) -> list[View]:
         """What is read of a vertex by other vertices, by the gradients of parameters, and by the user."""
@@ -81,7 +80,7 @@ class LoweredCell:
 class Lowering(Backward):
     """The pass itself."""
 
-    def run(self, training: bool) -> None:
+    def run(self, training: bool, fusion: bool) -> None:
         """Fill the LoweredCell."""
         for i in self.order:
             if self.live[i]:
@@ -91,11 +90,11 @@ class Lowering(Backward):
         if training:
             self._all_backward()
         self.out.is_bare = self._is_bare
-        if self.passes.fusion and not self.out.is_bare:
+        if fusion and not self.out.is_bare:
             fuse(self.out)
         for instrs in (self.out.forward, self.out.backward):
             assign_groups(instrs, self.granule, self.n_vps, self.exclusive)
-        if self.passes.fusion and not self.exclusive:
+        if fusion and not self.exclusive:
             chain(self.out, self.n_vps)
             drop_unused_slabs(self.out)
 

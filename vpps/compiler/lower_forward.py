@@ -26,7 +26,6 @@ from vpps.compiler.instr import (
     TableRows,
     View,
 )
-from vpps.compiler.passes import Passes
 from vpps.compiler.prepare import VIEWS, execution_order, live_nodes, offset_of, parts_of_units, prepare
 from vpps.ops import Form, size
 from vpps.ops.dropout import threshold
@@ -46,10 +45,9 @@ MAX_SEGMENTS = 256
 class Forward:
     """The state of a lowering, dropped afterwards, and the instructions of forward."""
 
-    def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
+    def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool) -> None:
         self.out = result
         self.exclusive = exclusive
-        self.passes = passes
         self.places = distribution.physical
         self.n_vps = distribution.n_vps
         self.groups = distribution.groups

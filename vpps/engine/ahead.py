@@ -200,7 +200,7 @@ def specs(
     stacks = stacks_of(model, graph, update, passes, panel, [*options.tiers, *dict(precisions.named)])
     found = iter([NO_CHIP])
     if gpu is not None:
-        found = arrangements(matrices_of(graph.blocks, passes, stacks, precisions), gpu, vps, options, trains)
+        found = arrangements(matrices_of(graph.blocks, stacks, precisions), gpu, vps, options, trains)
     for arrangement in found:
         slots = arrangement.slots
         parameters = Distribution(

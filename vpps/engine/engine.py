@@ -248,7 +248,7 @@ class Engine:
         arranged_cells, arranged_stacks = self._arranged_for or (None, None)
         if device is None or (cells is arranged_cells and stacks is arranged_stacks):
             return
-        matrices = matrices_of(cells, self._passes, stacks, self.configuration.precision)
+        matrices = matrices_of(cells, stacks, self.configuration.precision)
         trained = {p.name: spec.trained for p, spec in matrices.items()}
         known = self.arrangement.onchip
         if known is None or stacks is not arranged_stacks or {m.name: m.trained for m in known.matrices} != trained:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vpps.model.model import Lookup, Parameter
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops import size
-from vpps.ops.element import BFLOAT16, FLOAT32, WORD_BYTES, ElementType
+from vpps.ops.element import BFLOAT16, WORD_BYTES
 from vpps.ops.precision import EXACT, Precision
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.script.instructions import NO_FLAGS, Flag
@@ -76,7 +76,6 @@ class ParameterPlace:
         average: laid out like the weights; 0 where none is made.
         floats: number of floats of each of them.
         slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
-        element: of the weights and of what is laid out like them.
         precision: of products with it.
     """
 
@@ -87,14 +86,13 @@ class ParameterPlace:
     average: int
     floats: int
     slots: InSlots | None = None
-    element: ElementType = FLOAT32
     rounded: int = 0
     precision: Precision = EXACT
 
     @property
     def bytes(self) -> int:
         """Of each of them."""
-        return self.floats * self.element.bytes
+        return self.floats * WORD_BYTES
 
     @property
     def rounds(self) -> Flag:
@@ -255,7 +253,7 @@ class Distribution:
                 average = take(floats) if updated and averages else 0
                 on_chip = None if slots is None else slots.get(p)
                 self.physical[p] = ParameterPlace(
-                    weights, transposed, gradient, moments, average, floats, on_chip, FLOAT32, rounded, precision
+                    weights, transposed, gradient, moments, average, floats, on_chip, rounded, precision
                 )
             self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
         self.end = cursor

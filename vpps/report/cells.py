@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from vpps.compiler.instr import Instr
 from vpps.compiler.lower import LoweredCell
@@ -112,8 +111,8 @@ def _code(
     cell, exclusive = lowered.cell.closed(constants), planner.schedule.exclusive
     as_before = lowered.first_same_row, lowered.taken_back, training, lowered.unread
     unfused, fused = (
-        LoweredCell(cell, planner.distribution, exclusive, passes, *as_before)
-        for passes in (replace(planner.passes, fusion=False), planner.passes)
+        LoweredCell(cell, planner.distribution, exclusive, fusion, *as_before)
+        for fusion in (False, planner.passes.fusion)
     )
     before, after = (InstructionWords(code, planner.distribution.physical) for code in (unfused, fused))
     phases: list[tuple[str, Sequence[Instr], Sequence[Instr]]] = [("forward", unfused.forward, fused.forward)]

@@ -37,7 +37,6 @@ from typing import Any
 
 from vpps.model.optim import OPTIMIZERS
 from vpps.ops import OPS, Form
-from vpps.ops.element import FLOAT32, ElementType
 
 HEAD_WORDS = 5
 INDEXED = 1 << 31
@@ -121,7 +120,6 @@ class Field:
         width: names the field that holds the operand's width; "" for the result's.
         elements: the operand's rows are those of list elements, where the instruction counts vertices.
         broadcast: whether mode bit SCALAR means anything: device code takes a row's one float for every unit.
-        element: of an operand's rows.
         rounded: whether it is a factor of products that flags BF16 and TF32 round; all else is float32.
     """
 
@@ -131,7 +129,6 @@ class Field:
     width: str = ""
     elements: bool = False
     broadcast: bool = False
-    element: ElementType = FLOAT32
     rounded: bool = False
 
 

@@ -258,12 +258,12 @@ def lowered(
     n_vps: int = 1,
     exclusive: bool = False,
     training: bool = True,
-    passes: Passes = FUSED,
+    fusion: bool = True,
 ) -> LoweredCell:
     """A cell of a graph."""
     traced = next(c for c in graph.blocks if c.name == cell.__name__)
     distribution = Distribution(model, n_vps, 32, 0, train=True)
-    return LoweredCell(traced, distribution, exclusive, passes, training=training)
+    return LoweredCell(traced, distribution, exclusive, fusion, training=training)
 
 
 def names(instrs: list[Instr]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vpps.compiler.passes import Passes
 from vpps.compiler.passes.common_subexpressions import common_subexpressions
 from vpps.compiler.passes.constants import fold_constants
 from vpps.compiler.passes.horizontal import horizontal
@@ -31,13 +30,11 @@ def simplified(cell: TracedCell) -> tuple[TracedCell, list[Note]]:
     return cell, notes
 
 
-def compiled(cell: TracedCell, passes: Passes, stacks: Stacks) -> tuple[TracedCell, list[Note]]:
+def compiled(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, list[Note]]:
     """The cell after these passes and horizontal fusion, which needs the stacks that all cells agree on."""
     cell, notes = simplified(cell)
-    if passes.horizontal:
-        cell, said = horizontal(cell, stacks)
-        notes.append(("horizontal", said))
-    return _without_needless_transposes(cell), notes
+    cell, said = horizontal(cell, stacks)
+    return _without_needless_transposes(cell), [*notes, ("horizontal", said)]
 
 
 def _without_needless_transposes(cell: TracedCell) -> TracedCell:
