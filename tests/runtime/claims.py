@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import vpps
+from vpps.kernel.render import render_cuda
+from vpps.kernel.resources import Kernel
+from vpps.kernel.simt_compiler import build_simt
 from vpps.kernel.spec import KernelSpec
 from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.runtime.cuda import CudaMachine
@@ -23,6 +28,18 @@ Make = Callable[..., CudaMachine]  # takes the arguments of CudaMachine; closes 
 SPEC = KernelSpec(frozenset({"end", "signal", "wait", "loss"}))
 END = plain(encode("end", 0, 0))
 UNKNOWN = plain([0xFFFF, 5, 0, 0, 0])
+
+
+def emulated(folder: Path) -> Callable[[KernelSpec, str], Kernel]:
+    """What makes kernels in this folder for an imaginary GPU: all of them know the instructions of SPEC."""
+
+    def build(spec: KernelSpec, arch: str) -> Kernel:
+        assert arch == "sm_90"
+        binary = folder / "kernel.so"
+        shutil.copy(build_simt(render_cuda(SPEC), races=True), binary)
+        return Kernel(f"// knows {', '.join(sorted(spec.instructions))}", binary, SPEC.chip.shared_bytes)
+
+    return build
 
 
 def script(*streams: Words) -> Words:

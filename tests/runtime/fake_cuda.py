@@ -3,9 +3,8 @@
 What is put into a stream happens only when somebody waits or asks: each query of an event lets every stream do one more
 thing, the last stream first. Copies read their source when they happen, so that memory that is reused too early shows.
 
-With `install` the kernel knows the instructions end, signal, wait and loss. With `install_with_kernels` it is the real
-one, run by the emulator of the simt target, and whole handles work; what the emulator finds wrong is kept. In a forked
-child every call fails, as CUDA's do.
+Kernels are run by the emulator of the simt target; what it finds wrong is kept. With `install_with_kernels` they are
+compiled for it instead of with NVRTC, and whole handles work. In a forked child every call fails, as CUDA's do.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime import cuda, driver
 from vpps.runtime.emulator import Emulator, Finding
 from vpps.runtime.results import LaunchParameters
-from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS
+from vpps.script.instructions import HEADER_WORDS
 
 VERSION = 13000
 RELEASE = "580.65.06"  # of the driver
@@ -333,8 +332,8 @@ class FakeCuda:
             pointer = ctypes.c_void_p.from_address(parameters).value
             assert pointer is not None
             copied = LaunchParameters.from_buffer_copy(ctypes.string_at(pointer, ctypes.sizeof(LaunchParameters)))
-            kernel = Emulator(Path(f)) if f.endswith(".so") else None
-            self._put(stream, lambda: self.emulate(kernel, copied, x, shared) if kernel else self.interpret(copied, x))
+            kernel = Emulator(Path(f))
+            self._put(stream, lambda: self.emulate(kernel, copied, x, shared))
         return result
 
     # ---- the kernel
@@ -345,7 +344,7 @@ class FakeCuda:
         return _words(address, (memory.ptr + memory.nbytes - address) // 4)
 
     def emulate(self, kernel: Emulator, p: Any, blocks: int, shared: int) -> bool:
-        """One launch of a real kernel. The pool ends where its memory does."""
+        """One launch. The pool ends where its memory does."""
         self.findings += kernel.run(
             self._from(p.pool).view(np.float32),
             _words(p.script, int(_words(p.script, HEADER_WORDS)[3])),
@@ -361,61 +360,6 @@ class FakeCuda:
             room=p.room,
             run=p.run,
         )
-        return True
-
-    def interpret(self, p: Any, blocks: int) -> bool:
-        """One launch; the virtual processors take turns. A wait that nobody ends reaches the clock limit at once."""
-        if not p.script:
-            self.broken = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-            return True
-        script = _words(p.script, int(_words(p.script, HEADER_WORDS)[3]))
-        counters, cleared = _words(p.counters, COUNTER_WORDS), _words(p.cleared, COUNTER_WORDS)
-        report, stopped = _words(p.report, 2 + blocks), _words(p.stopped, 1)
-        pool, losses = (ctypes.cast(a, ctypes.POINTER(ctypes.c_float)) for a in (p.pool, p.losses))
-        if stopped[0]:  # the launch before was
-            return True
-        assert not counters.any(), "the launch before did not clear this one's counters"
-        names = {i.opcode: name for name, i in BY_NAME.items()}
-        at = [int(script[HEADER_WORDS + b]) for b in range(blocks)]
-        came: set[int] = set()  # who has signalled at its barrier
-        running = set(range(blocks))
-        moved = True
-        while running and moved and not report[0]:
-            moved = False
-            for b in sorted(running):
-                opcode, size = int(script[at[b]]) & 0xFFFF, int(script[at[b] + 1])
-                fields = script[at[b] + HEAD_WORDS : at[b] + size].tolist()
-                match names.get(opcode):
-                    case "end":
-                        running.discard(b)
-                    case "signal":
-                        counters[32 * fields[0]] += 1
-                    case "barrier" if b not in came:
-                        counters[32 * fields[0]] += 1
-                        came.add(b)
-                        moved = True
-                        continue
-                    case "wait" | "barrier" if counters[32 * fields[0]] < fields[1]:
-                        continue
-                    case "wait" | "barrier":
-                        came.discard(b)
-                    case "loss":
-                        if b == 0:
-                            pool[fields[1]] = losses[fields[1]] = pool[fields[0]]
-                    case _:
-                        report[:2] = at[b] + 1, 1
-                        report[2 + b] = at[b]
-                        break
-                if b in running:
-                    at[b] += size
-                moved = True
-        if running and not report[0]:
-            report[:2] = at[min(running)] + 1, 2
-        stopped[0] = report[0] > 0
-        if stopped[0]:
-            for b in running:
-                report[2 + b] = at[b]
-        cleared[:] = 0
         return True
 
 

@@ -13,11 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.runtime import fake_cuda
-from tests.runtime.claims import END, SPEC, barriers, script, stuck, work
+from tests.runtime.claims import END, SPEC, barriers, emulated, script, stuck, work
 from tests.runtime.fake_cuda import CUresult, FakeCuda
 from vpps.errors import HandleError
-from vpps.kernel.resources import Kernel
-from vpps.kernel.spec import KernelSpec
 from vpps.placement.distribution import LOSS_SLOTS, ONE
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import DriverError
@@ -25,7 +23,7 @@ from vpps.script.encode import encode, plain
 from vpps.script.instructions import HEADER_WORDS
 from vpps.script.products import Continuation, PoolRows, Product, multiply
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.simt
 
 VPS = 3
 ROWS, COLUMNS, N = 4, 3, 5
@@ -125,14 +123,8 @@ def cublas(fake: FakeCuda) -> FakeCublas:
 
 
 @pytest.fixture
-def machine(cublas: FakeCublas, tmp_path: Path) -> Iterator[CudaMachine]:
-    binary = tmp_path / "kernel.cubin"
-    binary.touch()
-
-    def build(spec: KernelSpec, arch: str) -> Kernel:
-        return Kernel("", binary, 1000)
-
-    made = CudaMachine(VPS, build=build)
+def machine(cublas: FakeCublas, fake: FakeCuda, tmp_path: Path) -> Iterator[CudaMachine]:
+    made = CudaMachine(VPS, build=emulated(tmp_path), patience=100_000_000)
     made.specialise(SPEC)
     made.reserve(FLOATS, 0)
     made.pool[:] = np.random.default_rng(1).normal(size=FLOATS)
@@ -140,6 +132,7 @@ def machine(cublas: FakeCublas, tmp_path: Path) -> Iterator[CudaMachine]:
     yield made
     made.close()
     assert not cublas.handles
+    assert fake.findings == []
 
 
 def two_launches(first: int, second: int) -> tuple[NDArray[np.uint32], Continuation]:
@@ -214,7 +207,6 @@ def test_with_no_rows_at_all(machine: CudaMachine, fake: FakeCuda, accumulate: b
 
 
 def test_counters_are_clean_however_launches_follow_each_other(machine: CudaMachine) -> None:
-    """The imaginary kernel refuses to begin with counters that are not."""
     words, continuation = two_launches(ONE, G)
     for k in range(40):
         machine.pool[LOSS_SLOTS] = 0
@@ -247,7 +239,7 @@ def test_a_second_launch_that_stops_names_its_position(machine: CudaMachine) -> 
     machine.launch(words, continuation)
     failure = machine.wait()
     assert failure is not None
-    assert second <= failure.positions[0] < second + len(barriers(VPS, 2))
+    assert any(second <= position < second + len(barriers(VPS, 2)) for position in failure.positions)
     words, continuation = two_launches(ONE, G)
     machine.launch(words, continuation)
     assert machine.wait() is None

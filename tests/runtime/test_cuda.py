@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.runtime import fake_cuda
-from tests.runtime.claims import END, SPEC, MachineClaims, Make, ready, script, stuck, work
+from tests.runtime.claims import END, SPEC, Make, emulated, ready, script, stuck, work
 from tests.runtime.fake_cuda import CUresult, FakeCuda
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
 from vpps.kernel.resources import Kernel
@@ -24,7 +24,7 @@ from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import why_cuda_is_unusable
 from vpps.runtime.results import clock_limit
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.simt
 
 
 @pytest.fixture
@@ -36,24 +36,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 def make(fake: FakeCuda, tmp_path: Path) -> Iterator[Make]:
     made: list[CudaMachine] = []
 
-    def build(spec: KernelSpec, arch: str) -> Kernel:
-        assert arch == "sm_90"
-        binary = tmp_path / "kernel.cubin"
-        binary.touch()
-        return Kernel(f"// knows {', '.join(sorted(spec.instructions))}", binary, 1000)
-
     def new(vps: int | None = None, **options: Any) -> CudaMachine:
-        made.append(CudaMachine(vps, **{"build": build, **options}))
+        made.append(CudaMachine(vps, **{"build": emulated(tmp_path), **options}))
         return made[-1]
 
     yield new
     for machine in made:
         machine.close()
     assert fake.depth == 0, "a context was left current"
-
-
-class TestMachine(MachineClaims):
-    consecutive = 300
+    assert fake.findings == []
 
 
 class TestOrder:
@@ -70,7 +61,7 @@ class TestOrder:
         assert copy[3] == words.nbytes
         assert copied == ("record", copied[1], copy[4])
         assert awaited == ("wait event", launch[2], copied[1])
-        assert launch == ("launch", 1000, launch[2])
+        assert launch == ("launch", SPEC.chip.shared_bytes, launch[2])
         assert end == ("record", end[1], launch[2])
         assert copy[4] != launch[2], "scripts travel in a stream of their own"
         machine.wait()
@@ -119,7 +110,7 @@ class TestOrder:
         machine.wait()
 
     def test_counters_and_report_are_cleared_after_a_stop_alone(self, make: Make, fake: FakeCuda) -> None:
-        machine = ready(make)
+        machine = ready(make, patience=100_000_000)
         machine.launch(stuck(3))
         fake.calls.clear()
         assert machine.wait() is not None
@@ -301,7 +292,7 @@ class TestKernels:
             assert fake.names().count("load") == loads
         assert machine.source == "// knows end, tanh"
         assert fake.names().count("unload") == 1
-        assert ("set", "shared", 1000) in fake.calls
+        assert ("set", "shared", SPEC.chip.shared_bytes) in fake.calls
 
     @pytest.mark.parametrize("each, vps", [(1, 5), (2, 9)])
     def test_that_do_not_fit_the_gpu_are_refused(self, make: Make, fake: FakeCuda, each: int, vps: int) -> None:
@@ -328,7 +319,7 @@ class TestKernels:
         fake.failing["load"] = CUresult.CUDA_ERROR_INVALID_IMAGE
         with pytest.raises(CompileError, match="removed from the cache"):
             machine.specialise(SPEC)
-        assert not (tmp_path / "kernel.cubin").exists()
+        assert not (tmp_path / "kernel.so").exists()
 
 
 class TestUsable:

@@ -16,7 +16,6 @@ import vpps
 from tests.classifier import HIDDEN, Classifier, new, same_bits
 from tests.comparison import relative_error
 from tests.kernels import know_the_end_of_launches, widen
-from tests.processes import run
 from tests.runtime import fake_cuda, test_cublas
 from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
 from tests.runtime.fake_cuda import COUNTER_WORDS, CUresult, FakeCuda
@@ -25,7 +24,6 @@ from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.placement.onchip import ChipOptions
-from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.emulator import Emulator
 from vpps.runtime.simt import SimtMachine
@@ -104,90 +102,39 @@ def queued(handle: vpps.Handle) -> list[int]:
 
 @pytest.mark.usefixtures("roomy_kernels")
 class TestTraining:
-    def test_is_that_of_the_same_kernels_in_the_emulator(self, fake: FakeCuda) -> None:
-        """No loss, weight or moment differs in one bit, whether anybody waits between steps or not."""
-        net, witness = new(), new()
-        batches = [net.batch(seed) for seed in range(8)]
-        with on_cuda(net, vpps.Adam(lr=0.01), clip_norm=1.0, ema=0.9) as handle:
-            losses = [handle.fb(*batch) for batch in batches[:5]]
-            losses.append(handle.sync_get_latest_loss())
-            losses += [handle.fb(*batch) for batch in batches[5:]][1:]
-            losses.append(handle.sync_get_latest_loss())
-            assert fake.names().count("launch") == 8
-        with on_cuda(witness, vpps.Adam(lr=0.01), clip_norm=1.0, ema=0.9, target="simt") as other:
-            expected = witness.train(other, range(8))
-        assert np.isnan(losses[0])
-        assert losses[1:] == expected
-        assert same_bits(net.model.numpy(), witness.model.numpy())
-        assert net.model.optimizer_state is not None
-        assert witness.model.optimizer_state is not None
-        for name, moments in net.model.optimizer_state.moments.items():
-            assert same_bits(moments, witness.model.optimizer_state.moments[name])
-        with net.model.averaged(), witness.model.averaged():
-            assert same_bits(net.model.numpy(), witness.model.numpy())
-
-    def test_follows_the_reference(self, fake: FakeCuda) -> None:
-        net = new()
-        graph, loss = net.batch(1)
-        reference = Reference(graph, weights_of(net.model))
-        expected = reference.backward(loss)
-        with on_cuda(net) as handle:
-            got, gradients = handle.gradients(graph, loss)
-            assert got == pytest.approx(float(reference.value(loss)), rel=1e-5)
-            for name, gradient in gradients.items():
-                assert relative_error(gradient, expected[name]) < 1e-4, name
-            (value,) = handle.forward(graph, [loss])
-            assert value == got == handle.value(loss)
-
-    def test_of_paper_schedule_gives_the_same_bits(self, fake: FakeCuda) -> None:
-        nets = [new(), new()]
-        with on_cuda(nets[0]) as handle, on_cuda(nets[1], schedule="paper") as other:
-            assert nets[0].train(handle, range(3)) == nets[1].train(other, range(3))
-        assert same_bits(nets[0].model.numpy(), nets[1].model.numpy())
-
-    def test_accumulates(self, fake: FakeCuda) -> None:
-        nets = [new(), new()]
-        for net, target in zip(nets, ("cuda", "simt"), strict=True):
-            with on_cuda(net, target=target) as handle:
-                for k in range(6):
-                    handle.fb(*net.batch(k), accumulate=k % 3 != 2)
-                    if k == 3:
-                        handle.gradients(*net.batch(9))  # what was accumulated goes out and comes back
-                handle.sync_get_latest_loss()
-        assert same_bits(nets[0].model.numpy(), nets[1].model.numpy())
-
-    @pytest.mark.parametrize("chip", [ChipOptions(), ChipOptions(gradients="gemm")], ids=["", "gemm"])
-    def test_by_halves_has_the_same_bits(self, fake: FakeCuda, chip: ChipOptions) -> None:
-        """Beside whole steps, which wait for what is in flight."""
-        test_cublas.install(fake)
-        whole, halves = new(), new()
-        with on_cuda(whole, vpps.Adam(), onchip=chip) as handle:
-            losses = whole.train(handle, range(6))
-        with on_cuda(halves, vpps.Adam(), onchip=chip, verify=True) as handle:
-            for k in range(6):
-                graph, loss = halves.batch(k)
-                if k % 3 == 0:
-                    handle.fb(graph, loss)
-                    continue
-                (value,) = handle.forward(graph, [loss], train=True, keep=True, update=k % 3 == 1)
-                assert value == losses[k]
-                found = handle.backward([1])
-                if found:
-                    handle.apply(found)
-        assert same_bits(whole.model.numpy(), halves.model.numpy())
-
-    def test_goes_on_from_a_checkpoint(self, fake: FakeCuda, tmp_path: Any) -> None:
-        net, witness = new(), new()
-        with on_cuda(net) as handle:
-            for k in range(2):
-                handle.fb(*net.batch(k))
-            net.model.save(tmp_path / "c.safetensors")  # while the second step runs
-            handle.fb(*net.batch(7))
-            net.model.restore(tmp_path / "c.safetensors")
-            net.train(handle, range(2, 4))
-        with on_cuda(witness) as other:
-            witness.train(other, range(4))
-        assert same_bits(net.model.numpy(), witness.model.numpy())
+    @pytest.mark.parametrize("options", [{"clip_norm": 1.0, "ema": 0.9}, {"schedule": "paper"}], ids=["", "paper"])
+    def test_is_that_of_the_same_kernels_in_the_emulator(
+        self, fake: FakeCuda, options: dict[str, Any], tmp_path: Any
+    ) -> None:
+        """Not one bit differs, whether anybody waits between steps or not, accumulates, makes steps by halves, lets
+        gradients out and in again, or goes back to a checkpoint. Bits do not depend on the schedule."""
+        found: list[list[Any]] = []
+        for changes in (options, {**options, "target": "simt", "schedule": "vector"}):
+            net, path = new(), tmp_path / "model.safetensors"
+            with on_cuda(net, vpps.Adam(lr=0.01), **changes) as handle:
+                for seed in range(5):
+                    handle.fb(*net.batch(seed))
+                net.model.save(path)  # while a step runs
+                losses: list[Any] = net.train(handle, range(5, 7))
+                net.model.restore(path)
+                for seed in range(6):
+                    handle.fb(*net.batch(seed), accumulate=seed % 3 != 2)
+                    if seed == 3:  # what was accumulated goes out and comes back
+                        loss, gradients = handle.gradients(*net.batch(9))
+                        losses += [loss, gradients]
+                for seed in range(4):
+                    graph, loss = net.batch(seed)
+                    losses += handle.forward(graph, [loss], train=True, keep=True, update=seed % 2 == 1)
+                    assert handle.value(loss) == losses[-1]
+                    if gradients := handle.backward([1]):
+                        handle.apply(gradients)
+                handle.fb(*net.batch(0))
+                losses.append(handle.sync_get_latest_loss())
+            assert net.model.optimizer_state is not None
+            found.append([losses, net.model.numpy(), net.model.optimizer_state.moments])
+            if "ema" in options:
+                found[-1].append({p.name: p.average() for p in net.model})
+        np.testing.assert_equal(found[0], found[1])
 
 
 class TestOrder:
@@ -333,46 +280,33 @@ class TestFailures:
             assert seen[0].filename == __file__
             assert net.model.step == 3
 
-    def test_or_raised_before_that_step_has_begun(self, fake: FakeCuda) -> None:
+    @pytest.mark.parametrize(
+        "what, steps, in_flight, left",
+        [
+            ("raise", [(1, False), (np.inf, True), (1, False)], [0, 0], [0]),
+            ("skip", [(1, False), (np.inf, False), (1, False), (1, False)], [0, 1, 1, 1], [0, 2, 3]),
+            ("skip", [(1, True), (np.inf, False), (1, True), (1, False)], [0, 0, 0, 0], [0, 2, 3]),
+        ],
+        ids=["raised before the next step", "left out with another behind it", "nothing behind accumulated gradients"],
+    )
+    def test_or_raised_or_left_out(
+        self, fake: FakeCuda, what: str, steps: list[tuple[float, bool]], in_flight: list[int], left: list[int]
+    ) -> None:
         net, witness = new(), new()
-        with on_cuda(net, on_nonfinite="raise") as handle, on_cuda(witness) as other:
-            in_flight = queued(handle)
-            graph, loss = net.batch(1)
-            handle.fb(graph, loss)
-            handle.fb(graph, loss * np.inf, accumulate=True)
-            with pytest.raises(vpps.NonFiniteError, match="the loss of step 2 is inf"):
-                handle.fb(graph, loss)
-            handle.fb(graph, loss)
-            assert in_flight == [0, 0, 0]
-            graph, loss = witness.batch(1)
-            other.fb(graph, loss)
-            other.fb(graph, loss)
-            assert handle.sync_get_latest_loss() == other.sync_get_latest_loss()
-        assert same_bits(net.model.numpy(), witness.model.numpy())
-
-    def test_or_left_out_with_another_step_behind_it(self, fake: FakeCuda) -> None:
-        net, witness = new(), new()
-        with on_cuda(net, vpps.SGD(lr=0.1), on_nonfinite="skip") as handle, on_cuda(witness, vpps.SGD(lr=0.1)) as other:
-            in_flight = queued(handle)
-            for k, factor in enumerate((1.0, np.inf, 1.0, 1.0)):
+        with on_cuda(net, vpps.SGD(lr=0.1), on_nonfinite=what) as handle, on_cuda(witness, vpps.SGD(lr=0.1)) as other:
+            found = queued(handle)
+            for k, (factor, accumulate) in enumerate(steps):
                 graph, loss = net.batch(k)
-                handle.fb(graph, loss * factor)
-            assert in_flight == [0, 1, 1, 1]
+                if what == "raise" and k == 2:
+                    with pytest.raises(vpps.NonFiniteError, match="the loss of step 2 is inf"):
+                        handle.fb(graph, loss)
+                else:
+                    handle.fb(graph, loss * factor, accumulate=accumulate)
+            assert found == in_flight
             assert handle.skipped == 1
-            for k in (0, 2, 3):
-                other.fb(*witness.batch(k))
+            for k in left:
+                other.fb(*witness.batch(k), accumulate=steps[k][1])
         assert same_bits(net.model.numpy(), witness.model.numpy())
-
-    def test_nothing_is_queued_behind_a_step_that_uses_accumulated_gradients(self, fake: FakeCuda) -> None:
-        net = new()
-        with on_cuda(net, vpps.SGD(lr=0.1), on_nonfinite="skip") as handle:
-            in_flight = queued(handle)
-            graph, loss = net.batch(1)
-            handle.fb(graph, loss, accumulate=True)
-            handle.fb(graph, loss * np.inf)
-            handle.fb(graph, loss, accumulate=True)
-            assert in_flight == [0, 0, 0]
-            assert handle.accumulated == 2
 
     def test_a_refused_launch_leaves_the_one_before(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
@@ -532,131 +466,6 @@ class TestLife:
             handle.fb(*net.batch(0))
 
 
-# A process that has the imaginary GPU, too.
-PROCESS = """
-import os, signal
-import pytest
-import vpps
-from tests.classifier import new, same_bits
-from tests.runtime import fake_cuda
-
-fake = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
-net, witness = new(), new()
-"""
-
-
-class TestProcesses:
-    def test_forked_children_are_told_to_spawn(self, fake: FakeCuda) -> None:
-        out = run(
-            PROCESS
-            + """
-handle = vpps.Handle(net.model, target="cuda", vps=3)
-losses = net.train(handle, range(2))
-graph, loss = net.batch(2)
-weights = net.model.numpy()
-child = os.fork()
-if not child:
-    for use in (lambda: handle.fb(graph, loss), lambda: handle.device_value(loss), handle.sync_get_latest_loss):
-        try:
-            use()
-        except vpps.HandleError as error:
-            assert "handle of its own" in str(error), error
-        else:
-            raise AssertionError("the child used the parent's handle")
-    assert same_bits(net.model.numpy(), weights)
-    try:
-        vpps.Handle(net.model, target="cuda")
-    except vpps.HandleError as error:
-        assert "'spawn'" in str(error), error
-    with vpps.Handle(net.model, vps=2) as own:  # "auto": there is no GPU for this process
-        own.fb(graph, loss)
-        print(own, flush=True)
-    handle.close()
-    raise SystemExit(0)
-assert os.waitpid(child, 0)[1] == 0
-handle.fb(graph, loss)
-with vpps.Handle(witness.model, target="simt", vps=3) as other:
-    assert witness.train(other, range(3)) == losses + [handle.sync_get_latest_loss()]
-""",
-            {"VPPS_TARGET": "auto"},
-        )
-        assert out == "<vpps.Handle: cpu, 2 virtual processors>\n"
-
-    def test_a_child_forked_during_a_step_says_where_the_weights_are(self, fake: FakeCuda) -> None:
-        run(
-            PROCESS
-            + """
-handle = vpps.Handle(net.model, target="cuda", vps=3)
-handle.fb(*net.batch(0))
-child = os.fork()
-if not child:
-    try:
-        net.model.numpy()
-    except vpps.HandleError as error:
-        assert "before forking" in str(error), error
-    else:
-        raise AssertionError("the child has weights that were still being computed")
-    raise SystemExit(0)
-assert os.waitpid(child, 0)[1] == 0
-handle.close()
-"""
-        )
-
-    @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "del handle", "cycle = [handle]; cycle.append(cycle)"])
-    def test_end_without_close_cleanly(self, fake: FakeCuda, end: str) -> None:
-        out = run(
-            PROCESS
-            + f"""
-import atexit
-atexit.register(lambda: print(fake.names().count("destroy stream") // 2, flush=True))
-handle = vpps.Handle(net.model, target="cuda", vps=3)
-for k in range(2):
-    handle.fb(*net.batch(k))
-{end}
-"""
-        )
-        assert out in ("0\n", "1\n")
-
-    def test_ctrl_c_at_any_moment_leaves_a_handle_that_works_on(self, fake: FakeCuda) -> None:
-        """Before, between and behind the calls of the driver; what was begun counts, what was not does not."""
-        run(
-            PROCESS
-            + """
-import random
-
-def interrupt(*unused):
-    raise KeyboardInterrupt
-
-signal.signal(signal.SIGALRM, interrupt)
-rng = random.Random(1)
-batches = [net.batch(seed) for seed in range(5)]
-interrupted = 0
-with vpps.Handle(net.model, target="cuda", vps=3, verify=False) as handle:
-    net.train(handle, range(1))
-    for turn in range(50):
-        launched, step = handle._engine.machine.launches, net.model.step
-        try:
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-2))
-            for graph, loss in batches:
-                handle.fb(graph, loss)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
-            interrupted += 1
-        handle.sync_get_latest_loss()
-        assert handle._engine.machine.launches - launched == net.model.step - step
-    assert interrupted > 10, interrupted
-    for p in net.model:
-        p.assign(witness.model[p.name].numpy())
-    losses = net.train(handle, range(4))
-    weights = net.model.numpy()
-with vpps.Handle(witness.model, target="simt", vps=3) as other:
-    assert witness.train(other, range(4)) == losses
-assert same_bits(witness.model.numpy(), weights)
-assert not fake.findings
-"""
-        )
-
-
 class TestGemm:
     """Steps of two launches with products between them are put behind each other like others."""
 
@@ -678,6 +487,24 @@ class TestGemm:
                 other.fb(*witness.batch(k), accumulate=k == 4)
         for p in net.model:
             assert relative_error(p.numpy(), witness.model[p.name].numpy()) < 1e-5, p.name
+
+    def test_by_halves_has_the_same_bits(self, fake: FakeCuda) -> None:
+        """Beside whole steps, which wait for what is in flight."""
+        whole, halves = new(), new()
+        with on_cuda(whole, vpps.Adam(), onchip=self.GEMM) as handle:
+            losses = whole.train(handle, range(6))
+        with on_cuda(halves, vpps.Adam(), onchip=self.GEMM, verify=True) as handle:
+            for k in range(6):
+                graph, loss = halves.batch(k)
+                if k % 3 == 0:
+                    handle.fb(graph, loss)
+                    continue
+                (value,) = handle.forward(graph, [loss], train=True, keep=True, update=k % 3 == 1)
+                assert value == losses[k]
+                found = handle.backward([1])
+                if found:
+                    handle.apply(found)
+        assert same_bits(whole.model.numpy(), halves.model.numpy())
 
     def test_no_launch_of_a_step_behind_one_that_is_stopped_does_anything(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
