@@ -92,7 +92,8 @@ Contents = tuple[GraphArrays, tuple[str, ...], dict[str, Vocabulary], dict[str, 
 
 def load(path: Path, verify: bool) -> Contents:
     """See `GraphSet.load`: arrays, kinds, vocabularies, classes."""
-    arrays, metadata = _read(path)
+    header, spans, content = _read(path)
+    metadata = header["__metadata__"]
     try:
         description = json.loads(metadata[_KEY])
         version = description["format"]
@@ -105,6 +106,7 @@ def load(path: Path, verify: bool) -> Contents:
     try:
         if verify and metadata[_KEY_CRC32] != str(zlib.crc32(metadata[_KEY].encode())):
             raise DataError("the checksum of the description differs from that of its contents")
+        arrays = {name: _array(content, *span, header[name]) for name, span in spans.items()}
         return _contents(arrays, description, verify)
     except DataError as error:
         why = str(error)
@@ -142,31 +144,23 @@ def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], veri
     return held, kinds, vocabularies, classes
 
 
-class _ForeignError(Exception):
-    """A safetensors file of something else."""
-
-
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """The arrays of a safetensors file and its metadata. Raises DataError."""
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, int]], bytes | NDArray[np.uint8]]:
+    """The header of a file of graphs, where its arrays lie, and its bytes. Raises DataError."""
     try:
         with open(path, "rb") as file:
             header, spans = read_header(file)
             if _KEY not in header.get("__metadata__", {}):
-                raise _ForeignError
+                raise DataError(
+                    f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
+                )
+            file.seek(0)
             # The file itself is not mapped: if it were cut short later, the system would end the process.
-            copy = _private_copy(file) if os.fstat(file.fileno()).st_size > MOST_IN_MEMORY else None
-            found = {name: _array(file, copy, span, header[name]) for name, span in spans.items()}
+            is_large = os.fstat(file.fileno()).st_size > MOST_IN_MEMORY
+            return header, spans, _private_copy(file) if is_large else file.read()
     except HeaderError as error:
         raise DataError(f"{path}: no file of graphs, or a truncated one: {error}: {_REMEDY}") from None
-    except _ForeignError:
-        raise DataError(
-            f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
-        ) from None
-    except DataError as error:
-        raise DataError(f"{path}: damaged: {error}: {_REMEDY}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    return found, header["__metadata__"]
 
 
 def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
@@ -177,7 +171,6 @@ def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
     """
     try:
         with tempfile.TemporaryFile() as copy:
-            file.seek(0)
             shutil.copyfileobj(file, copy, 1 << 24)
             copy.flush()
             return np.memmap(copy, np.uint8, "r")
@@ -189,11 +182,8 @@ def _private_copy(file: BinaryIO) -> NDArray[np.uint8]:
         ) from error
 
 
-def _array(
-    file: BinaryIO, copy: NDArray[np.uint8] | None, span: tuple[int, int], entry: dict[str, Any]
-) -> NDArray[Any]:
-    """An array of the file: of its copy if there is one, else read. Raises DataError."""
-    begin, end = span
+def _array(content: bytes | NDArray[np.uint8], begin: int, end: int, entry: dict[str, Any]) -> NDArray[Any]:
+    """An array of the file, in its memory. Raises DataError."""
     kind, shape = np.dtype(_TYPES.get(str(entry.get("dtype")), np.void)), entry.get("shape")
     if (
         not isinstance(shape, list)
@@ -202,21 +192,10 @@ def _array(
         or kind == np.void
     ):
         raise DataError(f"bytes {begin} to {end} are no {kind} of shape {shape}")
-    if copy is not None and end <= len(copy):
-        mapped = np.ndarray(shape, kind, copy.data, begin)
-        return mapped if mapped.flags.aligned else frozen(mapped.copy())
-    try:
-        array = np.empty(shape, kind)
-    except (MemoryError, ValueError) as error:
-        raise DataError(f"{end - begin} bytes are more than there is memory for ({error})") from error
-    left = array.reshape(-1).view(np.uint8).data
-    file.seek(begin)
-    while left:
-        n = file.readinto(left)  # type: ignore[attr-defined]
-        if not n:
-            raise DataError("it became shorter while it was read")
-        left = left[n:]
-    return frozen(array)
+    if end > len(content):
+        raise DataError("it became shorter while it was read")
+    found = np.ndarray(shape, kind, content, begin)
+    return found if found.flags.aligned else frozen(found.copy())
 
 
 def _of_type(array: NDArray[Any] | None, name: str, kind: type[Any]) -> Any:
