@@ -1,22 +1,18 @@
-"""The bracket reader: what it makes of good lines, what it says of bad ones."""
+"""Trees in brackets: what `parse_tree` makes of good lines, what it says of bad ones; and words to indices."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vpps.data.treebank import Tree, load_treebank, parse_tree, read_trees
-from vpps.data.vocabulary import Vocabulary
+from vpps.data.treebank import parse_tree
+from vpps.data.vocabulary import UNK, Vocabulary
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
 
-DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[3] / "shared" / "data"))
 REVIEW = "(3 (2 The) (4 (3 gorgeously) (2 elaborate)))"
 
 
@@ -31,46 +27,41 @@ def bracketed(draw: st.DrawFn, depth: int = 4) -> str:
     return f"({label} {' '.join(children)})"
 
 
-class TestGoodLine:
-    def test_nodes_are_in_post_order(self) -> None:
-        tree = parse_tree(REVIEW)
-        assert tree.labels.tolist() == [2, 3, 2, 4, 3]
-        assert list(tree.child_lists()) == [[], [], [], [1, 2], [0, 3]]
-        assert tree.tokens == ("The", "gorgeously", "elaborate")
+def test_nodes_are_in_post_order() -> None:
+    tree = parse_tree(REVIEW)
+    assert tree.labels.tolist() == [2, 3, 2, 4, 3]
+    assert list(tree.child_lists()) == [[], [], [], [1, 2], [0, 3]]
+    assert tree.tokens == ("The", "gorgeously", "elaborate")
+    assert {a.dtype for a in (tree.labels, tree.offsets, tree.children)} == {np.dtype(np.int32)}
+    assert (tree.labels.shape, tree.offsets.shape, tree.children.shape) == ((5,), (6,), (4,))
 
-    def test_arrays_are_int32(self) -> None:
-        tree = parse_tree(REVIEW)
-        assert {a.dtype for a in (tree.labels, tree.offsets, tree.children)} == {np.dtype(np.int32)}
-        assert (tree.labels.shape, tree.offsets.shape, tree.children.shape) == ((5,), (6,), (4,))
 
-    def test_single_word_is_a_tree(self) -> None:
-        tree = parse_tree("(4 Great)")
-        assert (len(tree), tree.tokens, list(tree.child_lists()), tree.arity) == (1, ("Great",), [[]], 0)
+@pytest.mark.parametrize(
+    "line, tokens, children, arity",
+    [
+        ("(4 Great)", ["Great"], [[]], 0),
+        ("(0 (1 (2 a)) (3 b) (4 c))", ["a", "b", "c"], [[], [0], [], [], [1, 2, 3]], 3),
+        ("  ( 3(2\ta)  (4 (3 b )(2 c) ) ) ", ["a", "b", "c"], [[], [], [], [1, 2], [0, 3]], 2),
+        ("(2 8\N{NO-BREAK SPACE}1\\/2)", ["8\N{NO-BREAK SPACE}1\\/2"], [[]], 0),
+        ("(2 (2 -LRB-) (2 -RRB-))", ["-LRB-", "-RRB-"], [[], [], [0, 1]], 2),
+    ],
+)
+def test_good_lines(line: str, tokens: list[str], children: list[list[int]], arity: int) -> None:
+    tree = parse_tree(line)
+    assert (list(tree.tokens), list(tree.child_lists()), tree.arity) == (tokens, children, arity)
 
-    def test_nodes_may_have_any_number_of_children(self) -> None:
-        tree = parse_tree("(0 (1 (2 a)) (3 b) (4 c))")
-        assert list(tree.child_lists()) == [[], [0], [], [], [1, 2, 3]]
-        assert tree.arity == 3
 
-    def test_blanks_between_brackets_do_not_matter(self) -> None:
-        assert str(parse_tree("  ( 3(2\tThe)  (4 (3 gorgeously )(2 elaborate) ) ) ")) == REVIEW
+@given(bracketed())
+def test_tree_prints_as_it_was_read(line: str) -> None:
+    assert str(parse_tree(line)) == line
 
-    def test_no_break_space_belongs_to_its_word(self) -> None:
-        assert parse_tree("(2 8\N{NO-BREAK SPACE}1\\/2)").tokens == ("8\N{NO-BREAK SPACE}1\\/2",)
 
-    def test_escaped_brackets_are_kept_as_written(self) -> None:
-        assert parse_tree("(2 (2 -LRB-) (2 -RRB-))").tokens == ("-LRB-", "-RRB-")
-
-    @given(bracketed())
-    def test_tree_prints_as_it_was_read(self, line: str) -> None:
-        assert str(parse_tree(line)) == line
-
-    def test_depth_is_not_limited_by_the_stack(self) -> None:
-        depth = 20_000
-        line = "(1 (2 a) " * depth + "(0 z)" + ")" * depth
-        tree = parse_tree(line)
-        assert len(tree) == 2 * depth + 1
-        assert str(tree) == line
+def test_depth_is_not_limited_by_the_stack() -> None:
+    depth = 20_000
+    line = "(1 (2 a) " * depth + "(0 z)" + ")" * depth
+    tree = parse_tree(line)
+    assert len(tree) == 2 * depth + 1
+    assert str(tree) == line
 
 
 @pytest.mark.parametrize(
@@ -109,71 +100,49 @@ def test_any_line_is_a_tree_or_a_data_error(line: str) -> None:
     assert str(parse_tree(str(tree))) == str(tree)
 
 
-class TestFile:
-    def write(self, path: Path, content: bytes) -> Path:
-        path.write_bytes(content)
-        return path
+SENTENCES = ["b a c a".split(), "a b d".split()]
 
-    def test_one_tree_a_line_blank_lines_skipped(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", b"(3 a)\n\n(2 (1 b) (0 c))\r\n  \n(4 d)")
-        assert [str(tree) for tree in read_trees(path)] == ["(3 a)", "(2 (1 b) (0 c))", "(4 d)"]
 
-    def test_byte_order_mark_is_ignored(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", b"\xef\xbb\xbf(3 a)\n")
-        assert [str(tree) for tree in read_trees(path)] == ["(3 a)"]
+class TestVocabulary:
+    @pytest.mark.parametrize(
+        "sentences, min_count, words",
+        [
+            (SENTENCES, 1, "a b c d"),  # frequent ones first, ties alphabetical
+            (SENTENCES, 2, "a b"),
+            ([[UNK, "a", UNK]], 1, "a"),
+        ],
+    )
+    def test_words_are_those_that_are_frequent_enough(
+        self, sentences: list[list[str]], min_count: int, words: str
+    ) -> None:
+        assert Vocabulary.from_sentences(sentences, min_count).words == (UNK, *words.split())
 
-    def test_malformed_line_names_file_and_line(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", b"(3 a)\n\n(2 (1 b) c)\n")
-        with pytest.raises(DataError, match=r"trees\.txt:3:10: expected '\)' or '\(' after a child, found 'c'"):
-            read_trees(path)
+    def test_index_and_word_are_inverse_and_unknown_words_have_index_0(self) -> None:
+        vocabulary = Vocabulary.from_sentences(SENTENCES)
+        for found in (vocabulary, Vocabulary(list(vocabulary.words))):
+            assert [found[word] for word in vocabulary.words] == list(range(len(found)))
+            assert found["zebra"] == found[UNK] == 0
+            assert "zebra" not in found
+            assert "a" in found
 
-    def test_label_beyond_the_classes_is_an_error(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", b"(5 a)\n")
-        with pytest.raises(DataError, match="expected a label smaller than 5"):
-            read_trees(path, n_classes=5)
-        assert len(read_trees(path)) == 1
+    @pytest.mark.parametrize(
+        "words, complaint",
+        [
+            ([], "begins with '<unk>'"),
+            (["a", UNK], "begins with '<unk>'"),
+            ([UNK, "a", "b", "a"], "'a' is in the vocabulary twice"),
+        ],
+    )
+    def test_other_words_are_refused(self, words: list[str], complaint: str) -> None:
+        with pytest.raises(DataError, match=complaint):
+            Vocabulary(words)
 
-    def test_label_of_thousands_of_digits_is_an_error(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", b"(" + b"1" * 5000 + b" a)\n")
-        with pytest.raises(DataError, match=r"trees\.txt:1:2: expected a label smaller than"):
-            read_trees(path)
-
-    def test_file_without_trees_is_an_error(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "trees.txt", b"\n")
-        with pytest.raises(DataError, match=r"trees\.txt: expected one bracketed tree a line, found none"):
-            read_trees(path)
-
-    def test_missing_file_is_a_data_error(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"train\.txt: cannot be read: No such file"):
-            load_treebank(tmp_path)
-
-    def test_nodes_need_word_indices(self) -> None:
+    def test_encoding_a_tree_sets_words_at_leaves_and_minus_1_inside(self) -> None:
+        tree = parse_tree("(3 (2 a) (4 (3 zebra) (2 b)))")
+        encoded = Vocabulary.from_sentences(SENTENCES).encode(tree)
+        assert encoded.words is not None
+        assert encoded.words.tolist() == [1, 0, 2, -1, -1]
+        assert list(encoded.nodes()) == [(1, []), (0, []), (2, []), (-1, [1, 2]), (-1, [0, 3])]
+        assert tree.words is None, "the tree itself stays as it was"
         with pytest.raises(DataError, match=r"Vocabulary\.encode"):
-            parse_tree(REVIEW).nodes()
-
-    def test_nodes_give_word_and_children(self) -> None:
-        tree = Vocabulary(["<unk>", "elaborate", "gorgeously"]).encode(parse_tree(REVIEW))
-        assert list(tree.nodes()) == [(0, []), (2, []), (1, []), (-1, [1, 2]), (-1, [0, 3])]
-
-
-@pytest.fixture(scope="module")
-def train() -> list[Tree]:
-    return read_trees(DATA / "sst" / "train.txt", n_classes=5)
-
-
-@pytest.mark.skipif(not (DATA / "sst").is_dir(), reason=f"no Stanford treebank in {DATA} (set VPPS_DATA)")
-class TestStanfordTreebank:
-    def test_has_its_published_size(self, train: list[Tree]) -> None:
-        assert len(train) == 8544
-        assert len(read_trees(DATA / "sst" / "dev.txt", n_classes=5)) == 1101
-
-    def test_trees_have_37_nodes_and_19_words_on_average(self, train: list[Tree]) -> None:
-        assert round(np.mean([len(tree) for tree in train])) == 37
-        assert round(np.mean([len(tree.tokens) for tree in train])) == 19
-
-    def test_every_tree_is_binary(self, train: list[Tree]) -> None:
-        assert all(len(tree) == 2 * len(tree.tokens) - 1 and tree.arity in (0, 2) for tree in train)
-
-    def test_prints_as_it_was_read(self, train: list[Tree]) -> None:
-        text = (DATA / "sst" / "train.txt").read_bytes().decode()
-        assert "".join(f"{tree}\n" for tree in train) == text
+            tree.nodes()
