@@ -127,7 +127,7 @@ class File:
             assert graphs.stat()
             graphs.save(path.with_name("again"))
             again = GraphSet.load(path.with_name("again"))
-            assert damage._content(again) == damage._content(graphs), "saved and loaded it is another one"
+            assert damage.content_of(again) == damage.content_of(graphs), "saved and loaded it is another one"
 
 
 def _names(error: Exception, path: Path) -> None:
@@ -180,7 +180,7 @@ def _forged(content: bytes, random: np.random.Generator) -> bytes:
 
     head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
     description = json.loads(head[checkpoint._DESCRIPTION])
-    damage._change(description, random)
+    damage.change(description, random)
     with suppress(ValueError, TypeError):  # what JSON has not
         head[checkpoint._DESCRIPTION] = json.dumps(description)
     tensors = load(content)
@@ -206,10 +206,10 @@ def draw(random: Random) -> File:
                 return File(form, "sealed", _forged(sound, numbers))
             case 1:
                 return File(form, "mutated", mutated(sound, random))
-        how = random.choice((damage.bits, damage.header_byte, damage.cut, damage.overwritten, damage.header))
+        how = random.choice((damage.cut, damage.overwritten, damage.overwritten, damage.header))
         return File(form, how.__name__, how(sound, numbers))
     if random.random() < 0.4:
         return File(form, "mutated", mutated(sound, random))
     told = json.loads(sound)
-    damage._change(told, numbers)
+    damage.change(told, numbers)
     return File(form, "changed", json.dumps(told).encode())
