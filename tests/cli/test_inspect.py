@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -43,11 +44,15 @@ def build(batch_size):
 
     return model, batches()
 
+def one(batch_size):
+    model, batches = build(batch_size)
+    return model, [next(batches)]
+
 def fails(batch_size):
     return 1
 """
 WORKLOAD = "inspected_network:build"
-COMMANDS = ("source", "asm", "ptx", "sass", "resources", "plan", "script", "cell", "graph")
+COMMANDS = ("source", "asm", "ptx", "sass", "resources", "plan", "script", "cell", "graph", "trace")
 MAIN = [sys.executable, "-c", "from vpps.cli.inspect import main; main()"]
 ESCAPE = "\x1b"
 
@@ -163,6 +168,26 @@ class TestGraph:
         assert "... and 3 vertices more" in output(run("graph", WORKLOAD, "--calls", "4", "--format", "text"))
 
 
+@pytest.mark.cpu
+class TestTrace:
+    def test_writes_launches_and_a_summary(self, run: Run, folder: Path) -> None:
+        text = output(run("trace", WORKLOAD, "--steps", "2", "--batch-size", "2", "-o", "step.json"))
+        assert text.startswith("2 launches on cpu, ")
+        for part in ("critical path", "most expensive cells", "node"):
+            assert part in text
+        events = json.loads((folder / "step.json").read_text())["traceEvents"]
+        assert [e["name"] for e in events if e.get("cat") == "launch"] == ["launch 1", "launch 2"]
+
+    def test_of_inference_has_no_update(self, run: Run) -> None:
+        small = ("--hidden", "16", "--embedding", "8", "--batch-size", "2")
+        text = output(run("trace", "tree-lstm", *small, "--steps", "1", "--vps", "2", "--inference"))
+        assert text.startswith("1 launch on cpu, 2 virtual processors: ")
+        assert " update 0.0 % " in text
+
+    def test_takes_a_function_of_few_batches(self, run: Run) -> None:
+        assert output(run("trace", "inspected_network:one", "--steps", "2")).startswith("2 launches on cpu, ")
+
+
 class TestSource:
     def test_in_a_pipe_is_what_the_compiler_gets(self, run: Run) -> None:
         assert output(run("source")) == cpu_source()
@@ -210,7 +235,7 @@ def _read(terminal: int) -> bytes:
 
 def test_in_a_pipe_nothing_is_coloured_whatever_the_environment_asks_for(folder: Path) -> None:
     environment = {**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    for arguments in (["source", "--lines", ":9"], ["plan", WORKLOAD]):
+    for arguments in (["source", "--lines", ":9"], ["plan", WORKLOAD], ["trace", WORKLOAD, "--steps", "1"]):
         done = subprocess.run([*MAIN, *arguments], capture_output=True, text=True, env=environment, check=True)
         assert done.stdout
         assert ESCAPE not in done.stdout
@@ -243,6 +268,7 @@ class TestErrors:
             (["plan", WORKLOAD, "-o", "nowhere/x.txt"], "nowhere/x.txt cannot be written"),
             (["script", WORKLOAD, "--vps", "2", "--vp", "2"], "there is no virtual processor 2: expected 0 to 1"),
             (["cell", WORKLOAD, "--name", "gate"], "there is no cell 'gate' in the graph; there are "),
+            (["trace", WORKLOAD, "-o", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
             (["source", "--target", "cuda"], "name a task or module:function"),
             (["source", "--lines", "99999:"], "there is no line 99999: the source has lines 1 to "),
             (["source", WORKLOAD, "--target", "simt", "--no-compile", "--tails"], "has them in the kernel"),

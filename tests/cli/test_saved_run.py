@@ -210,13 +210,29 @@ class TestStopping:
 
 
 class TestRefusals:
-    def test_best_of_another_run_is_not_overwritten(self, run: Path) -> None:
-        best_of(run).write_text("precious")
+    @pytest.mark.parametrize("name", ["run", "run.best"])
+    def test_files_that_are_there_are_not_overwritten(self, run: Path, name: str) -> None:
+        path = run.with_name(name)
+        path.write_text("precious")
         code, _, err = vpps_train("tree-lstm", checkpoint=run)
         assert code == 2
         said = "".join(err.split()).replace("│", "")  # its lines are wrapped anywhere, in a box
-        assert f"{best_of(run).name}exists:add--resumetocontinueit,ormoveitaway" in said
-        assert best_of(run).read_text() == "precious"
+        assert f"{name}exists:add--resumetocontinueit,ormoveitaway" in said
+        assert path.read_text() == "precious"
+
+    @pytest.mark.parametrize("content", [None, b"\x08\0\0\0\0\0\0\0not json"])
+    def test_missing_and_damaged_checkpoints_are_one_sentence(self, run: Path, content: bytes | None) -> None:
+        if content is not None:
+            run.write_bytes(content)
+        code, out, err = vpps_train("tree-lstm", "--resume", checkpoint=run)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert str(run) in err
+
+    def test_model_of_another_size_is_refused(self, run: Path) -> None:
+        train(checkpoint=run)
+        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, hidden=16)
+        assert code == 2
+        assert "was trained with 8" in err
 
     def test_folder_that_cannot_be_written_to_is_found_before_training(
         self, run: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.program import contents, epochs, vpps_train
+from vpps.cli.options import TrainOptions
 from vpps.cli.train import app
 from vpps.zoo.tasks import TASKS
 
@@ -62,7 +63,17 @@ SMALL = {
     "lattice-gru": LATTICES,
 }
 
-READERS = [name for name, small in SMALL.items() if small.files]
+UNREADABLE = [
+    (name, content, message)
+    for name, small in SMALL.items()
+    if small.files
+    for content, message in (
+        (b"\xff\xfe\x00binary\n" * 20, ":1:1: expected UTF-8 text"),
+        (b"", ": expected "),
+        *([(f"{small.malformed}\n".encode() * 20, f"{small.files[0]}:1:")] if small.malformed else []),
+    )
+]
+"""What a task's reader refuses, and what it says."""
 
 every_task = pytest.mark.parametrize("name", list(TASKS))
 
@@ -86,7 +97,7 @@ class TestUsage:
     def test_help_names_settings_and_data(self, name: str) -> None:
         code, out, _ = vpps_train(name, "--help")
         assert code == 0
-        for setting in fields(TASKS[name].settings_type):
+        for setting in (*fields(TASKS[name].settings_type), *fields(TrainOptions)):
             assert f"--{setting.name.replace('_', '-')}" in out
         words, page = (" ".join(text.split()) for text in (TASKS[name].data_help, out))
         assert words
@@ -94,34 +105,19 @@ class TestUsage:
         assert "[bold]" not in page
 
     @every_task
-    def test_missing_data_is_one_sentence(self, name: str, tmp_path: Path) -> None:
-        assert_refused(name, tmp_path / "nowhere", "nowhere")
+    @pytest.mark.parametrize("folder, message", [("nowhere", "nowhere"), (".", "{folder}")])
+    def test_missing_data_and_empty_folders_are_one_sentence(
+        self, name: str, folder: str, message: str, tmp_path: Path
+    ) -> None:
+        assert_refused(name, tmp_path / folder, message.format(folder=tmp_path))
 
-    @every_task
-    def test_empty_folder_is_one_sentence(self, name: str, tmp_path: Path) -> None:
-        assert_refused(name, tmp_path, str(tmp_path))
-
-    @pytest.mark.parametrize("name", READERS)
-    def test_data_that_is_no_text_is_one_sentence(self, name: str, tmp_path: Path) -> None:
-        write(name, tmp_path, b"\xff\xfe\x00binary\n" * 20)
-        assert_refused(name, tmp_path, ":1:1: expected UTF-8 text")
-
-    @pytest.mark.parametrize("name", READERS)
-    def test_empty_data_is_one_sentence(self, name: str, tmp_path: Path) -> None:
-        write(name, tmp_path, b"")
-        assert_refused(name, tmp_path, ": expected ")
-
-    @pytest.mark.parametrize("name", [name for name in READERS if SMALL[name].malformed is not None])
-    def test_malformed_data_is_located(self, name: str, tmp_path: Path) -> None:
-        write(name, tmp_path, f"{SMALL[name].malformed}\n".encode() * 20)
-        assert_refused(name, tmp_path, f"{SMALL[name].files[0]}:1:")
-
-
-def write(name: str, folder: Path, content: bytes) -> None:
-    """The files that the task reads, all the same."""
-    for file in SMALL[name].files:
-        (folder / file).parent.mkdir(exist_ok=True)
-        (folder / file).write_bytes(content)
+    @pytest.mark.parametrize("name, content, message", UNREADABLE)
+    def test_data_that_cannot_be_read_is_one_sentence(
+        self, name: str, content: bytes, message: str, tmp_path: Path
+    ) -> None:
+        for file in SMALL[name].files:
+            (tmp_path / file).write_bytes(content)
+        assert_refused(name, tmp_path, message)
 
 
 def assert_refused(name: str, data: Path, message: str) -> None:

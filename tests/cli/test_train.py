@@ -51,12 +51,6 @@ FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(val
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "VPPS_VERIFY": "0"}  # tests/zoo verifies scripts of every task
 
 
-def alone(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command in a process, as a user runs it."""
-    command = [*MAIN, "tree-lstm", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
-
-
 def run(*flags: str, **options: Any) -> tuple[int, str, str]:
     return vpps_train("tree-lstm", *flags, **options)
 
@@ -99,16 +93,6 @@ def test_a_terminal_shows_no_loss_before_one_is_known_and_no_speed_with_compilin
 
 @pytest.mark.host
 class TestUsage:
-    def test_help_lists_the_tasks(self) -> None:
-        result = subprocess.run([*MAIN, "--help"], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
-        assert result.returncode == 0
-        assert "tree-lstm" in result.stdout
-
-    def test_help_of_a_task_names_its_options(self) -> None:
-        _, out, _ = run("--help")
-        for option in ("--data", "--epochs", "--batch-size", "--optimizer", "--checkpoint", "--resume"):
-            assert option in out
-
     @pytest.mark.parametrize(
         "flags, message",
         [
@@ -122,19 +106,6 @@ class TestUsage:
         code, _, err = run(*flags)
         assert code == 2
         assert message in err
-
-    def test_missing_data_is_one_sentence_and_exit_code_1(self, tmp_path: Path) -> None:
-        result = alone("--data", tmp_path)
-        assert result.returncode == 1
-        assert (
-            result.stderr == f"vpps-train: {tmp_path}: expected train.txt and dev.txt, or one text file, found none\n"
-        )
-
-    def test_missing_checkpoint_is_one_sentence_and_exit_code_1(self, tmp_path: Path) -> None:
-        code, _, err = run("--resume", checkpoint=tmp_path / "none")
-        assert code == 1
-        assert "none" in err
-        assert len(err.splitlines()) == 1
 
 
 @pytest.mark.cpu
@@ -223,24 +194,6 @@ class TestCheckpoint:
         code, out, _ = run("--resume", checkpoint=tmp_path / "run")
         assert code == 0
         assert "has finished epoch 1" in out
-
-    def test_checkpoint_is_not_overwritten_without_resume(self, tmp_path: Path) -> None:
-        path = tmp_path / "run"
-        path.write_text("precious")
-        assert alone("--checkpoint", path, *FLAGS).returncode == 2
-        assert path.read_text() == "precious"
-
-    def test_model_of_another_size_is_refused(self, tmp_path: Path) -> None:
-        train(checkpoint=tmp_path / "run")
-        code, _, err = run("--resume", checkpoint=tmp_path / "run", hidden=8)
-        assert code == 2
-        assert "was trained with 16" in err
-
-    def test_damaged_checkpoint_is_one_sentence_and_exit_code_1(self, tmp_path: Path) -> None:
-        (tmp_path / "run").write_bytes(b"\x08\0\0\0\0\0\0\0not json")
-        code, _, err = run("--resume", checkpoint=tmp_path / "run")
-        assert code == 1
-        assert "Traceback" not in err
 
     def test_ctrl_c_exits_with_130_and_says_how_to_go_on(self, tmp_path: Path) -> None:
         command = [*MAIN, "tree-lstm", "--epochs", "100000", "--checkpoint", str(tmp_path / "run"), *FLAGS]

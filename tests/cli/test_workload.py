@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,73 +19,32 @@ UsageError = typer.BadParameter.__base__
 
 FUNCTIONS = """
 import vpps
-
 NUMBER = 3
-
-
 def chain(batch_size):
     model = vpps.Model()
     W = model.parameter("W", (4, 4))
-
     def batches():
-        k = 0
         while True:
             graph = vpps.Graph()
-            k += 1
             yield graph, vpps.sum([vpps.sum(W @ graph.zeros(4)) for _ in range(batch_size)])
-
     return model, batches()
-
-
 def one(batch_size):
     model, batches = chain(batch_size)
     return model, [next(batches)]
-
-
-def none(batch_size):
-    return vpps.Model(), []
-
-
-def wrong(batch_size):
-    return "model"
-
-
-def wrong_batches(batch_size):
-    return vpps.Model(), [1, 2]
-
-
-def wants_nothing():
-    return vpps.Model(), []
-
-
-def no_iterable(batch_size):
-    return vpps.Model(), 5
-
-
-def no_expression(batch_size):
-    return vpps.Model(), [(vpps.Graph(), 3.0)]
-
-
 def no_scalar(batch_size):
     model, batches = chain(batch_size)
     graph = vpps.Graph()
     return model, [(graph, model["W"] @ graph.zeros(4))]
-
-
-def has_a_bug(batch_size):
-    return batch_size.size
-
-
-def has_a_type_error(batch_size):
-    return len(batch_size)
-
-
-def has_batches_with_a_bug(batch_size):
-    return vpps.Model(), (1 / n for n in (1, 0))
-
-
-def fails(batch_size):
-    raise vpps.DataError("line 3: no tree")
+def has_a_bug(batch_size): return batch_size.size
+def has_a_type_error(batch_size): return len(batch_size)
+def has_batches_with_a_bug(batch_size): return vpps.Model(), (1 / n for n in (1, 0))
+def fails(batch_size): raise vpps.DataError("line 3: no tree")
+def wants_nothing(): return vpps.Model(), []
+none = lambda batch_size: (vpps.Model(), [])
+wrong = lambda batch_size: "model"
+wrong_batches = lambda batch_size: (vpps.Model(), [1, 2])
+no_iterable = lambda batch_size: (vpps.Model(), 5)
+no_expression = lambda batch_size: (vpps.Model(), [(vpps.Graph(), 3.0)])
 """
 
 
@@ -118,23 +78,6 @@ class TestTask:
         workload = load_workload("tree-lstm", 64, ["--hidden", "8", "--limit", "20"])
         assert len(workload.first(2)) == 2
 
-    def test_refuses_what_is_no_setting_of_it(self) -> None:
-        with pytest.raises(UsageError, match="--no-such"):
-            load_workload("tree-lstm", 4, ["--no-such", "1"])
-        with pytest.raises(UsageError, match=r"(?i)integer"):
-            load_workload("tree-lstm", 4, ["--hidden", "many"])
-
-    def test_says_where_data_is_missing(self) -> None:
-        with pytest.raises(vpps.DataError, match="no/such/trees"):
-            load_workload("tree-lstm", 4, ["--data", "no/such/trees"])
-
-    @pytest.mark.parametrize(
-        "name, words", [("tree-lsm", "expected one of tree-lstm"), ("--data", "options come after it")]
-    )
-    def test_that_there_is_not_is_answered_with_those_there_are(self, name: str, words: str) -> None:
-        with pytest.raises(vpps.WorkloadError, match=words):
-            load_workload(name, 4)
-
 
 class TestFunction:
     def test_is_found_in_the_working_directory(self, module: str) -> None:
@@ -149,70 +92,47 @@ class TestFunction:
         assert len(workload.first(1000)) == MOST_KEPT
         assert workload.first(2)[0] is workload.first(1)[0], "graphs are kept: the function was called once"
 
-    @pytest.mark.parametrize(
-        "function, words",
-        [
-            ("no_such", "has no function 'no_such'"),
-            ("NUMBER", "has no function 'NUMBER'"),
-            ("wrong", r"returned 'model'; expected \(model, batches\)"),
-            ("wrong_batches", r"a batch is 1; expected \(graph, loss\)"),
-            ("wants_nothing", "takes 0 positional arguments but 1 was given; it is called with the batch size"),
-            ("no_iterable", r"batches that are 5; expected an iterable of \(graph, loss\)"),
-            ("no_expression", "the loss of a batch is 3.0; expected a vpps.Expression"),
-        ],
-    )
-    def test_that_is_none_is_refused(self, module: str, function: str, words: str) -> None:
-        with pytest.raises(vpps.WorkloadError, match=words):
-            load_workload(f"{module}:{function}", 4)
-
-    @pytest.mark.parametrize(
-        "function, words",
-        [
-            ("has_a_bug", r"has_a_bug\(4\): AttributeError: .*no attribute 'size' \({file}, line 57\)$"),
-            ("has_a_type_error", r"TypeError: .*has no len\(\) \({file}, line 61\)$"),
-            ("has_batches_with_a_bug", r"batches of .*ZeroDivisionError: division by zero \({file}, line 65\)$"),
-        ],
-    )
-    def test_an_error_inside_it_is_one_sentence_that_says_where(
-        self, module: str, tmp_path: Path, function: str, words: str
-    ) -> None:
-        with pytest.raises(vpps.WorkloadError, match=words.format(file=tmp_path / f"{module}.py")):
-            load_workload(f"{module}:{function}", 4)
-
-    @pytest.mark.parametrize(
-        "text, words",
-        [("def f(:", r"import .*: SyntaxError: .*line 1\)"), ("\n1 / 0", "ZeroDivisionError: .*line 2\\)")],
-    )
-    def test_in_a_module_that_cannot_be_imported(self, module: str, tmp_path: Path, text: str, words: str) -> None:
-        (tmp_path / f"{module}_broken.py").write_text(text)
-        with pytest.raises(vpps.WorkloadError, match=words):
-            load_workload(f"{module}_broken:f", 4)
-
-    @pytest.mark.parametrize("name", [":", ":f", "module:", "../module:f", "a b:c", "a:b:c"])
-    def test_that_is_no_name_of_one_is_refused(self, name: str) -> None:
-        with pytest.raises(vpps.WorkloadError, match="expected module:function, such as my_module:build"):
-            load_workload(name, 4)
-
-    def test_of_a_file_is_answered_with_its_module(self, module: str) -> None:
-        with pytest.raises(vpps.WorkloadError, match=f"of a file {module}.py write {module}:one"):
-            load_workload(f"{module}.py:one", 4)
-
-    def test_whose_loss_is_no_scalar_is_refused_before_anything_is_compiled(self, module: str) -> None:
-        with pytest.raises(vpps.GraphError, match="the loss must be a scalar"):
-            load_workload(f"{module}:no_scalar", 4)
-
-    def test_errors_of_vpps_inside_it_stay_what_they_are(self, module: str) -> None:
-        with pytest.raises(vpps.DataError, match="line 3: no tree"):
-            load_workload(f"{module}:fails", 4)
-
     def test_without_batches_is_refused_when_they_are_needed(self, module: str) -> None:
         with pytest.raises(vpps.WorkloadError, match=r"gave no batches; return \(model, \[\(graph, loss\), ...\]\)"):
             load_workload(f"{module}:none", 4).first(1)
 
-    def test_takes_no_settings(self, module: str) -> None:
-        with pytest.raises(vpps.WorkloadError, match=r"--hidden: .* takes no settings; give them inside the function"):
-            load_workload(f"{module}:one", 4, ["--hidden", "8"])
 
-    def test_in_a_module_that_is_not_there(self) -> None:
-        with pytest.raises(vpps.WorkloadError, match="No module named 'no_such_module'; it is looked for here"):
-            load_workload("no_such_module:build", 4)
+@pytest.mark.parametrize(
+    "name, rest, error, words",
+    [
+        ("tree-lstm", ["--no-such", "1"], UsageError, "--no-such"),
+        ("tree-lstm", ["--hidden", "many"], UsageError, "(?i)integer"),
+        ("tree-lstm", ["--data", "no/such/trees"], vpps.DataError, "no/such/trees"),
+        ("tree-lsm", [], vpps.WorkloadError, "expected one of tree-lstm"),
+        ("--data", [], vpps.WorkloadError, "options come after it"),
+        ("M:one", ["--hidden", "8"], vpps.WorkloadError, "--hidden: .* takes no settings; give them inside the functi"),
+        ("M:no_such", [], vpps.WorkloadError, "has no function 'no_such'"),
+        ("M:NUMBER", [], vpps.WorkloadError, "has no function 'NUMBER'"),
+        ("M:wrong", [], vpps.WorkloadError, r"returned 'model'; expected \(model, batches\)"),
+        ("M:wrong_batches", [], vpps.WorkloadError, r"a batch is 1; expected \(graph, loss\)"),
+        ("M:wants_nothing", [], vpps.WorkloadError, "takes 0 positional arguments but 1 was given; it is called with"),
+        ("M:no_iterable", [], vpps.WorkloadError, r"batches that are 5; expected an iterable of \(graph, loss\)"),
+        ("M:no_expression", [], vpps.WorkloadError, "the loss of a batch is 3.0; expected a vpps.Expression"),
+        ("M:no_scalar", [], vpps.GraphError, "the loss must be a scalar"),
+        ("M:fails", [], vpps.DataError, "^line 3: no tree$"),
+        ("M:has_a_bug", [], vpps.WorkloadError,
+         r"has_a_bug\(4\): AttributeError: .*no attribute 'size' \(FILE, line 19\)$"),
+        ("M:has_a_type_error", [], vpps.WorkloadError, r"TypeError: .*has no len\(\) \(FILE, line 20\)$"),
+        ("M:has_batches_with_a_bug", [], vpps.WorkloadError,
+         r"batches of .*ZeroDivisionError: division by zero \(FILE, line 21\)$"),
+        ("M_syntax:f", [], vpps.WorkloadError, r"import .*: SyntaxError: .*line 1\)"),
+        ("M_broken:f", [], vpps.WorkloadError, r"ZeroDivisionError: .*line 2\)"),
+        ("M.py:one", [], vpps.WorkloadError, "of a file M.py write M:one"),
+        ("no_such_module:build", [], vpps.WorkloadError, "No module named 'no_such_module'; it is looked for here"),
+        *((name, [], vpps.WorkloadError, "expected module:function, such as my_module:build")
+          for name in (":", ":f", "module:", "../module:f", "a b:c", "a:b:c")),
+    ],
+)  # fmt: skip
+def test_what_is_none_is_refused_in_a_sentence(
+    name: str, rest: list[str], error: type[Exception], words: str, module: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{module}_syntax.py").write_text("def f(:")
+    (tmp_path / f"{module}_broken.py").write_text("\n1 / 0")
+    words = re.sub(r"\bM\b", module, words).replace("FILE", str(tmp_path / f"{module}.py"))
+    with pytest.raises(error, match=words):
+        load_workload(re.sub(r"^M(?=[:._])", module, name), 4, rest)
