@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import vpps
 from tests.compiler.passes.cells import NONE, Build, assert_passes_agree, operations, traced
@@ -213,27 +211,3 @@ def test_gates_in_any_order_run_as_in_one(train: bool):
             names = [[Counter(i.name for i in instrs) for instrs in (c.forward, c.backward)] for c in cells]
             plans.append((names, plan.n_barriers))
     assert plans[0] == plans[1]
-
-
-@pytest.mark.cpu
-def test_checkpoints_know_the_parameters_of_the_user(tmp_path: Path):
-    """What is trained and saved in one order of the members goes on in another, by names."""
-    build, path = network([("iufo", "uofi", "foui")]), tmp_path / "model.safetensors"
-
-    def trained(model: vpps.Model, steps: int) -> dict[str, NDArray[np.float32]]:
-        graph, loss, _ = build(model)
-        if path.exists():
-            model.restore(path)
-        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=STACKED) as handle:
-            for _ in range(steps):
-                handle.fb(graph, loss)
-            W, U = (stack.name for stack in handle._engine.store.distribution.stacks.all[:2])
-            assert W.replace("W", "U") == U
-        return model.numpy()
-
-    at_once = trained(vpps.Model(seed=6), 4)
-    model = vpps.Model(seed=6)
-    trained(model, 2)
-    model.save(path)
-    for name, w in trained(vpps.Model(seed=0), 2).items():
-        assert np.array_equal(w, at_once[name]), name
