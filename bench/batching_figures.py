@@ -23,6 +23,7 @@ COLOURS = {
     "fsm-base-phase": "#F2CFE2",
     "fsm-max-phase": "#CC79A7",
     "fsm-sort-phase": "#882255",
+    "auto": "#000000",  # in files of November 2026: chose by a model of costs
 }
 OF_PARTS = dict(zip(PARTS, ("#E69F00", "#D55E00", "#56B4E9"), strict=True))
 ROW = 4  # panels

@@ -1,6 +1,6 @@
-"""Markdown tables of the lines of batching.py and fsm_learning.py.
+"""Markdown tables of the lines of batching.py.
 
-    python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl bench/results/cpu/DATE-fsm_learning.jsonl
+    python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
 
 Per granularity a row per workload and a column per policy: batches, and times the lower bound. At that of ED-Batch's
 program a second table compares with what that launches; both over their own bounds, as the mini-batches differ. At
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import harness
 from table import Line, markdown, read, setting, three_digits
 
-BENCH, LEARNING = "batching", "fsm_learning"
+BENCH = "batching"
 WITHIN = "-within"
 
 
@@ -81,27 +80,24 @@ def barriers(line: Line) -> str:
 
 
 def learning(lines: Iterable[Line]) -> str:
-    """A row per line of fsm_learning.py."""
-    head = ["", "vertices", "encoding", "ms", "in Python", "its program", "its paper", "trials", "states", "batches"]
-    shown = [head]
+    """A row per line of a machine for the whole graph."""
+    shown = [["", "encoding", "ms", "its program", "its paper", "trials", "states", "batches"]]
     for line in lines:
-        theirs = line.get("edbatch", {})
-        seconds = line["value"], line.get("peer_value"), theirs.get("seconds"), theirs.get("paper_seconds")
+        theirs = line.get("edbatch_learning", {})
+        seconds = line["seconds"], theirs.get("seconds"), theirs.get("paper_seconds")
         milliseconds = [three_digits(1e3 * s) if s is not None else "" for s in seconds]
         trials = f"{line['trials']}" + (f" ({theirs['paper_trials']})" if "paper_trials" in theirs else "")
         states = f"{line['states']}" + (f" ({theirs['states']})" if "states" in theirs else "")
         encoding = setting(line, "policy").removeprefix("fsm-")
-        name = f"{setting(line, 'task')}, {setting(line, 'granularity')}"
-        of_bound = f"{line['batches']} of {line['bound']}"
-        shown.append([name, str(line["vertices"]), encoding, *milliseconds, trials, states, of_bound])
+        of_bound = f"{line['learned']['batches']} of {line['learned']['bound']}"
+        shown.append([setting(line, "task"), encoding, *milliseconds, trials, states, of_bound])
     return markdown(shown)
 
 
 def tables(lines: Sequence[Line]) -> str:
     """All of them."""
     parts: list[str] = []
-    learned = [line for line in lines if line["bench"] == LEARNING]
-    lines = [line for line in lines if line["bench"] == BENCH]
+    learned = [line for line in lines if "seconds" in line and WITHIN not in line["case"]]
     for granularity in granularities_of(lines):
         of_program = granularity == "program"
         whose = "ED-Batch's program" if of_program else "vpps"
@@ -127,12 +123,10 @@ def tables(lines: Sequence[Line]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = harness.parser(__doc__)
-    parser.add_argument("lines", type=Path, nargs="+", metavar="FILE.jsonl")
-    options = parser.parse_args()
-    lines = read(options.lines, (BENCH, LEARNING))
+    options = harness.parser(__doc__, "lines").parse_args()
+    lines = read([options.lines], (BENCH,))
     if not lines:
-        sys.exit(f"no lines of {BENCH}.py or {LEARNING}.py in {', '.join(map(str, options.lines))}")
+        sys.exit(f"no lines of {BENCH}.py in {options.lines}")
     print(tables(lines), end="")
 
 

@@ -19,7 +19,6 @@ from vpps.zoo.tasks import TASKS
 
 TORCH = [pytest.mark.cpu, pytest.mark.frameworks("torch")]
 NVRTC = [pytest.mark.nvrtc, needs_nvrtc]
-SYNTHETIC = "--synthetic --workload lattice-gru --learn-on 4"
 WORKLOADS = "workloads.py --synthetic --hidden 16 --limit 12 --passes 2 --seconds 0.01 --slowest 60 --tasks tree-lstm"
 TINY = "--trees {trees} --hidden 16 --passes 1"
 GPU = "--device cpu --hidden 24 --embedding 16 --passes 1"
@@ -27,13 +26,13 @@ DRAWN = importlib.util.find_spec("matplotlib") is not None
 
 BENCHES: list[tuple[str, int, list[str], Any]] = [
     # what is run, lines, programs that make something of them, marks
-    (f"batching.py {SYNTHETIC} --batch 2 --mini-batches 1 --trials 50 --hidden 8 --policy depth,sinks-last,fsm-sort", 7,
+    ("batching.py --synthetic --workload lattice-gru --learn-on 4 --batch 2 --mini-batches 1 --trials 50 --hidden 8 "
+     "--policy depth,sinks-last,fsm-sort", 7,
      ["batching_table.py {lines}", "plot.py {lines}"], ()),
     ("compile.py --programs Tree-LSTM --rounds 1", 1, [], NVRTC),
     ("constants.py --steps 100 --hidden 8 --calls 2", 3, [], ()),
     ("data_parallel.py --trees {trees} --limit 12 --passes 1 --rounds 1 --cases 2", 1, [], ()),
     ("decoding.py --hidden 8 --rounds 1 --lengths 3,12", 2, [], ()),
-    (f"fsm_learning.py {SYNTHETIC} --policy fsm-sort --trials 20 --rounds 1", 2, ["batching_table.py {lines}"], ()),
     (f"gpu_lstm.py --sentences {{sentences}} {GPU} --tokens 4,real --batch-sizes 3 --precision float32,bf16 --vps 2",
      10, [], TORCH),
     (f"gpu_step.py --trees {{trees}} {GPU} --batch-sizes 2", 2, [], ()),

@@ -98,18 +98,18 @@ class LearnedRecurrence:
         self.automaton.check(len(self.digests))
 
     def __str__(self) -> str:
-        batches = f"{counted(self.batches, 'batch', 'batches')}, of at least {self.lower_bound:,}"
-        states = counted(len(self.automaton.states), "state")
-        return f"{', '.join(self.cells)}: {states}, which make {batches}, of what they were learned from"
+        states, batches = counted(len(self.automaton.states), "state"), counted(self.batches, "batch", "batches")
+        made = f"{batches} of the graph that it was learned from, which has at least {self.lower_bound:,}"
+        return f"{', '.join(self.cells)}: {states}; {made}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LearnedPolicy:
     """A batching policy that `vpps.learn_policy` has learned: `vpps.Handle(model, policy=it)`.
 
-    It can be pickled, and knows cells by what they compute and by the names of their parameters, also in another
-    process. A recurrence of other cells, or a state that was not seen, is batched as policy "critical" does, or, with
-    another encoding than that, a state that was not seen as "sufficient" does.
+    It can be pickled. It knows cells by what they compute and by the names of their parameters, in every process.
+    Recurrences of other cells are batched as policy "critical" does. In a state that was not seen it chooses as
+    "critical" would; with one of the paper's encodings, as "sufficient" would.
 
     Attributes:
         recurrences: what was learned, for each recurrence of several cells; of others there is nothing to choose.

@@ -147,7 +147,8 @@ class TestLearnedPolicy:
         assert sorted(known.cells) == ["first", "second"]
         assert known.lower_bound <= known.batches
         assert re.fullmatch(
-            r"<vpps\.LearnedPolicy: \w+, \w+: \d+ states, which make \d+ batches, of at least \d+, .*>", repr(learned)
+            r"<vpps\.LearnedPolicy: \w+, \w+: \d+ states; \d+ batches of the graph that .*, which has at least \d+>",
+            repr(learned),
         )
         of_one = vpps.learn_policy(graphs[0][0], trials=40)
         assert known.batches >= of_one.recurrences[0].batches
