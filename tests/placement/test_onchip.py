@@ -168,22 +168,31 @@ def test_a_plan_never_takes_more_than_there_is(device: str, blocks: int, hidden:
 # Tiers
 
 
-def test_registers_fill_before_shared_memory_before_l2() -> None:
-    assert set(tiers(plan_onchip([square("A", 1024)], H200, 132)).values()) == {"registers"}
-    assert tiers(plan_onchip([square("A", 1792)], H200, 132)) == {"A": "registers", "A^T": "shared"}
-    assert set(tiers(plan_onchip([square("A", 4096)], H200, 132)).values()) == {"L2"}
+A1792, B1792 = (square(name, 1792, role_t_parts=0) for name in "AB")
+TIERS: dict[str, tuple[list[MatrixSpec], Options, dict[str, str]]] = {
+    "all registers": ([square("A", 1024)], Options(), {"A": "registers", "A^T": "registers"}),
+    "then shared memory": ([square("A", 1792)], Options(), {"A": "registers", "A^T": "shared"}),
+    "then L2": ([square("A", 4096)], Options(), {"A": "L2", "A^T": "L2"}),
+    "the first one": ([A1792, B1792], Options(), {"A": "registers"}),
+    "the one used more often": ([A1792, dataclasses.replace(B1792, uses=2.0)], Options(), {"B": "registers"}),
+    "W before transposes": ([square("A", 1536), square("B", 1536)], Options(), {"A": "registers", "B": "registers"}),
+    "no transpose where none is needed": ([square("A", 256, role_t_parts=0)], Options(), {"A": "registers"}),
+    "a copy that fits nowhere": (
+        [MatrixSpec("A", 4224, 1536), square("C", 1152, role_t_parts=0)], Options(transposed="copy"), {"A^T": "L2"},
+    ),
+    "forced ones": (
+        tree_lstm(256), Options(tiers={"W^T": "shared", "U": "L2", "W": "registers"}),
+        {"U": "L2", "W": "registers", "W^T": "shared"},
+    ),
+}  # fmt: skip
 
 
-def test_a_matrix_that_is_used_more_often_comes_first() -> None:
-    a, b = square("A", 1792, role_t_parts=0), square("B", 1792, role_t_parts=0)
-    assert tiers(plan_onchip([a, b], H200, 132))["A"] == "registers"
-    often = dataclasses.replace(b, uses=2.0)
-    assert tiers(plan_onchip([a, often], H200, 132))["B"] == "registers"
-
-
-def test_w_comes_before_transposes() -> None:
-    plan = plan_onchip([square("A", 1536), square("B", 1536)], H200, 132)
-    assert {name for name, tier in tiers(plan).items() if tier == "registers"} == {"A", "B"}
+@pytest.mark.parametrize("name", TIERS)
+def test_tiers(name: str) -> None:
+    matrices, options, expected = TIERS[name]
+    found = tiers(plan_onchip(matrices, H200, 132, options))
+    assert expected.items() <= found.items()
+    assert "A^T" not in found or matrices[0].role_t_parts
 
 
 def test_shapes_with_fewer_registers_are_taken_where_more_fits_then() -> None:
@@ -204,10 +213,6 @@ def test_a_narrow_output_layer_divides_vertices() -> None:
     assert plan_onchip([MatrixSpec("V", 65, 64)], H200, 132).of("V").tier == "L2"
 
 
-def test_no_transpose_where_none_is_needed() -> None:
-    assert list(tiers(plan_onchip([square("A", 256, role_t_parts=0)], H200, 132))) == ["A"]
-
-
 def test_a_transpose_without_room_becomes_atomic_where_that_moves_less() -> None:
     """Each block adds `columns` partial sums per vertex instead of reading its share of W^T once per 8 vertices: that
     pays where a block owns many rows."""
@@ -222,26 +227,6 @@ def test_a_transpose_without_room_becomes_atomic_where_that_moves_less() -> None
 def test_transposes_can_be_forced_to_atomics() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 132, Options(transposed="atomic"))
     assert [tiers(plan)[name] for name in ("U^T", "W^T", "Wo^T")] == ["atomic", "atomic", "L2"]
-    with pytest.raises(CapacityError, match=r"transposed='atomic'.*'A' need its rows on the chip, and it is in L2"):
-        plan_onchip([square("A", 4096)], H200, 132, Options(transposed="atomic"))
-
-
-def test_a_copy_that_fits_nowhere_is_read_through_l2_if_copies_are_forced() -> None:
-    matrices = [MatrixSpec("A", 4224, 1536), square("C", 1152, role_t_parts=0)]
-    assert tiers(plan_onchip(matrices, H200, 132, Options(transposed="copy")))["A^T"] == "L2"
-
-
-def test_forced_tiers_come_first() -> None:
-    options = Options(tiers={"W^T": "shared", "U": "L2", "W": "registers"})
-    found = tiers(plan_onchip(tree_lstm(256), H200, 132, options))
-    assert (found["U"], found["W"], found["W^T"]) == ("L2", "registers", "shared")
-
-
-def test_a_forced_tier_that_does_not_fit_is_an_error_with_numbers() -> None:
-    with pytest.raises(CapacityError, match=r"tiers=\{'A': 'registers'\} does not fit: needs \d+ registers, 192 were"):
-        plan_onchip([square("A", 2560)], H200, 132, Options(tiers={"A": "registers"}))
-    with pytest.raises(CapacityError, match=r"tiers=\{'Wo': 'shared'\}: rows are fewer than VPs"):
-        plan_onchip(tree_lstm(256), H200, 132, Options(tiers={"Wo": "shared"}))
 
 
 # Staging
@@ -266,8 +251,6 @@ def test_weights_come_before_the_second_staging_buffer() -> None:
 def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
     wide = MatrixSpec("A", 132, 8192, role_t_parts=0)
     assert plan_onchip([wide], H200, 132).chip.tile == 4
-    with pytest.raises(CapacityError, match="staging 8 of its rows takes 256 KiB of 216 KiB"):
-        plan_onchip([wide], H200, 132, Options(tile=8, tiers={"A": "registers"}))
     wider = dataclasses.replace(wide, columns=65536)
     assert tiers(plan_onchip([wider], H200, 132)) == {"A": "L2"}
 
@@ -324,67 +307,67 @@ def test_groups_gather_gradients_in_passes() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 66, Options(groups=2))
     assert plan.gradients == "passes"
     assert plan.of("U").copies == 2
-    with pytest.raises(HandleError, match="gradients='overlay' with groups=2"):
-        plan_onchip(tree_lstm(256), H200, 66, Options(groups=2, gradients="overlay"))
-
-
-def test_forced_gradients_that_do_not_fit_are_an_error_with_numbers_and_advice() -> None:
-    with pytest.raises(
-        CapacityError,
-        match=r"gradients='registers' does not fit: weights take 92, transposes 92 and gradients 92 registers of each "
-        r"thread, 276 together, and there are 192; gradients='overlay' fits, and so does .* \(transposed='atomic'\)",
-    ):
-        plan_onchip(tree_lstm(512), H200, 132, Options(gradients="registers"))
-    plan = plan_onchip(tree_lstm(512), H200, 132, Options(gradients="registers", transposed="atomic"))
-    assert plan.gradients == "registers"
-    with pytest.raises(CapacityError, match="no trained matrix is on the chip"):
-        plan_onchip([square("A", 8192)], H200, 132, Options(gradients="overlay"))
 
 
 # Options
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (Options(tile=3), "tile=3: expected one of None, 8, 4, 2, 1"),
-        (Options(blocks_per_sm=0), "blocks_per_sm=0"),
-        (Options(groups=0), "groups=0"),
-        (Options(rpw=2), "rpw=2: expected a positive int, and ownership='round-robin'"),
-        (Options(ownership="round-robin", rpw=16, tile=8), "128 sums in each thread, more than 64; try rpw=8"),
-        (Options(tiers={"X": "shared"}), "there is no such matrix; there are U, U^T, W, W^T, Wo, Wo^T"),
-        (Options(tiers={"U": "atomic"}), "expected 'registers', 'shared', 'L2' or, of a transpose, 'atomic'"),
-        (Options(groups=2), "2 groups of 132 blocks do not run side by side .* at most 66 per group, or blocks_per_sm"),
-    ],
-)
-def test_malformed_options_are_refused(options: Options, message: str) -> None:
-    with pytest.raises(HandleError, match=message.replace("^", r"\^")):
-        plan_onchip(tree_lstm(256), H200, 132, options)
+TRANSPOSED = Options(transposed="atomic")
+ROUND_ROBIN = Options(ownership="round-robin", rpw=7)
+REFUSED: list[tuple[list[MatrixSpec], Options, type[Exception], str]] = [
+    (tree_lstm(256), Options(tile=3), HandleError, "tile=3: expected one of None, 8, 4, 2, 1"),
+    (tree_lstm(256), Options(blocks_per_sm=0), HandleError, "blocks_per_sm=0"),
+    (tree_lstm(256), Options(groups=0), HandleError, "groups=0"),
+    (tree_lstm(256), Options(rpw=2), HandleError, "rpw=2: expected a positive int, and ownership='round-robin'"),
+    (tree_lstm(256), Options(ownership="round-robin", rpw=16, tile=8), HandleError,
+     "128 sums in each thread, more than 64; try rpw=8"),
+    (tree_lstm(256), Options(tiers={"X": "shared"}), HandleError,
+     r"no such matrix; there are U, U\^T, W, W\^T, Wo, Wo\^T"),
+    (tree_lstm(256), Options(tiers={"U": "atomic"}), HandleError,
+     "expected 'registers', 'shared', 'L2' or, of a transpose, 'atomic'"),
+    (tree_lstm(256), Options(groups=2), HandleError,
+     "2 groups of 132 blocks do not run side by side .* at most 66 per group, or blocks_per_sm"),
+    ([MatrixSpec("A", 10, 8, parts=3)], Options(), HandleError, "'A' of shape 10x8: 3 parts must divide its rows"),
+    ([square("A", 64), square("A", 128)], Options(), HandleError, "repeated: A"),
+    (tree_lstm(256), Options(tiers={"Wo": "shared"}), CapacityError,
+     r"tiers=\{'Wo': 'shared'\}: rows are fewer than VPs"),
+    ([square("A", 2560)], Options(tiers={"A": "registers"}), CapacityError,
+     r"tiers=\{'A': 'registers'\} does not fit: needs \d+ registers, 192 were"),
+    ([MatrixSpec("A", 132, 8192, role_t_parts=0)], Options(tile=8, tiers={"A": "registers"}), CapacityError,
+     "staging 8 of its rows takes 256 KiB of 216 KiB"),
+    ([square("A", 4096)], TRANSPOSED, CapacityError,
+     "transposed='atomic'.*'A' need its rows on the chip, and it is in L2"),
+    (tree_lstm(512), Options(gradients="registers"), CapacityError,
+     r"gradients='registers' does not fit: weights take 92, transposes 92 and gradients 92 registers of each thread, "
+     r"276 together, and there are 192; gradients='overlay' fits, and so does .* \(transposed='atomic'\)"),
+    ([square("A", 8192)], Options(gradients="overlay"), CapacityError, "no trained matrix is on the chip"),
+    ([square("A", 1024)], ROUND_ROBIN, CapacityError,
+     "rpw=7: rows of up to 1024 columns take 32 registers each .*valid: 1 to 6"),
+    ([MatrixSpec("A", 1536, 512)], Options(ownership="round-robin", rpw=6), CapacityError,
+     "valid: 1 to 4, or transposed='atomic' with 1 to 12"),
+]  # fmt: skip
 
 
-def test_malformed_matrices_are_refused() -> None:
-    with pytest.raises(HandleError, match="'A' of shape 10x8: 3 parts must divide its rows"):
-        plan_onchip([MatrixSpec("A", 10, 8, parts=3)], H200, 132)
-    with pytest.raises(HandleError, match="repeated: A"):
-        plan_onchip([square("A", 64), square("A", 128)], H200, 132)
+@pytest.mark.parametrize("matrices, options, error, message", REFUSED)
+def test_what_is_malformed_or_does_not_fit_is_refused_with_numbers_and_advice(
+    matrices: list[MatrixSpec], options: Options, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plan_onchip(matrices, H200, 132, options)
+
+
+def test_groups_and_devices_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(HandleError, match="gradients='overlay' with groups=2"):
+        plan_onchip(tree_lstm(256), H200, 66, Options(groups=2, gradients="overlay"))
     with pytest.raises(HandleError, match="device 'H300' is not known; expected one of T4, A100"):
         known_device("H300")
+    forced = Options(gradients="registers", transposed="atomic")
+    assert plan_onchip(tree_lstm(512), H200, 132, forced).gradients == "registers"
+    rows = Options(ownership="round-robin", rpw=6, transposed="atomic")
+    assert shape(plan_onchip([square("A", 1024)], H200, 132, rows), "A") == (6, 32, 1)
 
 
 # Round-robin ownership
-
-
-def test_rows_per_warp_beyond_the_registers_are_refused() -> None:
-    a = square("A", 1024)
-    options = Options(ownership="round-robin", rpw=7)
-    with pytest.raises(
-        CapacityError, match=r"rpw=7: rows of up to 1024 columns take 32 registers each .*valid: 1 to 6"
-    ):
-        plan_onchip([a], H200, 132, options)
-    with pytest.raises(CapacityError, match=r"valid: 1 to 4, or transposed='atomic' with 1 to 12"):
-        plan_onchip([MatrixSpec("A", 1536, 512)], H200, 132, Options(ownership="round-robin", rpw=6))
-    plan = plan_onchip([a], H200, 132, Options(ownership="round-robin", rpw=6, transposed="atomic"))
-    assert shape(plan, "A") == (6, 32, 1)
 
 
 def test_round_robin_gives_the_makespan_that_alignment_avoids() -> None:
@@ -566,12 +549,6 @@ def test_explain_shows_every_role() -> None:
     assert max(map(len, text.splitlines())) <= 110
 
 
-def test_explain_cuts_long_names_rather_than_lines() -> None:
-    matrices = [dataclasses.replace(m, name=f"encoder/bottom/{m.name}_of_the_sentence") for m in tree_lstm(4096)]
-    text = explain(plan_onchip(matrices, H200, 132), moments=2)
-    assert max(map(len, text.splitlines())) <= 110
-
-
 def test_explain_says_how_far_the_model_could_grow() -> None:
     text = explain(plan_onchip(tree_lstm(256), H200, 132))
     found = re.search(r"what is in registers stays there up to (\d+) units of U", text)
@@ -595,11 +572,9 @@ def test_explain_says_what_would_fit() -> None:
     assert shared >= least - free  # its rows are wider than those that the staging buffer has room for
     assert tiers(plan_onchip(tree_lstm(units), H200, 132))["U"] != "L2"
     assert tiers(plan_onchip(tree_lstm(units + 16), H200, 132))["U"] == "L2"
-
-
-def test_explain_counts_what_l2_cannot_hold() -> None:
-    text = explain(plan_onchip(tree_lstm(1024), H200, 132))
     assert "80 MiB of weights, L2 holds 60 MiB: the rest comes from memory" in text
+    long = [dataclasses.replace(m, name=f"encoder/bottom/{m.name}_of_the_sentence") for m in tree_lstm(4096)]
+    assert max(map(len, explain(plan_onchip(long, H200, 132), moments=2).splitlines())) <= 110
 
 
 def test_explain_adds_up_what_many_matrices_lack() -> None:
