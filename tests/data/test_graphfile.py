@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save, save_file
+from safetensors.numpy import load_file, save
 
 import vpps
 from tests.data.damage import damaged, example, opened, outcome, sealed
@@ -214,32 +214,37 @@ def test_missing_folder_is_named(graphs: GraphSet, tmp_path: Path) -> None:
         graphs.save(tmp_path / "none" / "x")
 
 
+def rewritten(file: Path, name: str, array: np.ndarray | None) -> None:
+    """The file with another array of this name, or none, and right checksums."""
+    description, arrays = opened(file.read_bytes())
+    del arrays[name]
+    file.write_bytes(sealed(description, arrays if array is None else {**arrays, name: array}))
+
+
 class TestNoSuchFile:
-    def test_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"none: cannot be read: No such file"):
-            GraphSet.load(tmp_path / "none")
-
-    def test_file_cut_anywhere(self, file: Path) -> None:
-        content = file.read_bytes()
-        for end in (0, 5, 8, 100, len(content) // 2, len(content) - 1):
-            file.write_bytes(content[:end])
-            with pytest.raises(DataError, match=r"trees\.graphs: no file of graphs, or a truncated one"):
-                GraphSet.load(file)
-
-    def test_file_with_something_behind(self, file: Path) -> None:
-        file.write_bytes(file.read_bytes() + b"\n")
-        with pytest.raises(DataError, match=r"should have \d+ bytes and has \d+"):
-            GraphSet.load(file)
-
-    @pytest.mark.parametrize("content", [b"(3 (2 a) (4 b))\n" * 9, b"\2\0\0\0\0\0\0\0[]", b"\1\0\0\0\0\0\0\0{"])
-    def test_foreign_file(self, file: Path, content: bytes) -> None:
-        file.write_bytes(content)
-        with pytest.raises(DataError, match="does not begin with the header of a safetensors file"):
-            GraphSet.load(file)
-
-    def test_checkpoint_is_no_file_of_graphs(self, file: Path) -> None:
-        save_file({"weight/U": np.ones((2, 2))}, file, {"vpps": "{}"})
-        with pytest.raises(DataError, match=r"holds no graphs: .* GraphSet\.save did not write"):
+    @pytest.mark.parametrize(
+        "content, complaint",
+        [
+            *((end, "no file of graphs, or a truncated one") for end in (0, 5, 8, 100, 0.5, -1)),
+            (b"\n", r"should have \d+ bytes and has \d+"),
+            (b"(3 (2 a) (4 b))\n" * 9, "does not begin with the header of a safetensors file"),
+            (b"\2\0\0\0\0\0\0\0[]", "does not begin with the header of a safetensors file"),
+            (b"\1\0\0\0\0\0\0\0{", "does not begin with the header of a safetensors file"),
+            (save({"weight/U": np.ones((2, 2))}, {"vpps": "{}"}), r"holds no graphs: .* GraphSet\.save did not write"),
+            (None, "cannot be read: No such file"),
+        ],
+        ids=lambda x: str(x)[:20],
+    )
+    def test_is_refused(self, file: Path, content: bytes | float | None, complaint: str) -> None:
+        """A number says where the file is cut; a line end follows it; other contents take its place."""
+        whole = file.read_bytes()
+        if content is None:
+            file.unlink()
+        elif isinstance(content, bytes):
+            file.write_bytes(whole + content if content == b"\n" else content)
+        else:
+            file.write_bytes(whole[: int(content) if content != 0.5 else len(whole) // 2])
+        with pytest.raises(DataError, match=rf"trees\.graphs: .*{complaint}"):
             GraphSet.load(file)
 
     def test_other_version_is_named(self, file: Path) -> None:
@@ -251,16 +256,11 @@ class TestNoSuchFile:
     @pytest.mark.parametrize(
         "change",
         [
-            {"columns": ["none"]},
-            {"edge_columns": ["none"]},
-            {"vocabularies": ["none"]},
-            {"classes": 3},
-            {"kinds": None},
-            {"kinds": "ab"},
-            {"crc32": 3},
+            {"columns": ["none"]}, {"edge_columns": ["none"]}, {"vocabularies": ["none"]}, {"classes": 3},
+            {"kinds": None}, {"kinds": "ab"}, {"crc32": 3},
         ],
         ids=lambda change: next(iter(change)),
-    )
+    )  # fmt: skip
     @pytest.mark.parametrize("verify", [True, False])
     def test_wrong_description_is_damage(self, file: Path, change: dict[str, object], verify: bool) -> None:
         description, arrays = opened(file.read_bytes())
@@ -268,18 +268,10 @@ class TestNoSuchFile:
         with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
             GraphSet.load(file, verify=verify)
 
-    @pytest.mark.parametrize("name", ["levels", "vertex_offsets", "kind", "column/word", "vocabulary/word/text"])
-    @pytest.mark.parametrize("verify", [True, False])
-    def test_missing_array_is_damage(self, file: Path, name: str, verify: bool) -> None:
-        description, arrays = opened(file.read_bytes())
-        del arrays[name]
-        file.write_bytes(save(arrays, {"vpps.graphs": json.dumps(description)}))
-        with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
-            GraphSet.load(file, verify=verify)
-
     @pytest.mark.parametrize(
         "name, array, complaint",
         [
+            *((name, None, "") for name in ("levels", "vertex_offsets", "kind", "column/word", "vocabulary/word/text")),
             ("levels", np.zeros(4, np.int32), "do not fit 2 graphs of 5 vertices"),
             ("children", np.zeros((5, 2), np.int64), "children is of int64"),
             ("order", np.zeros((5, 1), "i4"), "do not fit"),
@@ -291,11 +283,15 @@ class TestNoSuchFile:
         ],
     )
     @pytest.mark.parametrize("verify", [True, False])
-    def test_array_of_another_form_is_damage(
-        self, file: Path, name: str, array: np.ndarray, complaint: str, verify: bool
+    def test_array_that_is_missing_or_of_another_form_is_damage(
+        self, file: Path, name: str, array: np.ndarray | None, complaint: str, verify: bool
     ) -> None:
-        description, arrays = opened(file.read_bytes())
-        file.write_bytes(sealed(description, {**arrays, name: array}))
+        if array is None:  # and a description that tells of it
+            description, arrays = opened(file.read_bytes())
+            del arrays[name]
+            file.write_bytes(save(arrays, {"vpps.graphs": json.dumps(description)}))
+        else:
+            rewritten(file, name, array)
         with pytest.raises(DataError, match=rf"trees\.graphs: damaged: .*{complaint}.*: copy the file again"):
             GraphSet.load(file, verify=verify)
 
@@ -315,16 +311,14 @@ class TestNoSuchFile:
     def test_contents_that_are_no_graphs_are_damage_whatever_checksums_say(
         self, file: Path, name: str, place: int, value: int, complaint: str
     ) -> None:
-        description, arrays = opened(file.read_bytes())
-        arrays[name].reshape(-1)[place] = value
-        file.write_bytes(sealed(description, arrays))
+        array = opened(file.read_bytes())[1][name]
+        array.reshape(-1)[place] = value
+        rewritten(file, name, array)
         with pytest.raises(DataError, match=rf"trees\.graphs: damaged: {complaint}.*: copy the file again"):
             GraphSet.load(file)
 
     def test_children_before_parents_need_an_order(self, graphs: GraphSet, file: Path) -> None:
-        description, arrays = opened(file.read_bytes())
-        del arrays["order"]
-        file.write_bytes(sealed(description, arrays))
+        rewritten(file, "order", None)
         with pytest.raises(DataError, match="graph 1: vertex 0: a child comes after it, and no order is given"):
             GraphSet.load(file)
 
@@ -351,8 +345,8 @@ class TestNoSuchFile:
         monkeypatch.setattr(grapharrays, "_CHECKED_AT_ONCE", 4)
         example().save(tmp_path / "parts")
         GraphSet.load(tmp_path / "parts")
-        description, arrays = opened((tmp_path / "parts").read_bytes())
-        arrays["levels"][-1] += 1
-        (tmp_path / "parts").write_bytes(sealed(description, arrays))
+        levels = opened((tmp_path / "parts").read_bytes())[1]["levels"]
+        levels[-1] += 1
+        rewritten(tmp_path / "parts", "levels", levels)
         with pytest.raises(DataError, match="graph 2: vertex 2: its level is said to be 3"):
             GraphSet.load(tmp_path / "parts")

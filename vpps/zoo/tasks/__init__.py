@@ -34,16 +34,15 @@ PYRAMIDS = Data(
 SENTENCES = Data(data.synthetic_text, data.graphs_of_text, data.read_text, _TEXT)
 WINDOWS = Data(data.synthetic_text, data.graphs_of_stream, data.read_stream, _TEXT)
 TAGGED = Data(data.synthetic_sentences, data.graphs_of_tagged, data.read_tagged, _TAGS, limits_words=True)
-SPELLED = TAGGED._replace(  # rare are words of fewer than 5 occurrences (VPPS paper, section IV-E)
+SPELLED = TAGGED._replace(
     synthetic=partial(data.synthetic_sentences, coined=True),
     of=data.SpelledSentences.of,
     read=data.SpelledSentences.read,
-    min_count=5,
 )
 LATTICES = Data(
     data.synthetic_lattices, lambda graphs, **_: graphs, data.read_lattices,
     "A folder with train.txt and dev.txt, sentences as character-word lattices: as ED-Batch's Weibo files.",
-    files=files.folder_only,
+    files=files.folder_only, min_count=2,
 )  # fmt: skip
 
 HELP = {

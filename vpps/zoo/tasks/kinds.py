@@ -47,7 +47,7 @@ class Data(NamedTuple):
         help: which files these are.
         files: finds both in what `--data` names.
         options: of `of` and `read`.
-        min_count: rarer words are unknown, where no setting says it.
+        min_count: rarer words are unknown, if no setting says it; None leaves it to the reader.
         derive: what is trained on, of the set that was read.
         limits_words: synthetic words behind the limit are not in the vocabulary.
     """
@@ -58,7 +58,7 @@ class Data(NamedTuple):
     help: str
     files: Callable[[Path], tuple[Any, Any]] = train_and_dev
     options: Mapping[str, Any] = {}
-    min_count: int = 2
+    min_count: int | None = None
     derive: Callable[[Any], Any] = lambda graphs: graphs
     limits_words: bool = False
 
