@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,12 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.fuzz.histories import state
 from vpps.script.verify import verify
 
 pytestmark = pytest.mark.usefixtures("roomy_kernels")
 
 E = vpps.Expression
-Bits = dict[str, bytes]
-
-OPTIMIZERS: dict[str, Callable[[], vpps.Optimizer]] = {
-    "sgd": lambda: vpps.SGD(lr=0.1, weight_decay=0.01),
-    "momentum": lambda: vpps.Momentum(lr=0.1),
-}
 TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
 
 
@@ -65,17 +61,9 @@ class Net:
         return vpps.Handle(self.model, optimizer, example=self.batch("gradient, loss"), **options)
 
 
-def bits(net: Net) -> Bits:
+def bits(net: Net) -> dict[str, bytes]:
     """All that a step changes."""
-    model = net.model
-    found = {name: value.tobytes() for name, value in model.numpy().items()}
-    state, averages = model.optimizer_state, model.averages
-    if state is not None:
-        found |= {f"{m}/{p}": v.tobytes() for m, of in state.moments.items() for p, v in of.items()}
-    if averages is not None:
-        found |= {f"average/{p}": v.tobytes() for p, v in averages.values.items()}
-        found |= {f"current/{p}": v.tobytes() for p, v in averages.current.items()}
-    return found
+    return {name: value.tobytes() for name, value in state(net.model).items()}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -116,59 +104,56 @@ def test_a_schedule_sees_the_same_numbers_in_every_mode(target: str) -> None:
     assert set(map(str, seen.values())) == {"([1, 2, 3], 3)"}
 
 
-@pytest.mark.cpu
-@pytest.mark.parametrize("schedule", ["vector", "paper"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("vps", [1, 3])
-def test_training_goes_on_as_if_skipped_steps_had_not_been(optimizer: str, schedule: str, vps: int) -> None:
-    trained = []
-    for batches in (["", "nan", "", "gradient", "loss", "", ""], ["", "", "", ""]):
-        net = Net()
-        with vpps.Handle(
-            net.model, OPTIMIZERS[optimizer](), vps=vps, schedule=schedule, ema=0.9, on_nonfinite="skip"
-        ) as handle:
-            for spoiled in batches:
-                handle.fb(*net.batch(spoiled))
-            assert handle.skipped == len(batches) - 4
-            assert net.model.step == len(batches)
-            trained.append(bits(net))
-    assert trained[0] == trained[1]
+HISTORIES = (
+    "- nan - gradient loss - -",
+    "nan nan - nan -",
+    "-+ nan+ gradient+ -+ inf -",
+    "-+ gradient -",
+    "-+ loss -",
+)
+"""Calls by how they are spoiled; those with a + accumulate."""
+SGD = vpps.SGD(lr=0.1, weight_decay=0.01)
+ON_CPU: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": SGD, "vps": 1},
+    "momentum": {"optimizer": vpps.Momentum(lr=0.1), "vps": 3, "ema": 0.9},
+    "paper": {"optimizer": vpps.Momentum(lr=0.1), "vps": 3, "schedule": "paper"},
+    "adam": {"optimizer": vpps.Adam(lr=0.01), "vps": 2, "ema": 0.9},
+    "clipped": {"optimizer": vpps.Adam(lr=0.01), "vps": 2, "clip_norm": 1e9},
+}
+ON_SIMT: dict[str, dict[str, Any]] = {
+    "simt": {"optimizer": SGD, "target": "simt", "vps": 2},
+    "clipped simt": {"optimizer": SGD, "target": "simt", "vps": 2, "clip_norm": 1e9},
+}
+CHIPS: dict[str, dict[str, Any]] = {
+    str(options): {"optimizer": SGD, "target": "simt", "vps": 4, "onchip": vpps.ChipOptions(**options)}  # type: ignore[arg-type]
+    for options in ({"groups": 2}, {"gradients": "gemm"}, {"gradients": "passes"})
+}
+CASES = [
+    *((how, history, matrix) for how in ON_CPU for history in HISTORIES for matrix in (True, False)),
+    *((how, history, matrix) for how in ON_SIMT for history in HISTORIES[2:] for matrix in (True, False)),
+    *((how, HISTORIES[0], True) for how in CHIPS),
+]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_accumulated_gradients_do_without_a_call_that_is_skipped(target: str) -> None:
-    trained = []
-    for batches in (["", "nan", "gradient", ""], ["", ""]):
-        net = Net()
-        with net.handle(vpps.SGD(lr=0.1), target=target, vps=2, on_nonfinite="skip") as handle:
-            for spoiled in batches:
-                handle.fb(*net.batch(spoiled), accumulate=True)
-                handle.sync_get_latest_loss()
-            assert handle.accumulated == 2
-            handle.fb(*net.batch("inf"))  # the step that would use them
-            assert handle.skipped == len(batches) - 1
-            assert handle.accumulated == 2
-            handle.fb(*net.batch())
-            trained.append(bits(net))
-    assert trained[0] == trained[1]
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("clip_norm", [None, 1e9], ids=["", "clipped"])
-@pytest.mark.parametrize("spoiled", ["gradient", "loss"])
-@pytest.mark.parametrize("matrix", [True, False], ids=["matrix", "vectors"])
-def test_a_step_that_would_use_accumulated_gradients_leaves_them(
-    spoiled: str, clip_norm: float | None, target: str, matrix: bool
-) -> None:
+@pytest.mark.parametrize(
+    "how, history, matrix",
+    [pytest.param(*case, marks=pytest.mark.cpu if case[0] in ON_CPU else pytest.mark.simt) for case in CASES],
+)
+def test_training_goes_on_as_if_what_is_left_out_had_not_been(how: str, history: str, matrix: bool) -> None:
     """Gradients are added to what is held in place: where no step goes with them, too, they must not be begun."""
-    trained = []
-    for batches in (["", spoiled, ""], ["", ""]):
+    trained, spoiled = [], sum(call.strip("+") != "-" for call in history.split())
+    for without in (False, True):
         net = Net(hidden=32 if matrix else 5)
         net.W.trainable = matrix
-        with net.handle(vpps.SGD(lr=0.1), target=target, vps=2, clip_norm=clip_norm, on_nonfinite="skip") as handle:
-            for k, spoil in enumerate(batches):
-                handle.fb(*net.batch(spoil), accumulate=k == 0)
-            assert handle.skipped == len(batches) - 2
+        with net.handle(**(ON_CPU | ON_SIMT | CHIPS)[how], on_nonfinite="skip") as handle:
+            for call in history.split():
+                held = handle.accumulated
+                if not without or call.startswith("-"):
+                    handle.fb(*net.batch(call.strip("+")), accumulate=call.endswith("+"))
+                if "+" in history and not call.startswith("-"):
+                    handle.sync_get_latest_loss()
+                    assert handle.accumulated == held
+            assert handle.skipped == (0 if without else spoiled)
             trained.append(bits(net))
     assert trained[0] == trained[1]
 
@@ -216,26 +201,44 @@ def test_large_factors_of_different_rows_do_not_stop_a_step(vps: int) -> None:
 
 
 @pytest.mark.cpu
-def test_moments_are_no_older_for_steps_that_are_skipped() -> None:
-    trained = []
-    for batches in (["nan", "nan", "", "nan", ""], ["", ""]):
-        net = Net()
-        with vpps.Handle(net.model, vpps.Adam(lr=0.01), on_nonfinite="skip") as handle:
-            for spoiled in batches:
-                handle.fb(*net.batch(spoiled))
-                handle.sync_get_latest_loss()
-            trained.append(bits(net))
-    assert trained[0] == trained[1]
+def test_it_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user's call is; also where nobody knows the place."""
+    monkeypatch.setattr("vpps.engine.engine.where_it_began", lambda *given: 1 / 0)
+    net = Net()
+    with vpps.Handle(net.model) as handle:
+        handle.fb(*net.batch())
+        handle.fb(*net.batch("nan"))
+        with pytest.warns(RuntimeWarning, match="loss of step 2 is nan.*learning rate") as caught:
+            handle.sync_get_latest_loss()
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(3):
+                handle.fb(*net.batch("nan"))
+            assert math.isnan(handle.sync_get_latest_loss())
 
 
 @pytest.mark.cpu
-def test_what_is_to_be_said_is_said_where_nobody_knows_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vpps.engine.engine.where_it_began", lambda *given: 1 / 0)
-    net = Net()
-    with vpps.Handle(net.model, on_nonfinite="raise") as handle:
-        handle.fb(*net.batch("nan"))
-        with pytest.raises(vpps.NonFiniteError, match="left out"):
-            handle.sync_get_latest_loss()
+@pytest.mark.parametrize("read", ["fb", "numpy", "close", "loss"])
+def test_it_is_raised_at_the_next_synchronisation(read: str) -> None:
+    """Which does nothing else, and loses nothing."""
+    net, witness = Net(), Net()
+    with vpps.Handle(witness.model, vpps.SGD(lr=1.0)) as other:
+        other.fb(*witness.batch())
+    handle = vpps.Handle(net.model, vpps.SGD(lr=1.0), on_nonfinite="raise")
+    handle.fb(*net.batch())
+    assert math.isfinite(handle.fb(*net.batch("nan")))  # the loss of the call before
+    calls: dict[str, Callable[[], object]] = {
+        "fb": lambda: handle.fb(*net.batch()),
+        "numpy": net.model.numpy,
+        "close": handle.close,
+        "loss": handle.sync_get_latest_loss,
+    }
+    with pytest.raises(vpps.NonFiniteError, match=r"step 2 .*left out"):
+        calls[read]()
+    assert net.model.step == 2
+    assert bits(net) == bits(witness)
+    handle.close()
 
 
 @pytest.mark.cpu
@@ -255,27 +258,17 @@ def test_where_it_began_is_named(spoiled: str, said: str) -> None:
             handle.sync_get_latest_loss()
 
 
-@pytest.mark.simt
-@pytest.mark.parametrize("options", [{"groups": 2}, {"gradients": "gemm"}, {"gradients": "passes"}], ids=str)
-def test_arrangements_of_the_chip_leave_steps_out(options: dict[str, object]) -> None:
-    trained = []
-    for batches in (["", "nan", "gradient", ""], ["", ""]):
-        net = Net(hidden=32)
-        chip = vpps.ChipOptions(**options)  # type: ignore[arg-type]
-        with net.handle(vpps.SGD(lr=0.1), target="simt", vps=4, onchip=chip, on_nonfinite="skip") as handle:
-            for spoiled in batches:
-                handle.fb(*net.batch(spoiled))
-            trained.append(bits(net))
-    assert trained[0] == trained[1]
-
-
 @pytest.mark.cpu
 def test_gradients_that_are_asked_for_are_given_as_they_are() -> None:
     net = Net()
-    with vpps.Handle(net.model, on_nonfinite="raise") as handle:
+    with vpps.Handle(net.model, on_nonfinite="raise") as handle, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handle.fb(*net.batch())
+        expected = handle.sync_get_latest_loss()
         loss, gradients = handle.gradients(*net.batch("nan"))
         assert math.isnan(loss)
         assert np.isnan(gradients["W"]).any()
+        assert handle.sync_get_latest_loss() == expected
 
 
 @pytest.mark.host

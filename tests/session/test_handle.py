@@ -5,11 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import sys
-import warnings
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,31 +32,19 @@ class TestLoss:
             assert handle.sync_get_latest_loss() == losses[-1]
             assert handle.sync_get_latest_loss() == losses[-1]
 
-    @pytest.mark.parametrize(
-        "between", ["forward", "gradients", "value", "disassemble", "numpy", "failure", "later parameter"]
-    )
-    def test_nothing_in_between_disturbs_it(self, between: str) -> None:
+    def test_nothing_in_between_disturbs_it(self) -> None:
         net, witness = new(), new()
 
         def disturb(handle: vpps.Handle) -> None:
             graph, loss = net.batch(77)
-            match between:
-                case "forward":
-                    handle.forward(graph, [loss])
-                case "gradients":
-                    handle.gradients(graph, loss)
-                case "value":
-                    handle.forward(graph, [loss])
-                    handle.value(loss)
-                case "disassemble":
-                    handle.disassemble(graph, loss)
-                case "numpy":
-                    net.model.numpy()
-                case "failure":
-                    with pytest.raises(vpps.GraphError):
-                        handle.fb(vpps.Graph(), loss)
-                case "later parameter":
-                    net.model.parameter(f"p{len(net.model)}", (3,))
+            handle.forward(graph, [loss])
+            handle.value(loss)
+            handle.gradients(graph, loss)
+            handle.disassemble(graph, loss)
+            net.model.numpy()
+            with pytest.raises(vpps.GraphError):
+                handle.fb(vpps.Graph(), loss)
+            net.model.parameter(f"p{len(net.model)}", (3,))
 
         with vpps.Handle(witness.model) as handle:
             losses = witness.train(handle, range(4))
@@ -70,16 +55,6 @@ class TestLoss:
                 assert stale == losses[seed - 1] if seed else math.isnan(stale)
             disturb(handle)
             assert handle.sync_get_latest_loss() == losses[-1]
-        after = net.model.numpy()
-        assert same_bits({name: after[name] for name in witness.model.numpy()}, witness.model.numpy())
-
-    def test_is_that_of_the_weights_before_the_update(self) -> None:
-        net = new()
-        graph, loss = net.batch(1)
-        expected = float(Reference(graph, weights_of(net.model)).value(loss))
-        with vpps.Handle(net.model, vpps.SGD(lr=1.0)) as handle:
-            handle.fb(graph, loss)
-            assert handle.sync_get_latest_loss() == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.parametrize("kind", ["slice", "bare", "lookup", "argument"])
     def test_may_be_any_scalar(self, kind: str) -> None:
@@ -104,67 +79,6 @@ class TestLoss:
             got, gradients = handle.gradients(graph, loss)
         assert got == pytest.approx(expected)
         assert gradients["E"][1] == (2 if kind == "bare" else 1)
-
-
-class TestNonFiniteLoss:
-    @staticmethod
-    def explosive() -> tuple[vpps.Model, Callable[[float], tuple[vpps.Graph, vpps.Expression]]]:
-        """A model, and batches whose loss is the logarithm of a number (plus a parameter)."""
-        model = vpps.Model(seed=1)
-        b = model.parameter("b", (1,))
-
-        def batch(x: float) -> tuple[vpps.Graph, vpps.Expression]:
-            graph = vpps.Graph()
-            return graph, vpps.sum(vpps.log(graph.input([x])) + b)
-
-        return model, batch
-
-    @pytest.mark.parametrize("x, loss", [(-1.0, "nan"), (0.0, "-inf")])
-    def test_is_warned_of_once_naming_the_step(self, x: float, loss: str) -> None:
-        model, batch = self.explosive()
-        with vpps.Handle(model) as handle:
-            handle.fb(*batch(1.0))
-            handle.fb(*batch(x))
-            with pytest.warns(RuntimeWarning, match=f"loss of step 2 is {loss}.*learning rate") as caught:
-                handle.sync_get_latest_loss()
-            assert caught[0].filename == __file__  # points at the user's line
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                for _ in range(3):
-                    handle.fb(*batch(x))
-                assert not math.isfinite(handle.sync_get_latest_loss())
-
-    def test_raises_at_the_next_synchronisation_if_asked_to(self) -> None:
-        model, batch = self.explosive()
-        with vpps.Handle(model, on_nonfinite="raise") as handle:
-            handle.fb(*batch(1.0))
-            handle.fb(*batch(-1.0))  # returns the finite loss of the call before
-            with pytest.raises(vpps.NonFiniteError, match="step 2"):
-                handle.fb(*batch(1.0))
-            assert model.step == 2  # that call ran nothing
-            handle.fb(*batch(1.0))
-            assert math.isfinite(handle.sync_get_latest_loss())
-        assert model.step == 3
-
-    @pytest.mark.parametrize("read", ["numpy", "close"])
-    def test_raising_does_not_lose_weights(self, read: str) -> None:
-        model, batch = self.explosive()
-        handle = vpps.Handle(model, vpps.SGD(lr=1.0), on_nonfinite="raise")
-        handle.fb(*batch(1.0))
-        handle.fb(*batch(-1.0))
-        with pytest.raises(vpps.NonFiniteError):
-            model.numpy() if read == "numpy" else handle.close()
-        assert model["b"].numpy() == -1
-        handle.close()
-
-    def test_of_gradients_is_returned_like_any_other(self) -> None:
-        model, batch = self.explosive()
-        with vpps.Handle(model, on_nonfinite="raise") as handle:
-            handle.fb(*batch(1.0))
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                assert math.isnan(handle.gradients(*batch(-1.0))[0])
-            assert handle.sync_get_latest_loss() == 0
 
 
 class TestValues:
@@ -218,40 +132,16 @@ class TestValues:
                 handle.value(other)
             assert handle.forward(graph, []) == []
 
-    def test_forward_takes_any_iterable(self) -> None:
-        graph = vpps.Graph()
-        x = graph.input([1.0, 2.0])
-        with vpps.Handle(vpps.Model(), train=False) as handle:
-            for wanted in ([x], (x,), iter([x]), {x}):
-                assert [v.tolist() for v in handle.forward(graph, wanted)] == [[1.0, 2.0]]  # type: ignore[arg-type]
-
-    def test_forward_gives_values_in_the_order_asked_for_repeated_ones_too(self) -> None:
-        net = new()
-        graph = vpps.Graph()
+    def test_forward_takes_any_iterable_and_gives_values_in_its_order(self) -> None:
+        net, graph = new(), vpps.Graph()
         logits = [net.logits(graph, [k, k + 1]) for k in range(3)]
         reference = Reference(graph, weights_of(net.model))
-        order = [2, 0, 2, 1]
+        order = [logits[k] for k in (2, 0, 2, 1)]
         with vpps.Handle(net.model, train=False) as handle:
-            values = handle.forward(graph, [logits[k] for k in order])
-        for k, value in zip(order, values, strict=True):
-            assert relative_error(value, reference.value(logits[k])) < 1e-5
-
-    def test_a_growing_graph_is_evaluated_as_it_grows(self) -> None:
-        """Greedy decoding: the next word depends on the values so far."""
-        net = new()
-
-        def decode(step: Callable[[vpps.Graph, vpps.Expression], np.ndarray[Any, Any]]) -> list[int]:
-            graph, words = vpps.Graph(), [1]
-            h = graph.zeros(20)
-            for _ in range(12):
-                h = net.read(h, words[-1])
-                words.append(int(np.argmax(step(graph, net.model["Wo"] @ h))))
-            return words
-
-        with vpps.Handle(net.model, train=False) as handle:
-            found = decode(lambda graph, e: handle.forward(graph, [e])[0])
-        assert found == decode(lambda graph, e: Reference(graph, weights_of(net.model)).value(e))
-        assert len(set(found)) > 1
+            for wanted in (order, tuple(order), iter(order), {order[0]}):
+                values = handle.forward(graph, wanted)  # type: ignore[arg-type]
+                for e, value in zip(order, values, strict=len(values) > 1):
+                    assert relative_error(value, reference.value(e)) < 1e-5
 
     def test_a_graph_that_was_evaluated_can_be_trained(self) -> None:
         net, witness = new(), new()
@@ -277,32 +167,7 @@ class TestValues:
                 assert not handle.input_gradient(unused).any()
 
 
-class TestRepeatedRuns:
-    @pytest.mark.parametrize("optimizer", [vpps.SGD, vpps.Momentum, vpps.Adam])
-    @pytest.mark.parametrize("vps", [1, 2, 5])
-    def test_are_equal_to_the_last_bit_for_any_number_of_virtual_processors(
-        self, optimizer: Callable[..., vpps.Optimizer], vps: int
-    ) -> None:
-        def run(vps: int) -> tuple[list[float], dict[str, Any]]:
-            net = new()
-            with vpps.Handle(net.model, optimizer(lr=0.05, weight_decay=0.01), vps=vps, clip_norm=1.0) as handle:
-                return net.train(handle, range(6)), net.model.numpy()
-
-        (losses, weights), (expected_losses, expected) = run(vps), run(2)
-        assert losses == expected_losses
-        assert same_bits(weights, expected)
-
-    def test_policies_agree(self) -> None:
-        found = {}
-        for policy in ("sinks-last", "depth"):
-            net = new()
-            with vpps.Handle(net.model, policy=policy) as handle:
-                found[policy] = net.train(handle, range(6)), net.model.numpy()
-        (losses, weights), (expected_losses, expected) = found.values()
-        np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-        for name, w in weights.items():
-            assert relative_error(w, expected[name]) < 1e-5
-
+class TestChanges:
     def test_the_learning_rate_may_change_between_calls(self) -> None:
         """Set on the optimizer, or with another object of its kind: no difference."""
         field, replaced = new(), new()
@@ -334,27 +199,19 @@ class TestRepeatedRuns:
 
 
 class TestGraphs:
-    def test_a_chain_of_20000_vertices_trains(self) -> None:
-        """No recursion anywhere. The verifier takes minutes for so many barriers, so it is off."""
-        net = new()
-        graph = vpps.Graph()
-        loss = vpps.cross_entropy(net.logits(graph, [k % 12 for k in range(20000)]), 1)
+    @pytest.mark.parametrize("n", [1500, 20000])
+    def test_chains_may_be_longer_than_pythons_stack(self, n: int) -> None:
+        """In the reference too. The verifier takes minutes for so many barriers, so it is off."""
+        net, graph = new(), vpps.Graph()
+        loss = vpps.cross_entropy(net.logits(graph, [k % 12 for k in range(n)]), 1)
         with vpps.Handle(net.model, vps=2, verify=False) as handle:
-            handle.fb(graph, loss)
-            assert math.isfinite(handle.sync_get_latest_loss())
-        assert all(np.isfinite(w).all() for w in net.model.numpy().values())
-
-    def test_a_chain_is_deeper_than_pythons_stack_in_the_reference_too(self) -> None:
-        net = new()
-        graph = vpps.Graph()
-        loss = vpps.cross_entropy(net.logits(graph, [k % 12 for k in range(1500)]), 1)
-        reference = Reference(graph, weights_of(net.model))
-        expected = reference.backward(loss)
-        with vpps.Handle(net.model, verify=False) as handle:
             got, gradients = handle.gradients(graph, loss)
-        assert got == pytest.approx(float(reference.value(loss)), rel=1e-4)
-        for name, g in gradients.items():
-            assert relative_error(g, expected[name]) < 1e-3
+        if n < 10_000:
+            reference = Reference(graph, weights_of(net.model))
+            expected = reference.backward(loss)
+            assert got == pytest.approx(float(reference.value(loss)), rel=1e-4)
+            assert all(relative_error(g, expected[name]) < 1e-3 for name, g in gradients.items())
+        assert all(np.isfinite(g).all() for g in gradients.values())
 
     def test_batches_of_every_size_follow_each_other(self) -> None:
         net, witness = new(), new()
@@ -414,27 +271,9 @@ class TestGraphs:
 
 class TestLife:
     def test_a_context_manager_closes_and_hands_the_weights_back(self) -> None:
+        """On an exception too; closing twice is harmless."""
         net = new()
         before = net.model.numpy()
-        with vpps.Handle(net.model) as handle:
-            handle.fb(*net.batch(1))
-        assert not same_bits(net.model.numpy(), before)
-        assert net.model.trainer is None
-        assert "closed" in repr(handle)
-
-    def test_closing_twice_is_harmless(self) -> None:
-        net = new()
-        handle = vpps.Handle(net.model)
-        handle.fb(*net.batch(1))
-        handle.close()
-        after = net.model.numpy()
-        net.model["b"].assign(np.zeros(20))
-        handle.close()
-        assert not net.model["b"].numpy().any()
-        assert np.array_equal(net.model["U"].numpy(), after["U"])
-
-    def test_a_context_manager_closes_on_an_exception_too(self) -> None:
-        net, witness = new(), new()
 
         def fail_after(handle: vpps.Handle) -> None:
             handle.fb(*net.batch(1))
@@ -442,17 +281,24 @@ class TestLife:
 
         with pytest.raises(RuntimeError), vpps.Handle(net.model) as handle:
             fail_after(handle)
-        with vpps.Handle(witness.model) as other:
-            other.fb(*witness.batch(1))
-        assert same_bits(net.model.numpy(), witness.model.numpy())
+        after = net.model.numpy()
+        assert not same_bits(after, before)
+        assert net.model.trainer is None
+        assert "closed" in repr(handle)
+        net.model["b"].assign(np.zeros(20))
+        handle.close()
+        assert not net.model["b"].numpy().any()
+        assert np.array_equal(net.model["U"].numpy(), after["U"])
 
     def test_a_handle_is_freed_with_its_last_reference(self) -> None:
-        net = new()
+        """What was learned outlives it, though it was never closed."""
+        net, before = new(), new().model.numpy()
         handle = vpps.Handle(net.model)
         handle.fb(*net.batch(1))
         freed = weakref.ref(handle)
         del handle
         assert freed() is None  # at once: no cycle holds it
+        assert not same_bits(net.model.numpy(), before)
         with vpps.Handle(net.model) as other:
             net.train(other, range(1))
 
@@ -478,43 +324,6 @@ class TestLife:
             assert net.model.step == 0
         for word in ("read", "tanh", "outer_update", "barrier"):
             assert word in text
-
-
-def test_a_forward_only_handle_on_another_thread_does_not_disturb_training() -> None:
-    """It pulls the newest weights from the training handle, in the middle of its launches."""
-    import threading
-
-    model = vpps.Model(seed=1)
-    W = model.parameter("W", (64, 64))
-    steps, failures = 150, []
-
-    def loss(graph: vpps.Graph) -> vpps.Expression:
-        return vpps.sum(vpps.square(W @ graph.input(np.ones(64))))
-
-    def evaluate(done: threading.Event) -> None:
-        try:
-            with vpps.Handle(model, vps=1, train=False, verify=False) as evaluator:
-                while not done.is_set():
-                    graph = vpps.Graph()
-                    assert np.isfinite(evaluator.forward(graph, [loss(graph)])[0])
-        except BaseException as error:  # told to the main thread
-            failures.append(error)
-
-    done = threading.Event()
-    with vpps.Handle(model, vpps.SGD(lr=1e-3), vps=2, verify=False) as handle:
-        thread = threading.Thread(target=evaluate, args=(done,))
-        thread.start()
-        losses = []
-        for _ in range(steps):
-            graph = vpps.Graph()
-            handle.fb(graph, loss(graph))
-            losses.append(handle.sync_get_latest_loss())
-        done.set()
-        thread.join(timeout=60)
-    assert not thread.is_alive()
-    assert not failures
-    assert losses[-1] < losses[0]
-    assert model.step == steps
 
 
 def test_an_interrupted_launch_is_waited_for_before_parameters_move(monkeypatch: pytest.MonkeyPatch) -> None:
