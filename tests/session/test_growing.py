@@ -55,6 +55,7 @@ class Decoding:
 
     def __init__(self, net: Classifier, **options: Any) -> None:
         self.net, self.graph, self.options = net, vpps.Graph(), options
+        self.other: vpps.Handle | None = None
         self.states, self.words = [self.graph.zeros(HIDDEN)], [0]
 
     def grow(self, words: int = 1) -> vpps.Expression:
@@ -71,9 +72,9 @@ class Decoding:
 
     def check(self, found: Any, target: str) -> None:
         """That these are the logits of all words, read at once by another handle."""
-        with vpps.Handle(self.net.model, target=target, train=False) as handle:
-            graph = vpps.Graph()
-            expected = handle.forward(graph, [self.net.logits(graph, self.words[1:])], **self.options)[0]
+        self.other = self.other or vpps.Handle(self.net.model, target=target, train=False)
+        graph = vpps.Graph()
+        expected = self.other.forward(graph, [self.net.logits(graph, self.words[1:])], **self.options)[0]
         assert found.tobytes() == expected.tobytes()
 
 
@@ -131,15 +132,20 @@ def test_random_graphs_have_the_same_bits_on_simt(groups: int) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_step_computes_that_step_alone(target: str) -> None:
-    net = new()
+    """And its plan can be explained when the graph has grown."""
+    net, plans = new(), []
     with vpps.Handle(net.model, target=target, verify=True) as handle:
         decoding = Decoding(net)
         for length in range(1, 9):
             decoding.step(handle)
-            assert vertices_of(handle) == (length + 3 if length <= 3 else 3)
             assert handle._engine.machine.launches == length
+            plans.append(handle._engine.plan)
         decoding.step(handle, words=3)
         assert vertices_of(handle) == 5
+    for length, plan in enumerate(plans, 1):
+        assert plan is not None
+        assert max(calls_of(plan)) == 3 * length  # the zeros come first
+        assert len(calls_of(plan)) == (3 if length > 3 else length + 3)
 
 
 @cpu
@@ -219,7 +225,7 @@ class TestWhatStays:
         net = new()
         with vpps.Handle(net.model, train=False) as handle:
             decoding = Decoding(net)
-            for _ in range(40):
+            for _ in range(30):
                 decoding.step(handle)
             plan = handle._engine.plan
             assert plan is not None
@@ -227,23 +233,11 @@ class TestWhatStays:
             needed = plan.pool_floats - end
         with vpps.Handle(net.model, train=False, pool_limit=4 * (end + needed // 2)) as handle:
             decoding, stayed = Decoding(net), []
-            for _ in range(40):
+            for _ in range(30):
                 decoding.step(handle)
                 stayed.append(present_of(handle) is not None)
         assert any(stayed)
         assert not all(stayed[-4:])
-
-    def test_plans_can_be_explained_when_the_graph_has_grown(self) -> None:
-        net = new()
-        with vpps.Handle(net.model) as handle:
-            decoding, plans = Decoding(net), []
-            for _ in range(6):
-                decoding.step(handle)
-                plans.append(handle._engine.plan)
-            for length, plan in enumerate(plans, 1):
-                assert plan is not None
-                assert max(calls_of(plan)) == 3 * length  # the zeros come first
-                assert len(calls_of(plan)) == (3 if length > 3 else length + 3)
 
 
 def averaged(d: Decoding, handle: vpps.Handle) -> None:
@@ -300,6 +294,11 @@ def overflow(d: Decoding, handle: vpps.Handle) -> None:
     d.net.model["Wo"].assign(before)
 
 
+def not_begun(d: Decoding, handle: vpps.Handle, launch: Callable[[], object]) -> None:
+    with pytest.MonkeyPatch.context() as patch, interrupt_next_launch(handle, patch):
+        launch()
+
+
 EVENTS: dict[str, Callable[[Decoding, vpps.Handle], object]] = {
     "another graph": in_another_graph,
     "a new graph": thrown_away,
@@ -323,13 +322,14 @@ EVENTS: dict[str, Callable[[Decoding, vpps.Handle], object]] = {
     "explain": lambda d, handle: handle.explain(),
     "pulled": lambda d, handle: d.net.model.numpy(),
     "discarded": lambda d, handle: handle.discard_accumulated(),
+    "a launch that never began": lambda d, handle: not_begun(d, handle, lambda: handle.fb(*d.net.batch(1))),
+    "one of its own": lambda d, handle: not_begun(d, handle, lambda: d.step(handle)),
 }
 
 
 @cpu
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("train", [False, True], ids=["", "dropout"])
-def test_whatever_comes_in_between(event: str, train: bool) -> None:
+def test_whatever_comes_in_between(event: str) -> None:
     net = new()
     with vpps.Handle(net.model, vps=2, ema=0.9, verify=True) as handle:
         decoding = Decoding(net)
@@ -339,23 +339,10 @@ def test_whatever_comes_in_between(event: str, train: bool) -> None:
             assert present_of(handle) is not None
             EVENTS[event](decoding, handle)
         decoding.step(handle)
-        decoding.options["train"] = train  # there is none, but it may be on
+        decoding.options["train"] = True  # there is no dropout, but it may be on
         for _ in range(4):
             decoding.step(handle)
         assert vertices_of(handle) == 3
-
-
-@cpu
-def test_a_launch_that_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = new()
-    with vpps.Handle(net.model, verify=True) as handle:
-        decoding = Decoding(net)
-        for launch in (lambda: handle.fb(*net.batch(1)), lambda: decoding.step(handle)):
-            for _ in range(5):
-                decoding.step(handle)
-            with interrupt_next_launch(handle, monkeypatch):
-                launch()
-            decoding.step(handle)
 
 
 @cpu
@@ -391,7 +378,7 @@ def test_ctrl_c_at_any_point() -> None:
                 handle.forward(decodings[-1].graph, [logits])
 
         work()
-        for _ in interrupted(work, every=101):
+        for _ in interrupted(work, every=151):
             d = decodings.pop() if decodings else Decoding(net)
             d.grow()
             found, expected = (h.forward(d.graph, [d.states[-1]])[0] for h in (handle, other))

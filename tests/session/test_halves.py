@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,9 @@ pytestmark = pytest.mark.usefixtures("roomy_kernels")
 TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
 WORDS, WIDTH, CLASSES = 9, 6, 3
 
-OPTIMIZERS: dict[str, Callable[[], vpps.Optimizer]] = {
-    "sgd": lambda: vpps.SGD(lr=0.1, weight_decay=0.1),
-    "momentum": lambda: vpps.Momentum(lr=0.05),
-    "adam": lambda: vpps.Adam(lr=lambda step: 0.02 / step, groups={"W": {"weight_decay": 0.1}}),
-}
+
+def adam() -> vpps.Optimizer:
+    return vpps.Adam(lr=lambda step: 0.02 / step, groups={"W": {"weight_decay": 0.1}})
 
 
 class Net:
@@ -104,45 +101,30 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
-@contextmanager
-def stopped_launches(handle: vpps.Handle, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In the block every launch meets an instruction that does not exist, first of all."""
-    machine = handle._engine.machine
-    launch = machine.launch
-
-    def damaged(script: Any, *continuation: Any) -> None:
-        script = script.copy()
-        script[entry_points(script)] = 0xFFFF
-        launch(script, *continuation)
-
-    with patch.context() as context:
-        context.setattr(machine, "launch", damaged)
-        yield
+CHIPS = ChipOptions(gradients="gemm"), ChipOptions(groups=2)
+ON_SIMT: list[dict[str, Any]] = [
+    *({}, {"clip_norm": 0.1}, {"ema": 0.9}, {"schedule": "paper"}),
+    *({"onchip": chip, "vps": 4, "clip_norm": bound} for chip in CHIPS for bound in (None, 0.1)),
+]
 
 
 class TestBits:
-    @pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1}, {"ema": 0.9}, {"schedule": "paper"}], ids=str)
     @pytest.mark.parametrize(
-        "target", [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("simt", marks=pytest.mark.simt)]
+        "target, options",
+        [
+            pytest.param("cpu", {}, marks=pytest.mark.cpu),
+            *(pytest.param("simt", options, marks=pytest.mark.simt, id=str(options)) for options in ON_SIMT),
+        ],
     )
     def test_are_those_of_fb(self, target: str, options: dict[str, Any]) -> None:
-        for name in OPTIMIZERS if target == "cpu" and not options else ["adam"]:
-            whole, *halves = (
-                trained(how, optimizer=OPTIMIZERS[name](), target=target, vps=2, **options)
-                for how in (by_fb, by_apply, by_update)
-            )
-            for found in halves:
-                assert same(whole, found), name
-
-    @pytest.mark.simt
-    @pytest.mark.parametrize("clip_norm", [None, 0.1])
-    @pytest.mark.parametrize("chip", [ChipOptions(gradients="gemm"), ChipOptions(groups=2)], ids=["gemm", "groups"])
-    def test_are_those_of_fb_with_products_and_groups(self, chip: ChipOptions, clip_norm: float | None) -> None:
-        """Three launches where products of matrices follow backward."""
-        options = {"target": "simt", "vps": 4, "onchip": chip, "clip_norm": clip_norm}
-        whole = trained(by_fb, steps=2, optimizer=vpps.Adam(), **options)
-        assert same(whole, trained(by_update, steps=2, optimizer=vpps.Adam(), **options))
-        assert same(whole, trained(by_apply, steps=2, optimizer=vpps.Adam(), **options))
+        """With rules and options that tests/fuzz/histories.py has not, and on simt. Three launches where products of
+        matrices follow backward."""
+        steps = 2 if "onchip" in options else 4
+        whole, *halves = (
+            trained(how, steps, optimizer=adam(), target=target, **{"vps": 2} | options)
+            for how in (by_fb, by_apply, by_update)
+        )
+        assert all(same(whole, found) for found in halves)
 
     def test_what_was_accumulated_of_parameters_frozen_since_is_left_alone(self) -> None:
         """It has no place among the gradients of the others."""
@@ -333,8 +315,17 @@ class TestInterrupted:
             handle.backward([1])
             assert net.model.step == 2
             handle.forward(graph, [loss], update=True)
-            with stopped_launches(handle, monkeypatch), pytest.raises(vpps.KernelError, match="the kernel stopped"):
-                handle.backward([1])
+            launch = handle._engine.machine.launch
+
+            def damaged(script: Any, *continuation: Any) -> None:
+                script = script.copy()
+                script[entry_points(script)] = 0xFFFF  # no such instruction
+                launch(script, *continuation)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(handle._engine.machine, "launch", damaged)
+                with pytest.raises(vpps.KernelError, match="the kernel stopped"):
+                    handle.backward([1])
             handle.forward(graph, [loss], keep=True)
             assert handle.backward([1])
 
@@ -355,37 +346,23 @@ class TestApply:
         assert same(expected, updated({"words": ([5, 1, 5, 8], values)}))
         assert same(expected, updated({"words": dense}))
 
-    @pytest.mark.parametrize("on_nonfinite", ["warn", "raise", "skip"])
     @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-    def test_what_is_not_finite_is_left_out(self, value: float, on_nonfinite: Any) -> None:
+    @pytest.mark.parametrize("of", ["gradients", "seeds"])
+    def test_what_is_not_finite_is_left_out(self, value: float, of: str) -> None:
         net = Net()
         bad = np.zeros(2 * WIDTH, np.float32)
         bad[3] = value
-        with vpps.Handle(net.model, vpps.Adam(), on_nonfinite=on_nonfinite) as handle:
+        graph, loss = net.batch(0)
+        with vpps.Handle(net.model, vpps.Adam(), on_nonfinite="raise") as handle:
             handle.apply({"O": np.ones((CLASSES, WIDTH))}, accumulate=True)
             before = state(net.model)
-            if on_nonfinite == "raise":
-                with pytest.raises(vpps.NonFiniteError, match="step 1: gradients are not finite"):
-                    handle.apply({"b": bad})
-            elif on_nonfinite == "warn":
-                with pytest.warns(RuntimeWarning, match="step 1: gradients are not finite"):
-                    handle.apply({"b": bad})
-            else:
-                handle.apply({"b": bad})
-            assert same(before, state(net.model))
-            assert (handle.skipped, handle.accumulated) == (1, 1)
-            assert net.model.step == 1
-
-    def test_seeds_that_are_not_finite_are_left_out(self) -> None:
-        net = Net()
-        graph, loss = net.batch(0)
-        with vpps.Handle(net.model, vpps.Adam(), on_nonfinite="skip") as handle:
-            before = state(net.model)
             handle.forward(graph, [loss], update=True)
-            handle.backward([np.nan])
-            assert same(before, state(net.model))
-            assert (handle.skipped, net.model.step) == (1, 1)
+            calls = {"gradients": lambda: handle.apply({"b": bad}), "seeds": lambda: handle.backward([value])}
+            with pytest.raises(vpps.NonFiniteError, match="step 1: gradients are not finite"):
+                calls[of](), handle.sync_get_latest_loss()
             assert np.isnan(handle.sync_get_latest_loss())  # there was no fb
+            assert same(before, state(net.model))
+            assert (handle.skipped, handle.accumulated, net.model.step) == (1, 1, 1)
 
     def test_is_the_first_call_of_a_handle(self) -> None:
         net, other = Net(dropout=0), Net(dropout=0)
