@@ -17,8 +17,8 @@ import pytest
 os.environ.setdefault("VPPS_VERIFY", "1")  # every script that a test launches is checked first
 os.environ.setdefault("VPPS_LOG", "notset")  # no notices: what is compiled for the first time differs from run to run
 os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what tests expect
-# Most tests are of generic instructions, and their cells, hundreds of them, need no tails compiled. Those of tails ask
-# for them (tests/compiler/passes/test_fusion.py).
+# Tests of generic instructions need no tails compiled for their cells, hundreds of them. Other tests ask for `fused`,
+# or are in a folder of `FUSED`.
 os.environ.setdefault("VPPS_PASSES", "-fusion")
 # Read when NumPy is imported: the float64 reference's threads would spin against each other and against ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -26,6 +26,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # A shell's background jobs ignore it, and so would the processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+FUSED = ("fuzz", "ops", "record")
 
 DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -76,6 +78,22 @@ def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
         flags = ["-O0" if flag == "-O1" else flag for flag in simt_compiler.KERNEL_FLAGS]
         monkeypatch.setattr(simt_compiler, "KERNEL_FLAGS", tuple(flags))
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are fused, as users' are; their tails are not optimised where they are libraries of their own."""
+    from tests.kernels import compile_tails_quickly
+
+    monkeypatch.delenv("VPPS_PASSES", raising=False)
+    compile_tails_quickly(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def fused_folders(request: pytest.FixtureRequest) -> None:
+    """Cells are fused in all tests of the folders of `FUSED`."""
+    if request.path.parts[len(Path(__file__).parts) - 1] in FUSED:
+        request.getfixturevalue("fused")
 
 
 @pytest.fixture

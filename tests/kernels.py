@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
+from pathlib import Path
 
 import pytest
 
 import vpps.engine.engine
 from vpps.kernel import host_compiler
 from vpps.kernel.chip import MEMORY_ONLY
+from vpps.kernel.prebuilt import HostLibrary
 from vpps.kernel.spec import KernelSpec
 from vpps.runtime.simt import SimtMachine
 from vpps.script.instructions import TABLE
@@ -56,6 +60,44 @@ def compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     the usual one, which is optimised."""
     flags = tuple("-O0" if flag == "-O2" else flag for flag in host_compiler.FLAGS)
     monkeypatch.setattr(host_compiler, "FLAGS", flags)
+
+
+def compile_tails_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let libraries of tails be compiled in a fifth of the time: where there are many, whose tails run a few times."""
+    build = host_compiler.build_library
+
+    def build_quickly(library: HostLibrary) -> Path:
+        flags = tuple("-O0" if flag == "-O2" else flag for flag in library.flags)
+        return build(replace(library, flags=flags) if library.name == "tails" else library)
+
+    monkeypatch.setattr(host_compiler, "build_library", build_quickly)
+
+
+class _NotLaunchedError(Exception):
+    """A launch was planned, and is not made."""
+
+
+def know_all_of(machine: type, calls: Iterable[Callable[[], object]]) -> Callable[[KernelSpec], KernelSpec]:
+    """Make a kernel without weights on the chip able to do all that these calls of handles need, tails included. The
+    calls are planned here, for machines of a class, and not launched."""
+    specs: list[KernelSpec] = []
+
+    def note(self: object, spec: KernelSpec) -> bool:
+        specs.append(spec)
+        return True
+
+    def stop(*unused: object) -> None:
+        raise _NotLaunchedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "can_run", note)
+        patch.setattr(machine, "launch", stop)
+        for call in calls:
+            with suppress(_NotLaunchedError):
+                call()
+    needed = reduce(KernelSpec.joined, specs)
+    assert needed.tails
+    return needed.joined
 
 
 def emulate_with_one(monkeypatch: pytest.MonkeyPatch) -> None:

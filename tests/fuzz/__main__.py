@@ -16,9 +16,12 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
+import pytest
+
 from tests.fuzz import autograd, sanitized
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import LINES, Found, outcome, packed, sort_of
+from tests.kernels import compile_tails_quickly
 
 KINDS = ("graphs", "maps", "histories", "files", "interruptions", "magnitudes", "constants")
 SHRINKING = 45.0
@@ -125,6 +128,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what cases expect
+    compile_tails_quickly(pytest.MonkeyPatch())
     if sys.argv[1:2] in (["scripts"], ["ranks"]):
         sys.exit(import_module(f"tests.fuzz.{sys.argv[1]}").main(sys.argv[2:]))
     sys.exit(main())

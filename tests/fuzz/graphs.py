@@ -263,7 +263,7 @@ def draw_options(random: Random) -> Options:
     """A random configuration."""
     off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 1, 2, 8))))
     return Options(
-        random.randrange(len(POLICIES)), off, random.random() < 0.03,
+        random.randrange(len(POLICIES)), off, random.random() < 0.4,
         random.random() < 0.4, random.random() < 0.25,
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     """
     kernels.keep_weights_in_memory(monkeypatch)
     monkeypatch.setenv("VPPS_VERIFY", "0")
+    monkeypatch.setenv("VPPS_PASSES", "-fusion")
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (3,)))

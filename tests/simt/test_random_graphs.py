@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from random import Random
+
 import pytest
 
+import vpps
 from tests import comparison
+from tests.fuzz import graphs
 from tests.gpu.conftest import with_default
+from tests.kernels import know_all_of, widen
 from tests.planner.test_random_graphs import check
+from vpps.kernel import simt_compiler
 from vpps.placement.onchip import ChipOptions
+from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.simt
+FUSED = range(30, 40)
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +29,31 @@ def one_and_three_virtual_processors(in_memory: None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(6))
 def test_random_graphs_agree_with_the_reference(part: int) -> None:
     for number in range(5 * part, 5 * part + 5):
+        check(number)
+
+
+@pytest.fixture
+def one_fused_kernel(fused: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are fused, and one kernel has the tails of all graphs of `FUSED`. It is not optimised."""
+    monkeypatch.setattr(simt_compiler, "KERNEL_FLAGS", ("-O0", *simt_compiler.KERNEL_FLAGS[1:]))
+    widen(monkeypatch, SimtMachine, know_all_of(SimtMachine, calls_of_fused()))
+
+
+def calls_of_fused() -> Iterator[Callable[[], object]]:
+    """What `check` asks handles for, of the graphs of `FUSED`."""
+    for number, (vps, schedule) in product(FUSED, [(1, "vector"), (3, "vector"), (2, "paper")]):
+        model, graph, used, loss = graphs.draw(Random(number)).build()
+        with vpps.Handle(model, vps=vps, schedule=schedule) as handle:
+            yield partial(handle.gradients, graph, loss)
+            yield partial(handle.forward, graph, used)
+
+
+@pytest.mark.usefixtures("one_fused_kernel")
+def test_random_graphs_of_fused_cells_agree_with_the_reference() -> None:
+    for number in FUSED:
         check(number)
 
 

@@ -164,7 +164,8 @@ def test_there_is_one_barrier_per_level(build: Callable[..., object], target: st
 # ---- every op, and random cells
 
 
-def test_every_elementwise_op() -> None:
+def every_elementwise_op() -> tuple[vpps.Model, list[Batch]]:
+    """In one cell, of which there are three."""
     model = vpps.Model(seed=2)
     a, b = (model.parameter(name, (70,), init="normal") for name in "ab")
 
@@ -182,8 +183,13 @@ def test_every_elementwise_op() -> None:
     loss = vpps.mean([everything(graph.input(np.full((), v))) for v in (0.3, -1.1, 2.0)])
     used = {node.op.name for node in next(c for c in graph.blocks if c.name == "everything").nodes}
     assert used >= {op.name for op in OPS.values() if op.form is Form.MAP} - {"copy"}
-    assert_same(model, [(graph, loss)], (1, "vector"), (3, "paper"), target="cpu")
-    assert_same(model, [(graph, loss)], (2, "vector"), target="simt")
+    return model, [(graph, loss)]
+
+
+def test_every_elementwise_op() -> None:
+    model, batches = every_elementwise_op()
+    assert_same(model, batches, (1, "vector"), (3, "paper"), target="cpu")
+    assert_same(model, batches, (2, "vector"), target="simt")
 
 
 @pytest.mark.parametrize("width", [1, 5, 64, 100])
