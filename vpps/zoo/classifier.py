@@ -104,3 +104,26 @@ class TreeClassifier(Classifier):
         if root_only:
             h, labels = h[batch.roots], labels[batch.roots]
         return vpps.sum(self.node_loss(h, labels))
+
+
+class RootClassifier(Classifier):
+    """Classifies whole graphs by the state at their roots.
+
+    Attributes:
+        leaf, inner: vertex functions whose first result is the state.
+    """
+
+    leaf: Cell[Any]
+    inner: Cell[Any]
+
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The state of every root.
+
+        Args:
+            batch: kinds leaf and inner, column word, and column label of graphs: a set that
+                `vpps.data.pyramids_of_trees` or `vpps.data.tournaments` made.
+        """
+        cells, inputs = [self.leaf, self.inner], {"word": batch["word"]}
+        states: Any = graph.map(cells, **batch.structure, inputs=inputs, distinct=True)
+        h: vpps.Rows = states[0] if isinstance(states, tuple) else states
+        return h[batch.roots]

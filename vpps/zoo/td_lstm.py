@@ -12,13 +12,12 @@ all levels share one.
 from __future__ import annotations
 
 import vpps
-from vpps.data import GraphBatch
 from vpps.nn import MLP, NaryTreeLSTM
 from vpps.nn.lstm import State
-from vpps.zoo.classifier import Classifier
+from vpps.zoo.classifier import RootClassifier
 
 
-class TDLSTMSentiment(Classifier):
+class TDLSTMSentiment(RootClassifier):
     """Word embeddings, a pyramid of LSTM compositions over them, an MLP at its top.
 
     Args:
@@ -53,14 +52,3 @@ class TDLSTMSentiment(Classifier):
     def inner(self) -> State:
         """(h, c) of two neighbours together."""
         return self.composition.inner(*vpps.gather(0), *vpps.gather(1))
-
-    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The hidden state at the top of every pyramid.
-
-        Args:
-            batch: of a set that `vpps.data.pyramids_of_trees` made: kinds leaf and inner, column word, and column label
-                of graphs.
-        """
-        h, _ = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, distinct=True)
-        tops: vpps.Rows = h[batch.roots]
-        return tops

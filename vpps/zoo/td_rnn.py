@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from vpps.data import GraphBatch
 from vpps.nn import MLP, Linear
-from vpps.zoo.classifier import Classifier
+from vpps.zoo.classifier import RootClassifier
 
 
 def mean_of_both(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
@@ -29,7 +28,7 @@ def mean_of_both(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np
     return noise + 0.5 * np.tile(np.eye(shape[0]), 2)
 
 
-class TDRNNSentiment(Classifier):
+class TDRNNSentiment(RootClassifier):
     """Word embeddings, a pyramid of compositions over them, an MLP at its top.
 
     Args:
@@ -56,16 +55,3 @@ class TDRNNSentiment(Classifier):
     def inner(self) -> vpps.Expression:
         """Two neighbours as one vector."""
         return vpps.tanh(self.composition(vpps.concat([vpps.gather(0), vpps.gather(1)])))
-
-    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The hidden state at the top of every pyramid.
-
-        Args:
-            batch: of a set that `vpps.data.pyramids_of_trees` made: kinds leaf and inner, column word, and column label
-                of graphs.
-        """
-        h: vpps.Rows = graph.map(
-            [self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, distinct=True
-        )
-        tops: vpps.Rows = h[batch.roots]
-        return tops

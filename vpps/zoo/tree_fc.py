@@ -11,13 +11,12 @@ Fold leaves the layer's nonlinearity to the user; tanh keeps what is composed ag
 from __future__ import annotations
 
 import vpps
-from vpps.data import GraphBatch
 from vpps.nn import Linear
 from vpps.nn.gates import child_matrices, multiply_children
-from vpps.zoo.classifier import Classifier
+from vpps.zoo.classifier import RootClassifier
 
 
-class TreeFC(Classifier):
+class TreeFC(RootClassifier):
     """Word embeddings at the leaves, one composition up the tree, a linear classifier at the root.
 
     Args:
@@ -47,15 +46,3 @@ class TreeFC(Classifier):
     def inner(self, left: vpps.Expression, right: vpps.Expression) -> vpps.Expression:
         """The state of a vertex from its children's."""
         return vpps.tanh(multiply_children(self.W, [left, right]) + self.b)
-
-    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """The state of every root.
-
-        Args:
-            batch: kinds leaf and inner, column word, and column label of graphs, such as `vpps.data.tournaments` makes.
-        """
-        h: vpps.Rows = graph.map(
-            [self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, distinct=True
-        )
-        roots: vpps.Rows = h[batch.roots]
-        return roots

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import vpps
 from vpps.nn import ChildSumTreeLSTM, Linear, NaryTreeLSTM
@@ -26,6 +26,8 @@ class TreeLSTMSentiment(TreeClassifier):
         per_child: a matrix per child, which is faster on a CPU: see `vpps.nn.NaryTreeLSTM`.
     """
 
+    two_types: ClassVar[bool] = False
+
     def __init__(
         self,
         model: vpps.Model,
@@ -40,6 +42,8 @@ class TreeLSTMSentiment(TreeClassifier):
         self.arity = arity
         self.words = model.lookup("words", (n_words, embedding))
         self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity, per_child=per_child)
+        if self.two_types:
+            self.second = NaryTreeLSTM(model, 0, hidden, arity, per_child=per_child, name="tree_lstm_2")
         self.output = Linear(model, hidden, n_classes, name="output")
 
     @vpps.cell
@@ -62,25 +66,10 @@ class TwoTypeTreeLSTMSentiment(TreeLSTMSentiment):
 
     Args:
         model: the parameters go here: "words", "tree_lstm/...", "tree_lstm_2/...", "output/...".
-        n_words, n_classes, embedding, hidden, arity: as above.
+        n_words, n_classes, embedding, hidden, arity, per_child: as above.
     """
 
-    def __init__(
-        self,
-        model: vpps.Model,
-        n_words: int,
-        n_classes: int = 5,
-        *,
-        embedding: int = 256,
-        hidden: int = 256,
-        arity: int = 2,
-        per_child: bool = False,
-    ) -> None:
-        self.arity = arity
-        self.words = model.lookup("words", (n_words, embedding))
-        self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity, per_child=per_child)
-        self.second = NaryTreeLSTM(model, 0, hidden, arity, per_child=per_child, name="tree_lstm_2")
-        self.output = Linear(model, hidden, n_classes, name="output")
+    two_types = True
 
     @property
     def cells(self) -> Sequence[Cell[Any]]:
