@@ -26,7 +26,6 @@ EXAMPLES = {
 +    "softsign",
 +    lambda x: x / (1 + abs(x)),
 +    lambda x, y: (1 - abs(y)) ** 2,
-+    3,
 +    "x / (1 + |x|)",
 +    reads="y",
 +)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vpps.ops.philox import LaunchKey, random_words
-from vpps.ops.table import Array, Attrs, Cost, Form, Shape, first_shape, register, size
+from vpps.ops.table import Array, Attrs, Form, Shape, first_shape, register, size
 
 
 def threshold(rate: float) -> int:
@@ -39,7 +39,6 @@ register(
     shape=first_shape,
     forward=lambda attrs, x, factor: _times(x, factor),
     backward=lambda attrs, xs, y, dy: (_times(dy, xs[1]), None),
-    cost=lambda shapes, out: Cost(4 * size(out), 2 * size(out)),
     attrs=("rate", "number"),
     doc="in training, zero with probability `rate`, else x / (1 - rate); x itself in inference",
 )

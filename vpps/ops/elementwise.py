@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vpps.ops.table import Array, Attrs, Cost, Form, Shape, batch_dims, register, size, struct_of, unbroadcast
+from vpps.ops.table import Array, Attrs, Form, Shape, batch_dims, register, struct_of, unbroadcast
 
 _POSITIVE = {"low": 0.2, "high": 3.0}  # samples of what is not defined everywhere
 _CONSTANT: dict[str, Any] = {"value": 0.75, "signature": ""}  # of operators with one
@@ -25,22 +25,17 @@ def _register(
     arity: int,
     forward: Callable[..., Array],
     backward: Callable[..., Any],
-    flops: int,
     doc: str,
     **rest: Any,
 ) -> None:
-    def cost(shapes: Sequence[Shape], out: Shape) -> Cost:
-        return Cost(flops * size(out), sum(map(size, shapes)) + size(out))
-
     rest = {"device": struct_of(name)} | rest
-    register(name, Form.MAP, arity, _same_shape, forward, backward, cost, doc=doc, **rest)
+    register(name, Form.MAP, arity, _same_shape, forward, backward, doc=doc, **rest)
 
 
 def unary(
     name: str,
     forward: Callable[..., Array],
     derivative: Callable[..., Array],
-    flops: int,
     doc: str,
     reads: str = "ay",
     signature: str = "x",
@@ -60,7 +55,6 @@ def unary(
         1,
         lambda attrs, x: forward(x, *(attrs[a] for a in constants)),
         lambda attrs, xs, y, dy: (dy * derivative(xs[0], y, *(attrs[a] for a in constants)),),
-        flops,
         doc,
         reads=(reads,),
         signature=signature,
@@ -87,7 +81,7 @@ def binary(
         da, db = gradients(batch_dims(a, b), batch_dims(b, a), dy)
         return unbroadcast(da, a), unbroadcast(db, b)
 
-    _register(name, 2, run, back, 1, doc, reads=reads, signature=signature, **rest)
+    _register(name, 2, run, back, doc, reads=reads, signature=signature, **rest)
 
 
 def logistic(x: Array) -> Array:
@@ -116,26 +110,25 @@ def _silu_slope(x: Array, y: Array) -> Array:
     return slope
 
 
-unary("tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", "y")
-unary("sigmoid", logistic, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", "y")
-unary("relu", lambda x: np.maximum(x, 0), lambda x, y: (x > 0) * 1.0, 1, "max(x, 0); the slope at 0 is 0", "a")
-unary("exp", np.exp, lambda x, y: y, 8, "e to the power of x", "y")
-unary("log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", "a", samples=_POSITIVE)
-unary("square", np.square, lambda x, y: 2 * x, 1, "x times x", "a")
-unary("neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x", "", signature="")
-unary("copy", np.copy, lambda x, y: np.ones_like(x), 0, "x itself, in memory of its own", "", signature="", passes=(0,))
+unary("tanh", np.tanh, lambda x, y: 1 - y * y, "hyperbolic tangent", "y")
+unary("sigmoid", logistic, lambda x, y: y * (1 - y), "logistic function 1 / (1 + exp(-x))", "y")
+unary("relu", lambda x: np.maximum(x, 0), lambda x, y: (x > 0) * 1.0, "max(x, 0); the slope at 0 is 0", "a")
+unary("exp", np.exp, lambda x, y: y, "e to the power of x", "y")
+unary("log", np.log, lambda x, y: 1 / x, "natural logarithm", "a", samples=_POSITIVE)
+unary("square", np.square, lambda x, y: 2 * x, "x times x", "a")
+unary("neg", np.negative, lambda x, y: np.full_like(x, -1.0), "minus x", "", signature="")
+unary("copy", np.copy, lambda x, y: np.ones_like(x), "x itself, in memory of its own", "", signature="", passes=(0,))
 
 binary("add", np.add, lambda a, b, dy: (dy, dy), "a plus b", ("", ""), signature="", passes=(0, 1))
 binary("sub", np.subtract, lambda a, b, dy: (dy, -dy), "a minus b", ("", ""), signature="", passes=(0,))
 binary("mul", np.multiply, lambda a, b, dy: (dy * b, dy * a), "a times b, element by element", ("b", "a"), signature="")
 
-unary("scale", np.multiply, lambda x, y, c: np.full_like(x, c), 1, "x times a Python constant", "", **_CONSTANT)
-unary("shift", np.add, lambda x, y, c: np.ones_like(x), 1, "x plus a Python constant", "", passes=(0,), **_CONSTANT)
+unary("scale", np.multiply, lambda x, y, c: np.full_like(x, c), "x times a Python constant", "", **_CONSTANT)
+unary("shift", np.add, lambda x, y, c: np.ones_like(x), "x plus a Python constant", "", passes=(0,), **_CONSTANT)
 unary(
     "at_least",
     np.maximum,
     lambda x, y, c: (x > c) * 1.0,
-    1,
     "the larger of x and a Python constant; its slope at the constant is 0",
     "a",
     **_CONSTANT,
@@ -144,7 +137,6 @@ unary(
     "at_most",
     np.minimum,
     lambda x, y, c: (x < c) * 1.0,
-    1,
     "the smaller of x and a Python constant; its slope at the constant is 0",
     "a",
     **_CONSTANT,
@@ -153,7 +145,6 @@ unary(
     "leaky_relu",
     lambda x, c: np.where(x > 0, x, c * x),
     lambda x, y, c: np.where(x > 0, 1.0, c),
-    1,
     "x where positive, else slope x",
     "a",
     signature="x, slope=0.01",
@@ -163,29 +154,26 @@ unary(
     "elu",
     lambda x, c: np.where(x > 0, x, c * np.expm1(np.minimum(x, 0))),
     lambda x, y, c: np.where(x > 0, 1.0, c * np.exp(np.minimum(x, 0))),
-    1,
     "x where positive, else alpha (exp(x) - 1)",
     "a",
     signature="x, alpha=1.0",
     value=1.3,
 )
 
-unary("sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", "y", samples=_POSITIVE)
+unary("sqrt", np.sqrt, lambda x, y: 0.5 / y, "square root", "y", samples=_POSITIVE)
 unary(
     "over",
     lambda x, c: c / x,
     lambda x, y, c: -c / (x * x),
-    8,
     "a Python constant divided by x",
     samples=_POSITIVE,
     **_CONSTANT,
 )
-unary("abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; the slope at 0 is 0", "a")
+unary("abs", np.abs, lambda x, y: np.sign(x), "absolute value; the slope at 0 is 0", "a")
 unary(
     "softplus",
     lambda x: np.logaddexp(x, 0),
     lambda x, y: logistic(x),
-    20,
     "log(1 + exp(x)); stable for large x of either sign",
     "a",
 )
@@ -193,14 +181,13 @@ unary(
     "gelu",
     lambda x: x * _gelu_gate(x),
     _gelu_slope,
-    25,
     "Gaussian error linear unit, the tanh form (Hendrycks & Gimpel 2016)",
     "a",
 )
 
-unary("silu", lambda x: x * logistic(x), _silu_slope, 12, "x times the logistic function of x, also called swish", "a")
-unary("sin", np.sin, lambda x, y: np.cos(x), 40, "sine of an angle in radians, however large", "a")
-unary("cos", np.cos, lambda x, y: -np.sin(x), 40, "cosine of an angle in radians, however large", "a")
+unary("silu", lambda x: x * logistic(x), _silu_slope, "x times the logistic function of x, also called swish", "a")
+unary("sin", np.sin, lambda x, y: np.cos(x), "sine of an angle in radians, however large", "a")
+unary("cos", np.cos, lambda x, y: -np.sin(x), "cosine of an angle in radians, however large", "a")
 
 binary(
     "div",
@@ -230,7 +217,6 @@ _register(
     1,
     lambda attrs, x: x.copy(),
     lambda attrs, xs, y, dy: (None,),
-    0,
     "x itself, through which no gradient flows",
     device="Copy",
     differentiable=False,
@@ -256,7 +242,6 @@ def _comparison(name: str, of_number: str, test: Callable[..., Any], sign: str) 
         of_number,
         truth,
         _no_slope,
-        1,
         f"1 where x {sign} a Python constant, else 0; it has no gradient",
         **rest | {"value": 0.75},
     )
@@ -271,7 +256,7 @@ def _choice(name: str, of_number: str, chosen: Callable[[Array], Any], condition
     doc = f"where a condition is {condition}, else 0; no gradient flows through the condition"
     rest: dict[str, Any] = {"signature": "", "conditions": 1}
     binary(name, choose, lambda c, x, dy: (_no_slope(dy), choose(c, dy)), f"x {doc}", ("", "a"), **rest)
-    unary(of_number, choose, _no_slope, 1, f"a Python constant {doc}", differentiable=False, **_CONSTANT)
+    unary(of_number, choose, _no_slope, f"a Python constant {doc}", differentiable=False, **_CONSTANT)
 
 
 _comparison("greater", "above", np.greater, ">")

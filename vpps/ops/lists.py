@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 
 from vpps.ops.structure import list_sum
-from vpps.ops.table import Array, Attrs, Cost, Form, first_shape, register, size, struct_of
+from vpps.ops.table import Array, Attrs, Form, first_shape, register, struct_of
 
 
-def _register(
-    name: str, form: Form, forward: Callable[..., Array], backward: Callable[..., Any], flops: int, doc: str
-) -> None:
-    """A row; `flops` are those of an element."""
+def _register(name: str, form: Form, forward: Callable[..., Array], backward: Callable[..., Any], doc: str) -> None:
     register(
         name,
         form,
@@ -26,7 +23,6 @@ def _register(
         first_shape,
         forward,
         lambda attrs, xs, y, dy: (backward(*xs, y, dy), None),
-        lambda shapes, out: Cost(flops * size(out), 2 * size(out)),
         device=struct_of(name),
         doc=doc,
     )
@@ -91,10 +87,10 @@ for _name, _which, _best, _place in (
     ("list_min", "smallest", np.min, np.argmin),
 ):
     _doc = f"{_which} over a list argument; the first of equal ones gets the gradient, an empty list gives zeros"
-    _register(_name, Form.LIST_REDUCE, _extremum(_best), _extremum_back(_place), 1, _doc)
+    _register(_name, Form.LIST_REDUCE, _extremum(_best), _extremum_back(_place), _doc)
 
 for _name, _what, _forward, _backward in (
     ("list_softmax", "exp(x) over its sum", _softmax, _softmax_back),
     ("list_log_softmax", "logarithm of the softmax", _log_softmax, _log_softmax_back),
 ):
-    _register(_name, Form.LIST_MAP, _forward, _backward, 12, f"{_what} over a list argument, stable for large elements")
+    _register(_name, Form.LIST_MAP, _forward, _backward, f"{_what} over a list argument, stable for large elements")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpps.ops.table import Array, Attrs, Cost, Form, Shape, register, size
+from vpps.ops.table import Array, Attrs, Form, Shape, register, size
 
 
 def _reshape_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -61,11 +61,6 @@ def _matmul_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tupl
     return _flip(dy @ right.swapaxes(-1, -2), attrs["transposed_a"]), d_b
 
 
-def _matmul_cost(shapes: Sequence[Shape], out: Shape) -> Cost:
-    inner = size(shapes[0]) * size(shapes[1]) // size(out)  # the square of the inner dimension
-    return Cost(2 * size(out) * round(inner**0.5), sum(map(size, shapes)) + size(out))
-
-
 def _outer_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     if any(len(s) != 1 for s in shapes):
         raise ValueError("two vectors")
@@ -107,7 +102,6 @@ register(
     _reshape_shape,
     lambda attrs, x: x.reshape(len(x), *attrs["shape"]),
     lambda attrs, xs, y, dy: (dy.reshape(xs[0].shape),),
-    lambda shapes, out: Cost(0, 0),
     attrs=("shape",),
     doc="the same elements in another shape; a view",
 )
@@ -118,7 +112,6 @@ register(
     _transpose_shape,
     lambda attrs, x: x.swapaxes(1, 2).copy(),
     lambda attrs, xs, y, dy: (dy.swapaxes(1, 2),),
-    lambda shapes, out: Cost(0, 2 * size(out)),
     doc="rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it",
     signature="m",
 )
@@ -129,7 +122,6 @@ register(
     _matmul_shape,
     _matmul,
     _matmul_back,
-    _matmul_cost,
     attrs=("transposed_a", "transposed_b"),
     samples={"transposed_a": False, "transposed_b": False},
     doc="computed matrix times computed matrix or vector",
@@ -141,7 +133,6 @@ register(
     _outer_shape,
     lambda attrs, a, b: a[:, :, None] * b[:, None, :],
     lambda attrs, xs, y, dy: ((dy @ xs[1][:, :, None])[..., 0], (dy.swapaxes(1, 2) @ xs[0][:, :, None])[..., 0]),
-    lambda shapes, out: Cost(size(out), sum(map(size, shapes)) + size(out)),
     doc="outer product of two vectors: the matrix of shape (length of a, length of b) with elements a[i] b[j]",
     signature="a, b",
 )
@@ -152,7 +143,6 @@ register(
     _columns_shape,
     lambda attrs, w, x: w @ x,
     _columns_back,
-    lambda shapes, out: Cost(2 * size(out) * shapes[0][1], sum(map(size, shapes)) + size(out)),
     doc="W @ M: parameter matrix times computed matrix",
 )
 register(
@@ -162,6 +152,5 @@ register(
     _transposed_shape,
     lambda attrs, w, x: np.einsum("rc,vr...->vc...", w, x),
     _transposed_back,
-    lambda shapes, out: Cost(2 * size(out) * shapes[0][0], sum(map(size, shapes)) + size(out)),
     doc="W.T @ x, or W.T @ M: parameter matrix, transposed, times vector or computed matrix",
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vpps.ops.elementwise import logistic
-from vpps.ops.table import Array, Attrs, Cost, Form, Shape, ShapeRule, register, size, struct_of
+from vpps.ops.table import Array, Attrs, Form, Shape, ShapeRule, register, size, struct_of
 
 COSINE_EPS = 1e-8  # least product of norms, as in other libraries
 
@@ -39,12 +39,11 @@ def _pair_to_scalar(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def rowwise(
-    shape: ShapeRule, flops: int, backward: Callable[..., Any], signature: str = "", device: str = "", **rest: Any
+    shape: ShapeRule, backward: Callable[..., Any], signature: str = "", device: str = "", **rest: Any
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Register `function(*operands, *constants)` as the reference of an op of this form.
 
     Args:
-        flops: of an element of the first operand.
         backward: `backward(*operands, y, dy, *constants)`: the gradient of the one float operand, or a tuple of them.
             Where results are scalars, y and dy broadcast over the operands.
         device: where the struct is not called like the op.
@@ -62,16 +61,11 @@ def rowwise(
             found = backward(*operands, y, dy, *(attrs[a] for a in constants))
             return found if isinstance(found, tuple) else (found,)
 
-        def cost(shapes: Sequence[Shape], out: Shape) -> Cost:
-            return Cost(flops * size(shapes[0]), sum(map(size, shapes)) + size(out))
-
         name = function.__name__.strip("_")
         arity = len(inspect.signature(function).parameters) - indices - len(constants)
         doc = function.__doc__ or name  # python -OO leaves no docstrings
         struct = device or struct_of(name)
-        register(
-            name, Form.ROWWISE, arity, shape, forward, back, cost, device=struct, doc=doc, signature=signature, **rest
-        )
+        register(name, Form.ROWWISE, arity, shape, forward, back, device=struct, doc=doc, signature=signature, **rest)
         return function
 
     return row
@@ -107,19 +101,19 @@ def _log_softmax(x: Array) -> Array:
     return y
 
 
-@rowwise(_any_to_scalar, 1, lambda x, y, dy: dy * np.ones_like(x))
+@rowwise(_any_to_scalar, lambda x, y, dy: dy * np.ones_like(x))
 def sum_(x: Array) -> Any:
     """sum of all elements"""
     return _total(x)
 
 
-@rowwise(_any_to_scalar, 1, lambda x, y, dy: dy * np.full_like(x, 1 / size(x.shape[1:])))
+@rowwise(_any_to_scalar, lambda x, y, dy: dy * np.full_like(x, 1 / size(x.shape[1:])))
 def mean(x: Array) -> Any:
     """mean of all elements"""
     return _flat(x).mean(axis=1)
 
 
-@rowwise(_pair_to_scalar, 2, lambda a, b, y, dy: (dy * b, dy * a), "a, b")
+@rowwise(_pair_to_scalar, lambda a, b, y, dy: (dy * b, dy * a), "a, b")
 def dot(a: Array, b: Array) -> Any:
     """inner product of two operands of one shape; a scalar"""
     return _total(a * b)
@@ -130,7 +124,7 @@ def _mse_back(a: Array, b: Array, y: Array, dy: Array) -> tuple[Array, Array]:
     return d, -d
 
 
-@rowwise(_pair_to_scalar, 3, _mse_back, "a, b", "MeanSquaredError")
+@rowwise(_pair_to_scalar, _mse_back, "a, b", "MeanSquaredError")
 def mse(a: Array, b: Array) -> Any:
     """mean of the squared differences of two operands of one shape; a scalar"""
     return mean((a - b) ** 2)
@@ -141,13 +135,13 @@ def _softmax_back(x: Array, y: Array, dy: Array) -> Any:
     return y * (d - (y * d).sum(axis=1, keepdims=True))
 
 
-@rowwise(_vector, 12, _softmax_back)
+@rowwise(_vector, _softmax_back)
 def softmax(x: Array) -> Any:
     """exp(x) over its sum, stable for large logits"""
     return np.exp(_log_softmax(x))
 
 
-@rowwise(_vector, 12, lambda x, y, dy: dy - np.exp(y) * dy.sum(axis=1, keepdims=True))
+@rowwise(_vector, lambda x, y, dy: dy - np.exp(y) * dy.sum(axis=1, keepdims=True))
 def log_softmax(x: Array) -> Any:
     """logarithm of the softmax, stable for large logits"""
     return _log_softmax(x)
@@ -160,13 +154,13 @@ def _cross_entropy_back(x: Array, label: Array, y: Array, dy: Array) -> Array:
     return d * dy
 
 
-@rowwise(_vector_to_scalar, 12, _cross_entropy_back, "logits, label", indices=1)
+@rowwise(_vector_to_scalar, _cross_entropy_back, "logits, label", indices=1)
 def cross_entropy(x: Array, label: Array) -> Any:
     """minus the log-softmax of the labelled class, stable for large logits; a scalar"""
     return -_log_softmax(x)[np.arange(len(x)), label]
 
 
-@rowwise(_pair_to_scalar, 3, lambda a, b, y, dy: (dy * 2 * (a - b), dy * 2 * (b - a)), "a, b")
+@rowwise(_pair_to_scalar, lambda a, b, y, dy: (dy * 2 * (a - b), dy * 2 * (b - a)), "a, b")
 def squared_distance(a: Array, b: Array) -> Any:
     """sum of the squared differences of two operands of one shape; a scalar"""
     return _total((a - b) ** 2)
@@ -183,7 +177,7 @@ def _cosine_back(a: Array, b: Array, y: Array, dy: Array) -> tuple[Array, Array]
     return scale * b - along / np.maximum(na, 1e-150) ** 2 * a, scale * a - along / np.maximum(nb, 1e-150) ** 2 * b
 
 
-@rowwise(_pair_to_scalar, 6, _cosine_back, "a, b")
+@rowwise(_pair_to_scalar, _cosine_back, "a, b")
 def cosine(a: Array, b: Array) -> Any:
     """cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes"""
     return _total(a * b) / np.maximum(_norm(a) * _norm(b), COSINE_EPS)
@@ -193,19 +187,19 @@ def _logsumexp_back(x: Array, y: Array, dy: Array) -> Array:
     return np.where(np.isinf(y), 0, softmax(x) * dy)
 
 
-@rowwise(_vector_to_scalar, 12, _logsumexp_back, device="LogSumExp")
+@rowwise(_vector_to_scalar, _logsumexp_back, device="LogSumExp")
 def logsumexp(x: Array) -> Any:
     """logarithm of the sum of exponentials of a vector; a scalar, stable for large elements"""
     return np.logaddexp.reduce(x, axis=1)
 
 
-@rowwise(_vector_to_scalar, 1, lambda x, y, dy: _at(x, x.argmax(axis=1), dy))
+@rowwise(_vector_to_scalar, lambda x, y, dy: _at(x, x.argmax(axis=1), dy))
 def max_(x: Array) -> Any:
     """largest element; the first of equal ones gets the gradient"""
     return x.max(axis=1)
 
 
-@rowwise(_vector_to_scalar, 1, lambda x, position, y, dy: _at(x, position, dy), "x, i", indices=1)
+@rowwise(_vector_to_scalar, lambda x, position, y, dy: _at(x, position, dy), "x, i", indices=1)
 def pick(x: Array, position: Array) -> Any:
     """element of a vector at a per-vertex position; `x[i]` is the one at a fixed position"""
     return x[np.arange(len(x)), position]
@@ -224,7 +218,7 @@ def _hinge_back(x: Array, label: Array, y: Array, dy: Array, margin: float) -> A
 
 
 @rowwise(
-    _vector_to_scalar, 3, _hinge_back, "logits, label, margin=1.0", indices=1, attrs=("value",), samples={"value": 0.8}
+    _vector_to_scalar, _hinge_back, "logits, label, margin=1.0", indices=1, attrs=("value",), samples={"value": 0.8}
 )
 def hinge(x: Array, label: Array, margin: float) -> Any:
     """sum over the other classes of max(0, margin + logits[class] - logits[label])"""
@@ -236,7 +230,7 @@ def _bce_back(x: Array, t: Array, y: Array, dy: Array) -> tuple[Array, Array]:
     return scale * np.where(x > 0, (1 - t) - logistic(-x), logistic(x) - t), -scale * x
 
 
-@rowwise(_pair_to_scalar, 25, _bce_back, "logits, targets", "BinaryCrossEntropy")
+@rowwise(_pair_to_scalar, _bce_back, "logits, targets", "BinaryCrossEntropy")
 def binary_cross_entropy_with_logits(x: Array, t: Array) -> Any:
     """mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits"""
     weight = np.where(x > 0, 1 - t, t)  # of the wrong answer
@@ -252,7 +246,7 @@ def _layer_norm_back(x: Array, y: Array, dy: Array, eps: float) -> Any:
     return (dy - mean - y * along) / _deviation(x - x.mean(axis=1, keepdims=True), eps)
 
 
-@rowwise(_vector, 8, _layer_norm_back, "x, eps=1e-5", attrs=("value",), samples={"value": 1e-5})
+@rowwise(_vector, _layer_norm_back, "x, eps=1e-5", attrs=("value",), samples={"value": 1e-5})
 def layer_norm(x: Array, eps: float) -> Any:
     """(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need"""
     centred = x - x.mean(axis=1, keepdims=True)
@@ -263,13 +257,13 @@ def _kl_div_back(log_q: Array, p: Array, y: Array, dy: Array) -> tuple[Array, Ar
     return -dy * p, dy * np.where(p > 0, np.log(np.where(p > 0, p, 1)) + 1 - log_q, 0)
 
 
-@rowwise(_pair_to_scalar, 14, _kl_div_back, "log_q, p", "KlDivergence", samples={"low": 0.1, "high": 1.0})
+@rowwise(_pair_to_scalar, _kl_div_back, "log_q, p", "KlDivergence", samples={"low": 0.1, "high": 1.0})
 def kl_div(log_q: Array, p: Array) -> Any:
     """divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar"""
     return _total(np.where(p > 0, p * (np.log(np.where(p > 0, p, 1)) - log_q), 0))
 
 
-@rowwise(_vector_to_scalar, 1, lambda x, y, dy: None, "x", "ArgMax", differentiable=False)
+@rowwise(_vector_to_scalar, lambda x, y, dy: None, "x", "ArgMax", differentiable=False)
 def argmax(x: Array) -> Any:
     """position of the largest element (the first of equal ones) as a scalar float; it has no gradient"""
     return x.argmax(axis=1).astype(np.float64)

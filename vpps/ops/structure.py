@@ -6,15 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vpps.ops.table import Array, Attrs, Cost, Form, Shape, first_shape, register, size
-
-
-def _free(shapes: Sequence[Shape], out: Shape) -> Cost:
-    return Cost(0, 0)
-
-
-def _move(shapes: Sequence[Shape], out: Shape) -> Cost:
-    return Cost(0, 2 * size(out))
+from vpps.ops.table import Array, Attrs, Form, Shape, first_shape, register, size
 
 
 def _affine_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -37,11 +29,6 @@ def _affine(attrs: Attrs, w: Array, x: Array, *b: Array) -> Array:
 def _affine_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array | None, ...]:
     w, x, *b = xs
     return (dy.T @ x, dy @ w, *([dy] if b else []))
-
-
-def _affine_cost(shapes: Sequence[Shape], out: Shape) -> Cost:
-    w = shapes[0]
-    return Cost(2 * w[0] * w[1], size(w) + w[0] + w[1])
 
 
 def _concat_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -125,9 +112,7 @@ def _source(attrs: Attrs, *xs: Array) -> Array:
     raise AssertionError("the reference executor supplies the values of sources")
 
 
-register(
-    "affine", Form.MATVEC, None, _affine_shape, _affine, _affine_back, _affine_cost, doc="W @ x, or W @ x + b fused"
-)
+register("affine", Form.MATVEC, None, _affine_shape, _affine, _affine_back, doc="W @ x, or W @ x + b fused")
 register(
     "concat",
     Form.CONCAT,
@@ -135,7 +120,6 @@ register(
     _concat_shape,
     _concat,
     _concat_back,
-    _move,
     doc="vectors joined end to end, or rows of matrices",
 )
 register(
@@ -145,14 +129,11 @@ register(
     _slice_shape,
     _slice,
     _slice_back,
-    _free,
     attrs=("start", "stop", "scalar"),
     doc="elements start to stop of a vector, or such rows of a matrix; a view",
 )
-register("list_sum", Form.LIST_REDUCE, 1, first_shape, list_sum, _list_sum_back, _move, doc="sum over a list argument")
-register(
-    "list_mean", Form.LIST_REDUCE, 1, first_shape, _list_mean, _list_mean_back, _move, doc="mean over a list argument"
-)
+register("list_sum", Form.LIST_REDUCE, 1, first_shape, list_sum, _list_sum_back, doc="sum over a list argument")
+register("list_mean", Form.LIST_REDUCE, 1, first_shape, _list_mean, _list_mean_back, doc="mean over a list argument")
 register(
     "lookup",
     Form.LOOKUP,
@@ -160,12 +141,11 @@ register(
     _lookup_shape,
     lambda attrs, table, row: table[row],
     _lookup_back,
-    _move,
     indices=1,
     doc="row of an embedding table, whose gradient is sparse, or of a parameter",
 )
-register("input", Form.INPUT, 0, _given_shape, _source, _no_gradient, _move, attrs=("shape", "grad"), doc="given data")
-register("zeros", Form.ZEROS, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="a zero vector")
-register("parameter", Form.PARAMETER, 1, first_shape, _source, _no_gradient, _free, doc="a parameter as an operand")
-register("argument", Form.ARGUMENT, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="argument")
-register("index", Form.INDEX, 0, lambda s, a: (), _source, _no_gradient, _free, doc="an int of the vertex")
+register("input", Form.INPUT, 0, _given_shape, _source, _no_gradient, attrs=("shape", "grad"), doc="given data")
+register("zeros", Form.ZEROS, 0, _given_shape, _source, _no_gradient, attrs=("shape",), doc="a zero vector")
+register("parameter", Form.PARAMETER, 1, first_shape, _source, _no_gradient, doc="a parameter as an operand")
+register("argument", Form.ARGUMENT, 0, _given_shape, _source, _no_gradient, attrs=("shape",), doc="argument")
+register("index", Form.INDEX, 0, lambda s, a: (), _source, _no_gradient, doc="an int of the vertex")

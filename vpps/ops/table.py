@@ -46,14 +46,6 @@ class Form(Enum):
     INDEX = "index"  # an int32 of the vertex
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Work of one vertex: floating-point operations, and floats read and written."""
-
-    flops: int
-    floats: int
-
-
 @dataclass(frozen=True)
 class Op:
     """One row of the op table.
@@ -66,7 +58,6 @@ class Op:
         shape: `shape(operand_shapes, attrs)` gives the result's shape or raises ValueError saying what is expected.
         forward: reference, `forward(attrs, *operands) -> result`, batched float64.
         backward: reference, `backward(attrs, operands, result, d_result) -> d_operands` (None where there is none).
-        cost: `cost(operand_shapes, result_shape)` of one vertex.
         device: struct in templates/ops that holds the device code ("" where the form has its own instruction).
         attrs: names of the static attributes.
         passes: operands whose gradient is the result's gradient itself, so that backward needs no instruction for them.
@@ -85,7 +76,6 @@ class Op:
     shape: ShapeRule
     forward: Callable[..., Array]
     backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]]
-    cost: Callable[[Sequence[Shape], Shape], Cost]
     device: str = ""
     indices: int = 0
     attrs: tuple[str, ...] = ()
@@ -108,13 +98,12 @@ def register(
     shape: ShapeRule,
     forward: Callable[..., Array],
     backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]],
-    cost: Callable[[Sequence[Shape], Shape], Cost],
     **rest: Any,
 ) -> None:
     """Add a row, made of the fields of `Op`. Raises ValueError if the name is taken."""
     if name in OPS:
         raise ValueError(f"op {name!r} is already in the table")
-    OPS[name] = Op(name, form, arity, shape, forward, backward, cost, **rest)
+    OPS[name] = Op(name, form, arity, shape, forward, backward, **rest)
 
 
 def struct_of(name: str) -> str:
