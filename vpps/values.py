@@ -29,7 +29,8 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
     numbers, integers that float32 does not hold exactly, and finite numbers beyond float32's range.
     """
     array = as_array(value, what)
-    if array.dtype.kind not in "fiu" and not _is_narrow(array.dtype):
+    is_narrow = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # JAX's bfloat16 or a float8
+    if array.dtype.kind not in "fiu" and not is_narrow:
         raise DtypeError(f"{what}: expected numbers, got dtype {array.dtype}; convert it to float32 first")
     with np.errstate(over="ignore"):
         result = np.array(array, dtype=np.float32, order="C", copy=True)
@@ -42,11 +43,6 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
     elif array.dtype.itemsize > 4 and np.any(np.isinf(result) & np.isfinite(array)):
         raise DtypeError(f"{what}: holds finite numbers beyond float32's range (3.4e38); rescale them")
     return result
-
-
-def _is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a type of ml_dtypes, JAX's bfloat16 or a float8, all of whose numbers are float32's."""
-    return dtype.kind == "V" and np.can_cast(dtype, np.float32)
 
 
 def as_array(value: Any, what: str) -> NDArray[Any]:

@@ -118,7 +118,7 @@ class TestOnCpu:
 
 def bench(chain: Chain, train: bool = True, batches: int = 2) -> Bench:
     kept = chain.batches()
-    workload = Workload("chain", chain.model, 2, "", lambda: iter(kept))
+    workload = Workload("chain", chain.model, "", lambda: iter(kept))
     return Bench(workload, {"target": "cpu", "precision": "float32"}, train, batches, warmup=1)
 
 

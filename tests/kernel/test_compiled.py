@@ -16,7 +16,7 @@ from tests.kernel.sass import code_of, live_registers, noncoherent_loads
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.engine.options import Example
 from vpps.kernel import nvrtc
-from vpps.kernel.nvrtc import Cubin, compile_cubin, compiler_version
+from vpps.kernel.nvrtc import KERNEL, Cubin, compile_cubin, compiler_version
 
 pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
 
@@ -57,7 +57,7 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     kernel = vpps.specialize(model, example, arch=arch, passes=vpps.Passes())
     cubin = cubin_of(kernel)
     code = code_of(cubin)
-    live = live_registers(code, cubin.name)
+    live = live_registers(code, KERNEL)
     found, onchip = cubin.resources, kernel.arrangement.onchip
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
     assert found.cached_registers == onchip.chip.registers > 0

@@ -40,7 +40,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         tried.append(cached)
         spilled = 8 * (cached > 100)
         resources = Resources(255, spilled, spilled, spilled, 0, 1000, cached, 1.0, "NVRTC 13.0")
-        return Cubin(Path("x.cubin"), arch, "vpps_kernel", Path("x.cu"), resources, ())
+        return Cubin(Path("x.cubin"), Path("x.cu"), resources, ())
 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
     monkeypatch.setattr(nvrtc, "library_version", lambda: "13.0")

@@ -23,7 +23,7 @@ from tests.kernel.sass import code_of, live_registers, noncoherent_loads
 from tests.nvrtc import ARCHS, interpreter, needs_nvrtc, registers_and_stack
 from tests.processes import run
 from vpps.kernel import libnvrtc, nvrtc
-from vpps.kernel.nvrtc import compile_cubin, supported_archs
+from vpps.kernel.nvrtc import KERNEL, compile_cubin, supported_archs
 from vpps.kernel.programs import package_folders
 from vpps.kernel.resources import Resources, check_resources
 
@@ -79,14 +79,14 @@ class TestRegisters:
         cubin = compile_cubin(interpreter(192), arch, 192)
         found = cubin.resources
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
-        assert 192 <= live_registers(code_of(cubin), cubin.name) <= found.registers <= 255
+        assert 192 <= live_registers(code_of(cubin), KERNEL) <= found.registers <= 255
         assert cubin.warnings == ()
-        check_resources(found, "this kernel")
+        check_resources(found)
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
     def test_that_are_live_grow_by_one_per_weight(self, arch: str) -> None:
         cubins = [compile_cubin(interpreter(n), arch) for n in (32, 64, 128)]
-        live = [live_registers(code_of(cubin), cubin.name) for cubin in cubins]
+        live = [live_registers(code_of(cubin), KERNEL) for cubin in cubins]
         assert [b - a for a, b in pairwise(live)] == pytest.approx([32, 64], abs=4)
 
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
@@ -95,8 +95,8 @@ class TestRegisters:
         assert found.spill_stores > 0
         assert found.spill_loads > 0
         with pytest.raises(vpps.CompileError) as caught:
-            check_resources(found, "the forced configuration (250 weights)")
-        for words in ("the forced configuration (250 weights) spills", f"{found.spill_stores} bytes", "rows per warp"):
+            check_resources(found)
+        for words in ("the kernel spills", f"{found.spill_stores} bytes", "rows per warp"):
             assert words in str(caught.value)
 
     @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
@@ -105,7 +105,7 @@ class TestRegisters:
         assert found.spill_stores == 0  # ptxas calls it no spill
         assert found.stack >= 96 * 4
         with pytest.raises(vpps.CompileError, match=rf"puts {found.stack} bytes per thread on the stack"):
-            check_resources(found, "this kernel")
+            check_resources(found)
 
     @pytest.mark.parametrize("arch", ARCHS)
     def test_and_stack_are_those_that_the_driver_goes_by(
@@ -116,7 +116,7 @@ class TestRegisters:
         cubin = compile_cubin(interpreter(96, case=case), arch)
         found = cubin.resources
         (report,) = reports
-        assert (found.registers, found.stack) == registers_and_stack(cubin.path.read_bytes(), cubin.name)
+        assert (found.registers, found.stack) == registers_and_stack(cubin.path.read_bytes(), KERNEL)
         assert f" {found.shared_bytes} bytes smem" in report
         assert found.shared_bytes == 80 * 4
         assert found.stack > 0
@@ -138,7 +138,7 @@ class TestRegisters:
         """
         cubin = compile_cubin(source, "sm_90")
         assert cubin.resources.stack >= 4 * (10 + 20)
-        assert cubin.resources.stack == registers_and_stack(cubin.path.read_bytes(), cubin.name)[1]
+        assert cubin.resources.stack == registers_and_stack(cubin.path.read_bytes(), KERNEL)[1]
 
 
 class TestNoncoherentLoads:
@@ -346,7 +346,7 @@ class TestCache:
         request.getfixturevalue("no_compiler")
         assert compile_cubin(EMPTY, "sm_90", 3) == first
         assert compile_cubin(EMPTY, "sm_90", 5).resources == replace(first.resources, cached_registers=5)
-        for arguments in [(EMPTY + "\n", "sm_90"), (EMPTY, "sm_80"), (EMPTY, "sm_90", 0, "other")]:
+        for arguments in [(EMPTY + "\n", "sm_90"), (EMPTY, "sm_80")]:
             with pytest.raises(AssertionError, match="nothing should be compiled"):
                 compile_cubin(*arguments)
 

@@ -70,7 +70,7 @@ def test_compiles_every_kernel_without_spilling(version: str, arch: str) -> None
             assert found.code_bytes <= MOST_CODE[name]
         if name.startswith("Tree-LSTM") and (not expected.startswith("12") or arch == "sm_100"):
             assert found.cached_registers <= facts["live"] <= found.registers <= 255
-        check_resources(found, name)
+        check_resources(found)
 
 
 def test_of_pythonpath_comes_before_the_environments() -> None:

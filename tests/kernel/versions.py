@@ -15,7 +15,7 @@ from tests.kernel.sass import code_of, live_registers
 from tests.kernels import EVERYTHING
 from tests.nvrtc import COMPILE_ALL
 from vpps.kernel import libnvrtc
-from vpps.kernel.nvrtc import compile_cubin, supported_archs
+from vpps.kernel.nvrtc import KERNEL, compile_cubin, supported_archs
 from vpps.kernel.render import render_cuda
 from vpps.kernel.spec import KernelSpec
 from vpps.placement.onchip.device import TENSOR_CORES
@@ -48,7 +48,7 @@ def main(archs: list[str]) -> None:
                 traced = arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")
                 found[f"{name} on {arch}"] = said = {"resources": dataclasses.asdict(cubin.resources)}
                 if name.startswith("Tree-LSTM") and traced:  # the disassembler of CUDA 13 cannot trace older ones
-                    said["live"] = live_registers(code_of(cubin), cubin.name)
+                    said["live"] = live_registers(code_of(cubin), KERNEL)
     print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
 
 

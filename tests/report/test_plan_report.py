@@ -21,6 +21,7 @@ from vpps.report.plan_report import MOST_ROWS
 from vpps.report.script_report import script_text
 from vpps.runtime import driver
 from vpps.runtime.driver import Properties
+from vpps.script.instructions import HEADER_WORDS
 
 pytestmark = pytest.mark.host
 
@@ -51,7 +52,7 @@ class TestPlan:
         found = inspection(net, train=train, policy=policy)
         report = found.plan
         assert report.weight_bytes + report.slab_bytes + report.other_bytes == 4 * found.plan_made.pool_floats
-        assert report.header_words + report.list_words + report.instruction_words == len(found.plan_made.script)
+        assert HEADER_WORDS + report.vps + report.list_words + report.instruction_words == len(found.plan_made.script)
         assert all(s.bytes <= 4 * s.rows * s.width for s in report.slabs)
         assert all(s.bytes == 4 * s.rows * s.width for s in report.slabs if s.life == "kept to the end")
 

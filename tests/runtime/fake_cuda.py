@@ -459,7 +459,7 @@ def install_with_kernels(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None 
     def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> nvrtc.Cubin:
         assert arch == "sm_90"
         resources = Resources(128, 0, 0, 0, 0, 10_000, cached_registers, 1.0, "NVRTC 13.0")
-        return nvrtc.Cubin(build_simt(source, races=True), arch, "vpps_kernel", Path(), resources, ())
+        return nvrtc.Cubin(build_simt(source, races=True), Path(), resources, ())
 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
     monkeypatch.setattr(nvrtc, "library_version", lambda: "13.0")

@@ -42,19 +42,15 @@ class Workload:
     Attributes:
         name: "tree-lstm" or "module:function".
         model: what is trained.
-        batch_size: as asked for.
         settings: of the task that are not as they are by default, for reports; "" of a function.
         batches: makes graphs and losses anew at every call, endlessly for a task.
-        task: where it is one.
         optimizer: as `vpps-train` would use; None leaves it to the handle.
     """
 
     name: str
     model: vpps.Model
-    batch_size: int
     settings: str
     batches: Callable[[], Iterator[tuple[vpps.Graph, vpps.Expression]]]
-    task: Task[Any] | None = None
     optimizer: Optimizer | None = None
 
     def first(self, count: int) -> list[tuple[vpps.Graph, vpps.Expression]]:
@@ -109,7 +105,7 @@ def _of_task(kind: type[Task[Any]], batch_size: int, rest: Sequence[str]) -> Wor
             epoch += 1
 
     shown = " ".join(f"{name}={value}" for name, value in given.items())
-    return Workload(kind.name, task.model, batch_size, shown, batches, task, vpps.Adam(lr=1e-3))
+    return Workload(kind.name, task.model, shown, batches, vpps.Adam(lr=1e-3))
 
 
 def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
@@ -144,7 +140,7 @@ def _of_function(name: str, batch_size: int) -> Workload:
         if not isinstance(item[1], vpps.Expression):
             raise WorkloadError(f"{name}: the loss of a batch is {item[1]!r}; expected a vpps.Expression of its graph")
         check_loss(*item)
-    return Workload(name, model, batch_size, "", lambda: iter(kept))
+    return Workload(name, model, "", lambda: iter(kept))
 
 
 def _function(name: str) -> Callable[[int], Any]:

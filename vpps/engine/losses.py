@@ -71,12 +71,16 @@ class Losses:
         self._warned = True
         if not self._warns:
             return
-        warnings.warn(f"{message} (handle.skipped counts such steps)", RuntimeWarning, stacklevel=_users_level())
+        warnings.warn(f"{message} (handle.skipped counts such steps)", RuntimeWarning, stacklevel=users_level("vpps"))
 
 
-def _users_level() -> int:
-    """The `stacklevel` of a warning that the caller of this function gives of what the user called."""
+def users_level(*packages: str) -> int:
+    """The `stacklevel` of a warning that the caller of this function gives of what the user called.
+
+    Args:
+        packages: whose functions may have called it.
+    """
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("vpps."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in packages:
         frame, level = frame.f_back, level + 1
     return level

@@ -27,6 +27,9 @@ from vpps.kernel.resources import Resources, resources_of
 # the same code with and without.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
+KERNEL = "vpps_kernel"
+"""Name of the function, `extern "C"`."""
+
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _COMPLAINT = re.compile(r"^\S+\((\d+)\): (?:catastrophic |fatal |internal )?(error|warning)\b[^:]*: (.*)$")
 
@@ -37,16 +40,12 @@ class Cubin:
 
     Attributes:
         path: the cubin, what the driver loads.
-        arch: what it runs on, such as "sm_90".
-        name: the kernel's, `extern "C"`.
         source: the CUDA source that it was made of.
         resources: what it needs.
         warnings: of the compiler, "line N: ...".
     """
 
     path: Path
-    arch: str
-    name: str
     source: Path
     resources: Resources
     warnings: tuple[str, ...]
@@ -73,14 +72,13 @@ def check_arch(arch: str) -> None:
     raise CompileError(f"{compiler_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}")
 
 
-def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str = "vpps_kernel") -> Cubin:
+def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
     """The compiled kernel, from the cache if it is there (a few ms, and once 6 to ask NVRTC for its version).
 
     Args:
         source: CUDA C++ that includes no headers.
         arch: "sm_75", "sm_90", "sm_90a" ...
         cached_registers: how many registers per thread are said to hold weights or gradients; goes into `resources`.
-        name: the kernel's, `extern "C"`.
 
     Raises:
         CompileError: no NVRTC, one that does not know the architecture, one that rejects the source (the message shows
@@ -88,19 +86,20 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
     """
     options = _options_for(arch, "sm_")
     known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
-    key = key_of("nvrtc", source, shlex.join(options), library().identity, name, known)
+    key = key_of("nvrtc", source, shlex.join(options), library().identity, known)
 
     def build(text: Path, binary: Path) -> dict[str, Any]:
-        image, log, seconds = _compile(source, options, arch, name)
-        resources = resources_of(image, name, log, cached_registers, seconds, compiler_version())
+        image, log, seconds = _compile(source, options, arch)
+        resources = resources_of(image, KERNEL, log, cached_registers, seconds, compiler_version())
         binary.write_bytes(image)
-        return {"resources": asdict(resources), "warnings": _warnings(log)}
+        warnings = [f"line {line}: {message}" for line, kind, message in _paragraphs(log) if kind == "warning"]
+        return {"resources": asdict(resources), "warnings": warnings}
 
     made_for = f"{arch}, {cached_registers} registers of weights" if cached_registers else arch
     entry = obtain(BinaryRequest(key, ".cubin", source, build, ".cu", Label("cubin", made_for, compiler_version())))
     facts = entry.facts
     resources = replace(Resources(**facts["resources"]), cached_registers=cached_registers)
-    return Cubin(entry.binary, arch, name, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))
+    return Cubin(entry.binary, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))
 
 
 def compile_ptx(source: str, arch: str) -> str:
@@ -112,7 +111,7 @@ def compile_ptx(source: str, arch: str) -> str:
     Raises:
         CompileError: as `compile_cubin`.
     """
-    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "vpps_kernel", "PTX")
+    text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
 
@@ -132,14 +131,12 @@ def library_version() -> str:
     return library().version
 
 
-def _compile(
-    source: str, options: tuple[str, ...], arch: str, name: str, form: Form = "CUBIN"
-) -> tuple[bytes, str, float]:
+def _compile(source: str, options: tuple[str, ...], arch: str, form: Form = "CUBIN") -> tuple[bytes, str, float]:
     """The code in a form, log and seconds."""
     nvrtc = library()
     check_arch(arch)
     start = time.perf_counter()
-    done = nvrtc.compile(source, f"{name}.cu", options, form)
+    done = nvrtc.compile(source, f"{KERNEL}.cu", options, form)
     if done.error:
         raise CompileError(
             f"{compiler_version()} rejected the kernel source ({done.error}):\n{_diagnostics(done.log, source)}"
@@ -160,10 +157,6 @@ def _paragraphs(log: str) -> list[tuple[int, str, str]]:
         rest = [line for i, line in enumerate(lines) if i not in echo]
         found.append((int(match[1]), match[2], "\n".join([match[3], *rest[1:]])))
     return found
-
-
-def _warnings(log: str) -> list[str]:
-    return [f"line {line}: {message}" for line, kind, message in _paragraphs(log) if kind == "warning"]
 
 
 def _diagnostics(log: str, source: str) -> str:

@@ -109,12 +109,8 @@ def resources_of(
     )
 
 
-def check_resources(resources: Resources, what: str) -> None:
+def check_resources(resources: Resources) -> None:
     """Refuse a kernel that does not keep in registers what it is said to keep there.
-
-    Args:
-        resources: of the kernel.
-        what: begins the message, such as "the forced configuration (rows_per_warp=8, ...)".
 
     Raises:
         SpillError: it spills or has a stack; with advice.
@@ -126,7 +122,7 @@ def check_resources(resources: Resources, what: str) -> None:
         found.append(f"puts {resources.stack} bytes per thread on the stack")
     if found:
         raise SpillError(
-            f"{what} {', '.join(found)}: {resources.cached_registers} cached registers do not stay in the "
+            f"the kernel {', '.join(found)}: {resources.cached_registers} cached registers do not stay in the "
             f"{resources.registers} registers of a thread; lower rows per warp or vertices per tile, "
             "or use one block per SM"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vpps.compiler.encoded_cell import EncodedCell
-from vpps.compiler.instr import ListKey, RowOperand
+from vpps.compiler.instr import RowOperand
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
 from vpps.record.vertices import Block
@@ -66,10 +66,6 @@ class PlannedBlock:
     def n_rows(self, domain: int) -> int:
         """Rows in a domain."""
         return int(self.count[:, domain].sum())
-
-    def list_position(self, key: ListKey) -> int:
-        """Where in the script a list is."""
-        return int(self.lists[list(self.cell.keys).index(key)])
 
     def operand_words(self, operand: RowOperand) -> tuple[Ints, Ints]:
         """The two words of an operand in each step."""

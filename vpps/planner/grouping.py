@@ -14,7 +14,6 @@ gradients to reduce.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +23,6 @@ from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Instr
 from vpps.ops import size
 from vpps.record.trace import List, TracedCell, Vector
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,6 @@ class Grouping:
     def some_idle(self) -> bool:
         """Whether a group has nothing to do."""
         return not self.work.all()
-
-    def note_idle(self) -> None:
-        """Log it where a group has nothing to do."""
-        if self.some_idle:
-            _log.info(self.describe())
 
 
 def is_scalar(cell: TracedCell) -> bool:

@@ -231,8 +231,8 @@ class PlannerLibrary:
                 plan.explanation = self._account(call), memory_map(where, graph, self._encoded)
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
-        if self.groups > 1 and _log.isEnabledFor(logging.INFO) and plan.grouping is not None:
-            plan.grouping.note_idle()
+        if self.groups > 1 and _log.isEnabledFor(logging.INFO) and (grouping := plan.grouping) and grouping.some_idle:
+            _log.info(grouping.describe())
         return plan
 
     def _planned(self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int) -> Memory:

@@ -18,7 +18,7 @@ from vpps.planner.planner import Planner
 from vpps.planner.reader import walk
 from vpps.record.arrays import BlockArrays
 from vpps.report.words import part_name, said_of_list, symbol_of
-from vpps.script.instructions import HEADER_WORDS, INDEXED
+from vpps.script.instructions import INDEXED
 from vpps.text import Readable, counted, in_bytes, table
 
 MOST_ROWS = 40
@@ -108,7 +108,6 @@ class PlanReport(Readable):
         weight_bytes: parameters, their transposes, gradients and moments in the pool.
         slab_bytes: memory of all slabs; they share it, so that it may be less than the sum of them.
         other_bytes: the rest of the batch's memory: gradients of tables, partial sums.
-        header_words: of the script: magic, sizes, where virtual processors begin.
         list_words: those of lists.
         instruction_words: those of instructions, of all virtual processors.
         instructions: how many, each once where virtual processors share them.
@@ -132,7 +131,6 @@ class PlanReport(Readable):
         self.weight_bytes = WORD_BYTES * distribution.end
         self.slab_bytes = WORD_BYTES * (top - distribution.end)
         self.other_bytes = WORD_BYTES * (plan.pool_floats - top)
-        self.header_words = HEADER_WORDS + self.vps
         self.list_words = sum(x.words for x in self.lists)
         self.instruction_words = sum(stream.words for _, stream in plan.streams)
         self.instructions = sum(1 for start, _ in plan.streams for _ in walk(plan, start))
@@ -276,7 +274,7 @@ def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[L
         for key in list(block.cell.keys)[:n_keys]:
             if isinstance(key, SameRow | SameRowGradient) or not _holds(block, key):
                 continue
-            position = block.list_position(key)
+            position = int(block.lists[list(block.cell.keys).index(key)])
             k = int(starts.searchsorted(position, "right")) - 1
             what = said_of_list(key)
             if isinstance(key, Uses):

@@ -47,7 +47,6 @@ from vpps.targets import CUDA
 from vpps.text import counted
 from vpps.values import as_index
 
-KERNEL = "vpps_kernel"
 THREADS = 256  # of a block
 _LINE_BYTES = 128  # of a counter
 _COUNTER_BYTES = 2 * COUNTERS * _LINE_BYTES
@@ -92,7 +91,7 @@ def compiled(spec: KernelSpec, arch: str) -> Kernel:
         raise SpillError(f"the kernel is expected to spill: {spec.chip.registers} registers of a thread hold weights")
     source = render_cuda(spec)
     cubin = compile_cubin(source, arch, spec.chip.registers)
-    check_resources(cubin.resources, "the kernel")
+    check_resources(cubin.resources)
     return Kernel(source, cubin.path, spec.chip.shared_bytes, cubin.resources)
 
 
@@ -332,7 +331,7 @@ class CudaMachine(Machine):
         gpu, state = self._driver.gpu, self._state
         kernel = self._build(spec.of(self.vps).recording(self._timeline), gpu.arch)
         with self._driver as driver:
-            loaded = driver.load(kernel.binary, KERNEL, kernel.shared_bytes)
+            loaded = driver.load(kernel.binary, kernel.shared_bytes)
             each = driver.blocks_per_sm(loaded, THREADS)
             if each * gpu.sms < self.vps:
                 driver.unload(loaded)

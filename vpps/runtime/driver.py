@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vpps.config import PLAIN_ALLOCATIONS
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
+from vpps.kernel.nvrtc import KERNEL
 from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.onchip import Device
 
@@ -440,7 +441,7 @@ class Driver:
 
     # ---- kernels
 
-    def load(self, binary: Path, name: str, shared_bytes: int) -> LoadedKernel:
+    def load(self, binary: Path, shared_bytes: int) -> LoadedKernel:
         """Load a kernel. One that does not load is removed from the cache: the next attempt compiles it anew.
 
         Args:
@@ -458,7 +459,7 @@ class Driver:
         api = self._api
         try:
             module = self._value(api.cuModuleLoad(str(binary).encode()))
-            function = self._value(api.cuModuleGetFunction(module, name.encode()))
+            function = self._value(api.cuModuleGetFunction(module, KERNEL.encode()))
         except DriverError as error:
             if error.lost:
                 raise

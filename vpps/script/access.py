@@ -95,11 +95,6 @@ class Touch(NamedTuple):
     at: DecodedOperand
     width: int | None = None
 
-    @property
-    def writes(self) -> bool:
-        """Whether anything is different afterwards."""
-        return self.access in (Access.WRITE, Access.CHANGE, Access.ADD)
-
 
 def word(d: Decoded, name: str) -> int:
     """A field that is a number."""

@@ -63,11 +63,6 @@ class Continuation(NamedTuple):
     products: tuple[Product, ...]
     entries: int
 
-    @property
-    def launches(self) -> int:
-        """Launches after the first one."""
-        return int(self.entries > 0)
-
 
 def entered_at(script: NDArray[np.uint32], entries: int) -> NDArray[np.uint32]:
     """A copy of a script that is entered at other points: those that lie at a position of it."""

@@ -129,14 +129,11 @@ class Configurator:
         if self._tuner.done:
             self._choice, self._tuner = self._tuner.choice(), None
             self._use(self._choice.candidate)
-            if self._is_free:
-                self._keep(self._choice)
-
-    def _keep(self, choice: Choice) -> None:
-        try:
-            keep(self._key(), choice)
-        except OSError as error:  # training goes on
-            _log.warning("what tuning has found is not kept: %s", error)
+            try:
+                if self._is_free:
+                    keep(self._key(), self._choice)
+            except OSError as error:  # training goes on
+                _log.warning("what tuning has found is not kept: %s", error)
 
     # ---- preparations
 

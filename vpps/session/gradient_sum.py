@@ -148,7 +148,8 @@ class GradientSum:
             DistributedError: a rank does not come.
         """
         world, alike = self._world, self._alike and pieces
-        if not (alike and self._stays_on_gpus):
+        on_gpus_of_their_own = 0 not in self._gpus and len(set(self._gpus)) == len(self._gpus)  # as NCCL wants it
+        if not (alike and on_gpus_of_their_own):
             shards = [s if s.piece is None else s._replace(piece=s.piece.on_host()) for s in shards]
         own = [shard.piece for shard in shards if shard.piece is not None]
         buffers = [piece.floats for piece in own] if alike else self._users_arrays(shards)
@@ -177,11 +178,6 @@ class GradientSum:
             return Sums(loss, {**tables}, own[-1], is_finite, names)
         dense = {p.name: total[at : at + math.prod(p.shape)].reshape(p.shape) for p, at in touched}
         return Sums(loss, {**tables, **dense}, None, is_finite, names)
-
-    @property
-    def _stays_on_gpus(self) -> bool:
-        """Whether each rank has a GPU, and no other rank has the same one, which NCCL refuses."""
-        return 0 not in self._gpus and len(set(self._gpus)) == len(self._gpus)
 
     @property
     def _mask_words(self) -> int:

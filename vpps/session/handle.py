@@ -294,13 +294,8 @@ class Handle(DataParallel):
     @serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
         """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
-        from vpps.report.script_report import script_text
-
         self._check(graph, "disassemble", training=True)
-        check_loss(graph, loss)
-        planner = self._configurator.prepare(graph)
-        plan = self._plan_step(planner, graph, loss, accumulate=False)
-        return script_text(plan)
+        return self.inspect(graph, loss).script
 
     @serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:

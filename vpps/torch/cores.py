@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 
 import torch
 
 from vpps.config import OMP_WAIT_POLICY
+from vpps.engine.losses import users_level
 from vpps.errors import HandleError
 from vpps.runtime.cores import usable_cores
 from vpps.targets import TARGETS
@@ -49,13 +49,5 @@ def advise(target: str, vps: int) -> None:
         "slow each other down: call vpps.torch.share_cores() first, which leaves PyTorch one thread, or make the "
         "Module with a smaller vps=",
         RuntimeWarning,
-        stacklevel=_users_level(),
+        stacklevel=users_level("vpps", "torch"),
     )
-
-
-def _users_level() -> int:
-    """The `stacklevel` of a warning that the caller of this function gives of what the user called."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("vpps", "torch"):
-        frame, level = frame.f_back, level + 1
-    return level

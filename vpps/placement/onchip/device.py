@@ -11,6 +11,9 @@ from vpps.text import KIB
 TENSOR_CORES = 80
 """From which compute capability on they multiply bf16 and tf32 (`mma.sync`, PTX ISA)."""
 
+CP_ASYNC = 80
+"""From which compute capability on the next tile of vertices can be fetched during the present one (`cp.async`)."""
+
 # Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
 # III-A, footnote 6). Two blocks: compiled without spilling.
 OTHER_REGISTERS = {1: 64, 2: 48}
@@ -48,11 +51,6 @@ class Device:
         system = KIB if self.sm >= 80 else 0
         per_block = self.shared_per_sm // blocks_per_sm - system
         return max(0, min(self.shared_per_block, per_block) - KERNEL_SHARED)
-
-    @property
-    def copies_asynchronously(self) -> bool:
-        """Whether the next tile of vertices can be fetched during the present one (`cp.async`)."""
-        return self.sm >= 80
 
 
 def _device(name: str, sm: int, sms: int, shared_per_sm: int, l2_mib: float) -> Device:

@@ -11,7 +11,7 @@ from typing import Any
 from vpps.errors import CapacityError, SpillError
 from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, SUM_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot, sums_of
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import Device
+from vpps.placement.onchip.device import CP_ASYNC, Device
 from vpps.placement.onchip.gradients import choose_gradients
 from vpps.placement.onchip.holding import (
     TILES,
@@ -77,7 +77,7 @@ def _plan(request: SlotRequest) -> OnChip:
     available = room.shared + KERNEL_SHARED
     # If there is room, a second staging buffer first, then one for results, then twice the vectors in all of them.
     doubled = replace(chip, buffers=2)
-    if slots and device.copies_asynchronously and doubled.shared_bytes <= available:
+    if slots and device.sm >= CP_ASYNC and doubled.shared_bytes <= available:
         chip = doubled
     with_results = replace(chip, results=RESULT_FLOATS)
     if slots and with_results.shared_bytes <= available:
