@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 
 import vpps
 from tests.tuning.models import Chain
-from vpps.cli.measure import Bench, Measured, best_of
-from vpps.cli.profile import app
+from vpps.cli.profile import Bench, Measured, app, best_of
 from vpps.cli.workload import Workload
 from vpps.tuning.candidates import Candidate
 

@@ -16,8 +16,7 @@ from vpps.errors import HandleError
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.grouping import Grouping
 from vpps.reference import Reference, weights_of
-from vpps.runtime.choice import make_machine
-from vpps.runtime.machine import Wanted
+from vpps.runtime.machine import Wanted, make_machine
 from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.usefixtures("roomy_kernels")

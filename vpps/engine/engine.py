@@ -38,8 +38,7 @@ from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
 from vpps.record.trace import TracedCell
-from vpps.runtime.choice import make_machine
-from vpps.runtime.machine import Wanted
+from vpps.runtime.machine import Wanted, make_machine
 from vpps.script.instructions import HEAD_WORDS
 from vpps.script.products import entered_at
 from vpps.targets import TARGETS

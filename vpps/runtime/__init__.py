@@ -1,7 +1,7 @@
 """What runs kernels: one module per target, behind one small interface.
 
 `machine.py` is the interface, and says how far the pool grows. Behind it are `cpu.py`, `simt.py` on `emulator.py`, and
-`cuda.py` on `driver.py` and `device_pool.py`. Which of them says `choice.py`, how many virtual processors suit a
+`cuda.py` on `driver.py` and `device_pool.py`. Which of them says `machine.py`, how many virtual processors suit a
 machine `cores.py`. Memory for timelines is in `recording.py`, of thread blocks in `stamps.py`.
 
 **cpu.** Threads sleep between launches on a condition variable. A barrier spins briefly (not at all where virtual

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import CapacityError
+from vpps.errors import CapacityError, HandleError
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model.precisions import ALL_EXACT, Precisions
@@ -21,7 +21,10 @@ from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import Pool
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
+from vpps.script.instructions import MAX_GROUPS
 from vpps.script.products import Continuation
+from vpps.targets import AUTO, GPUS, Target, listed, present_target, target_named
+from vpps.values import as_index
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
 _ALIGN_BYTES = 64  # a cache line
@@ -265,3 +268,41 @@ class Machine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait for the launch in flight and free everything; may be called twice."""
+
+
+def make_machine(target: str, wanted: Wanted) -> Machine:
+    """The machine for a target, given by its name or as `AUTO`.
+
+    Raises:
+        HandleError, CompileError: it cannot be had; says why and what to do.
+    """
+    chosen = present_target() if target == AUTO else target_named(target)
+    _check_groups(chosen, wanted)
+    machine: Machine = chosen.machine(wanted)
+    return machine
+
+
+def _check_groups(target: Target, wanted: Wanted) -> None:
+    """Raises HandleError where there cannot be so many groups of virtual processors."""
+    given, vps = wanted.onchip.groups, wanted.vps
+    groups = as_index(given)
+    if groups is None or not 1 <= groups <= MAX_GROUPS:
+        raise HandleError(f"ChipOptions(groups={given!r}): expected an int from 1 to {MAX_GROUPS}")
+    if groups == 1:
+        return
+    if not target.is_gpu:
+        raise HandleError(
+            f"ChipOptions(groups={groups}): target {target.name!r} has one group, as all threads share the weights in "
+            f"memory; use groups=1, or target {listed(GPUS)}"
+        )
+    if wanted.schedule == "paper":
+        raise HandleError(
+            f"ChipOptions(groups={groups}) with schedule='paper': the published scheme has one group; use groups=1, or "
+            "schedule='vector'"
+        )
+    count = groups if vps is None else as_index(vps)
+    if count is not None and (count % groups or not count):
+        raise HandleError(
+            f"vps={vps} with groups={groups}: groups are equally large; use a multiple of {groups} virtual processors, "
+            f"such as vps={max(count // groups, 1) * groups}"
+        )

@@ -6,7 +6,7 @@
 
 module: what users call; function: calls as nodes of PyTorch's autograd graph; tensors: arrays of either side as those
 of the other; weights: parameters as tensors over the same memory; state: what a state dict holds beside weights;
-compiling: what torch.compile leaves out; cores: threads of the two on the same cores. Nothing else in vpps imports it,
+cores: threads of the two on the same cores. Nothing else in vpps imports it,
 and `import vpps` does not: it needs PyTorch.
 """
 

@@ -20,7 +20,6 @@ from vpps.ops import Form
 from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
-from vpps.torch.compiling import leave_recording, not_compiled
 from vpps.torch.cores import advise
 from vpps.torch.function import LossFunction, TensorCall, ValuesFunction
 from vpps.torch.state import adopt_extra_state, copied_model, extra_state
@@ -36,7 +35,21 @@ FORWARD_MODE = (
     "torch.func.jvp), which would be lost; take gradients by backward"
 )
 
-leave_recording()
+NOT_COMPILED = "vpps runs graphs that differ from call to call; torch.compile compiles what is around them"
+
+
+def not_compiled(function: Callable[..., Any]) -> Any:
+    """Have a method run as it is: where it is called there is a graph break."""
+    try:
+        return torch.compiler.disable(function, reason=NOT_COMPILED)
+    except TypeError:  # before PyTorch 2.7
+        return torch.compiler.disable(function)
+
+
+# Graphs are recorded by Python, too, where that is within what is compiled: tensors are copied there.
+_rules: Any = getattr(getattr(torch, "_dynamo", None), "trace_rules", None)
+if hasattr(_rules, "add"):
+    _rules.add("vpps")
 
 
 class Module(Holder):
