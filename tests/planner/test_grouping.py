@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -188,16 +187,6 @@ def test_connected_components_stay_together_and_are_dealt_evenly(net: Net, data:
     share = found.grouping.work.max() / found.grouping.work.sum()
     assert share <= 1 / n_groups + 2 * largest
     assert len(set(label)) < n_groups or found.grouping.work.all()
-
-
-@pytest.mark.parametrize("n_groups", [2, 3, 7])
-def test_more_components_than_are_dealt_one_by_one(net: Net, n_groups: int) -> None:
-    """The smallest ones fill up what room is left."""
-    graph, random = vpps.Graph(), Random(n_groups)
-    ends = [chain(net, graph, graph.lookup(net.words, 0), random.randrange(1, 5)) for _ in range(900)]
-    found = grouped(net, graph, n_groups, ends)
-    assert found.grouping.n_components == len(ends)
-    assert found.grouping.work.max() <= 1.02 * found.grouping.work.mean()
 
 
 def call_of(graph: vpps.Graph, value: E) -> int:

@@ -85,25 +85,17 @@ def training(net: Net, vps: int, graph: vpps.Graph, states: list[vpps.Expression
     return net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
 
 
-def test_inference_keeps_what_is_still_to_be_read() -> None:
+def test_inference_keeps_what_is_wanted_or_still_to_be_read() -> None:
     net = Net()
     planner = net.planner()
-    needed = {}
     for length in (10, 100):
         graph, states = net.chain(length)
-        needed[length] = batch_floats(planner, planner.plan_forward(graph, [states[-1]]))
-    # One row per looked-up word, which come first, all of them; two states in turn and three slabs of one step.
-    assert needed[10] == (11 + 2 + 3) * H + 2 * STAGGER
-    assert needed[100] == (101 + 2 + 3) * H + 2 * STAGGER
-
-
-def test_wanted_values_stay() -> None:
-    net = Net()
-    planner = net.planner()
-    graph, states = net.chain(20)
-    plan = planner.plan_forward(graph, states[5:9])
-    assert np.flatnonzero(plan.addresses >= 0).tolist() == [s.ref for s in states[5:9]]
-    assert len(set(plan.addresses[[s.ref for s in states[5:9]]].tolist())) == 4
+        needed = batch_floats(planner, planner.plan_forward(graph, [states[-1]]))
+        # One row per looked-up word, which come first, all of them; two states in turn and three slabs of one step.
+        assert needed == (length + 1 + 2 + 3) * H + 2 * STAGGER
+    plan, wanted = planner.plan_forward(graph, states[5:9]), [s.ref for s in states[5:9]]
+    assert np.flatnonzero(plan.addresses >= 0).tolist() == wanted
+    assert len(set(plan.addresses[wanted].tolist())) == 4
 
 
 def test_training_uses_the_memory_of_a_step_again() -> None:
@@ -163,7 +155,8 @@ def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
 
 
 @pytest.mark.parametrize("vps", [1, 2])
-def test_a_value_gives_way_after_its_last_reader(vps: int) -> None:
+def test_values_and_gradients_give_way_after_their_last_readers(vps: int) -> None:
+    """Gradients not at once: barriers between steps may be left out."""
     net = Net()
     graph, states = net.chain(6)
     plan = net.planner(vps).plan_forward(graph, [states[-1]])
@@ -171,13 +164,7 @@ def test_a_value_gives_way_after_its_last_reader(vps: int) -> None:
     assert len(passed_on) == 6  # all words, which are one step, and the states that are not asked for
     for one in passed_on:
         assert_refused_where_shorter(plan, np.array([one]), by=1)
-
-
-@pytest.mark.parametrize("vps", [1, 2])
-def test_a_gradient_gives_way_after_its_last_reader(vps: int) -> None:
-    """And not at once: barriers between steps may be left out."""
-    net = Net()
-    plan = training(net, vps, *net.chain(6))
+    plan = training(net, vps, graph, states)
     arrays = plan.layout.memory
     of_backward = [k for k in given_back(plan) if arrays[k, FIRST] > arrays[:, LAST].max() // 2]
     assert len(of_backward) >= 4
@@ -212,18 +199,6 @@ def test_a_slab_that_lives_too_short_is_found(
     monkeypatch.undo()
     plan = training(net, vps, graph, states)
     verify(plan.script, plan.layout, plan.origin)
-
-
-def test_vertices_without_backward_do_not_share_scratch_with_those_that_have_one() -> None:
-    """Of one cell and level, some that the loss depends on, and some that it does not: they run side by side."""
-    net = Net()
-    graph, states = net.chain(6)
-    word = graph.lookup(net.table, 2)
-    beside = [net.step(s, word) for s in states]
-    for vps in (1, 2, 7):
-        plan = training(net, vps, graph, states)
-        verify(plan.script, plan.layout, plan.origin)
-        assert all(plan.addresses[s.ref] >= 0 for s in beside)
 
 
 def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:

@@ -78,15 +78,6 @@ def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None
         launches.verify(plan)
 
 
-def test_groups_that_have_nothing_to_do_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    net = new()
-    graph = vpps.Graph()
-    loss = vpps.sum(net.logits(graph, [1, 2, 3]))
-    with caplog.at_level("INFO", logger="vpps"):
-        planner_of(net.model, groups=2).plan_training(graph, loss, None, 0)
-    assert "2 groups have 100%, 0% of the work of 1 unconnected parts" in caplog.text
-
-
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("name", ["tree-lstm", "seq2seq", "lattice"])
 def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -> None:

@@ -61,14 +61,15 @@ def test_sequences_need_lists_unless_they_come_by_length(policy: str) -> None:
         assert found.arguments == found.contiguous
 
 
-@pytest.mark.parametrize("order, stride", [((0, 1, 2), WIDTH), ((0, 2, 4), 2 * WIDTH), ((3, 3, 3), 0), ((4,), 0)])
-def test_rows_at_equal_gaps_need_no_list(order: tuple[int, ...], stride: int) -> None:
-    assert modes(order) == {stride}
-
-
-@pytest.mark.parametrize("order", [(0, 1, 3), (2, 1, 0), (1, 1, 2), (0, 2, 1, 3)])
-def test_rows_at_other_gaps_need_one(order: tuple[int, ...]) -> None:
-    assert modes(order) == {INDEXED}
+@pytest.mark.parametrize(
+    "order, mode",
+    [
+        *[((0, 1, 2), WIDTH), ((0, 2, 4), 2 * WIDTH), ((3, 3, 3), 0), ((4,), 0)],
+        *(((order), INDEXED) for order in [(0, 1, 3), (2, 1, 0), (1, 1, 2), (0, 2, 1, 3)]),
+    ],
+)
+def test_rows_at_equal_gaps_need_no_list(order: tuple[int, ...], mode: int) -> None:
+    assert modes(order) == {mode}
 
 
 def modes(order: tuple[int, ...]) -> set[int]:

@@ -78,13 +78,10 @@ def repetitive() -> tuple[vpps.Model, Example]:
 
 
 class TestStages:
-    def test_begin_with_what_was_traced_and_follow_the_passes(self) -> None:
+    def test_show_what_was_traced_and_what_each_pass_did(self) -> None:
         (cell,) = cells(shown(*repetitive(), name="repeats"))
         names = [name for name in cell if ":" not in name]
         assert names == ["traced", "constants", "common_subexpressions", "horizontal", "dead_outputs"]
-
-    def test_show_what_each_pass_did(self) -> None:
-        (cell,) = cells(shown(*repetitive(), name="repeats"))
         text = {name: "\n".join(lines) for name, lines in cell.items()}
         assert text["traced"].count("tanh(") == 2
         assert " * 1" in text["traced"]
@@ -94,32 +91,23 @@ class TestStages:
         assert counts == sorted(set(counts))
         assert text["horizontal"].count(" @ ") == text["horizontal"].count("'W+V' @ ") == 1
         assert text["dead_outputs"].startswith("dead_outputs: nothing reads output 2 of 2: no backward; ")
-
-    def test_without_results_that_nothing_reads_in_inference(self) -> None:
         (cell,) = cells(shown(*repetitive(), name="repeats", train=False))
         heading, *dead = cell["dead_outputs"]
         assert heading.startswith("dead_outputs: nothing reads output 2 of 2: not computed in inference; ")
         assert not any("sigmoid" in line for line in dead)
-        assert re.fullmatch(r"  results n\d+", dead[-1])
 
     @pytest.mark.parametrize("net", NETS)
-    def test_have_no_node_twice_once_subexpressions_are_shared(self, net: str) -> None:
+    def test_have_no_node_twice_and_read_only_nodes_that_are_there(self, net: str) -> None:
         for cell in cells(of_net(net)):
             computed = list(nodes(cell["common_subexpressions"]).values())
             assert len(computed) == len(set(computed)) > 0
-
-    @pytest.mark.parametrize("net", NETS)
-    def test_read_only_nodes_that_are_there(self, net: str) -> None:
-        for cell in cells(of_net(net)):
             for name, lines in cell.items():
                 if not name.startswith(("lowered", "fused")):
                     found = nodes(lines)
                     read = re.findall(r"\bn\d+", " ".join([*found.values(), lines[-1]]))
                     assert found.keys() >= {*read}
 
-
-class TestParts:
-    def test_of_a_recurrence_hold_every_operator_once(self) -> None:
+    def test_of_the_parts_of_a_recurrence_hold_every_operator_once(self) -> None:
         split = [cell for cell in cells(of_net("chain")) if any("lazy_batching" in name for name in cell)]
         assert split
         for cell in split:
@@ -129,11 +117,6 @@ class TestParts:
             assert sum(operators(cell[part]) for part in parts) == operators(cell[whole])
             code = {name.partition(", ")[2] for name in cell if name.startswith("lowered")}
             assert code == {"eager part", "level part"}
-
-    def test_are_none_without_lazy_batching(self) -> None:
-        whole = shown(*NETS["chain"](), passes=Passes(lazy_batching=False))
-        assert "lazy_batching" not in whole
-        assert " part:" not in whole
 
 
 class TestCode:
@@ -166,33 +149,16 @@ class TestCode:
                 known.add(made)
         assert len(known) > 10
 
-    def test_without_fusion_has_no_tails(self) -> None:
-        plain = shown(*NETS["tree"](), passes=Passes(fusion=False))
+    def test_has_what_passes_and_training_make_only(self) -> None:
+        plain = shown(*NETS["chain"](), passes=Passes(fusion=False, lazy_batching=False))
         assert "lowered:" in plain
-        assert "fused:" not in plain
-
-    def test_has_gradients_of_parameters_in_training_only(self) -> None:
-        def phases(text: str) -> set[str]:
-            return set(re.findall(r"(?m)^lowered: (\w+)", text))
-
-        assert phases(of_net("tree")) == {"forward", "backward", "gradients"}
-        assert phases(of_net("tree", train=False)) == {"forward"}
+        assert not re.search("fused:|lazy_batching| part:", plain)
+        for train, phases in ((True, {"forward", "backward", "gradients"}), (False, {"forward"})):
+            assert set(re.findall(r"(?m)^lowered: (\w+)", of_net("tree", train=train))) == phases
 
 
-class TestText:
-    def test_leaves_single_operations_out(self) -> None:
-        assert "cell sum of" not in of_net("tree")
-        assert "cell sum of" in of_net("tree", "sum")
-
-    def test_has_lines_of_nodes(self) -> None:
-        text = of_net("tree", "inner")
-        assert "  n13 = sigmoid(n8)  (8)\n" in text
-        assert "  n5 = 'tree_lstm/U' @ n4  (40)\n" in text
-        assert "  n9 = n7[8:16]  (8)\n" in text
-        assert "  unchanged\n" in text
-        assert not any(line != line.rstrip() for line in text.splitlines())
-
-
-def test_error_names_the_cells_that_there_are() -> None:
+def test_single_operations_are_shown_if_asked_for_and_others_are_named() -> None:
+    assert "cell sum of" not in of_net("tree")
+    assert "cell sum of" in of_net("tree", "sum")
     with pytest.raises(vpps.GraphError, match=r"no cell 'gate' in the graph; there are .*TreeLSTMSentiment\.inner"):
         of_net("tree", "gate")

@@ -44,13 +44,11 @@ class TestSource:
         assert '#include "script.cuh"' in named
         assert '#include "' not in whole.replace('"vpps', "")
         assert len(named) < len(whole) / 2
-
-    def test_of_the_cpu_is_the_same_for_all_models(self) -> None:
-        assert inspection("cpu").source() == cpu_source()
+        assert (whole == cpu_source()) == (target == "cpu"), "that is the same for all models"
 
     def test_of_a_gpu_knows_the_number_of_blocks(self) -> None:
-        assert "#define VP_COUNT 132 " in inspection("cuda", "sm_90").source()
-        assert "#define VP_COUNT 40 " in inspection("cuda", "sm_75").source()
+        for arch, sms in (("sm_90", 132), ("sm_75", 40)):
+            assert f"#define VP_COUNT {sms} " in inspection("cuda", arch).source()
 
     def test_of_tails_has_each(self) -> None:
         found = inspection("cpu")
@@ -94,36 +92,28 @@ class TestMissing:
 
 
 @pytest.mark.cpu
-class TestHost:
-    def test_assembler_has_the_kernel(self) -> None:
-        listing = cpu_asm()
-        assert re.search(r"^\s*[0-9a-f]+:\t\w+", listing, re.MULTILINE)
-        assert "Disassembly of section .text" in listing
-
-    def test_resources(self) -> None:
-        text = inspection("cpu", compiled=True).resources
-        assert re.search(r"\d\d KiB", text)
-        assert "registers" not in text
-        assert "rows a pass" in text
+def test_assembler_and_resources_of_the_host() -> None:
+    listing = cpu_asm()
+    assert re.search(r"^\s*[0-9a-f]+:\t\w+", listing, re.MULTILINE)
+    assert "Disassembly of section .text" in listing
+    text = inspection("cpu", compiled=True).resources
+    assert re.search(r"\d\d KiB", text)
+    assert "rows a pass" in text
 
 
 @pytest.mark.nvrtc
 @needs_nvrtc
-class TestGpu:
-    def test_ptx_sass_and_resources(self) -> None:  # one test, as workers would compile it twice
-        found = inspection("cuda", "sm_75", compiled=True)
-        assert ".visible .entry vpps_kernel" in found.ptx()
-        assert ".target sm_75" in found.ptx()
-        assert re.search(r"/\*0000\*/ .*;", found.sass())
-        assert found.source() == found.compiled.source
-        self.check_resources(found)
-
-    def check_resources(self, inspection: Inspection) -> None:
-        lines = kernels_text([inspection.compiled] * 2).splitlines()
-        heads, row = lines[0].split(), lines[2].split()
-        assert lines[2] == lines[3]
-        assert heads[:4] == ["kernel", "VPs", "registers", "cached"]
-        assert row[0] == "sm_75"
-        assert 0 <= int(row[3]) < int(row[2]) <= 255
-        (weights,) = (line for line in lines if line.startswith("tree_lstm/U "))
-        assert weights.count("registers") + weights.count("L2") + weights.count("shared") >= 2
+def test_ptx_sass_and_resources_of_a_gpu() -> None:
+    found = inspection("cuda", "sm_75", compiled=True)
+    assert ".visible .entry vpps_kernel" in found.ptx()
+    assert ".target sm_75" in found.ptx()
+    assert re.search(r"/\*0000\*/ .*;", found.sass())
+    assert found.source() == found.compiled.source
+    lines = kernels_text([found.compiled] * 2).splitlines()
+    heads, row = lines[0].split(), lines[2].split()
+    assert lines[2] == lines[3]
+    assert heads[:4] == ["kernel", "VPs", "registers", "cached"]
+    assert row[0] == "sm_75"
+    assert 0 <= int(row[3]) < int(row[2]) <= 255
+    (weights,) = (line for line in lines if line.startswith("tree_lstm/U "))
+    assert weights.count("registers") + weights.count("L2") + weights.count("shared") >= 2

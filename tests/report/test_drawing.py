@@ -115,13 +115,8 @@ def test_levels_have_colours_of_their_own() -> None:
         assert all(re.fullmatch("#[0-9a-f]{6}", c) for c in colours)
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda: vpps.Graph().draw(), "the graph is empty"),
-        (lambda: drawn("tree", 0), "calls=0"),
-    ],
-)
-def test_errors_name_what_is_wrong(call: object, words: str) -> None:
-    with pytest.raises(vpps.GraphError, match=words):
-        call()  # type: ignore[operator]
+def test_errors_name_what_is_wrong() -> None:
+    with pytest.raises(vpps.GraphError, match="the graph is empty"):
+        vpps.Graph().draw()
+    with pytest.raises(vpps.GraphError, match="calls=0"):
+        drawn("tree", 0)

@@ -34,7 +34,7 @@ def test_shows_what_fb_launches() -> None:
         assert found.plan.slab_bytes + found.plan.other_bytes == memory.batch
 
 
-def test_has_what_the_commands_show_and_compiles_on_demand() -> None:
+def test_has_what_its_text_names_and_compiles_on_demand() -> None:
     model, (graph, loss) = tree()
     with vpps.Handle(model, target="cpu", vps=2) as handle:
         found = handle.inspect(graph, loss)
@@ -42,7 +42,6 @@ def test_has_what_the_commands_show_and_compiles_on_demand() -> None:
         assert found.resources == kernels_text([found.compiled])
         assert (found.compiled.vps, found.compiled.binary) == (2, build_cpu()[0])
         assert str(found.graph) == str(draw(graph))
-        assert re.fullmatch(r"<Inspection of \d+ vertices on cpu \w+, 2 virtual processors: [.a-z() ]+>", repr(found))
         shown = re.findall(r"\.(\w+)", repr(found))
         assert {"graph", "plan", "script", "cell", "source", "asm", "resources"} == set(shown)
         assert all(hasattr(found, name) for name in shown)

@@ -43,53 +43,34 @@ def nanoseconds(microseconds: float) -> int:
 
 @given(timelines())
 @settings(max_examples=40, deadline=None)
-def test_every_event_is_as_the_format_asks(found: list[Timeline]) -> None:
-    for event in events(found, "cpu"):
+def test_events_are_as_the_format_asks_and_cover_every_launch(found: list[Timeline]) -> None:
+    made = list(events(found, "cpu"))
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in made:
         assert event.keys() == REQUIRED[event["ph"]] | {"ph"}
-        assert event["pid"] > 0
-        assert event.get("tid", 1) > 0
-        assert event.get("ts", 0) >= 0
-        assert event.get("dur", 0) >= 0
+        assert min(event["pid"], event.get("tid", 1)) > 0
+        assert min(event.get("ts", 0), event.get("dur", 0)) >= 0
         assert event == json.loads(json.dumps(event))
-
-
-@given(timelines())
-@settings(max_examples=40, deadline=None)
-def test_events_of_a_virtual_processor_cover_every_launch(found: list[Timeline]) -> None:
-    by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for event in events(found, "cpu"):
         if event["ph"] == "X" and event["tid"] >= FIRST_VP:
             start = nanoseconds(event["ts"])
-            by_thread[event["tid"]].append((start, start + nanoseconds(event["dur"])))
-    assert len(by_thread) <= found[0].n_vps
+            spans[event["tid"]].append((start, start + nanoseconds(event["dur"])))
+        if event["ph"] in "sf":
+            arrows[event["id"]].append(event)
+    assert len(spans) <= found[0].n_vps
     zero = found[0].host[0].start
-    for spans in map(sorted, by_thread.values()):
-        assert sum(end - start for start, end in spans) == sum(t.end - t.start for t in found)
-        breaks = [(a, b) for (_, a), (b, _) in itertools.pairwise(spans) if a != b]
+    for of_vp in map(sorted, spans.values()):
+        assert sum(end - start for start, end in of_vp) == sum(t.end - t.start for t in found)
+        breaks = [(a, b) for (_, a), (b, _) in itertools.pairwise(of_vp) if a != b]
         assert breaks == [(t.end - zero, u.start - zero) for t, u in itertools.pairwise(found)]
-
-
-@given(timelines())
-@settings(max_examples=40, deadline=None)
-def test_as_many_work_as_are_counted(found: list[Timeline]) -> None:
-    made = list(events(found, "cpu"))
+    for first, last in arrows.values():
+        assert (first["ph"], last["ph"]) == ("s", "f")
+        assert first["tid"] != last["tid"]
+        assert first["ts"] <= last["ts"]
     counted = [event["args"]["working"] for event in made if event["ph"] == "C"]
     assert all(0 <= n <= found[0].n_vps for n in counted)
     assert all(a != b for a, b in itertools.pairwise(counted))
     assert not counted or counted[-1] == 0
-
-
-@given(timelines())
-@settings(max_examples=40, deadline=None)
-def test_arrows_have_two_ends_and_point_forward(found: list[Timeline]) -> None:
-    ends: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for event in events(found, "cpu"):
-        if event["ph"] in "sf":
-            ends[event["id"]].append(event)
-    for start, end in ends.values():
-        assert (start["ph"], end["ph"]) == ("s", "f")
-        assert start["tid"] != end["tid"]
-        assert start["ts"] <= end["ts"]
 
 
 def test_an_arrow_leads_from_the_last_to_what_it_kept_waiting(tmp_path: Path) -> None:
@@ -100,12 +81,14 @@ def test_an_arrow_leads_from_the_last_to_what_it_kept_waiting(tmp_path: Path) ->
     assert (end["tid"], nanoseconds(end["ts"]) - zero) == (FIRST_VP, 900)
 
 
-def test_waiting_is_apart_and_idle_ends_are_shown(tmp_path: Path) -> None:
+def test_waiting_idle_ends_and_the_critical_path_are_shown(tmp_path: Path) -> None:
     made = written([made_timeline([[5, 900], [100, 20]], [7, 0])], tmp_path)
     waits = {(e["tid"] - FIRST_VP, e["name"]): nanoseconds(e["dur"]) for e in made if e.get("cat") == "wait"}
     assert waits[0, "not begun"] == 7
     assert waits[0, "wait at barrier 1"] == 900 - 12
     assert waits[1, "at the end of its script"] == 79
+    path = [(e["args"]["VP"], e["name"], nanoseconds(e["dur"])) for e in made if e.get("cat") == "critical path"]
+    assert path == [(1, "zero of 'p0'", 900), (0, "passing barriers", 0), (0, "zero of 'p1'", 100)]
 
 
 def test_the_host_has_a_thread_of_its_own(tmp_path: Path) -> None:
@@ -115,12 +98,6 @@ def test_the_host_has_a_thread_of_its_own(tmp_path: Path) -> None:
     assert {e["args"]["name"]: e["tid"] for e in made if e["name"] == "thread_name"} == {
         "host": HOST, "launches": 2, "critical path": PATH, "VP 0": FIRST_VP,
     }  # fmt: skip
-
-
-def test_the_critical_path_has_a_thread_that_says_where_it_leads(tmp_path: Path) -> None:
-    made = written([made_timeline([[5, 900], [100, 20]], [7, 0])], tmp_path)
-    path = [(e["args"]["VP"], e["name"], nanoseconds(e["dur"])) for e in made if e.get("cat") == "critical path"]
-    assert path == [(1, "zero of 'p0'", 900), (0, "passing barriers", 0), (0, "zero of 'p1'", 100)]
 
 
 def test_a_timeline_that_lacks_records_leaves_the_file_as_it_was(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -87,40 +88,25 @@ def test_one_virtual_processor_needs_no_barriers() -> None:
     assert inspection("tree", target="cpu", vps=1).plan.barriers == 0
 
 
-class TestParts:
-    def test_of_a_recurrent_cell_are_told_apart(self) -> None:
-        report = inspection("chain").plan
-        assert {s.part for s in report.steps} == {"", "eager", "level"}
-        assert {s.part for s in report.slabs} == {"", "eager", "level"}
-
-    def test_slabs_of_list_elements_say_so(self) -> None:
-        assert {s.per for s in inspection("lists").plan.slabs} == {"vertex", "element"}
+def test_parts_of_cells_and_slabs_of_elements_are_told_apart() -> None:
+    report = inspection("chain").plan
+    assert {s.part for s in report.steps} == {s.part for s in report.slabs} == {"", "eager", "level"}
+    assert {s.per for s in inspection("lists").plan.slabs} == {"vertex", "element"}
 
 
-class TestText:
-    def test_rows_and_width_are_those_of_the_memory(self) -> None:
-        slab = next(s for s in inspection("tree").plan.slabs if s.life == "kept to the end")
-        assert slab.size == f"{slab.rows:,} x {slab.width:,}"
-        reused = slab._replace(rows=238, width=320, bytes=80_640)
-        assert reused.size == "63 x 320 (of 238)"
-
-    def test_has_every_cell_and_list(self) -> None:
-        report = inspection("tree").plan
-        text = str(report)
-        assert all(slab.symbol in text for slab in report.slabs)
-        assert all(x.what in text for x in report.lists)
-        assert "training, policy sinks-last, schedule vector, 3 virtual processors" in text
-        assert not any(line != line.rstrip() for line in text.splitlines())
-
-    def test_of_many_levels_has_the_first_and_how_many_more(self) -> None:
-        many = copy(inspection("tree").plan)
-        many.levels = {k: Counter(step=1) for k in range(1000)}
-        assert f"... and {1000 - MOST_ROWS + 1} more" in str(many)
-
-    def test_names_the_groups(self) -> None:
-        model, example = tree()
-        groups = Configuration(vps=4, onchip=vpps.ChipOptions(groups=2), passes=FUSED)
-        assert "4 virtual processors in 2 groups" in str(inspect(model, example, "simt", configuration=groups).plan)
+def test_text_has_every_cell_and_list_and_the_first_of_many_levels() -> None:
+    report = copy(inspection("tree").plan)
+    text = str(report)
+    assert all(slab.symbol in text for slab in report.slabs)
+    assert all(x.what in text for x in report.lists)
+    assert "training, policy sinks-last, schedule vector, 3 virtual processors" in text
+    slab = next(s for s in report.slabs if s.life == "kept to the end")
+    assert slab.size == f"{slab.rows:,} x {slab.width:,}"
+    assert slab._replace(rows=238, width=320, bytes=80_640).size == "63 x 320 (of 238)"
+    report.levels = {k: Counter(step=1) for k in range(1000)}
+    assert f"... and {1000 - MOST_ROWS + 1} more" in str(report)
+    groups = Configuration(vps=4, onchip=vpps.ChipOptions(groups=2), passes=FUSED)
+    assert "4 virtual processors in 2 groups" in str(inspect(*tree(), "simt", configuration=groups).plan)
 
 
 @pytest.mark.parametrize("schedule", ["vector", "paper"])
@@ -133,50 +119,34 @@ class TestScript:
         vps = re.findall(r"; virtual processors (.*), from word", found.script)
         assert vps == (["0 to 2"] if schedule == "vector" else ["0", "1", "2"])
 
-    def test_of_one_virtual_processor(self, schedule: str) -> None:
+    def test_of_one_virtual_processor_may_be_cut(self, schedule: str) -> None:
         plan = inspection("lists", schedule=schedule).plan_made
         assert re.findall(r"; virtual processors (.*), from word", script_text(plan, 2)) == ["2"]
+        whole, part = (script_text(plan, 2, most).splitlines() for most in (None, 2))
+        assert part == [*whole[:4], f"; ... and {len(whole) - 4} instructions more"]
         with pytest.raises(vpps.ScriptError, match="no virtual processor 3: expected 0 to 2"):
             script_text(plan, 3)
 
-    def test_says_how_much_it_leaves_out(self, schedule: str) -> None:
-        plan = inspection("lists", schedule=schedule).plan_made
-        for vp in range(3):
-            whole, part = (script_text(plan, vp, most).splitlines() for most in (None, 2))
-            assert part == [*whole[:4], f"; ... and {len(whole) - 4} instructions more"]
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: inspection("tree", target="gpu"), "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
+        (lambda: inspection("tree", policy="widest"), "policy='widest': expected one of sinks-last, depth, agenda"),
+        (lambda: inspection("tree", schedule="random"), "schedule='random': expected one of vector, paper"),
+        (lambda: inspect("tree", lists()[1]), r"expected a vpps\.Model"),  # type: ignore[arg-type]
+        (lambda: inspect(chain()[0], "graph"), r"expected \(graph, loss\)"),  # type: ignore[arg-type]
+    ],
+)
+def test_errors_name_what_is_wrong(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(vpps.VppsError, match=words):
+        call()
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        "options, words",
-        [
-            ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
-            ({"policy": "widest"}, "policy='widest': expected one of sinks-last, depth, agenda"),
-            ({"schedule": "random"}, "schedule='random': expected one of vector, paper"),
-        ],
-    )
-    def test_name_what_is_wrong(self, options: dict[str, str], words: str) -> None:
-        with pytest.raises(vpps.VppsError, match=words):
-            inspection("tree", **options)  # type: ignore[arg-type]
-
-    def test_of_what_is_no_model(self) -> None:
-        with pytest.raises(vpps.HandleError, match=r"expected a vpps\.Model"):
-            inspect("tree", lists()[1])  # type: ignore[arg-type]
-        with pytest.raises(vpps.HandleError, match=r"expected \(graph, loss\)"):
-            inspect(chain()[0], "graph")  # type: ignore[arg-type]
-
-
-class TestGpu:
-    @pytest.fixture
-    def present(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = DEVICES["T4"]
-        gpu = Properties("T4", "sm_75", 13, known.shared_per_block, 13000, known.shared_per_sm, known.l2_bytes)
-        monkeypatch.setattr(driver, "usable_gpu", lambda: gpu)
-
-    def test_that_is_there_is_planned_for(self, present: None) -> None:
-        found = inspect(*tree(), "cuda")
-        assert (found.arch, found.plan.vps) == ("sm_75", 13)
-
-    def test_that_is_named_comes_first(self, present: None) -> None:
-        found = inspect(*tree(), "cuda", "sm_90")
-        assert (found.arch, found.plan.vps) == ("sm_90", 132)
+def test_the_gpu_that_is_there_is_planned_for_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = DEVICES["T4"]
+    gpu = Properties("T4", "sm_75", 13, known.shared_per_block, 13000, known.shared_per_sm, known.l2_bytes)
+    monkeypatch.setattr(driver, "usable_gpu", lambda: gpu)
+    for named, planned in ((None, ("sm_75", 13)), ("sm_90", ("sm_90", 132))):
+        found = inspect(*tree(), "cuda", named)
+        assert (found.arch, found.plan.vps) == planned

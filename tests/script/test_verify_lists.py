@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import vpps
-from tests.script.test_verify import _conflicts, _Races, barriers, check, listing
+from tests.script.test_verify import _conflicts, _Races, barriers, check
 from vpps.errors import ScriptError
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
-from vpps.script.disassemble import Decoded
 
 pytestmark = pytest.mark.host
 
@@ -66,74 +61,6 @@ def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(width: int
         else:
             verifier.run()
     assert races > n // 2
-
-
-def find(plan: Plan, name: str) -> Decoded:
-    return next(d for d in listing(plan) if d.instruction.name == name)
-
-
-def word(plan: Plan, name: str, field: str) -> int:
-    """Position of a field of the first instruction of a name."""
-    d = find(plan, name)
-    at = d.position + 5
-    for f in d.instruction.fields:
-        if f.name == field:
-            return at
-        at += f.kind.words
-    raise AssertionError(field)
-
-
-Damage = Callable[[Plan, NDArray[np.uint32]], None]
-
-
-def _list_that_ends_before_it_begins(plan: Plan, script: NDArray[np.uint32]) -> None:
-    ends = script[word(plan, "list_log_softmax", "elements")]
-    script[ends + 1] = script[ends + 2] + 1
-
-
-def _elements_beyond_the_cell(plan: Plan, script: NDArray[np.uint32]) -> None:
-    d = find(plan, "list_log_softmax")
-    script[script[word(plan, "list_log_softmax", "elements")] + d.n] += 1 << 20
-
-
-def _results_where_nothing_is_expected(plan: Plan, script: NDArray[np.uint32]) -> None:
-    at = word(plan, "list_log_softmax", "a")
-    script[at] = script[word(plan, "list_log_softmax", "dst")]  # it reads where it is about to write
-
-
-def _matrices_that_do_not_fit(plan: Plan, script: NDArray[np.uint32]) -> None:
-    script[word(plan, "matmul", "inner")] += 1
-
-
-def _rows_that_do_not_fit(plan: Plan, script: NDArray[np.uint32]) -> None:
-    script[word(plan, "transpose", "columns")] = 7
-
-
-def _weights_beyond_the_pool(plan: Plan, script: NDArray[np.uint32]) -> None:
-    script[word(plan, "packed_matmul", "weights")] = plan.pool_floats
-
-
-def _segment_that_is_too_wide(plan: Plan, script: NDArray[np.uint32]) -> None:
-    script[word(plan, "packed_matmul_gradient", "x") + 2] += 10_000
-
-
-@pytest.mark.parametrize(
-    "damage, message",
-    [
-        (_list_that_ends_before_it_begins, "list_log_softmax .*a list ends before it begins"),
-        (_elements_beyond_the_cell, r"list_log_softmax .*lists of \d+ rows are longer than there can be"),
-        (_results_where_nothing_is_expected, r"list_log_softmax .*reads element \d+, which nothing has written"),
-        (_matrices_that_do_not_fit, "matmul .*floats, 4 inside, make no"),
-        (_rows_that_do_not_fit, "transpose .*floats are no rows of 7"),
-        (_weights_beyond_the_pool, "packed_matmul .*touches element"),
-        (_segment_that_is_too_wide, "packed_matmul_gradient .*segments of .* are no 192"),
-    ],
-)
-def test_damage_is_found(damage: Damage, message: str) -> None:
-    plan = make_plan(2, 64)
-    damage(plan, plan.script)
-    with pytest.raises(ScriptError, match=message):
-        check(plan)
 
 
 def test_the_gradient_of_a_parameter_that_only_empty_lists_use_is_written() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.script import test_verify, test_verify_lists
 from tests.simt import models
 from vpps.errors import ScriptError
 from vpps.placement.update import Update
@@ -26,11 +27,12 @@ pytestmark = pytest.mark.host
 
 @cache
 def plan(kind: str) -> Plan:
-    """Of a step of training on an emulated GPU that nobody makes, so that nothing is compiled."""
-    network = {
-        "fused": lambda: models.tree_lstm(leaves=(2, 1)),
-        "plain": lambda: models.attention(lengths=(0, 2, 5)),
-    }[kind]()
+    """Of a step of training; "fused" and "plain" for an emulated GPU that nobody makes: nothing is compiled."""
+    if kind == "tree":
+        return test_verify.make_plan(2, precision="bf16")
+    if kind == "lists":
+        return test_verify_lists.make_plan(2, 64)
+    network = models.tree_lstm(leaves=(2, 1)) if kind == "fused" else models.attention(lengths=(0, 2, 5))
     optimizer = vpps.Adam()
     handle = vpps.Handle(
         network.model, optimizer, target="simt", vps=2, passes=vpps.Passes(fusion=kind == "fused"), schedule="vector"
@@ -64,11 +66,42 @@ def place(d: Decoded, name: str) -> int:
 Damage = Callable[[Words], None]
 
 
-def field(of: str, name: str, value: int, word: int = 0) -> Damage:
+def field(of: str, name: str, value: int | Callable[[int], int], word: int = 0) -> Damage:
+    """A field with another value, or one that is made of the right one."""
+
     def damage(script: Words) -> None:
-        script[place(find(script, of), name) + word] = value
+        at = place(find(script, of), name) + word
+        script[at] = value if isinstance(value, int) else value(int(script[at]))
 
     return damage
+
+
+def word(at: int | Callable[[Words], int], value: int | Callable[[Words], int]) -> Damage:
+    """A word of the script with another value."""
+
+    def damage(script: Words) -> None:
+        position, new = (x if isinstance(x, int) else x(script) for x in (at, value))
+        script[position] = new
+
+    return damage
+
+
+def reads_what_it_writes(of: str) -> Damage:
+    def damage(script: Words) -> None:
+        a, dst = (place(find(script, of), name) for name in ("a", "dst"))
+        script[a : a + 2] = script[dst : dst + 2]
+
+    return damage
+
+
+def elements(script: Words) -> int:
+    """Where the list of the ends of lists begins."""
+    return int(script[place(find(script, "list_log_softmax"), "elements")])
+
+
+def list_beyond_the_script(script: Words) -> None:
+    at = place(find(script, "copy"), "a")
+    script[at : at + 2] = len(script) - 2, INDEXED
 
 
 def head(of: str, word: int, value: int) -> Damage:
@@ -142,6 +175,35 @@ def no_rows_of_a_list(script: Words) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
+    "an address beyond the pool": ("tree", field("tanh", "dst", 2**24), "no row of one array of the pool"),
+    "a source that nothing wrote": ("tree", reads_what_it_writes("tanh"), r"reads element \d+, which nothing has writ"),
+    "a list beyond the script": ("tree", list_beyond_the_script, "no part of one list of the script"),
+    "no instruction": ("tree", word(lambda s: entry_points(s)[0], 0xFFFF), "no opcode"),
+    "another number of virtual processors": ("tree", word(1, 1), "for 1 virtual processor, not 2"),
+    "an entry outside": ("tree", word(HEADER_WORDS, lambda s: len(s) + 5), "outside the script"),
+    "a list that ends before it begins": (
+        "lists",
+        word(lambda s: elements(s) + 1, lambda s: int(s[elements(s) + 2]) + 1),
+        "list_log_softmax .*a list ends before it begins",
+    ),
+    "elements beyond the cell": (
+        "lists",
+        word(lambda s: elements(s) + find(s, "list_log_softmax").n, 1 << 24),
+        r"list_log_softmax .*lists of \d+ rows are longer than there can be",
+    ),
+    "results where nothing is expected": (
+        "lists",
+        reads_what_it_writes("list_log_softmax"),
+        r"list_log_softmax .*reads element \d+, which nothing has written",
+    ),
+    "matrices that do not fit": ("lists", field("matmul", "inner", lambda n: n + 1), "matmul .*, 4 inside, make no"),
+    "rows that do not fit": ("lists", field("transpose", "columns", 7), "transpose .*floats are no rows of 7"),
+    "weights beyond the pool": ("lists", field("packed_matmul", "weights", 2**24), "packed_matmul .*touches element"),
+    "a segment that is too wide": (
+        "lists",
+        field("packed_matmul_gradient", "x", lambda n: n + 10_000, 2),
+        "packed_matmul_gradient .*segments of .* are no 192",
+    ),
     "an instruction that the kernel lacks": (
         "plain",
         head("tanh", 0, BY_NAME["exp"].opcode),
@@ -182,6 +244,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
 def test_damage_is_refused(what: str) -> None:
     kind, damage, message = DAMAGES[what]
     made = plan(kind)
+    assert len(made.layout.lists)  # as it was planned: what has other streams cannot be explained
     script = made.script.copy()
     damage(script)
     with pytest.raises(ScriptError, match=message):

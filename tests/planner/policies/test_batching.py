@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,6 @@ from tests.planner.policies.typed import (
     by_definition,
     by_machine,
     figure_1,
-    lattice,
     only,
     shortest,
     typed_graphs,
@@ -75,18 +72,6 @@ def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph
         assert (found.sequence, found.stages.tolist(), found.unseen) == by_machine(applied, machine)
 
 
-def test_batches_are_those_of_the_first_version() -> None:
-    """By a version in Python: types and stages of a lattice."""
-    graph = lattice(np.random.default_rng(5), 6, 20)
-    found = {policy: batches(graph, policy) for policy in PREFERENCES}
-    digests = {policy: [zlib.crc32(np.array(x, "<i8")) for x in (b.sequence, b.stages)] for policy, b in found.items()}
-    assert digests == {
-        "agenda": [2049077972, 1715329983],
-        "sufficient": [3793850426, 1695028326],
-        "critical": [2866882696, 3442799],
-    }
-
-
 def test_what_is_no_policy_or_machine_is_refused() -> None:
     class Cut(Automaton):
         def numbers(self) -> Ints:
@@ -132,17 +117,6 @@ def test_the_tree_of_the_paper() -> None:
     assert batches(graph, "depth").n_steps == 9
     assert len(batches(graph, "agenda").sequence) == 7
     assert len(batches(graph, "sufficient").sequence) == shortest(graph) == lower_bound(graph) == 6
-
-
-@pytest.mark.parametrize("length", [1, 5])
-def test_sufficient_attains_the_lower_bound_on_chains(length: int) -> None:
-    made = Made()
-    for _ in range(3):
-        state = made.add(0)
-        for _ in range(length):
-            state = made.add(2, made.add(1, state), made.add(0, state))
-    graph = made.graph()
-    assert batches(graph, "sufficient").n_steps == lower_bound(graph)
 
 
 @settings(max_examples=30, deadline=None)
