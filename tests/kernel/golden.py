@@ -23,11 +23,11 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def rendered(precision: str = "float32") -> str:
-    """A Tree-LSTM of 8 units for a GPU of two multiprocessors, one of its matrices in shared memory and one in L2. The
-    headers are named, not there: their text is in templates/."""
-    model, example = tree_lstm(8, embedding=8)
+    """A recursive network of 8 units for a GPU of two multiprocessors, one of its matrices in shared memory and one in
+    L2. The headers are named, not there: their text is in templates/."""
+    model, example = rvnn(8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
-    options = vpps.ChipOptions(tiers={"tree_lstm/W^T": "shared", "output/W": "L2"})
+    options = vpps.ChipOptions(tiers={"W^T": "shared", "Wo": "L2"})
     update, precisions = Update(vpps.Adam(), 1, 1, None), Precisions.given(precision)
     found = specs(model, example, gpu, gpu.sms, update, 2, options, passes=vpps.Passes(), precisions=precisions)
     return render_cuda(next(found)[0], named=True)
@@ -56,8 +56,8 @@ def hashes() -> str:
 
 
 FILES = {
-    "tree_small.cu": rendered,
-    "tree_small_bf16.diff": lambda: changed_by("bf16"),
+    "small.cu": rendered,
+    "small_bf16.diff": lambda: changed_by("bf16"),
     "hashes.json": hashes,
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 import vpps
 from vpps.kernel.cache import Label
-from vpps.kernel.diagnostics import numbered, of_log, quoted
+from vpps.kernel.diagnostics import of_log, quoted
 from vpps.kernel.host_compiler import FLAGS, build_library
 from vpps.kernel.prebuilt import HostLibrary
 
@@ -34,38 +34,35 @@ class TestQuotes:
             "      9 | int x9;",
         ]
 
-    def test_ends_of_a_source(self) -> None:
+    def test_ends_of_a_source_and_the_first_ones_only(self) -> None:
         assert quoted([(1, "first")], SOURCE).splitlines()[1] == ">     1 | int x1;"
         assert quoted([(20, "last")], SOURCE).splitlines()[-1] == ">    20 | int x20;"
         assert quoted([(99, "beyond")], SOURCE) == "line 99: beyond"
-
-    def test_the_first_ones_only(self) -> None:
         text = quoted([(n, f"wrong {n}") for n in range(1, 9)], SOURCE)
         assert "wrong 3" in text
         assert "wrong 4" not in text
         assert text.endswith("and 5 more")
 
-    def test_numbers_as_the_command_prints_them(self) -> None:
-        assert numbered([(12, "int x;")]) == ["     12 | int x;"]
-
 
 @pytest.mark.host
-class TestLogs:
-    def test_of_the_source_are_quoted_once(self) -> None:
-        log = f"{TEXT}: In function 'f':\n{TEXT}:3:5: error: no such thing\n{TEXT}:3:9: error: no such thing\n"
-        assert of_log(log, SOURCE, TEXT) == quoted([(3, "no such thing")], SOURCE)
-
-    def test_of_other_files_are_shown_as_they_are(self) -> None:
-        assert of_log("words.h:3:5: error: no such thing\nnote: here\n", SOURCE, TEXT) == (
-            "words.h:3:5: error: no such thing"
-        )
-
-    def test_of_a_linker_name_what_is_missing(self) -> None:
-        log = "/usr/bin/ld: abc.o: in function `f':\nabc.cpp:(.text+0x5): undefined reference to `g'\n"
-        assert of_log(log, SOURCE, TEXT) == "abc.cpp:(.text+0x5): undefined reference to `g'"
-
-    def test_that_blame_nothing_are_shown(self) -> None:
-        assert of_log("killed\n", SOURCE, TEXT) == "killed\n"
+@pytest.mark.parametrize(
+    "log, shown",
+    [
+        (
+            f"{TEXT}: In function 'f':\n{TEXT}:3:5: error: no such thing\n{TEXT}:3:9: error: no such thing\n",
+            quoted([(3, "no such thing")], SOURCE),
+        ),
+        ("words.h:3:5: error: no such thing\nnote: here\n", "words.h:3:5: error: no such thing"),
+        (
+            "/usr/bin/ld: abc.o: in function `f':\nabc.cpp:(.text+0x5): undefined reference to `g'\n",
+            "abc.cpp:(.text+0x5): undefined reference to `g'",
+        ),
+        ("killed\n", "killed\n"),
+    ],
+    ids=["source", "other file", "linker", "blames nothing"],
+)
+def test_of_a_log_errors_are_shown(log: str, shown: str) -> None:
+    assert of_log(log, SOURCE, TEXT) == shown
 
 
 WRONG = "int right;\nint wrong = nothing_like_this;\nint also_right;\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,26 +78,20 @@ def train_once(**options: Any) -> dict[str, Any]:
 
 @pytest.mark.cpu
 @needs_gxx
-class TestCompiler:
-    def test_is_the_one_that_cxx_names(self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path) -> None:
-        script(FAST)
-        assert train_once()
-        version, build = (tmp_path / "log").read_text().splitlines()
-        assert version == "--version"
-        for flag in ("-std=c++17", "-ffp-contract=off", "-fvisibility=hidden", "-o"):
-            assert flag in build.split()
-        assert "-ffast-math" not in build
-        assert suffixes(fresh_cache) == [".cpp", ".json", ".so"]
-        train_once()
-        assert (tmp_path / "log").read_text().splitlines() == [version, build]  # the second handle compiles nothing
-
-    def test_may_have_arguments(
-        self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = script("shift\n" + FAST)
-        monkeypatch.setenv("CXX", f"{shlex.quote(str(path))} --launcher")
-        assert train_once()
-        assert all(line.startswith("--launcher ") for line in (tmp_path / "log").read_text().splitlines())
+def test_the_compiler_is_the_one_that_cxx_names_with_its_arguments(
+    fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script("shift\n" + FAST)
+    monkeypatch.setenv("CXX", f"{shlex.quote(str(path))} --launcher")
+    assert train_once()
+    version, build = (tmp_path / "log").read_text().splitlines()
+    assert version == "--launcher --version"
+    for flag in ("--launcher", "-std=c++17", "-ffp-contract=off", "-fvisibility=hidden", "-o"):
+        assert flag in build.split()
+    assert "-ffast-math" not in build
+    assert suffixes(fresh_cache) == [".cpp", ".json", ".so"]
+    train_once()
+    assert (tmp_path / "log").read_text().splitlines() == [version, build]  # the second handle compiles nothing
 
 
 @pytest.mark.host
@@ -156,26 +149,23 @@ class TestChoice:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setattr(ziglang, "installed", lambda: None)
-        net = new()
-        with pytest.raises(vpps.CompileError) as caught:
-            vpps.Handle(net.model)
+        message = failure()
         for word in ("vpps needs a C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
-            assert word in str(caught.value)
-        assert "found: pip install 'vpps[zig]'" in str(caught.value)  # first: it needs no root
-        assert net.model.trainer is None
+            assert word in message
+        assert "found: pip install 'vpps[zig]'" in message  # first: it needs no root
 
-    @pytest.mark.parametrize("cxx", ["no-such-compiler", "/nowhere/g++ -O2"])
-    def test_of_a_missing_cxx_names_it(self, monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
+    @pytest.mark.parametrize(
+        "cxx, words",
+        [
+            ("no-such-compiler", ("no such program", "apt-get install g++")),
+            ("/nowhere/g++ -O2", ("no such program", "apt-get install g++")),
+            ("g++ 'x", ("No closing quotation",)),
+        ],
+    )
+    def test_of_a_wrong_cxx_names_it(self, monkeypatch: pytest.MonkeyPatch, cxx: str, words: tuple[str, ...]) -> None:
         monkeypatch.setenv("CXX", cxx)
-        with pytest.raises(vpps.CompileError) as caught:
-            vpps.Handle(new().model)
-        for word in (f"CXX={cxx}", "no such program", "apt-get install g++"):
-            assert word in str(caught.value)
-
-    def test_of_a_cxx_with_an_open_quotation_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CXX", "g++ 'x")
-        with pytest.raises(vpps.CompileError, match="CXX=g\\+\\+ 'x: No closing quotation"):
-            vpps.Handle(new().model)
+        message = failure()
+        assert all(word in message for word in (f"CXX={cxx}", *words))
 
     def test_of_a_compiler_may_be_in_any_encoding(self, script: Callable[[str], Path]) -> None:
         script(r"""printf '\377 version\n'; printf '\344 error\n' >&2; [ "$1" = --version ]""")
@@ -191,41 +181,38 @@ def failure() -> str:
 
 
 @pytest.mark.host
-class TestFailure:
-    def test_shows_what_the_compiler_complains_of(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
-        path = script(ANSWER + 'echo "x.cpp:7: note: see here" >&2\necho "x.cpp:7: error: no such thing" >&2\nexit 1')
-        message = failure()
-        for word in (str(path), "rejected", "x.cpp:7: error: no such thing"):
-            assert word in message
-        assert "note" not in message
-        assert suffixes(fresh_cache) == []
-
-    def test_shows_everything_where_no_line_is_an_error(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
-        script(ANSWER + 'echo "licence expired" >&2\nexit 3')
-        assert "licence expired" in failure()
-
-    def test_of_the_version_query_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
-        script("exit 1")
-        message = failure()
-        assert "--version failed" in message
-        assert "apt-get install g++" in message
-
-    def test_without_output_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
-        script(ANSWER + "exit 0")
-        assert "wrote no library" in failure()
-        assert suffixes(fresh_cache) == []
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        (
+            ANSWER + 'echo "x.cpp:7: note: see here" >&2\necho "x.cpp:7: error: no such thing" >&2\nexit 1',
+            ("compiler of mine", "rejected", "x.cpp:7: error: no such thing"),
+        ),
+        (ANSWER + 'echo "licence expired" >&2\nexit 3', ("licence expired",)),
+        ("exit 1", ("--version failed", "apt-get install g++")),
+        (ANSWER + "exit 0", ("wrote no library",)),
+    ],
+    ids=["error", "no line is an error", "version", "no output"],
+)
+def test_failure_of_the_compiler_is_told(
+    fresh_cache: Path, script: Callable[[str], Path], lines: str, words: tuple[str, ...]
+) -> None:
+    script(lines)
+    message = failure()
+    assert all(word in message for word in words)
+    assert "note" not in message
+    assert suffixes(fresh_cache) == []
 
 
 @pytest.mark.cpu
 @needs_gxx
-class TestRecovery:
-    def test_from_an_output_that_cannot_be_loaded(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
-        script(ANSWER + 'while [ "$1" != -o ]; do shift; done\necho garbage > "$2"')
-        message = failure()
-        assert "cannot be loaded" in message
-        assert "removed from the cache" in message
-        script(FAST)  # the same command, the same version: the same key
-        assert train_once()
+def test_an_output_that_cannot_be_loaded_is_made_anew(fresh_cache: Path, script: Callable[[str], Path]) -> None:
+    script(ANSWER + 'while [ "$1" != -o ]; do shift; done\necho garbage > "$2"')
+    message = failure()
+    assert "cannot be loaded" in message
+    assert "removed from the cache" in message
+    script(FAST)  # the same command, the same version: the same key
+    assert train_once()
 
 
 @pytest.mark.host
@@ -253,29 +240,21 @@ class TestKey:
     @pytest.mark.parametrize(
         "name, value",
         [
-            ("compiler", lambda: ["c++", "-g"]),
-            ("compiler", lambda: ["other-c++"]),
-            ("compiler_version", lambda command: "1.1"),
-            ("FLAGS", (*host_compiler.FLAGS, "-g")),
-            ("ISA_FLAGS", {**host_compiler.ISA_FLAGS, "avx2": ("-mavx",)}),
-            ("render_cpu", lambda tile, rounds: "// another source"),
+            ("host_compiler.compiler", lambda: ["c++", "-g"]),
+            ("host_compiler.compiler", lambda: ["other-c++"]),
+            ("host_compiler.compiler_version", lambda command: "1.1"),
+            ("host_compiler.FLAGS", (*host_compiler.FLAGS, "-g")),
+            ("host_compiler.ISA_FLAGS", {**host_compiler.ISA_FLAGS, "avx2": ("-mavx",)}),
+            ("host_compiler.render_cpu", lambda tile, rounds: "// another source"),
+            ("host_compiler.cpu_features", frozenset),
+            ("host_compiler.platform.machine", lambda: "riscv64"),
         ],
-        ids=["arguments", "compiler", "version", "flags", "flags of the ISA", "source"],
+        ids=["arguments", "compiler", "version", "flags", "flags of the ISA", "source", "ISA", "architecture"],
     )
     def test_changes_with(self, key: Callable[[], str], monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
         before = key()
         assert key() == before
-        monkeypatch.setattr(host_compiler, name, value)
-        assert key() != before
-
-    def test_changes_with_the_isa(self, key: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-        before = key()
-        monkeypatch.setenv("VPPS_ISA", "portable")
-        assert key() != before
-
-    def test_changes_with_the_architecture(self, key: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-        before = key()
-        monkeypatch.setattr("platform.machine", lambda: "riscv64")
+        monkeypatch.setattr(f"vpps.kernel.{name}", value)
         assert key() != before
 
 
@@ -305,16 +284,17 @@ class TestInstructionSet:
         monkeypatch.setattr(host_compiler, "cpu_features", lambda: features)
         assert tile_of_machine().isa == isa
 
-    def test_that_is_unknown_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("VPPS_ISA", "mmx")
-        with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=mmx.*auto, avx512, avx2, neon, portable"):
-            vpps.Handle(new().model)
-
-    def test_that_the_processor_lacks_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Instead of a crash at the first instruction of it."""
-        monkeypatch.setenv("VPPS_ISA", "avx512")
+    @pytest.mark.parametrize(
+        "isa, words",
+        [
+            ("mmx", r"VPPS_ISA=mmx.*auto, avx512, avx2, neon, portable"),
+            ("avx512", r"VPPS_ISA=avx512.*avx512f"),  # instead of a crash at the first instruction of it
+        ],
+    )
+    def test_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch, isa: str, words: str) -> None:
+        monkeypatch.setenv("VPPS_ISA", isa)
         monkeypatch.setattr(host_compiler, "cpu_features", lambda: frozenset({"avx2", "fma"}))
-        with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=avx512.*avx512f"):
+        with pytest.raises(vpps.CompileError, match=words):
             vpps.Handle(new().model)
 
 
@@ -365,31 +345,15 @@ def test_the_tile_of_neon_has_the_bits_of_the_usual_one(monkeypatch: pytest.Monk
 
 
 @pytest.mark.cpu
-class TestSource:
-    def test_is_what_was_compiled(self) -> None:
-        path, source, _ = build_cpu()
-        with vpps.Handle(vpps.Model()) as handle:
-            assert handle.source() == source
-        assert path.with_suffix(".cpp").read_text() == source
-
-    def test_names_every_instruction(self) -> None:
-        _, source, _ = build_cpu()
-        for instruction in TABLE:
-            if instruction.name not in ("end", "wait") and not instruction.on_chip:
-                name = instruction.name
-                assert f"// {name}" in source or f" {name}(vp, " in source
-
-    def test_says_for_what_it_was_made_and_leaves_no_hole(self) -> None:
-        _, source, tile = build_cpu()
-        head = source[:500]
-        assert vpps.__version__ in head
-        assert f"for target cpu: {tile.isa}" in head
-        assert "{{ " not in source
-        assert "{%" not in source
-        assert "\n\n\n\n" not in source
-
-    def test_is_the_same_in_every_process(self) -> None:
-        """Else the cache would never hit."""
-        code = "from vpps.kernel.host_compiler import build_cpu; print(build_cpu()[0])"
-        assert finish(start(code, {"PYTHONHASHSEED": "1"}))[1] == finish(start(code, {"PYTHONHASHSEED": "2"}))[1]
-        assert sys.flags.hash_randomization
+def test_the_source_is_what_was_compiled_in_every_process() -> None:
+    """Else the cache would never hit."""
+    path, source, tile = build_cpu()
+    with vpps.Handle(vpps.Model()) as handle:
+        assert handle.source() == path.with_suffix(".cpp").read_text() == source
+    for name in (i.name for i in TABLE if i.name not in ("end", "wait") and not i.on_chip):
+        assert f"// {name}" in source or f" {name}(vp, " in source
+    assert vpps.__version__ in source[:500]
+    assert f"for target cpu: {tile.isa}" in source[:500]
+    assert not any(hole in source for hole in ("{{ ", "{%", "\n\n\n\n"))
+    code = "from vpps.kernel.host_compiler import build_cpu; print(build_cpu()[0])"
+    assert {finish(start(code, {"PYTHONHASHSEED": seed}))[1] for seed in "12"} == {f"{path}\n"}

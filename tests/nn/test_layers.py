@@ -122,26 +122,18 @@ def sequence() -> Array:
 @pytest.mark.host
 @by_case
 def test_loaded_weights_compute_what_the_equations_of_pytorch_say(case: Case) -> None:
-    model = vpps.Model(seed=1)
+    model, other = vpps.Model(seed=1), vpps.Model(seed=2)
     layer = case.make(model)
     weights, xs = some(layer), sequence()
     layer.load(weights)
+    case.make(other).load(layer.state_dict())
+    for p in model:  # what is given is loaded as it was
+        np.testing.assert_array_equal(other[p.name].numpy(), p.numpy())
     graph = vpps.Graph()
     outputs = case.run(layer, graph, xs)
     reference = Reference(graph, weights_of(model))
     expected = case.expected({name: w.astype(np.float64) for name, w in weights.items()}, xs)
     np.testing.assert_allclose([reference.value(y) for y in outputs], expected, atol=1e-6)
-
-
-@pytest.mark.host
-@by_case
-def test_what_is_given_is_loaded_as_it_was(case: Case) -> None:
-    model, other = vpps.Model(seed=1), vpps.Model(seed=2)
-    layer, same = case.make(model), case.make(other)
-    layer.load(some(layer))
-    same.load(layer.state_dict())
-    for name, weights in model.numpy().items():
-        np.testing.assert_array_equal(other[name].numpy(), weights)
 
 
 @pytest.mark.cpu
@@ -258,15 +250,24 @@ def test_the_gru_of_pytorchs_form_trains() -> None:
 
 
 @pytest.mark.host
-def test_an_embedding_is_made_of_vectors_that_stay_as_they_are() -> None:
-    model, vectors = vpps.Model(), np.random.default_rng(0).normal(size=(N, X))
+def test_an_embedding_is_made_of_vectors_that_stay_and_is_called_in_a_graph_and_in_a_cell() -> None:
+    model, vectors = vpps.Model(), np.random.default_rng(0).normal(size=(N, X)).astype(np.float32)
     words = Embedding(model, *vectors.shape, init=vectors, trainable=False, name="words")
     assert not model["words"].trainable
-    doubled = vpps.cell(lambda word: 2 * words(word))
     graph = vpps.Graph()
-    vector = graph.call(doubled, 3)
-    got = Reference(graph, weights_of(model)).value(vector)
-    np.testing.assert_allclose(got, 2 * vectors[3], rtol=1e-6)
+    in_a_cell = vpps.cell(lambda word, x: words(word) + x)(2, graph.zeros(X))
+    for found, rows in ((words(graph, 3), 3), (words(graph, np.array([1, 4])), [1, 4]), (in_a_cell, 2)):
+        assert np.array_equal(Reference(graph, weights_of(model)).value(found), vectors[rows])
+
+
+def test_an_lstm_begins_with_a_forget_bias_and_weights_of_single_gates() -> None:
+    model = vpps.Model(seed=1)
+    LSTM(model, 100, 100, forget_bias=2.0, name="reader")
+    assert model["reader/b"].numpy().reshape(4, 100)[:, 0].tolist() == [0, 2, 0, 0]
+    # Glorot's bound for one gate's matrix, not for the stack of four.
+    assert np.abs(model["reader/W"].numpy()).max() == pytest.approx((6 / 200) ** 0.5, rel=0.01)
+    with pytest.raises(vpps.VppsError, match="reader/W"):
+        LSTM(model, X, H, name="reader")
 
 
 def test_layers_say_what_they_are_and_their_errors_name_them() -> None:
@@ -291,15 +292,6 @@ def test_layers_say_what_they_are_and_their_errors_name_them() -> None:
     assert graph.map(output, inputs={"x": graph.rows(np.ones((2, 64)))}).shape == (5,)
 
 
-def test_an_embedding_is_called_in_a_graph_and_in_a_cell() -> None:
-    model = vpps.Model()
-    words = Embedding(model, N, X)
-    graph = vpps.Graph()
-    in_a_cell = vpps.cell(lambda word, x: words(word) + x)(2, graph.zeros(X))
-    for found, rows in ((words(graph, 3), 3), (words(graph, np.array([1, 4])), [1, 4]), (in_a_cell, 2)):
-        assert np.array_equal(Reference(graph, weights_of(model)).value(found), words.table.numpy()[rows])
-
-
 def test_a_perceptron_has_as_many_hidden_layers_as_sizes() -> None:
     model = vpps.Model(seed=1)
     mlp = MLP(model, 3, (5, 4), 2)
@@ -314,4 +306,3 @@ def test_a_perceptron_has_as_many_hidden_layers_as_sizes() -> None:
     rows = mlp(graph.rows(x))
     found = Reference(graph, weights_of(model)).value(rows)
     assert np.allclose(found, h @ mlp.output.W.numpy().T)
-    assert repr(MLP(model, 3, 5, 2, name="one")) == "<vpps.nn.MLP 'one': 3 -> 2>"

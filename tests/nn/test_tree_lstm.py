@@ -1,4 +1,4 @@
-"""The Tree-LSTM cells compute the equations of Tai, Socher & Manning (2015)."""
+"""The Tree-LSTM cells compute the equations of Tai, Socher & Manning (2015), the Tree-GRU those of its docstring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
-from vpps.nn import ChildSumTreeLSTM, NaryTreeLSTM
+from vpps.nn import ChildSumTreeLSTM, NaryTreeGRU, NaryTreeLSTM
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.host
@@ -88,15 +88,13 @@ def test_nary_node_with_an_input_adds_it_to_every_gate() -> None:
     assert_states_equal(graph, model, [(h[2], c[2])], [expected])
 
 
-def test_nary_without_inner_inputs_declares_no_weights_for_them() -> None:
+def test_nary_declares_no_weights_for_what_it_does_not_read() -> None:
     model = vpps.Model()
     NaryTreeLSTM(model, X, H)
-    assert {p.name: p.shape for p in model} == {
-        "tree_lstm/W": (3 * H, X),
-        "tree_lstm/b_leaf": (3 * H,),
-        "tree_lstm/U": (5 * H, 2 * H),
-        "tree_lstm/b": (5 * H,),
-    }
+    NaryTreeLSTM(model, 0, H, name="second")
+    inner = {"U": (5 * H, 2 * H), "b": (5 * H,)}
+    first = {f"tree_lstm/{name}": shape for name, shape in ({"W": (3 * H, X), "b_leaf": (3 * H,)} | inner).items()}
+    assert {p.name: p.shape for p in model} == first | {f"second/{name}": shape for name, shape in inner.items()}
 
 
 def child_sum(w: dict[str, Array], x: Array, children: list[NumpyState]) -> NumpyState:
@@ -136,12 +134,6 @@ def test_child_sum_without_inner_inputs_is_the_same_with_zeros_for_them() -> Non
     assert_states_equal(graph, model, states, [*expected, child_sum(weights, np.zeros(X), expected)])
 
 
-def test_nary_without_leaves_declares_no_weights_for_them() -> None:
-    model = vpps.Model()
-    NaryTreeLSTM(model, 0, H, name="second")
-    assert {p.name for p in model} == {"second/U", "second/b"}
-
-
 @pytest.mark.parametrize("inner_inputs", [False, True])
 def test_child_sum_leaf_is_a_node_without_children(inner_inputs: bool) -> None:
     model = vpps.Model(seed=4)
@@ -151,3 +143,30 @@ def test_child_sum_leaf_is_a_node_without_children(inner_inputs: bool) -> None:
     weights["child_sum/W"] = np.resize(weights["child_sum/W"], (4 * H, X))  # no child, so that W_f says nothing
     graph = vpps.Graph()
     assert_states_equal(graph, model, [cell.leaf(graph.input(x))], [child_sum(weights, x.astype(np.float64), [])])
+
+
+@pytest.mark.parametrize("per_child", [False, True])
+@pytest.mark.parametrize("arity", [1, 2, 3])
+def test_gru_leaves_and_inner_node_follow_the_equations(arity: int, per_child: bool) -> None:
+    model = vpps.Model(seed=2)
+    cell = NaryTreeGRU(model, X, H, arity, per_child=per_child)
+    rng = np.random.default_rng(arity)
+    for parameter in model:
+        parameter.assign(rng.normal(size=parameter.shape))  # biases, too
+    xs = rng.normal(size=(arity, X)).astype(np.float32)
+    graph = vpps.Graph()
+    leaves = [cell.leaf(graph.input(x)) for x in xs]
+    root = cell.inner(*leaves)
+
+    w = {name.removeprefix("tree_gru/"): value for name, value in weights_of(model).items()}
+    hs = []
+    for x in xs:
+        z, candidate = np.split(w["W"] @ x + w["b_leaf"], 2)
+        hs.append(sigmoid(z) * np.tanh(candidate))
+    U = np.hstack([w[f"U_gates_{k + 1}"] for k in range(arity)]) if per_child else w["U_gates"]
+    r, z = np.split(sigmoid(U @ np.concatenate(hs) + w["b_gates"]), 2)
+    candidate = np.tanh(w["U"] @ np.concatenate([r * h for h in hs]) + w["b"])
+    expected = (1 - z) * np.mean(hs, axis=0) + z * candidate
+    reference = Reference(graph, weights_of(model))
+    for got, wanted in zip([*leaves, root], [*hs, expected], strict=True):
+        np.testing.assert_allclose(reference.value(got), wanted, rtol=1e-12)

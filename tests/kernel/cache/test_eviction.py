@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,29 +32,13 @@ def keys(folder: Path) -> list[str]:
     return sorted(name_of(Path(name).stem) for name in names(folder) if name.endswith(".so"))
 
 
-class TestLimit:
-    @pytest.mark.parametrize(
-        "text, expected",
-        [
-            ("", 2**30),
-            ("0", 0),
-            ("4096", 4096),
-            ("500M", 500 * 2**20),
-            ("500 MB", 500 * 2**20),
-            ("2g", 2**31),
-            ("1.5GiB", 3 * 2**29),
-            (".5k", 512),
-            ("1T", 2**40),
-        ],
-    )
-    def test_is_a_size(self, monkeypatch: pytest.MonkeyPatch, text: str, expected: int) -> None:
+def test_the_limit_is_a_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is none is told before anything is compiled."""
+    sizes = {"": 2**30, "0": 0, "4096": 4096, "500M": 500 * 2**20, "500 MB": 500 * 2**20, "2g": 2**31}
+    for text, expected in (sizes | {"1.5GiB": 3 * 2**29, ".5k": 512, "1T": 2**40}).items():
         monkeypatch.setenv("VPPS_CACHE_SIZE", text)
         assert eviction.limit() == expected
-
-    @pytest.mark.parametrize("text", ["much", "-1", "1X", "M", "1,5G", "nan"])
-    def test_that_is_none_is_told_before_anything_is_compiled(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
-    ) -> None:
+    for text in ("much", "-1", "1X", "M", "1,5G", "nan"):
         monkeypatch.setenv("VPPS_CACHE_SIZE", text)
         with pytest.raises(CompileError, match=r"VPPS_CACHE_SIZE=.*500M or 2G"):
             cached("key", ".so", "source", refuse)
@@ -70,13 +56,9 @@ class TestEviction:
         store("new")
         assert keys(folder) == ["fourth", "new"]
 
-    def test_knows_when_an_entry_was_used(self, folder: Path) -> None:
-        cached(key_named("first"), ".so", KILO, refuse)
-        store("new")
-        assert keys(folder) == ["first", "new"]
-
-    def test_knows_when_an_entry_was_loaded(self, folder: Path) -> None:
-        read_binary(cached(key_named("first"), ".so", KILO, refuse))
+    @pytest.mark.parametrize("use", [lambda binary: None, read_binary], ids=["found", "loaded"])
+    def test_knows_when_an_entry_was_used(self, folder: Path, use: Callable[[Path], object]) -> None:
+        use(cached(key_named("first"), ".so", KILO, refuse))
         store("new")
         assert keys(folder) == ["first", "new"]
 
@@ -110,49 +92,28 @@ class TestEviction:
 
 
 class TestLeftovers:
-    def leave(self, place: Path, name: str, seconds: float) -> Path:
-        """A scratch folder as a killed process leaves it."""
-        left = place / name
-        left.mkdir(parents=True)
-        (left / ".lock").touch()
-        (left / "half.so").write_text("half")
-        moment = time.time() - seconds
-        os.utime(left, (moment, moment))
-        return left
-
-    def test_of_killed_processes_go(self, folder: Path) -> None:
+    @pytest.mark.parametrize("works", [False, True])
+    def test_of_killed_processes_go_and_of_those_that_work_stay(self, folder: Path, works: bool) -> None:
+        """Three scratch folders, of which one has no lock, one is a second old, and the lock of an entry."""
         store("old")
-        left = [
-            self.leave(folder / "kernels", f"vpps-build-{7:016x}", 100),
-            self.leave(folder / "kernels", f"vpps-build-{8:016x}", 100),
-        ]
-        (left[0] / ".lock").unlink()
-        os.utime(left[0], (0, 0))
+        left = [folder / "kernels" / f"vpps-build-{k:016x}" for k in range(3)]
         lock = folder / "kernels" / (key_named("some") + ".lock")
-        lock.touch()
-        os.utime(lock, (0, 0))
-        store("new")
-        assert not any(path.exists() for path in (*left, lock))
-        assert keys(folder) == ["new", "old"]
-
-    def test_of_processes_that_work_stay(self, folder: Path) -> None:
-        import fcntl
-
-        store("old")
-        left = [
-            self.leave(folder / "kernels", f"vpps-build-{7:016x}", 100),
-            self.leave(folder / "kernels", f"vpps-build-{8:016x}", 1),
-        ]
-        lock = folder / "kernels" / (key_named("some") + ".lock")
+        for place, age in zip(left, (100, time.time(), 1), strict=True):
+            place.mkdir(parents=True)
+            (place / "half.so").write_text("half")
+            if place is not left[1]:
+                (place / ".lock").touch()
+            os.utime(place, (time.time() - age,) * 2)
         lock.touch()
         os.utime(lock, (0, 0))
         with (left[0] / ".lock").open("r+") as one, lock.open("r+") as other:
-            for file in (one, other):
-                fcntl.flock(file, fcntl.LOCK_EX)
+            if works:
+                for file in (one, other):
+                    fcntl.flock(file, fcntl.LOCK_EX)
             store("new")
-            assert all(path.exists() for path in (*left, lock))
+            assert [path.exists() for path in (*left, lock)] == [works, False, True, works]
         store("newer")
-        assert [path.exists() for path in (*left, lock)] == [False, True, False]
+        assert [path.exists() for path in (*left, lock)] == [False, False, True, False]
 
     def test_of_others_stay(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """VPPS_CACHE_DIR names a folder of a project, which has a folder of this name anyway."""

@@ -20,18 +20,15 @@ REFUSED = BinaryRequest("key", ".bin", "source", refuse, ".cu")
 
 
 class TestBuild:
-    def test_keeps_binary_source_and_record_side_by_side(self, folder: Path) -> None:
+    def test_happens_once_per_key_and_keeps_binary_source_and_record(self, folder: Path) -> None:
         binary = obtain(REQUEST).binary
         assert binary == folder / "kernels/key/key.bin"
         assert binary.read_bytes() == b"binary of source"
         assert binary.with_suffix(".cu").read_text() == "source"
         assert json.loads(binary.with_suffix(".json").read_text())["label"] == asdict(REQUEST.label)
         assert names(folder) == ["key.bin", "key.cu", "key.json"]
-
-    def test_happens_once_per_key(self, folder: Path) -> None:
-        first = cached("key", ".so", "source", copy)
-        assert cached("key", ".so", "source", refuse) == first
-        assert cached("other", ".so", "other source", copy) != first
+        assert obtain(REFUSED).binary == binary
+        assert cached("other", ".bin", "other source", copy) != binary
 
     @pytest.mark.parametrize("failure", [CompileError("no"), KeyboardInterrupt(), RuntimeError()], ids=repr)
     def test_that_fails_leaves_nothing_behind_and_can_be_repeated(
@@ -75,35 +72,31 @@ def test_an_entry_that_cannot_be_read_is_made_anew(folder: Path, harm: Callable[
     assert obtain(REFUSED) == entry
 
 
-class TestLoading:
-    def test_of_what_was_removed_meanwhile_makes_it_anew(self, folder: Path) -> None:
-        binary = obtain(REQUEST).binary
-        binary.parent.rename(folder / "gone")
-        assert read_binary(binary) == b"binary of source"
+@pytest.mark.parametrize("error", [OSError("no library"), ImportError("no module")], ids=repr)
+@pytest.mark.parametrize("fails", [1, 2])
+def test_what_cannot_be_loaded_is_made_anew_once(folder: Path, fails: int, error: Exception) -> None:
+    """Then it is an error, and the entry goes."""
+    binary, attempts = obtain(REQUEST).binary, []
 
-    @pytest.mark.parametrize("error", [OSError("no library"), ImportError("no module")], ids=repr)
-    def test_that_fails_makes_it_anew_once(self, folder: Path, error: Exception) -> None:
-        binary = obtain(REQUEST).binary
-        attempts = []
+    def load(path: Path) -> bytes:
+        attempts.append(path)
+        if len(attempts) <= fails:
+            raise error
+        return path.read_bytes()
 
-        def load(path: Path) -> bytes:
-            attempts.append(path)
-            if len(attempts) == 1:
-                raise error
-            return path.read_bytes()
-
+    if fails == 1:
         assert loaded(binary, load) == b"binary of source"
-        assert len(attempts) == 2
-
-    def test_that_fails_again_is_an_error_and_the_entry_goes(self, folder: Path) -> None:
-        def load(path: Path) -> bytes:
-            raise OSError("wrong ELF class")
-
-        with pytest.raises(
-            CompileError, match=r"removed from the cache \(wrong ELF class\).*CXX.*noexec, set VPPS_CACHE_DIR"
-        ):
-            loaded(obtain(REQUEST).binary, load)
+    else:
+        with pytest.raises(CompileError, match=rf"removed from the cache \({error}\).*CXX.*noexec, set VPPS_CACHE_DIR"):
+            loaded(binary, load)
         assert names(folder) == []
+    assert len(attempts) == 2
+
+
+def test_what_was_removed_meanwhile_is_made_anew(folder: Path) -> None:
+    binary = obtain(REQUEST).binary
+    binary.parent.rename(folder / "gone")
+    assert read_binary(binary) == b"binary of source"
 
 
 @pytest.mark.parametrize(

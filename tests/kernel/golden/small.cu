@@ -1,5 +1,5 @@
 // vpps 0.1.0: forward, backward and update in one launch, guided by a script.
-// Rendered from templates/kernel.cu.j2 for target cuda: 3 matrices in 3 slots, 1 block per multiprocessor.
+// Rendered from templates/kernel.cu.j2 for target cuda: 2 matrices in 2 slots, 1 block per multiprocessor.
 // Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
 
 // ---- configuration
@@ -8,22 +8,22 @@
 #define VP_SCRIPT_WORDS 2048        // of the script are in shared memory at a time
 #define VP_GROUPS 1                 // of virtual processors, as many in each
 #define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
-#define VP_SLOTS 3                  // that hold weights on the chip
-#define VP_CACHED 5                 // floats of weights and gradients in the registers of every thread
+#define VP_SLOTS 2                  // that hold weights on the chip
+#define VP_CACHED 1                 // floats of weights and gradients in the registers of every thread
 #define VP_AMPLE 1                  // there are registers for more that is on its way
 #define VP_TILE 8                   // vectors whose products with the slots are summed up at a time
 #define VP_TILES 2                  // such tiles of a pass: vectors that are brought and finished together
-#define VP_STAGE 64                 // floats of a vector in shared memory
-#define VP_STAGED 2048              // floats of all vectors there; room, too, for the weights or gradients of a slot
-#define VP_MOST 3                   // floats that a slot takes of each thread, at most
+#define VP_STAGE 32                 // floats of a vector in shared memory
+#define VP_STAGED 1024              // floats of all vectors there; room, too, for the weights or gradients of a slot
+#define VP_MOST 1                   // floats that a slot takes of each thread, at most
 #define VP_BUFFERS 2                // such sets of vectors in shared memory: 2 where the next one comes meanwhile
-#define VP_SUMS 384                 // floats of partial sums
+#define VP_SUMS 128                 // floats of partial sums
 #define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
 #define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
 #define VP_TURNS 0                  // rows of some matrices are dealt in turns, not by parts
 #define VP_PASSES 0                 // gradients are made slot after slot, of some matrices
-#define VP_MOST_SUMS 2              // of listed rows, that a tail begins with
-#define VP_CHAINS 1                 // tails take the results of products
+#define VP_MOST_SUMS 1              // of listed rows, that a tail begins with
+#define VP_CHAINS 0                 // tails take the results of products
 
 // ---- words of the script
 #define VP_HEADER_WORDS 4           // of a script; then one entry point per virtual processor
@@ -40,15 +40,13 @@ struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, e
 // register, or unit of shared memory, of the weights and of their gradient (-1: nowhere), ROOM of that where it does not stay;
 // KIND: 0 floats, or fragments for tensor cores
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1, KIND = 0, ROOM = -1 }; };
-template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
-template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
+template <> struct Slot<0> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1, KIND = 0, ROOM = -1 }; };
+template <> struct Slot<1> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
 
 // The same for code that is not to be there once for each slot; it ends with one that is none.
 struct SlotShape { int rows, columns, warps; };
 __constant__ const SlotShape SHAPES[] = {
-    {3, 1, 1},
-    {1, 2, 1},
+    {1, 1, 1},
     {1, 1, 1},
     {0, 0, 1},
 };
@@ -56,11 +54,10 @@ __constant__ const SlotShape SHAPES[] = {
 struct Range { int first, last, columns; };  // slots, and columns of a row in them: at least those of the matrix
 __constant__ const Range MATRICES[] = {
     {0, 0, 0},  // in memory
-    {2, 3, 32},  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
-    {0, 1, 32},  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
-    {1, 2, 64},  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
+    {0, 1, 32},  // W 8x16 as 1 x (1, 1, 1)
+    {1, 2, 32},  // W^T 16x8 as 1 x (1, 1, 1)
 };
-__device__ __forceinline__ Range slots_of(unsigned matrix) { return MATRICES[matrix <= 3 ? matrix : 0]; }
+__device__ __forceinline__ Range slots_of(unsigned matrix) { return MATRICES[matrix <= 2 ? matrix : 0]; }
 
 #include "cuda/ptx.cuh"
 #include "cuda/prelude.cuh"
@@ -68,6 +65,18 @@ __device__ __forceinline__ Range slots_of(unsigned matrix) { return MATRICES[mat
 #include "script.cuh"
 
 // ---- instructions, decoded: the fields of each form (vpps/script/instructions.py) in the order of their words
+struct Map1 {
+    Head head;
+    Operand dst;
+    Operand a;
+    float value;
+    VP_DEVICE static Map1 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.floating()};
+    }
+};
+
 struct Row1 {
     Head head;
     Operand dst;
@@ -118,17 +127,6 @@ struct Tail {
     {
         Reader in(vp, ip);
         return {in.head(), in.word(), in.views()};
-    }
-};
-
-struct ColumnSum {
-    Head head;
-    Word vector;
-    Operand src;
-    VP_DEVICE static ColumnSum decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.operand()};
     }
 };
 
@@ -236,22 +234,6 @@ struct UpdateMatrix {
     }
 };
 
-struct UpdateVector {
-    Head head;
-    Word weights;
-    Word gradient;
-    Word moment0;
-    Word moment1;
-    Word average;
-    float complement;
-    Word hyper;
-    VP_DEVICE static UpdateVector decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word()};
-    }
-};
-
 struct UpdateRows {
     Head head;
     Word weights;
@@ -331,170 +313,30 @@ struct End {
 #include "tails.cuh"
 #include "cuda/tails.cuh"
 
+// ---- elementwise instructions of one form share a loop, in which all threads take the same branch
+VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
+{
+    switch (opcode) {
+    case 59: return apply<&Tanh::forward>(r, u, value);
+    case 73: return apply<&Copy::forward>(r, u, value);
+    default: return 0.f;
+    }
+}
+
+VP_DEVICE void map(const Vp& vp, const Map1& i)
+{
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
+}
+
 // ---- programs of tails, made of cells (vpps/compiler/passes/fusion.py)
-struct Tail_294fdd40 {
-    enum { VIEWS = 9, SUMS = 0 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.result(0);
-        const float v1 = at.result(1);
-        const float v2 = at.result(2);
-        const float v3 = at.load_listed(3);
-        const float v4 = at.result(4);
-        const float v5 = at.load_listed(5);
-        const float v6 = at.result(6);
-        const float v7 = Sigmoid::forward(v0, 0.f);
-        const float v8 = Tanh::forward(v1, 0.f);
-        const float v9 = Mul::forward(v7, v8, 0.f);
-        const float v10 = Sigmoid::forward(v2, 0.f);
-        const float v11 = Mul::forward(v10, v3, 0.f);
-        const float v12 = Add::forward(v9, v11, 0.f);
-        const float v13 = Sigmoid::forward(v4, 0.f);
-        const float v14 = Mul::forward(v13, v5, 0.f);
-        const float v15 = Add::forward(v12, v14, 0.f);
-        at.store(7, v15);
-        const float v16 = Sigmoid::forward(v6, 0.f);
-        const float v17 = Tanh::forward(v15, 0.f);
-        const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(8, v18);
-    }
-};
-
-struct Tail_35de8e21 {
-    enum { VIEWS = 9, SUMS = 2 };
+struct Tail_c694e9fc {
+    enum { VIEWS = 3, SUMS = 1 };
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.sum(0);
-        const float v1 = at.sum(1);
-        const float v2 = at.load(2);
-        const float v3 = at.load(3);
-        const float v4 = at.load(4);
-        const float v5 = at.load(5);
-        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
-        const float v7 = Sigmoid::backward(0.f, v2, v6, 0.f);
-        at.store(6, v7);
-        const float v8 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
-        const float v9 = Tanh::backward(0.f, v3, v8, 0.f);
-        const float v10 = Add::forward(v1, v9, 0.f);
-        const float v11 = Mul::backward1(v5, 0.f, 0.f, v10, 0.f);
-        const float v12 = Tanh::backward(0.f, v4, v11, 0.f);
-        at.store(7, v12);
-        const float v13 = Mul::backward0(0.f, v4, 0.f, v10, 0.f);
-        const float v14 = Sigmoid::backward(0.f, v5, v13, 0.f);
-        at.store(8, v14);
-    }
-};
-
-struct Tail_365c02d4 {
-    enum { VIEWS = 9, SUMS = 0 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.load(0);
         const float v1 = at.load(1);
-        const float v2 = at.load(2);
-        const float v3 = Sigmoid::forward(v0, 0.f);
-        at.store(3, v3);
-        const float v4 = Tanh::forward(v1, 0.f);
-        at.store(4, v4);
-        const float v5 = Mul::forward(v3, v4, 0.f);
-        at.store(5, v5);
-        const float v6 = Sigmoid::forward(v2, 0.f);
-        at.store(6, v6);
-        const float v7 = Tanh::forward(v5, 0.f);
-        at.store(7, v7);
-        const float v8 = Mul::forward(v6, v7, 0.f);
-        at.store(8, v8);
-    }
-};
-
-struct Tail_84ad5c9d {
-    enum { VIEWS = 15, SUMS = 0 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.result(0);
-        const float v1 = at.result(1);
-        const float v2 = at.result(2);
-        const float v3 = at.result(3);
-        const float v4 = at.load_listed(4);
-        const float v5 = at.load_listed(5);
-        const float v6 = at.result(6);
-        const float v7 = Sigmoid::forward(v0, 0.f);
-        at.store(7, v7);
-        const float v8 = Tanh::forward(v1, 0.f);
-        at.store(8, v8);
-        const float v9 = Sigmoid::forward(v2, 0.f);
-        at.store(9, v9);
-        const float v10 = Sigmoid::forward(v3, 0.f);
-        at.store(10, v10);
-        const float v11 = Mul::forward(v7, v8, 0.f);
-        const float v12 = Mul::forward(v9, v4, 0.f);
-        const float v13 = Add::forward(v11, v12, 0.f);
-        const float v14 = Mul::forward(v10, v5, 0.f);
-        const float v15 = Add::forward(v13, v14, 0.f);
-        at.store(11, v15);
-        const float v16 = Sigmoid::forward(v6, 0.f);
-        at.store(12, v16);
-        const float v17 = Tanh::forward(v15, 0.f);
-        at.store(13, v17);
-        const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(14, v18);
-    }
-};
-
-struct Tail_9d43a51b {
-    enum { VIEWS = 17, SUMS = 2 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.sum(0);
-        const float v1 = at.sum(1);
-        const float v2 = at.load(2);
-        const float v3 = at.load(3);
-        const float v4 = at.load(4);
-        const float v5 = at.load_listed(5);
-        const float v6 = at.load(6);
-        const float v7 = at.load_listed(7);
-        const float v8 = at.load(8);
-        const float v9 = at.load(9);
-        const float v10 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
-        const float v11 = Sigmoid::backward(0.f, v2, v10, 0.f);
-        at.store(10, v11);
-        const float v12 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
-        const float v13 = Tanh::backward(0.f, v3, v12, 0.f);
-        const float v14 = Add::forward(v1, v13, 0.f);
-        const float v15 = Mul::backward1(v4, 0.f, 0.f, v14, 0.f);
-        at.store(11, v15);
-        const float v16 = Mul::backward0(0.f, v5, 0.f, v14, 0.f);
-        const float v17 = Sigmoid::backward(0.f, v4, v16, 0.f);
-        at.store(12, v17);
-        const float v18 = Mul::backward1(v6, 0.f, 0.f, v14, 0.f);
-        at.store(13, v18);
-        const float v19 = Mul::backward0(0.f, v7, 0.f, v14, 0.f);
-        const float v20 = Sigmoid::backward(0.f, v6, v19, 0.f);
-        at.store(14, v20);
-        const float v21 = Mul::backward1(v9, 0.f, 0.f, v14, 0.f);
-        const float v22 = Tanh::backward(0.f, v8, v21, 0.f);
-        at.store(15, v22);
-        const float v23 = Mul::backward0(0.f, v8, 0.f, v14, 0.f);
-        const float v24 = Sigmoid::backward(0.f, v9, v23, 0.f);
-        at.store(16, v24);
-    }
-};
-
-struct Tail_d99a5a66 {
-    enum { VIEWS = 5, SUMS = 0 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.load(0);
-        const float v1 = at.load(1);
-        const float v2 = at.load(2);
-        const float v3 = Sigmoid::forward(v0, 0.f);
-        const float v4 = Tanh::forward(v1, 0.f);
-        const float v5 = Mul::forward(v3, v4, 0.f);
-        at.store(3, v5);
-        const float v6 = Sigmoid::forward(v2, 0.f);
-        const float v7 = Tanh::forward(v5, 0.f);
-        const float v8 = Mul::forward(v6, v7, 0.f);
-        at.store(4, v8);
+        const float v2 = Tanh::backward(0.f, v1, v0, 0.f);
+        at.store(2, v2);
     }
 };
 
@@ -502,18 +344,13 @@ struct Tail_d99a5a66 {
 VP_DEVICE void compute_alone(Word number, const Unit& at)
 {
     switch (number) {
-    case 0x35de8e21u: return Tail_35de8e21::unit(at);
-    case 0x365c02d4u: return Tail_365c02d4::unit(at);
-    case 0x9d43a51bu: return Tail_9d43a51b::unit(at);
-    case 0xd99a5a66u: return Tail_d99a5a66::unit(at);
+    case 0xc694e9fcu: return Tail_c694e9fc::unit(at);
     default: return stop(at.vp, at.vp.position, UNKNOWN_INSTRUCTION);
     }
 }
 VP_DEVICE void compute_chained(Word number, const Unit& at)
 {
     switch (number) {
-    case 0x294fdd40u: return Tail_294fdd40::unit(at);
-    case 0x84ad5c9du: return Tail_84ad5c9d::unit(at);
     default: return stop(at.vp, at.vp.position, UNKNOWN_INSTRUCTION);
     }
 }
@@ -560,13 +397,12 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 32: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
         case 49: gather_sum(vp, GatherSum::decode(vp, ip)); break;
         case 51: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 56: column_sum(vp, ColumnSum::decode(vp, ip)); break;
         case 58: watch(vp, Watch::decode(vp, ip)); break;
         case 155: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
         case 156: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
         case 180: tail(vp, Tail::decode(vp, ip)); break;
-        case 187: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
         case 188: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 59: case 73: map(vp, Map1::decode(vp, ip)); break;  // tanh, copy
         default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
         position = vp.position;
