@@ -14,32 +14,32 @@ from typing import Any
 from vpps import data, zoo
 from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.tasks import files, kinds
-from vpps.zoo.tasks.kinds import Data
+from vpps.zoo.tasks.kinds import DataKind
 
 _FILES = "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one "
 _SST = "such as the Stanford Sentiment Treebank."
 _TEXT = _FILES + "tokenised sentence a line, such as the Penn Treebank's text."
 _TAGS = _FILES + "sentence a line, words as word|TAG separated by blanks, such as WikiNER."
 
-TREES = Data(
+TREES = DataKind(
     data.synthetic_treebank, data.graphs_of_trees, data.read_treebank,
     _FILES + f"bracketed tree a line, labels from 0: {_SST}", limits_words=True,
 )  # fmt: skip
 TREES_OF_LISTS = TREES._replace(options={"lists": True})
-PYRAMIDS = Data(
+PYRAMIDS = DataKind(
     partial(data.synthetic_opinions, n_train=8000), data.graphs_of_trees, data.read_treebank,
     _FILES + f"bracketed tree a line, labels from 0, of which the words and the root's label are used: {_SST}",
     options={"lists": True}, derive=data.pyramids_of_trees,
 )  # fmt: skip
-SENTENCES = Data(data.synthetic_text, data.graphs_of_text, data.read_text, _TEXT)
-WINDOWS = Data(data.synthetic_text, data.graphs_of_stream, data.read_stream, _TEXT)
-TAGGED = Data(data.synthetic_sentences, data.graphs_of_tagged, data.read_tagged, _TAGS, limits_words=True)
+SENTENCES = DataKind(data.synthetic_text, data.graphs_of_text, data.read_text, _TEXT)
+WINDOWS = DataKind(data.synthetic_text, data.graphs_of_stream, data.read_stream, _TEXT)
+TAGGED = DataKind(data.synthetic_sentences, data.graphs_of_tagged, data.read_tagged, _TAGS, limits_words=True)
 SPELLED = TAGGED._replace(
     synthetic=partial(data.synthetic_sentences, coined=True),
     of=data.SpelledSentences.of,
     read=data.SpelledSentences.read,
 )
-LATTICES = Data(
+LATTICES = DataKind(
     data.synthetic_lattices, lambda graphs, **_: graphs, data.read_lattices,
     "A folder with train.txt and dev.txt, sentences as character-word lattices: as ED-Batch's Weibo files.",
     files=files.folder_only, min_count=2,
@@ -80,7 +80,7 @@ def row(
     about: str,
     kind: type[kinds.NetworkTask[Any]],
     network: type,
-    examples: Data | None = None,
+    examples: DataKind | None = None,
     training: dict[str, Any] | None = None,
     **settings: Any,
 ) -> type[Task[Any]]:

@@ -38,7 +38,7 @@ Results = Iterable[tuple[GraphBatch, NDArray[np.float32]]]
 Words = TypeVar("Words", GraphBatch, SpelledBatch)
 
 
-class Data(NamedTuple):
+class DataKind(NamedTuple):
     """Where the examples of a task come from.
 
     Attributes:
@@ -77,7 +77,7 @@ class NetworkTask(Task[Batch]):
     """
 
     network_type: ClassVar[Callable[..., Any]]
-    data: ClassVar[Data]
+    data: ClassVar[DataKind]
     summary: ClassVar[str] = "examples"
     keeps: ClassVar[tuple[str, ...]] = ("names",)
     counts: ClassVar[Mapping[str, int]] = {}
