@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cpu
 
 @pytest.mark.parametrize("name", golden.NAMES[::4])
 def test_rows_are_those_of_the_graph(name: str) -> None:
-    """With any schedule, layout and number of groups; of training, where the values of all vertices stay."""
+    """With any schedule and number of groups; of training, where the values of all vertices stay."""
     it, random = golden.example(name), Random(name)
     operands = 0
     for c in random.sample(golden.configurations(name), 4):
