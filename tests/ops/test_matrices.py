@@ -63,16 +63,21 @@ class Formula(NamedTuple):
     n: Sequence[int] = (4,)
     bare: bool = True
 
-    def check(self, sizes: tuple[int, ...], n: int) -> None:
-        model, bound = vpps.Model(seed=1), dict(zip(self.letters, sizes, strict=True))
+    def made(
+        self, sizes: tuple[int, ...] = (), n: int = 4, seed: int = 1, values: Callable[..., Any] | None = None
+    ) -> tuple[vpps.Model, vpps.Graph, list[E]]:
+        """A model and a graph of n vertices; `values` makes what differs from vertex to vertex."""
+        model, bound = vpps.Model(seed=seed), dict(zip(self.letters, sizes, strict=True))
         given: dict[str, Any] = {}
         for name, _, shape in (operand.partition(":") for operand in self.operands.split()):
             dimensions = [bound.get(x) or int(x) for x in (shape.split(",") if "," in shape else shape) if x]
-            if name.islower():
-                given[name] = table(model, name, *dimensions)
-            else:
+            if not name.islower():
                 init = "normal" if len(dimensions) == 1 else "glorot_uniform"
                 given[name] = model.parameter(name, tuple(dimensions), init=init, trainable=name != "F")
+            elif values is None:
+                given[name] = table(model, name, *dimensions)
+            else:
+                given[name] = model.lookup(name, (4, *dimensions), init=values(seed, 4, *dimensions))
         rows = [name for name in given if name.islower()]
         parameters = {name: p for name, p in given.items() if name not in rows}
 
@@ -84,7 +89,7 @@ class Formula(NamedTuple):
         for i in range(n):
             found = forms[i % len(forms)](*(graph.lookup(given[x], (i + k) % 4) for k, x in enumerate(rows)))
             results += found if isinstance(found, tuple) else [found]
-        check(model, graph, results)
+        return model, graph, results
 
 
 def concatenated(W: E, V: E, a: E, b: E) -> tuple[E, E, E]:
@@ -208,7 +213,7 @@ FORMULAS: dict[str, Formula] = {
 @pytest.mark.parametrize("name, sizes", [(name, sizes) for name, f in FORMULAS.items() for sizes in f.sizes])
 def test_formulas(name: str, sizes: tuple[int, ...]) -> None:
     for n in FORMULAS[name].n:
-        FORMULAS[name].check(sizes, n)
+        check(*FORMULAS[name].made(sizes, n))
 
 
 MANY = (1, 2, 5, 7, 13)  # virtual processors

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import vpps
 import vpps.distributed
 from tests.comparison import assert_agrees_with_reference, away_from_ties, relative_error
+from tests.ops.test_matrices import Formula
 from tests.record.bulk_models import NETWORKS
 from vpps.model.precisions import Precisions
 from vpps.reference import Reference, weights_of
@@ -39,62 +40,15 @@ def made(model: vpps.Model, graph: vpps.Graph, results: list[E]) -> Made:
     return model, graph, vpps.sum(terms) * 0.25, results
 
 
-def layers(rows: int, columns: int, n: int, bias: bool) -> Callable[[int], Made]:
-    def build(seed: int) -> Made:
-        model = vpps.Model(seed=seed)
-        x, W = model.lookup("x", (n, columns), init=exact(seed, n, columns)), model.parameter("W", (rows, columns))
-        b = model.parameter("b", (rows,), init="normal")
-
-        @vpps.cell
-        def layer(x: E) -> E:
-            return W @ x + b if bias else W @ x
-
-        graph = vpps.Graph()
-        return made(model, graph, [layer(graph.lookup(x, i)) for i in range(n)])
-
-    return build
+def formula(function: Callable[..., Any], operands: str, n: int = 3, bare: bool = False) -> Callable[[int], Made]:
+    return lambda seed: made(*Formula(function, operands, bare=bare).made(n=n, seed=seed, values=exact))
 
 
-def autoencoder(seed: int) -> Made:
-    """W.T @ x beside W @ x and W.T.T @ x."""
-    model = vpps.Model(seed=seed)
-    x, W = model.lookup("x", (3, 33), init=exact(seed, 3, 33)), model.parameter("W", (9, 33))
-    b = model.parameter("b", (9,), init=exact(seed, 9))
-
-    @vpps.cell
-    def coder(x: E) -> tuple[E, E]:
-        return W.T @ vpps.tanh(W @ x + b), W.T.T @ (x * 2)
-
-    graph = vpps.Graph()
-    return made(model, graph, [y for i in range(3) for y in coder(graph.lookup(x, i))])
-
-
-def matrices(seed: int) -> Made:
-    """W @ M, W.T @ M, M @ W.T, a vector from the left, rows of a concatenation."""
-    model = vpps.Model(seed=seed)
-    m, W = model.lookup("m", (2, 5, 4), init=exact(seed, 2, 5, 4)), model.parameter("W", (7, 5))
-    s, V = model.lookup("s", (2, 7), init=exact(seed, 2, 7)), model.parameter("V", (3, 10))
-
-    @vpps.cell
-    def products(m: E, s: E) -> tuple[E, ...]:
-        y = W @ m
-        return y, W.T @ y, (W @ (m * 0.5)).T, W.T @ s, V @ vpps.concat([m, m * 2])
-
-    graph = vpps.Graph()
-    return made(model, graph, [y for i in range(2) for y in products(graph.lookup(m, i), graph.lookup(s, i))])
-
-
-def segments(seed: int) -> Made:
-    """Concatenations and parts of vectors, of odd widths and at odd offsets."""
-    model = vpps.Model(seed=seed)
-    x, W = model.lookup("x", (3, 24), init=exact(seed, 3, 24)), model.parameter("W", (40, 51))
-
-    @vpps.cell
-    def layer(a: E, b: E) -> E:
-        return W @ vpps.concat([a, vpps.concat([b[3:], a[:5]]), a[7]])
-
-    graph = vpps.Graph()
-    return made(model, graph, [layer(graph.lookup(x, i), graph.lookup(x, 2 - i)) for i in range(3)])
+autoencoder = formula(lambda W, B, x: (W.T @ vpps.tanh(W @ x + B), W.T.T @ (x * 2)), "W:9,33 B:9, x:33,")
+# Matrices that meet the same vectors, so that the kernel has one in their place.
+stacked = formula(
+    lambda W, V, U, B, x: vpps.tanh(W @ x + B) + vpps.relu(V @ x) + U @ x, "W:64,16 V:64,16 U:64,16 B:64, x:16,", 2
+)
 
 
 def lists(seed: int) -> Made:
@@ -129,21 +83,6 @@ def tied(seed: int) -> Made:
     return made(model, graph, results)
 
 
-def stacked(seed: int) -> Made:
-    """Matrices that meet the same vectors, so that the kernel has one in their place."""
-    model = vpps.Model(seed=seed)
-    x = model.lookup("x", (2, 16), init=exact(seed, 2, 16))
-    W, V, U = (model.parameter(name, (64, 16)) for name in "WVU")
-    b = model.parameter("b", (64,), init="normal")
-
-    @vpps.cell
-    def gates(x: E) -> E:
-        return vpps.tanh(W @ x + b) + vpps.relu(V @ x) + U @ x
-
-    graph = vpps.Graph()
-    return made(model, graph, [gates(graph.lookup(x, i)) for i in range(2)])
-
-
 def frozen(seed: int) -> Made:
     """A matrix that is not trained, behind one that is."""
     model, graph, loss, results = autoencoder(seed)
@@ -174,12 +113,18 @@ def recurrence(seed: int) -> Made:
 
 
 FORMS: dict[str, Callable[[int], Made]] = {
-    "W @ x + b": layers(70, 33, 4, bias=True),
-    "W @ x": layers(5, 200, 9, bias=False),
-    "one element": layers(1, 1, 3, bias=True),
+    "W @ x + b": formula(lambda W, B, x: W @ x + B, "W:70,33 B:70, x:33,", 4),
+    "W @ x": formula(lambda W, x: W @ x, "W:5,200 x:200,", 9),
+    "one element": formula(lambda W, B, x: W @ x + B, "W:11 B:1 x:1"),
     "W.T @ x": autoencoder,
-    "matrices": matrices,
-    "concatenations": segments,
+    "matrices": formula(
+        lambda W, V, m, s: (y := W @ m, W.T @ y, (W @ (m * 0.5)).T, W.T @ s, V @ vpps.concat([m, m * 2])),
+        "W:75 V:3,10 m:54 s:7",
+        2,
+    ),
+    "concatenations, of odd widths and at odd offsets": formula(
+        lambda W, a, b: W @ vpps.concat([a, vpps.concat([b[3:], a[:5]]), a[7]]), "W:40,51 a:24, b:24,"
+    ),
     "lists": lists,
     "tied embeddings": tied,
     "stacked": stacked,
