@@ -67,19 +67,12 @@ class TestLeftovers:
         (left,) = set(path.parent.iterdir()) - {path}
         return left
 
-    @pytest.mark.parametrize("name", ["file", "ü" * 125])
-    def test_goes_with_the_next_save(self, tmp_path: Path, name: str) -> None:
-        path = tmp_path / name
-        left = self.leave(path)
+    @pytest.mark.parametrize("name, replaced", [("file", "file"), ("ü" * 125, "ü" * 125), ("file.best", "file")])
+    def test_goes_with_the_next_save_of_that_file(self, tmp_path: Path, name: str, replaced: str) -> None:
+        left = self.leave(tmp_path / name)
         os.utime(left, (time.time() - 100,) * 2)
-        replace(path)
-        assert names(tmp_path) == [name]
-
-    def test_of_another_file_stays(self, tmp_path: Path) -> None:
-        left = self.leave(tmp_path / "file.best")
-        os.utime(left, (time.time() - 100,) * 2)
-        replace(tmp_path / "file")
-        assert names(tmp_path) == sorted(["file", left.name])
+        replace(tmp_path / replaced)
+        assert names(tmp_path) == sorted([replaced, *[left.name] * (name != replaced)])
 
     def test_stays_while_it_is_written(self, tmp_path: Path) -> None:
         path = tmp_path / "file"
@@ -97,20 +90,15 @@ class TestLeftovers:
 
 class TestReplaced:
     @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o444])
-    def test_gives_its_mode(self, tmp_path: Path, mode: int) -> None:
+    def test_gives_its_mode_and_was_never_readable_to_more(self, tmp_path: Path, mode: int) -> None:
         path = tmp_path / "file"
         path.write_text("old")
         path.chmod(mode)
-        replace(path)
-        assert stat.S_IMODE(path.stat().st_mode) == mode
-        assert path.read_text() == "new"
-
-    def test_was_never_readable_to_more(self, tmp_path: Path) -> None:
-        path = tmp_path / "file"
-        path.write_text("old")
-        path.chmod(0o640)
         with replacing(path) as new:
             assert stat.S_IMODE(new.stat().st_mode) == 0o600
+            new.write_text("new")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert path.read_text() == "new"
 
     @pytest.mark.skipif(os.getuid() != 0, reason="to give files away takes root's rights")
     def test_gives_its_owner(self, tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ mypy takes this file beside the package (`tool.mypy` in pyproject.toml), and wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -16,10 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 import vpps
 import vpps.zoo
-from vpps.cli.train import main_of
 from vpps.data import GraphBatch, GraphSet, graphs_of_trees, synthetic_treebank
 from vpps.nn import LSTM, ChildSumTreeLSTM, Linear, attend
-from vpps.zoo import Settings, Task, setting
+from vpps.zoo.task import Examples, Sized
 
 pytestmark = pytest.mark.cpu
 
@@ -186,11 +184,6 @@ def test_layers_are_composed_and_other_libraries_arrays_are_leaves(tmp_path: Pat
     assert np.isfinite(gold)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnSettings(Settings):
-    sentences: int = setting(4, "How many there are.", min=1)
-
-
 class Sentences:
     """A reader of one's own: whatever has these methods is a set to train on."""
 
@@ -220,38 +213,11 @@ class Sentences:
             yield self[start : start + size]
 
 
-class OwnTask(Task[Sentences]):
-    """Train a model of one's own."""
-
-    name, unit, training = "own", "sentence", {"lr": 0.01, "epochs": 1}
-    settings_type = OwnSettings
-
-    def __init__(self, settings: OwnSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.train = self.dev = Sentences([[k, k + 1] for k in range(settings.sentences)])
-        self.model = vpps.Model(seed=settings.seed)
-        self.words = self.model.lookup("words", (settings.sentences + 1, H))
-        self.output = Linear(self.model, H, 2)
-
-    def outputs(self, graph: vpps.Graph, batch: Sentences) -> vpps.Rows:
-        first = graph.lookup(self.words, np.array([row[0] for row in batch.rows]))
-        return self.output(first)
-
-    def loss(self, graph: vpps.Graph, batch: Sentences) -> vpps.Expression:
-        return vpps.sum(vpps.cross_entropy(self.outputs(graph, batch), np.array([row[1] % 2 for row in batch.rows])))
-
-    def units(self, batch: Sentences) -> int:
-        return len(batch)
-
-    def scores(self, results: Iterable[tuple[Sentences, NDArray[np.float32]]]) -> dict[str, float]:
-        return {"accuracy": float(np.mean([logits.argmax(1).mean() for _, logits in results]))}
-
-
-def test_a_task_of_ones_own_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["own.py", "--sentences", "3", "--vps", "1"])
-    with pytest.raises(SystemExit) as end:
-        main_of(OwnTask)
-    assert end.value.code == 0
-    assert "epoch 1/1" in capsys.readouterr().out
+def test_a_reader_of_ones_own_is_a_set_to_train_on() -> None:
+    """Tasks of one's own are in docs/programs/calc.py and tests/cli/own_task.py."""
+    examples: Examples[Sentences] = Sentences([[k, k + 1] for k in range(5)])
+    sized: Sized = examples[0:2]
+    assert (sized.whole, [batch.whole for batch in examples.batches(3)]) == (2, [3, 2])
 
 
 def test_networks_of_the_zoo_are_used_and_looked_into() -> None:

@@ -133,10 +133,6 @@ def near(rng: random.Random, value: int, steps: tuple[int, ...]) -> int:
     return value + rng.choice((-1, 1)) * rng.choice((1, *steps))
 
 
-def mode_of(broken: Broken, position: int) -> int:
-    return int(broken.script[position + 1])
-
-
 OPERANDS = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
 
 
@@ -155,7 +151,7 @@ def address(b: Broken) -> bool:
     if found is None:
         return False
     d, name, at = found
-    value, mode = int(b.script[at]), mode_of(b, at)
+    value, mode = int(b.script[at]), int(b.script[at + 1])
     match b.rng.randrange(4):
         case 0:
             new = near(b.rng, value, (d.width or 1, (mode & OFFSET_MASK) or 1, 16))
@@ -177,7 +173,7 @@ def mode(b: Broken) -> bool:
     if found is None:
         return False
     d, name, at = found
-    old = mode_of(b, at)
+    old = int(b.script[at + 1])
     new = b.rng.choice((
         old ^ INDEXED,
         old ^ SCALAR,
@@ -418,11 +414,6 @@ def drop(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
     return _edited(b, suits, lambda order, i: (order[:i] + order[i + 1 :], "dropped"))
 
 
-def drop_wait(b: Broken) -> bool:
-    """A barrier, a wait or a signal less."""
-    return drop(b, _is("barrier", "wait", "signal"))
-
-
 def double(b: Broken) -> bool:
     """An instruction twice."""
     return _edited(b, lambda d: True, lambda order, i: (order[: i + 1] + order[i:], "doubled"))
@@ -451,11 +442,6 @@ def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
         return order, f"moved by {to - i}"
 
     return _edited(b, suits, edit)
-
-
-def move_wait(b: Broken) -> bool:
-    """A barrier, a wait or a signal earlier or later."""
-    return move(b, _is("barrier", "wait", "signal"))
 
 
 def give(b: Broken) -> bool:
@@ -496,8 +482,8 @@ MUTATIONS: dict[str, Callable[[Broken], bool]] = {
     "owners swapped": swapped_owners,
     "wait or signal changed": wait_target,
     "barrier halved": half_barrier,
-    "wait or signal dropped": drop_wait,
-    "wait or signal moved": move_wait,
+    "wait or signal dropped": lambda b: drop(b, _is("barrier", "wait", "signal")),
+    "wait or signal moved": lambda b: move(b, _is("barrier", "wait", "signal")),
     "dropped": drop,
     "doubled": double,
     "exchanged": exchange,

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 import vpps
 from tests.data.damage import example
 from tests.fuzz.graphs import differing
@@ -79,7 +81,7 @@ class Interruption:
             handle.fb(*batch(k))
         model.save(path)
         text = CALLS[name]
-        names = {"model": model, "batch": batch, "handle": handle, "path": path, "np": made["np"], "vpps": vpps}
+        names = {"model": model, "batch": batch, "handle": handle, "path": path, "np": np, "vpps": vpps}
         work = compile(text, "<call>", "exec")
         _warm(name)
         met, came = interrupt_at(self.point, lambda: exec(work, names))
@@ -131,14 +133,7 @@ def _warm(name: str) -> None:
     made = execute(MODEL)
     model, batch, handle = made["new"]()
     with tempfile.TemporaryDirectory() as folder:
-        names = {
-            "model": model,
-            "batch": batch,
-            "handle": handle,
-            "path": Path(folder) / "f",
-            "np": made["np"],
-            "vpps": vpps,
-        }
+        names = {"model": model, "batch": batch, "handle": handle, "path": Path(folder) / "f", "np": np, "vpps": vpps}
         for _ in range(2):
             handle.fb(*batch(0))
             exec(CALLS[name], names)

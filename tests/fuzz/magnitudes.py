@@ -267,24 +267,8 @@ for _c in CONSTANTS:
     }
 FRACTIONS = {"bce": 1, "kl_div": 1}  # the operand that is one
 MASKED = (
-    "softmax",
-    "log_softmax",
-    "cross_entropy 0",
-    "cross_entropy 1",
-    "logsumexp",
-    "max",
-    "maximum",
-    "minimum",
-    "relu",
-    "exp",
-    "sigmoid",
-    "tanh",
-    "softplus",
-    "elu",
-    "gelu",
-    "silu",
-    "hinge",
-    "clamp",
+    *("softmax", "log_softmax", "cross_entropy 0", "cross_entropy 1", "logsumexp", "max", "maximum", "minimum", "relu"),
+    *("exp", "sigmoid", "tanh", "softplus", "elu", "gelu", "silu", "hinge", "clamp"),
 )
 """Ops of which minus infinity is an operand like others."""
 

@@ -20,38 +20,24 @@ def chains(*sizes: int) -> GraphSet:
     return GraphSet(sizes, places[:, None] - 1, columns={"word": np.arange(len(places))})
 
 
-def test_each_direction_is_an_lstm_over_the_chain() -> None:
-    model = vpps.Model(seed=3)
-    bilstm = BiLSTM(model, X, H)
-    x = np.random.default_rng(0).normal(size=(9, X)).astype(np.float32)
-    graph = vpps.Graph()
-    batch = chains(3, 5, 1)[:]
-    rows = graph.rows(x)
-    forward, backward = bilstm(graph, batch, rows)
-    for first, end in zip(batch.offsets, batch.offsets[1:], strict=False):
-        own = list(rows[first:end])
-        expected = zip(
-            bilstm.forward.sequence(graph, own), bilstm.backward.sequence(graph, own[::-1])[::-1], strict=True
-        )
-        for vertex, (left, right) in enumerate(expected, start=first):
-            reference = Reference(graph, weights_of(model))
-            np.testing.assert_allclose(reference.value(forward[vertex]), reference.value(left), rtol=1e-12)
-            np.testing.assert_allclose(reference.value(backward[vertex]), reference.value(right), rtol=1e-12)
-
-
-def test_ints_are_rows_of_its_table() -> None:
+@pytest.mark.parametrize("of_table", [False, True])
+def test_each_direction_is_an_lstm_over_the_chain(of_table: bool) -> None:
+    """Of vectors, or of rows of its table."""
     model = vpps.Model(seed=3)
     table = model.lookup("words", (9, X))
-    bilstm = BiLSTM(model, X, H, table=table)
+    bilstm = BiLSTM(model, X, H, table=table if of_table else None)
     graph = vpps.Graph()
-    found = bilstm(graph, chains(4, 5)[[1]], np.arange(4, 9))
-    other = BiLSTM.__new__(BiLSTM)  # the same weights, given vectors
-    other.table, other.forward, other.backward = None, bilstm.forward, bilstm.backward
-    expected = other(graph, chains(5)[:], graph.lookup(table, np.arange(4, 9)))
-    reference = Reference(graph, weights_of(model))
-    for rows, same in zip(found, expected, strict=True):
-        for a, b in zip(rows, same, strict=True):
-            np.testing.assert_array_equal(reference.value(a), reference.value(b))
+    batch = chains(3, 5, 1)[:]
+    rows = graph.lookup(table, np.arange(9))
+    forward, backward = bilstm(graph, batch, np.arange(9) if of_table else rows)
+    for first, end in zip(batch.offsets, batch.offsets[1:], strict=False):
+        own = list(rows[first:end])
+        lefts = bilstm.forward.sequence(graph, own)
+        rights = bilstm.backward.sequence(graph, own[::-1])[::-1]
+        reference = Reference(graph, weights_of(model))
+        for vertex, (left, right) in enumerate(zip(lefts, rights, strict=True), start=first):
+            np.testing.assert_allclose(reference.value(forward[vertex]), reference.value(left), rtol=1e-12)
+            np.testing.assert_allclose(reference.value(backward[vertex]), reference.value(right), rtol=1e-12)
 
 
 @pytest.mark.cpu

@@ -61,31 +61,29 @@ def test_is_in_the_cache_directory_unless_it_is_named(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "3", "[" * 100_000, "\0" * 50])
-def test_a_damaged_file_is_not_used_and_made_anew(path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    keep(KEY, CHOICE)
-    path.write_text(text)
-    assert find(KEY) is None
-    assert f"{path} is damaged and not used" in caplog.text
-    keep(KEY, CHOICE)
-    assert find(KEY) == CHOICE
+DAMAGED = [
+    *("", "{", "[1]", "3", "[" * 100_000, "\0" * 50),
+    *(("vps", "3"), ("vps", -3), ("vps", True), ("groups", 0), ("rpw", 1.5)),
+    *(("ratio", 10**400), ("ratio", None), ("ratio", float("nan"))),
+]
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("vps", "3"), ("vps", -3), ("vps", True), ("groups", 0), ("rpw", 1.5), ("ratio", 10**400), ("ratio", None),
-        ("ratio", float("nan")),
-    ],
-)  # fmt: skip
-def test_a_damaged_choice_is_not_used(path: Path, field: str, value: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("damage", DAMAGED, ids=lambda damage: str(damage)[:20])
+def test_what_is_damaged_is_not_used_and_made_anew(
+    path: Path, damage: str | tuple[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
     keep(KEY, CHOICE)
-    contents = json.loads(path.read_text())
-    (kept,) = contents.values()
-    kept[field] = value
-    path.write_text(json.dumps(contents))
+    if isinstance(damage, str):
+        path.write_text(damage)
+    else:
+        contents = json.loads(path.read_text())
+        (kept,) = contents.values()
+        kept[damage[0]] = damage[1]
+        path.write_text(json.dumps(contents))
     assert find(KEY) is None
     assert "is damaged and not used" in caplog.text
+    keep(KEY, CHOICE)
+    assert find(KEY) == CHOICE
 
 
 def test_what_cannot_be_written_is_an_error_of_the_system(path: Path) -> None:

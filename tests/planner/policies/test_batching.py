@@ -11,11 +11,9 @@ from tests.planner.policies.typed import (
     PREFERENCES,
     Made,
     Remaining,
-    batched,
     by_definition,
     by_machine,
     figure_1,
-    only,
     shortest,
     typed_graphs,
 )  # fmt: skip
@@ -24,7 +22,6 @@ from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding
 from vpps.planner.native.policy_table import POLICIES
 from vpps.planner.native.typed_graphs import Batches, LearningSettings, TypedGraph, batches, learn, lower_bound
 from vpps.record.arrays import Ints
-from vpps.record.topology import strongly_connected
 
 pytestmark = pytest.mark.host
 
@@ -89,26 +86,6 @@ def test_no_sequence_is_shorter_than_the_lower_bound(graph: TypedGraph) -> None:
     best, whole = shortest(graph), Remaining(graph)
     assert lower_bound(graph) == sum(whole.depth(a) for a in range(graph.n_types)) <= best
     assert all(best <= len(batches(graph, policy).sequence) for policy in POLICIES)
-
-
-@settings(max_examples=40, deadline=None)
-@given(graph=typed_graphs(most=9, most_types=3), data=st.data())
-def test_components_apart_are_as_good_as_the_whole(graph: TypedGraph, data: st.DataObject) -> None:
-    """Of whatever sequence of types runs the whole graph, the part that is of one component runs that; and so the
-    shortest sequences of the components make a shortest one."""
-    reads: list[set[int]] = [set() for _ in range(graph.n_types)]
-    for producer, reader in zip(graph.producers, graph.readers, strict=True):
-        reads[graph.type_of[reader]].add(int(graph.type_of[producer]))
-    component = np.array(strongly_connected(reads))
-    parts = [only(graph, component[graph.type_of] == c) for c in range(int(component.max()) + 1)]
-    assert sum(map(shortest, parts)) == shortest(graph)
-    whole, _ = batched(graph, lambda _, ready: data.draw(st.sampled_from(sorted(ready))))
-    for c, part in enumerate(parts):
-        remaining = Remaining(part)
-        for a in whole:
-            if component[a] == c:
-                remaining.execute(remaining.ready().get(a, []))
-        assert not remaining.left
 
 
 def test_the_tree_of_the_paper() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from vpps.model.learned_policy import Automaton
 from vpps.planner.native.typed_graphs import TypedGraph
@@ -47,14 +46,6 @@ def typed_graphs(draw: st.DrawFn, most: int = 40, most_types: int = 5) -> TypedG
         reads = draw(st.lists(st.integers(0, v - 1), max_size=3)) if v else []
         made.add(draw(st.integers(0, n_types - 1)), *reads)
     return made.graph(n_types)
-
-
-def only(graph: TypedGraph, kept: NDArray[np.bool_]) -> TypedGraph:
-    """The kept vertices of a graph, and the edges between them."""
-    number = np.cumsum(kept) - 1
-    inside = kept[graph.readers] & kept[graph.producers]
-    producers, readers = number[graph.producers[inside]], number[graph.readers[inside]]
-    return TypedGraph(graph.type_of[kept], graph.levels[kept], producers, readers, graph.n_types)
 
 
 INTERNAL, OUTPUT, REDUCE = 0, 1, 2
