@@ -54,16 +54,6 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-@pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on, what is not in the cache is an error."""
-
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("nothing should be compiled")
-
-    monkeypatch.setattr(nvrtc, "_compile", refuse)
-
-
 def message(source: str, arch: str = "sm_90") -> str:
     """With which the source or the architecture is refused."""
     with pytest.raises(vpps.CompileError) as caught:
@@ -232,23 +222,21 @@ class TestWithout:
         yield
         libnvrtc.library.cache_clear()
 
-    def test_a_library_says_what_to_install(self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-        text = message(EMPTY)
-        for words in ("there is no NVRTC", "vpps[cuda13]", "vpps[cuda12]"):
-            assert words in text
-
-    def test_a_library_that_others_find_says_what_to_install(
-        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("found", [False, True])
+    def test_a_library_says_what_to_install(
+        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, found: bool
     ) -> None:
+        """Also where others say that they have found one."""
+
         def not_found(name: str) -> None:
             raise RuntimeError(f"lib{name}.so.13 not found\nsearched: everywhere")
 
         pathfinder = ModuleType("cuda.pathfinder")
         pathfinder.__dict__["load_nvidia_dynamic_lib"] = not_found
-        monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+        monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder if found else None)
         text = message(EMPTY)
-        for words in ("cannot be loaded (libnvrtc.so.13 not found)", "vpps[cuda13]"):
+        reason = "cannot be loaded (libnvrtc.so.13 not found)" if found else "there is no NVRTC"
+        for words in (reason, "vpps[cuda13]", "vpps[cuda12]"):
             assert words in text
 
     @pytest.mark.parametrize("contents", [b"", b"no library"])
@@ -343,30 +331,25 @@ class TestCache:
         assert Resources(**kept) == cubin.resources
         assert cubin.resources.cached_registers == 7
 
-    def test_hits_without_a_compiler(self, fresh_cache: Path, request: pytest.FixtureRequest) -> None:
+    def test_hits_without_a_compiler_unless_anything_differs(
+        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: object) -> None:
+            raise AssertionError("nothing should be compiled")
+
         first = compile_cubin(EMPTY, "sm_90", 3)
-        request.getfixturevalue("no_compiler")
+        monkeypatch.setattr(nvrtc, "_compile", refuse)
         assert compile_cubin(EMPTY, "sm_90", 3) == first
         assert compile_cubin(EMPTY, "sm_90", 5).resources == replace(first.resources, cached_registers=5)
         for arguments in [(EMPTY + "\n", "sm_90"), (EMPTY, "sm_80")]:
             with pytest.raises(AssertionError, match="nothing should be compiled"):
                 compile_cubin(*arguments)
-
-    @pytest.mark.parametrize(
-        "name, value",
-        [
-            ("OPTIONS", ("--std=c++17",)),
-            ("library", lambda: SimpleNamespace(identity="NVRTC 13.9, 1 bytes", version="13.9")),
-        ],
-    )
-    def test_misses_when_the_compiler_changes(
-        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str, value: Any
-    ) -> None:
-        compile_cubin(EMPTY, "sm_90")
-        request.getfixturevalue("no_compiler")
-        monkeypatch.setattr(nvrtc, name, value)
-        with pytest.raises(AssertionError, match="nothing should be compiled"):
-            compile_cubin(EMPTY, "sm_90")
+        library = SimpleNamespace(identity="NVRTC 13.9, 1 bytes", version="13.9")
+        for name, value in (("OPTIONS", ("--std=c++17",)), ("library", lambda: library)):
+            with monkeypatch.context() as patch:
+                patch.setattr(nvrtc, name, value)
+                with pytest.raises(AssertionError, match="nothing should be compiled"):
+                    compile_cubin(EMPTY, "sm_90", 3)
 
     def test_imports_no_binding_and_asks_for_the_version_alone_on_a_hit(self, fresh_cache: Path) -> None:
         compile_cubin(EMPTY, "sm_90")

@@ -126,19 +126,6 @@ def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     assert not (begins % ALIGN).any()
 
 
-def test_slabs_live_as_long_as_they_are_read() -> None:
-    net = Net()
-    graph, _ = net.chain(1)
-    cell = next(c for c in graph.blocks if c.name == "step")
-    groups = net.planner().cells.encoded(cell).slab_groups(training=True)
-    # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
-    across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
-    expected = [across, kept, across, kept, scratch, late, scratch, late, Life.HANDED_BACK]
-    assert [groups.groups[k].life for k, *_ in groups.places] == expected
-    groups = net.planner().cells.encoded(cell).slab_groups(training=False)
-    assert [groups.groups[k].life for k, *_ in groups.places] == [scratch, scratch, scratch, Life.PASSED_ON]
-
-
 def given_back(plan: Plan) -> np.ndarray:
     """Numbers of the arrays that are there for several periods, and gone before the end."""
     arrays = plan.layout.memory
@@ -199,25 +186,3 @@ def test_a_slab_that_lives_too_short_is_found(
     monkeypatch.undo()
     plan = training(net, vps, graph, states)
     verify(plan.script, plan.layout, plan.origin)
-
-
-def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
-    """Of two virtual processors, one might be steps ahead of another that still reads them."""
-    model = vpps.Model(seed=1)
-    table = model.lookup("E", (5, 64))
-
-    @vpps.cell
-    def step(h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
-        return vpps.tanh(h) * x
-
-    for vps, life in ((1, Life.HANDED_BACK), (2, Life.LATE)):
-        graph = vpps.Graph()
-        h = graph.lookup(table, 0)
-        for k in range(1, 5):
-            h = step(h, graph.lookup(table, k))
-        planner = Planner(Distribution(model, vps, 32, 0, train=True))
-        plan = planner.plan_training(graph, vpps.sum(h), Update(vpps.SGD(0.1), 1, 1, None), 0)
-        verify(plan.script, plan.layout, plan.origin)
-        cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")
-        groups = cell.slab_groups(training=True)
-        assert {groups.groups[groups.places[v.slab][0]].life for _, v in cell.handed_back} == {life}

@@ -21,7 +21,6 @@ from vpps.kernel.render import TIMELINE_LINE, render_cuda
 from vpps.placement.onchip import ChipOptions
 from vpps.report.critical import releases
 from vpps.runtime.cuda import CudaMachine
-from vpps.runtime.simt import SimtMachine
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import Flag
 from vpps.script.slices import share, unit_owners
@@ -121,23 +120,6 @@ class TestQueue:
         assert [len(executed(t, 0)) * VPS for t in found] == sizes
         assert len(set(sizes)) > 1
         assert all(before.end <= after.start for before, after in pairwise(found))
-
-    @pytest.mark.parametrize("target", ["simt", "cuda"], indirect=True)
-    def test_machines_that_nobody_asks_for_records_launch(self, target: str) -> None:
-        machine: SimtMachine | CudaMachine = (SimtMachine if target == "simt" else CudaMachine)(VPS, timeline=True)
-        net = new()
-        with recording(net, target) as handle:
-            handle.fb(*net.batch(0))
-            handle.sync_get_latest_loss()
-            plan, spec = handle._engine.plan, handle._engine.machine.spec
-        assert plan is not None
-        assert spec is not None
-        machine.specialise(spec)
-        machine.reserve(plan.pool_floats, 0)
-        for _ in range(2):
-            machine.launch(plan.script)
-            assert machine.wait() is None
-        machine.close()
 
 
 @pytest.mark.host

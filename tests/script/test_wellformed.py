@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.script import test_verify, test_verify_lists
+from tests.script import test_verify
 from tests.simt import models
 from vpps.errors import ScriptError
 from vpps.placement.update import Update
@@ -31,7 +31,7 @@ def plan(kind: str) -> Plan:
     if kind == "tree":
         return test_verify.make_plan(2, precision="bf16")
     if kind == "lists":
-        return test_verify_lists.make_plan(2, 64)
+        return test_verify.make_plan_of_lists(2, 64)
     network = models.tree_lstm(leaves=(2, 1)) if kind == "fused" else models.attention(lengths=(0, 2, 5))
     optimizer = vpps.Adam()
     handle = vpps.Handle(

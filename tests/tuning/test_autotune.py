@@ -61,17 +61,13 @@ class TestTurns:
         found = Machine(lambda c: 1.0 if c == Candidate() else 0.99).best()
         assert found == Machine(best_with_two, [Candidate()]).best() == Choice(Candidate(), 1.0, "autotune")
 
-    def test_sizes_of_batches_do_not_decide(self) -> None:
-        assert Machine(best_with_two).best(cycle([10, 500, 70, 1000])).ratio == pytest.approx(1.5)
-
-    def test_a_machine_that_becomes_slower_does_not_decide(self) -> None:
-        for candidates in (FOUR, [FOUR[0], *FOUR[:0:-1]]):
-            machine = Machine(best_with_two, candidates)
-            machine.seconds = lambda c, m=machine: best_with_two(c) * (1 + m.now * 1e-4)  # type: ignore[misc]
-            assert machine.best().candidate.vps == 2
-
-    def test_pauses_between_batches_do_not_decide(self) -> None:
-        machine = Machine(best_with_two)
+    @pytest.mark.parametrize("candidates", [FOUR, [FOUR[0], *FOUR[:0:-1]]])
+    def test_sizes_pauses_and_a_machine_that_becomes_slower_do_not_decide(self, candidates: list[Candidate]) -> None:
+        assert Machine(best_with_two, candidates).best(cycle([10, 500, 70, 1000])).ratio == pytest.approx(1.5)
+        machine = Machine(best_with_two, candidates)
+        machine.seconds = lambda c: best_with_two(c) * (1 + machine.now * 1e-4)
+        assert machine.best().candidate.vps == 2
+        machine = Machine(best_with_two, candidates)
         while not machine.tuner.done:
             machine.train(5)
             machine.now += 1e4  # an evaluation

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 import vpps
 from tests.comparison import assert_agrees_with_reference
 from tests.planner.launches import policy_for
+from tests.processes import run
 from vpps.compiler.passes import Passes
 from vpps.errors import HandleError
 from vpps.model.learned_policy import ENCODINGS, Automaton, LearnedPolicy
@@ -172,23 +171,20 @@ class TestLearnedPolicy:
 
     def test_serves_another_process(self, net: Net, tmp_path: Path) -> None:
         """Where other programs were traced before, and cells come in another order."""
-        path = tmp_path / "policy"
         graph, loss = net.graph(1)
-        path.write_bytes(pickle.dumps(vpps.learn_policy(graph)))
-        program = f"""
-import pathlib, pickle
-import vpps
-from tests.planner.policies.test_policies import Net, n_batches, stages
-learned = pickle.loads(pathlib.Path({str(path)!r}).read_bytes())
-other, net = Net("ABC"), Net()
-other.graph(2)
-graph, loss = net.graph(1)
-assert learned == vpps.learn_policy(graph)
-print(n_batches(stages(net, learned, graph, loss)))
-"""
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) == n_batches(stages(net, vpps.learn_policy(graph), graph, loss))
+        (tmp_path / "policy").write_bytes(pickle.dumps(vpps.learn_policy(graph)))
+        found = run(f"""
+            import pathlib, pickle
+            import vpps
+            from tests.planner.policies.test_policies import Net, n_batches, stages
+            learned = pickle.loads(pathlib.Path({str(tmp_path / "policy")!r}).read_bytes())
+            other, net = Net("ABC"), Net()
+            other.graph(2)
+            graph, loss = net.graph(1)
+            assert learned == vpps.learn_policy(graph)
+            print(n_batches(stages(net, learned, graph, loss)))
+        """)
+        assert int(found) == n_batches(stages(net, vpps.learn_policy(graph), graph, loss))
 
     def test_stays_with_the_model(self, tmp_path: Path) -> None:
         net = Net()
