@@ -136,21 +136,41 @@ def near(rng: random.Random, value: int, steps: tuple[int, ...]) -> int:
 OPERANDS = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
 
 
-def place(b: Broken, kinds: tuple[Kind, ...]) -> tuple[Decoded, str, int] | None:
-    """An instruction that is to be changed, and the name and position of a field of such a kind."""
-    d = b.instruction(lambda d: any(kind in kinds for _, kind, _ in places(d)))
-    if d is None:
-        return None
-    name, _, at = b.rng.choice([p for p in places(d) if p[1] in kinds])
-    return d, name, at
+Mutation = Callable[["Broken"], bool]
+"""Breaks a script; False if there is nothing to break in this way."""
 
 
-def address(b: Broken) -> bool:
+def of_instruction(suits: Callable[[Decoded], bool] = lambda d: True) -> Callable[[Callable[..., None]], Mutation]:
+    """A mutation of an instruction that suits."""
+
+    def mutation(change: Callable[[Broken, Decoded], None]) -> Mutation:
+        def mutate(b: Broken) -> bool:
+            if d := b.instruction(suits):
+                change(b, d)
+            return d is not None
+
+        return mutate
+
+    return mutation
+
+
+def of_place(*kinds: Kind) -> Callable[[Callable[..., None]], Mutation]:
+    """A mutation of a field of such a kind: `change(b, d, name, at)`."""
+
+    def mutation(change: Callable[[Broken, Decoded, str, int], None]) -> Mutation:
+        @of_instruction(lambda d: any(kind in kinds for _, kind, _ in places(d)))
+        def mutate(b: Broken, d: Decoded) -> None:
+            name, _, at = b.rng.choice([p for p in places(d) if p[1] in kinds])
+            change(b, d, name, at)
+
+        return mutate
+
+    return mutation
+
+
+@of_place(*OPERANDS)
+def address(b: Broken, d: Decoded, name: str, at: int) -> None:
     """An operand, a segment or a view somewhere else."""
-    found = place(b, OPERANDS)
-    if found is None:
-        return False
-    d, name, at = found
     value, mode = int(b.script[at]), int(b.script[at + 1])
     match b.rng.randrange(4):
         case 0:
@@ -164,15 +184,11 @@ def address(b: Broken) -> bool:
             new = b.rng.choice((0, b.layout.pool_floats - b.rng.randrange(40), b.rng.randrange(WORD)))
     b.put(at, new)
     b.tell(d, f"address {value} of {name} became {new}")
-    return True
 
 
-def mode(b: Broken) -> bool:
+@of_place(*OPERANDS)
+def mode(b: Broken, d: Decoded, name: str, at: int) -> None:
     """A stride, an offset, or a bit of an operand's mode."""
-    found = place(b, OPERANDS)
-    if found is None:
-        return False
-    d, name, at = found
     old = int(b.script[at + 1])
     new = b.rng.choice((
         old ^ INDEXED,
@@ -184,7 +200,6 @@ def mode(b: Broken) -> bool:
     ))  # fmt: skip
     b.put(at + 1, new)
     b.tell(d, f"mode {old:#x} of {name} became {new % WORD:#x}")
-    return True
 
 
 def list_entry(b: Broken) -> bool:
@@ -210,49 +225,37 @@ def list_entry(b: Broken) -> bool:
     return True
 
 
-def count(b: Broken) -> bool:
+@of_instruction(lambda d: d.width > 0)
+def count(b: Broken, d: Decoded) -> None:
     """Rows, width or parts."""
-    d = b.instruction(lambda d: d.width > 0)
-    if d is None:
-        return False
     k = b.rng.choice((2, 2, 3, 3, 4))
     old = int(b.script[d.position + k])
     new = b.rng.choice((near(b.rng, old, (2, 8)), 0, old * 2, old // 2, b.rng.randrange(300), b.rng.randrange(WORD)))
     b.put(d.position + k, new)
     b.tell(d, f"{('n', 'width', 'parts')[k - 2]} {old} became {new % WORD}")
-    return True
 
 
-def flag(b: Broken) -> bool:
+@of_instruction()
+def flag(b: Broken, d: Decoded) -> None:
     """Who owns what, and what is added."""
-    d = b.instruction()
-    if d is None:
-        return False
     bit = b.rng.choice((*Flag, Flag.ROWS, Flag.ALONE, Flag.OWNED, 1 << b.rng.randrange(16)))
     b.put(d.position, int(b.script[d.position]) ^ int(bit) << 16)
     b.tell(d, f"flag {bit!r} flipped")
-    return True
 
 
-def opcode(b: Broken) -> bool:
+@of_instruction()
+def opcode(b: Broken, d: Decoded) -> None:
     """Another instruction; often of the same form."""
-    d = b.instruction()
-    if d is None:
-        return False
     alike = [i for i in TABLE if i.form == d.instruction.form and i is not d.instruction]
     used = [e.instruction for e in b.stream(b.all_slots()[0])]
     new = b.rng.choice(b.rng.choice([x for x in (alike, used, list(TABLE)) if x]))
     b.put(d.position, d.bits << 16 | new.opcode)
     b.tell(d, f"became {new.name}")
-    return True
 
 
-def field(b: Broken) -> bool:
+@of_place(Kind.LIST, Kind.WORD, Kind.FLOAT)
+def field(b: Broken, d: Decoded, name: str, at: int) -> None:
     """A word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
-    found = place(b, (Kind.LIST, Kind.WORD, Kind.FLOAT))
-    if found is None:
-        return False
-    d, name, at = found
     old = int(b.script[at])
     match b.rng.randrange(4):
         case 0:
@@ -266,7 +269,6 @@ def field(b: Broken) -> bool:
             new = b.rng.choice((b.rng.randrange(b.layout.pool_floats), b.rng.randrange(WORD), len(b.script) - 1))
     b.put(at, new)
     b.tell(d, f"{name} {old} became {new % WORD}")
-    return True
 
 
 def repeated(b: Broken) -> bool:
@@ -294,26 +296,20 @@ def repeated(b: Broken) -> bool:
     return True
 
 
-def length(b: Broken) -> bool:
+@of_instruction()
+def length(b: Broken, d: Decoded) -> None:
     """How many words an instruction has."""
-    d = b.instruction()
-    if d is None:
-        return False
     b.put(d.position + 1, b.rng.choice((near(b.rng, d.words, (2, 3)), 0, b.rng.randrange(4000), b.rng.randrange(WORD))))
     b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
-    return True
 
 
-def bit(b: Broken) -> bool:
+@of_instruction()
+def bit(b: Broken, d: Decoded) -> None:
     """Any bit of any word that is executed."""
-    d = b.instruction()
-    if d is None:
-        return False
     at = d.position + b.rng.randrange(d.words)
     which = b.rng.randrange(32)
     b.put(at, int(b.script[at]) ^ 1 << which)
     b.tell(d, f"bit {which} of word {at - d.position} flipped")
-    return True
 
 
 def header(b: Broken) -> bool:
@@ -350,11 +346,9 @@ def _is(*names: str) -> Callable[[Decoded], bool]:
     return lambda d: d.instruction.name in names
 
 
-def wait_target(b: Broken) -> bool:
+@of_instruction(_is("barrier", "wait", "signal"))
+def wait_target(b: Broken, d: Decoded) -> None:
     """A wait that waits for fewer or more signals, or for none; a signal or a wait at another counter."""
-    d = b.instruction(_is("barrier", "wait", "signal"))
-    if d is None:
-        return False
     if d.instruction.name == "signal" or b.rng.random() < 0.2:
         k, new = 0, b.rng.choice((0, 1, 2, 3, 7, 8, 9, b.rng.randrange(100), b.rng.randrange(WORD)))
     else:
@@ -363,7 +357,6 @@ def wait_target(b: Broken) -> bool:
         k, new = 1, b.rng.choice((*near_by, 0, 1, 2 * target, b.rng.randrange(WORD)))
     b.put(d.position + HEAD_WORDS + k, new)
     b.tell(d, f"{('counter', 'target')[k]} became {new % WORD}")
-    return True
 
 
 def half_barrier(b: Broken) -> bool:
@@ -467,7 +460,7 @@ def give(b: Broken) -> bool:
     return True
 
 
-MUTATIONS: dict[str, Callable[[Broken], bool]] = {
+MUTATIONS: dict[str, Mutation] = {
     "address": address,
     "mode": mode,
     "list entry": list_entry,

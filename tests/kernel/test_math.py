@@ -91,14 +91,9 @@ SPECIAL = {
 
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_values(machine: Functions, name: str) -> None:
-    x = np.array([a for a, _ in SPECIAL[name]], np.float32)
-    expected = np.array([b for _, b in SPECIAL[name]], np.float32)
+    x = np.array([*(a for a, _ in SPECIAL[name]), *[np.nan, -np.nan] * 20], np.float32)
+    expected = np.array([*(b for _, b in SPECIAL[name]), *[np.nan] * 40], np.float32)
     np.testing.assert_array_equal(machine.apply(name, x), expected)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_nan_stays_nan(machine: Functions, name: str) -> None:
-    assert np.isnan(machine.apply(name, np.array([np.nan, -np.nan] * 20, np.float32))).all()
 
 
 @pytest.mark.parametrize("name", ["exp", "log"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -77,28 +76,6 @@ def chain(net: Net, graph: vpps.Graph, state: E, length: int) -> E:
     for k in range(length):
         state = net.node(state, graph.lookup(net.words, k))
     return state
-
-
-@pytest.mark.parametrize("n_groups", [2, 3, 4])
-def test_a_tree_belongs_to_one_group_with_its_leaves_and_losses(net: Net, n_groups: int) -> None:
-    graph = vpps.Graph()
-    trees: list[range] = []
-    losses = []
-    for size in range(1, 9):
-        first = graph.n_calls
-        leaves = [graph.lookup(net.words, k) for k in range(size)]
-        losses.extend(net.loss(leaf, 0) for leaf in leaves)
-        for a, b in pairwise(leaves):
-            losses.append(net.loss(net.node(a, b), 1))
-        trees.append(range(first, graph.n_calls))
-    total = graph.n_calls
-    found = grouped(net, graph, n_groups, [vpps.sum(losses)])
-    assert {len({found.group[call] for call in tree}) for tree in trees} == {1}
-    assert {found.group[tree[0]] for tree in trees} == set(range(n_groups))
-    assert found.grouping.n_components == len(trees)
-    assert found.grouping.first_own == 0
-    assert found.stage[total] >= found.grouping.first_joining > max(found.stage[:total])
-    assert found.grouping.work.max() <= 1.3 * found.grouping.work.mean()
 
 
 def test_scalars_that_vectors_depend_on_join_their_sources(net: Net) -> None:

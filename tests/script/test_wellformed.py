@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.fuzz.breaking import places
 from tests.script import test_verify
 from tests.simt import models
 from vpps.errors import ScriptError
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.script.disassemble import Decoded, DecodedOperand, Words, entry_points, instructions
-from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS, INDEXED, Flag
+from vpps.script.instructions import BY_NAME, HEADER_WORDS, INDEXED, Flag
 from vpps.script.tails import ViewUse
 from vpps.script.verify import verify
 
@@ -55,12 +56,7 @@ def find(script: Words, name: str, suits: Callable[[Decoded], bool] = lambda d: 
 
 def place(d: Decoded, name: str) -> int:
     """Position of a field."""
-    at = d.position + HEAD_WORDS
-    for f in d.instruction.fields:
-        if f.name == name:
-            return at
-        at += f.kind.words
-    raise AssertionError(name)
+    return next(at for field, _, at in places(d) if field.partition("[")[0] == name)
 
 
 Damage = Callable[[Words], None]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tests.planner.policies.typed import (
     PREFERENCES,
-    Made,
     Remaining,
     by_definition,
     by_machine,
@@ -94,19 +93,3 @@ def test_the_tree_of_the_paper() -> None:
     assert batches(graph, "depth").n_steps == 9
     assert len(batches(graph, "agenda").sequence) == 7
     assert len(batches(graph, "sufficient").sequence) == shortest(graph) == lower_bound(graph) == 6
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_sufficient_attains_the_lower_bound_on_trees_with_outputs(data: st.DataObject) -> None:
-    made = Made()
-    for _ in range(2):
-        roots = [made.add(0) for _ in range(data.draw(st.integers(1, 8)))]
-        outputs = [made.add(1, v) for v in roots]
-        while len(roots) > 1:
-            at = data.draw(st.integers(0, len(roots) - 2))
-            roots[at : at + 2] = [made.add(0, *roots[at : at + 2])]
-            outputs.append(made.add(1, roots[at]))
-        made.add(2, *outputs)
-    graph = made.graph()
-    assert batches(graph, "sufficient").n_steps == lower_bound(graph)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
+from tests.planner.policies.typed import figure_1, lattice, typed_graphs
 from vpps.model.learned_policy import ENCODINGS, Automaton, Encoding, LearnedPolicy, LearnedRecurrence
 from vpps.planner.native.typed_graphs import LearningSettings, TypedGraph, batches, learn
 
@@ -50,16 +50,6 @@ def test_machines_batch_the_tree_of_the_paper_as_well_as_possible(kind: str) -> 
     assert (found.batches, found.lower_bound) == (6, 6)
     assert found.trials == 0  # the run before any learning is at the bound already
     assert batches(figure_1(), "fsm", found.automaton).unseen == 0  # no state that was not seen
-
-
-def test_two_trees_with_types_swapped_need_the_phase() -> None:
-    """ED-Batch, A.4: what was right for the first tree is wrong for the second, in the same states."""
-    graph = swapped_trees()
-    best = shortest(graph)
-    without = learn(graph, replace(QUICK, trials=300, encoding=Encoding("base")))
-    phases = learn(graph, replace(QUICK, trials=300, encoding=Encoding("base", phases=4)))
-    assert without.batches > best
-    assert phases.batches == best
 
 
 @pytest.mark.parametrize("ends", [0, 2])

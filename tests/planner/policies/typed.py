@@ -4,7 +4,7 @@ sequence by search."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -55,18 +55,12 @@ def figure_1() -> TypedGraph:
     """The tree of ED-Batch, figure 1: of four leaves, three inner vertices in a row above, an output of each, and
     reductions of the outputs one after the other."""
     made = Made()
-    return _tree(made, INTERNAL, OUTPUT, ()).graph(3)
-
-
-def _tree(made: Made, internal: int, output: int, below: Sequence[int]) -> Made:
-    """A tree that leans to one side; leaves read what is `below`."""
-    leaves = [made.add(internal, *below) for _ in range(4)]
+    leaves = [made.add(INTERNAL) for _ in range(4)]
     inner = [leaves[0]]
     for leaf in leaves[1:]:
-        inner.append(made.add(internal, inner[-1], leaf))
-    outputs = [made.add(output, v) for v in leaves + inner[1:]]
-    made.add(REDUCE, *outputs)
-    return made
+        inner.append(made.add(INTERNAL, inner[-1], leaf))
+    made.add(REDUCE, *(made.add(OUTPUT, v) for v in leaves + inner[1:]))
+    return made.graph(3)
 
 
 Ready = dict[int, list[int]]
@@ -212,13 +206,6 @@ def shortest(graph: TypedGraph) -> int:
                 found.add(after)
                 todo.append((after, batches + 1))
     raise AssertionError("a cycle")
-
-
-def swapped_trees() -> TypedGraph:
-    """ED-Batch, A.4: a tree as of figure 1, and above it one in which inner vertices and outputs have each other's
-    type."""
-    made = _tree(Made(), INTERNAL, OUTPUT, ())
-    return _tree(made, OUTPUT, INTERNAL, (len(made.types) - 1,)).graph(3)
 
 
 def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
