@@ -214,7 +214,7 @@ class Sentences:
 
 
 def test_a_reader_of_ones_own_is_a_set_to_train_on() -> None:
-    """Tasks of one's own are in docs/programs/calc.py and tests/cli/own_task.py."""
+    """A task of one's own is docs/programs/calc.py."""
     examples: Examples[Sentences] = Sentences([[k, k + 1] for k in range(5)])
     sized: Sized = examples[0:2]
     assert (sized.whole, [batch.whole for batch in examples.batches(3)]) == (2, [3, 2])
