@@ -214,20 +214,19 @@ class Graph:
                          f"# in PyTorch {loss}, {({k: gradients[k].tolist() for k in wrong})}"])  # fmt: skip
 
     def _compare(self, lines: list[str], made: dict[str, Any], oracle: Oracle, settings: list[dict[str, str]]) -> None:
-        model, graph, used, loss = (made[name] for name in ("model", "graph", "used", "loss"))
+        model, used = made["model"], made["used"]
         found: list[tuple[float, dict[str, Any]]] = []
         opened = [f"vpps.Handle(model, {open_with(s)})" for s in settings]
         call = f"handle.gradients(graph, loss{', train=True' if self.train else ''})"
         for text in opened:
-            run = [*lines, f"with {text} as handle:", f"    value, gradients = {call}"]
-            run += ["    values = [handle.value(e) for e in used]", "    again = handle.forward(graph, used)"]
+            step = [f"with {text} as handle:", f"    value, gradients = {call}"]
+            step += ["    values = [handle.value(e) for e in used]", "    again = handle.forward(graph, used)"]
+            run = [*lines, *step]
             try:
-                with eval(text, made) as handle:
-                    value, gradients = handle.gradients(graph, loss, train=self.train)
-                    values = [handle.value(e) for e in used]
-                    again = handle.forward(graph, used)
+                done = execute(step, **made)
             except Exception as error:
                 raise Found(f"{type(error).__name__}: {error}", run) from error
+            value, gradients, values, again = (done[x] for x in ("value", "gradients", "values", "again"))
             if diagnostic := oracle.diagnostic(value, gradients, model, used, values):
                 shown = reference_of("graph", self.train, self.options.precisions)
                 raise Found(diagnostic[0], [*run, *shown, *diagnostic[1]])

@@ -181,10 +181,6 @@ def _kl_gradients(log_q: Array, p: Array, dy: Array) -> tuple[Array, Array]:
     return -dy * p, dy * np.where(p > 0, np.log(np.where(p > 0, p, 1)) + 1 - log_q, 0)
 
 
-def _items(x: Any) -> list[Any]:
-    return [x[k] for k in range(x.shape[0])]
-
-
 FORMULAS: dict[str, Formula] = {
     # Slopes are made of the rounded result, as PyTorch's are: beyond these bounds it has too few digits.
     "tanh": _map(vpps.tanh, np.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x), low=-4, high=4),

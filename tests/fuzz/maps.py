@@ -185,14 +185,14 @@ class Map:
         arguments = {"vps": str(self.vps % 8 or 1), **self.options.named}
         if self.paper:
             arguments["schedule"] = '"paper"'
-        text = f"vpps.Handle(model, {open_with(arguments)})"
-        run = [*lines, f"with {text} as handle:", "    value, gradients = handle.gradients(bulk, loss)"]
+        step = [f"with vpps.Handle(model, {open_with(arguments)}) as handle:"]
+        step += ["    value, gradients = handle.gradients(bulk, loss)"]
+        run, by_calls = [*lines, *step], "    right, others = handle.gradients(single, expected)"
         try:
-            with eval(text, made) as handle:
-                value, gradients = handle.gradients(bulk, made["loss"])
-                expected, expected_gradients = handle.gradients(single, made["expected"])
+            done = execute([*step, by_calls], **made)
         except Exception as error:
-            raise Found(f"{type(error).__name__}: {error}", [*run, "    handle.gradients(single, expected)"]) from error
+            raise Found(f"{type(error).__name__}: {error}", [*run, by_calls]) from error
+        value, gradients, right, others = (done[x] for x in ("value", "gradients", "right", "others"))
         if self.packed and recorded_by_numpy(made["mapped"]) != recorded_by(made["mapped"]):
             raise Found("compiled code records another map than NumPy", lines)
         precisions = self.options.precisions
@@ -203,13 +203,12 @@ class Map:
         if self.distinct:
             return
         assert len(bulk) == len(single)
-        differs = differing(gradients, expected_gradients)
-        if differs or value != expected:
+        differs = differing(gradients, others)
+        if differs or value != right:
             what = "a gradient" if differs else "the loss"
-            raise Found(f"{what} of a map differs from that of calls",
-                        [*run, "    right, others = handle.gradients(single, expected)", "assert value == right",
-                         "for name in gradients:",
-                         "    assert np.array_equal(gradients[name], others[name]), name"])  # fmt: skip
+            same = "    assert np.array_equal(gradients[name], others[name]), name"
+            shown = [*run, by_calls, "assert value == right", "for name in gradients:", same]
+            raise Found(f"{what} of a map differs from that of calls", shown)
 
 
 def recorded_by(record: Callable[[vpps.Graph], Any]) -> list[Any]:
