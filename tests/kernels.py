@@ -41,13 +41,9 @@ def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
 
 
 def know_gradients(spec: KernelSpec) -> KernelSpec:
-    """The same, with gradients that the host reads: what a kernel made for an example lacks."""
-    return know_both_schedules(replace(spec, instructions=spec.instructions | {"outer", "store_gradient"}))
-
-
-def know_both_schedules(spec: KernelSpec) -> KernelSpec:
-    """The same, with what only "paper" asks for in a model without means."""
-    return replace(spec, instructions=spec.instructions | {"divide_by_count"})
+    """The same, with gradients that the host reads, which a kernel made for an example lacks, and what only "paper"
+    asks for in a model without means."""
+    return replace(spec, instructions=spec.instructions | {"outer", "store_gradient", "divide_by_count"})
 
 
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:

@@ -63,7 +63,7 @@ def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
     """Five calls of `fb`, with inference, gradients and a frozen matrix in between."""
     network = models.tree_lstm(dropout=0.3)
     losses = []
-    with vpps.Handle(network.model, rule.optimizer(), **rule.options, **options) as handle:
+    with vpps.Handle(network.model, rule.optimizer(), example=network.batch(0), **rule.options, **options) as handle:
         if isinstance(handle._engine.machine, SimtMachine):
             handle._engine.machine.seed = seed
         for k in range(5):
