@@ -115,8 +115,3 @@ def widened(value: Any) -> Any:
             "gradients by backward"
         )
     return value.float() if value.is_floating_point() and value.element_size() < 4 else value
-
-
-def version_of(tensor: Any) -> int | None:
-    """How often a tensor of PyTorch was written to; None where PyTorch does not count (in inference mode)."""
-    return None if tensor.is_inference() else int(tensor._version)

@@ -31,18 +31,17 @@ OLD = 86400.0  # seconds after which what has a lock, or cannot have one, is a l
 
 
 @contextmanager
-def held(paths: Iterable[Path], patience: float | None = None) -> Iterator[bool]:
+def held(paths: Iterable[Path]) -> Iterator[bool]:
     """Hold the lock that a file stands for, as long as the block runs; the file is made, and removed afterwards.
 
     Args:
         paths: of the file; the first one that can be made.
-        patience: seconds; default `PATIENCE`.
 
     Yields:
         Whether it is held. It is not where no file can be made, where the file system knows no locks, and where another
-        process kept it for longer than the patience: whoever waits must be able to do without.
+        process kept it for longer than `PATIENCE`: whoever waits must be able to do without.
     """
-    deadline, file = time.monotonic() + (PATIENCE if patience is None else patience), None
+    deadline, file = time.monotonic() + PATIENCE, None
     for path in paths:
         with contextlib.suppress(OSError):
             file = _acquire(path, deadline)

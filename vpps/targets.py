@@ -40,7 +40,7 @@ class Target:
     Attributes:
         name: what users call it.
         machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
-        common: -> (what it is, a function that compiles it) of all that is the same for every model.
+        common: what is the same for every model, and -> compiles it.
         generates: -> whether code for tails of cells can be generated on this machine; left out where it always can.
         is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a
             model; else they are threads of the host, and one kernel serves all models, but for tails of cells.
@@ -56,7 +56,7 @@ class Target:
 
     name: str
     machine: Hook
-    common: Hook = NOTHING
+    common: tuple[str, Hook] = ("", NOTHING)
     generates: Hook = NOTHING
     is_gpu: bool = False
     is_emulated: bool = False
@@ -84,14 +84,14 @@ CUDA = Target(
 CPU = Target(
     "cpu",
     machine=Hook("vpps.runtime.cpu:CpuMachine.for_handle"),
-    common=Hook("vpps.kernel.host_compiler:common_kernels"),
+    common=("cpu kernel", Hook("vpps.kernel.host_compiler:build_cpu")),
     generates=Hook("vpps.kernel.host_compiler:has_compiler"),
     listings=("asm",),
 )
 SIMT = Target(
     "simt",
     machine=Hook("vpps.runtime.simt:SimtMachine.for_handle"),
-    common=Hook("vpps.kernel.simt_compiler:common_kernels"),
+    common=("emulator of a GPU", Hook("vpps.kernel.simt_compiler:build_emulator")),
     is_gpu=True,
     is_emulated=True,
     device=Hook("vpps.runtime.simt:default_gpu"),

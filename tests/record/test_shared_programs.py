@@ -99,7 +99,7 @@ MAKERS = [closure, default, listed, partial, method, of_global]
 def program_of(cell: vpps.Cell[E]) -> TracedCell:
     graph = vpps.Graph()
     cell(graph.input([1.0, 2.0]))
-    return graph.last_block.cell
+    return [*graph.blocks.values()][-1].cell
 
 
 @pytest.mark.parametrize("make", MAKERS)

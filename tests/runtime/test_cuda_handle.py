@@ -393,7 +393,7 @@ class TestValues:
             view[0] = 7
             assert handle.value(y)[0] == 7, "it is the same memory"
             graph.input(view)
-            assert graph.last_block.data[-1].tolist() == view.tolist()
+            assert [*graph.blocks.values()][-1].data[-1].tolist() == view.tolist()
             with pytest.raises(vpps.GraphError, match=r"device_value: .* was not computed by .*, forward"):
                 handle.device_value(loss)
 

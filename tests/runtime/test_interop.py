@@ -98,7 +98,7 @@ def test_what_is_on_a_gpu_is_copied(value: Any, cupy: ModuleType) -> None:
 def test_a_graph_takes_them_for_data(cupy: ModuleType) -> None:
     graph = vpps.Graph()
     assert graph.input(Tensor(2, [1, 2])).shape == (2,)
-    assert graph.last_block.data[-1].tolist() == [1, 2]
+    assert [*graph.blocks.values()][-1].data[-1].tolist() == [1, 2]
     with pytest.raises(DtypeError, match=r"^input.*call 1: the Tensor cannot be read .*detach"):
         graph.input(Tensor(2, [1], requires_grad=True))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -95,31 +96,23 @@ def warm(
         if workload is None and context.args:
             raise WorkloadError(f"{context.args[0]}: no such option without a task or module:function before it")
         loaded = None if workload is None else load_workload(workload, batch_size, context.args)
-        for what, build in _steps(chosen, loaded, arch, vps, train):
-            _run(what, build)
+        common, build = TARGETS[chosen].common
+        if common:
+            _run(common, build)
+        if loaded is not None:
+            what = f"{chosen} kernel of {loaded.name}"
+            _run(what, partial(_specialised, loaded, chosen, arch, vps, train))
         if loaded is None and TARGETS[chosen].is_gpu:
             print(f"kernels of target {chosen} are made for a model: name a task or module:function to compile one")
 
 
-def _steps(
-    target: str, workload: Workload | None, arch: str | None, vps: int | None, train: bool
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What there is to compile for a target: in words, and what does it.
+def _specialised(workload: Workload, target: str, arch: str | None, vps: int | None, train: bool) -> None:
+    """Compile the kernel of a workload's model.
 
     Args:
-        workload: whose model's kernel is compiled, too; None for what serves all models.
         arch: of the GPU; None for that of the machine's, or sm_90.
-        vps: virtual processors of a specialised kernel; None for all that the GPU runs side by side.
+        vps: virtual processors; None for all that the GPU runs side by side.
     """
-    common = TARGETS[target].common
-    for what, build in common() if common else ():
-        yield what, build
-    if workload is not None:
-        what = f"{target} kernel of {workload.name}"
-        yield what, lambda: _specialised(workload, target, arch, vps, train)
-
-
-def _specialised(workload: Workload, target: str, arch: str | None, vps: int | None, train: bool) -> None:
     sms = None
     row = TARGETS[target]
     if row.has_archs and arch is None and (gpu := row.device()) is not None:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from vpps.graph.drawing import Drawing, draw
 from vpps.hints import Hinting
-from vpps.interop import detached, requires_gradient, version_of
+from vpps.interop import detached, requires_gradient
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.ops.operand import LARGEST, Expression, IntArray, Recent, interned, recorded, result_shape, shown
@@ -72,7 +72,7 @@ class Graph(Hinting):
     """
 
     __slots__ = (
-        "__weakref__", "_constants", "_inputs", "_tape", "_thread", "_zeros", "blocks", "examples", "last_block",
+        "__weakref__", "_constants", "_inputs", "_tape", "_thread", "_zeros", "blocks", "examples",
         "number", "recorders", "tensors",
     )  # fmt: skip
 
@@ -82,7 +82,6 @@ class Graph(Hinting):
         # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
         self._tape = vertices.new_tape()
-        self.last_block: Block  # where the latest vertex went that was not recorded by the call cache
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
@@ -128,7 +127,7 @@ class Graph(Hinting):
         return f"<p>{self.describe()}</p>{drawn}"
 
     __dir__ = dir_without(
-        "apply apply_again bare_program block_of blocks call_cell check_owns examples foreign input_program last_block "
+        "apply apply_again bare_program block_of blocks call_cell check_owns examples foreign input_program "
         "level_of levels_of make_vertices note_examples number record_chunk record_values recorders reduce tensors "
         "zeros_of"
     )
@@ -190,15 +189,13 @@ class Graph(Hinting):
     def _remember(self, array: Any, made: Expression | Rows) -> None:
         """Keep a tensor whose gradient is wanted beside the inputs that were made of it."""
         if requires_gradient(array):
-            self.tensors.append(
-                (array, version_of(array), value_ids(made), made.shape)
-            )  # an expression holds the graph
+            version = None if array.is_inference() else int(array._version)  # PyTorch counts none in inference mode
+            self.tensors.append((array, version, value_ids(made), made.shape))  # an expression holds the graph
 
     def _input(self, data: Float32, shape: Shape, grad: bool) -> Expression:
         block = self._inputs.get((shape, grad))
         if block is None:
             block = self._inputs[shape, grad] = self.block_of(self.input_program(shape, grad))
-        self.last_block = block
         result: Expression = block.append(self, [], [], [], data)
         return result
 
@@ -580,7 +577,6 @@ class Graph(Hinting):
                         f"{lengths[domain]} and {len(items)}"
                     )
         block = self.block_of(cell)
-        self.last_block = block
         result = block.append(self, refs, ints, lists)
         if kind is not None:
             self.recorders[kind] = block.record

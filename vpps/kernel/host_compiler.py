@@ -188,9 +188,8 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         text: the source that it was made of; messages quote its lines.
 
     Raises:
-        EndedError: it was interrupted.
         OSError: the disk is full, or fails: it may work in another folder.
-        CompileError: it rejects that (the message shows its first diagnostics), or writes nothing.
+        CompileError: it was interrupted, rejects that (the message shows its first diagnostics), or writes nothing.
     """
     result = Path(step[-1])
     own = ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}
@@ -230,11 +229,6 @@ def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrar
         flags = (*flags, "-mavx512bf16")
     source = render_cpu(tile, rounds=rounds)
     return HostLibrary(f"kernel-{name}", "the kernel source", source, flags, label, target=target)
-
-
-def common_kernels() -> list[tuple[str, Callable[[], object]]]:
-    """What serves all models, to be compiled ahead: what it is, and the function."""
-    return [("cpu kernel", build_cpu)]
 
 
 def build_tails(tails: Sequence[Tail]) -> Path:

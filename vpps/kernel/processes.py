@@ -26,10 +26,6 @@ NO_MORE = (errno.EAGAIN, errno.ENOMEM)
 _running: weakref.WeakSet[subprocess.Popen[str]] = weakref.WeakSet()
 
 
-class EndedError(CompileError):
-    """A compiler was ended before it was done, on purpose: it says nothing of the source."""
-
-
 def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
     """Run a compiler to its end.
 
@@ -37,8 +33,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
         Exit code, and what it says on standard error.
 
     Raises:
-        EndedError: it was interrupted.
-        CompileError: a signal of another kind ended it, or it took longer than `LIMIT`.
+        CompileError: it was interrupted, a signal of another kind ended it, or it took longer than `LIMIT`.
     """
     process = None
     try:
@@ -62,7 +57,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
     if process.returncode < 0:
         number = -process.returncode
         if number in _INTERRUPTS:
-            raise EndedError(f"{command[0]} was interrupted")
+            raise CompileError(f"{command[0]} was interrupted")
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         full = ", as happens where memory runs out" if number == signal.SIGKILL else ""
         raise CompileError(f"{command[0]} was ended by {name}{full}")

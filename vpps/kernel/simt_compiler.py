@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from vpps.kernel import ziglang
@@ -56,11 +56,6 @@ def build_emulator() -> Path:
 
     label = Label("emulator", platform.machine())
     return made(source, "the emulator", flags, steps, *headers, label=label, suffix=".o")
-
-
-def common_kernels() -> list[tuple[str, Callable[[], object]]]:
-    """What serves all models, to be compiled ahead: what it is, and the function."""
-    return [("emulator of a GPU", build_emulator)]
 
 
 def build_simt(source: str, races: bool = False) -> Path:

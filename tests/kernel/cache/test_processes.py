@@ -198,9 +198,11 @@ class TestStopped:
 class TestInterrupted:
     """By Ctrl-C, at any point."""
 
-    def test_a_lock_is_given_up(self, tmp_path: Path) -> None:
+    def test_a_lock_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(locks, "PATIENCE", 0.0)
+
         def work() -> None:
-            with locks.held([tmp_path / "key.lock"], patience=0.0) as held:
+            with locks.held([tmp_path / "key.lock"]) as held:
                 assert held
 
         for came in interrupted(work):
