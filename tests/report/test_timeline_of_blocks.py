@@ -12,7 +12,7 @@ import vpps
 from tests.classifier import CLASSES, EMBEDDING, HIDDEN, new
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
-from tests.report.test_timeline import VPS, WEIGHTS, executed, of_vp, recording
+from tests.report.test_timeline import VPS, WEIGHTS, bytes_of, executed, of_vp, recording
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import FakeCuda
 from vpps.engine.timeline import PRODUCTS
@@ -73,7 +73,7 @@ class TestBytes:
         kept = {m.number for m in spec.chip.matrices if spec.chip.slots[m.first].gradient >= 0}
         loads = {d.fields["matrix"]: d for d in executed(timeline, 0) if d.instruction.name == "load"}
         sizes = [d.width * int(d.fields["columns"]) for d in loads.values()]
-        assert sum(timeline.bytes_of("Load")) == 4 * sum(sizes) > 0
+        assert sum(bytes_of(timeline, "Load")) == 4 * sum(sizes) > 0
         records, forms = timeline.records, ("UpdateMatrix", "UpdateVector", "UpdateRows")
         of = {form: records[timeline.forms == form]["bytes"].sum() for form in forms}
         updates = [d for d in executed(timeline, 0) if d.instruction.form == "UpdateMatrix"]
@@ -91,7 +91,7 @@ class TestBytes:
         with recording(net, "simt", onchip=ChipOptions(tiers=tiers)) as handle:
             net.train(handle, range(1))
             timeline = handle.timeline()
-        assert not timeline.bytes_of("Load").any()
+        assert not bytes_of(timeline, "Load").any()
         for vp in range(VPS):
             floats = 0
             for d in executed(timeline, vp):
@@ -101,7 +101,7 @@ class TestBytes:
                     columns = int(d.fields["columns"])
                     at_once = 4 if columns >= 16 else 1  # vectors that are multiplied by a row
                     floats += units * -(-(high - low) // at_once) * columns
-            assert timeline.bytes_of(*WEIGHTS)[vp] == 4 * floats > 0
+            assert bytes_of(timeline, *WEIGHTS)[vp] == 4 * floats > 0
 
 
 @pytest.mark.simt

@@ -178,23 +178,6 @@ class Timeline:
         found[WAITING] += self.end - self.start - np.sum(list(found.values()), axis=0)
         return {name: by_vp * 1e-9 for name, by_vp in found.items()}
 
-    def bytes_of(self, *forms: str) -> NDArray[np.int64]:
-        """Bytes that instructions of some forms moved, by virtual processor; 0 for most forms.
-
-        `Matvec`, `PackedMatmul`: weights that products read, on cpu every panel once per instruction, on a GPU every
-        row from memory once per four vectors, and none of what the chip holds. `Load`: weights that come to the chip.
-        `Outer`, `PackedMatmulGradient`: matrix gradients that are written and, where they add, read. `OuterUpdate`,
-        `UpdateMatrix`, `UpdateVector`, `UpdateRows`: weights, transposes, gradients and moments, read and written.
-
-        Raises:
-            KernelError: records are missing.
-        """
-        self.check_complete()
-        chosen = self.records[np.isin(self.forms, forms)]
-        found = np.zeros(self.n_vps, np.int64)
-        np.add.at(found, chosen["vp"], chosen["bytes"].astype(np.int64))
-        return found
-
     def check_complete(self) -> None:
         """Raises KernelError if records are missing."""
         if any(self.lost):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,17 +33,6 @@ if TYPE_CHECKING:
     from vpps.record.rows import Rows
 
 Init = str | float | ArrayLike | Initialiser
-
-
-class WeightSource(Protocol):
-    """Whoever holds weights newer than the Model's own arrays: the training handle, in the process `pid`."""
-
-    pid: int
-
-    def pull_weights(self) -> None:
-        """Wait for the launch in flight and copy all weights and training state back into the Model."""
-
-    def _as_after_last_step(self, read: Callable[[], Any]) -> Any: ...
 
 
 class Parameter(Operand, Hinting):
@@ -266,7 +255,7 @@ class Model(Readable, Hinting):
         self._parameters: dict[str, Parameter] = {}
         self._scope: tuple[str, ...] = ()
         self.bare_programs = Recent()  # traced one-op cells over these parameters, kept by vpps.graph
-        self._trainer: weakref.ref[WeightSource] | None = None
+        self._trainer: weakref.ref[Any] | None = None
         self.sharers: list[weakref.WeakMethod[Callable[[], None]]] = []  # count changes to tensors over this memory
 
     def __repr__(self) -> str:
@@ -508,12 +497,12 @@ class Model(Readable, Hinting):
     # ---- the training handle
 
     @property
-    def trainer(self) -> WeightSource | None:
-        """The open training handle, if there is one."""
+    def trainer(self) -> Any:
+        """The open training handle, a `vpps.session.Session`, if there is one."""
         return self._trainer() if self._trainer is not None else None
 
     @trainer.setter
-    def trainer(self, source: WeightSource | None) -> None:
+    def trainer(self, source: Any) -> None:
         self._trainer = weakref.ref(source) if source is not None else None
 
     def _as_after_last_step(self, read: Callable[[], Any]) -> Any:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 # One executed instruction: when it began and ended (nanoseconds of `time.perf_counter_ns`), bytes of weights, their
 # gradients and moments that it read and wrote, where it stands in the script, which virtual processor executed it.
+# Weights that products read count on cpu once per panel and instruction, on a GPU once per row and four vectors, and
+# not at all if the chip holds them.
 RECORD = np.dtype([("start", "i8"), ("end", "i8"), ("bytes", "u8"), ("position", "u4"), ("vp", "u4")])
 
 # Where one virtual processor puts its records, in cache lines of its own.
