@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vpps.compiler.cells import EncodedCells
 from vpps.compiler.passes import Passes
-from vpps.compiler.schedule import SCHEDULES
+from vpps.compiler.schedule import PAPER
 from vpps.graph.graph import Graph
 from vpps.model.learned_policy import LearnedPolicy
 from vpps.model.model import Parameter
@@ -54,8 +54,8 @@ class Planner:
         self.policy = policy if isinstance(policy, str) else policy.name
         self._policy = policy
         self.passes = Passes.from_environment() if passes is None else passes
-        self.schedule = SCHEDULES[schedule]
-        self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
+        self.schedule = schedule
+        self.cells = EncodedCells(distribution, schedule == PAPER, self.passes)
         self._libraries: dict[tuple[str | None, float | None], PlannerLibrary] = {}
         self._latest: PlannerLibrary | None = None
 

@@ -108,7 +108,7 @@ def _code(
     lowered: LoweredCell, part: str, planner: Planner, training: bool, constants: tuple[float, ...]
 ) -> Iterator[list[str]]:
     """Instructions of a cell or of a part of it, by phase: before fusion, and after it if that changed anything."""
-    cell, exclusive = lowered.cell.closed(constants), planner.schedule.exclusive
+    cell, exclusive = lowered.cell.closed(constants), planner.cells.exclusive
     as_before = lowered.first_same_row, lowered.taken_back, training, lowered.unread
     unfused, fused = (
         LoweredCell(cell, planner.distribution, exclusive, fusion, *as_before)

@@ -152,7 +152,7 @@ class PlanReport(Readable):
         groups = f" in {planner.distribution.groups} groups" if planner.distribution.groups > 1 else ""
         what = "training" if self.training else "inference"
         vps = counted(self.vps, "virtual processor")
-        yield "plan", f"{what}, policy {planner.policy}, schedule {planner.schedule.name}, {vps}{groups}"
+        yield "plan", f"{what}, policy {planner.policy}, schedule {planner.schedule}, {vps}{groups}"
         vertices, cells = counted(plan.graph.n_calls, "vertex", "vertices"), counted(len(plan.graph.blocks), "cell")
         yield "graph", f"{vertices} of {cells}"
         forward = [s.stage for s in self.steps if s.phase == "forward"]
