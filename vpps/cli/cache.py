@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
 import typer
 
 import vpps
 from vpps.cli.console import Version, app_named, bytes_text, exit_codes, plain_console, table_of
-from vpps.cli.inspected import Arch, BatchSize, Target, Train, Vps, chosen_target, examples
+from vpps.cli.inspected import AnyWorkload, Arch, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
-from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
+from vpps.cli.workload import REST, Workload, load_workload
 from vpps.errors import CompileError, WorkloadError
 from vpps.kernel.cache import Label, entries, eviction, places
 from vpps.kernel.cache.entries import Usage
@@ -25,15 +24,6 @@ from vpps.text import counted
 PROGRAM = "vpps-cache"
 
 app = app_named(PROGRAM)
-
-WorkloadName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[WORKLOAD]",
-        help=WORKLOAD_HELP + " Without one: only what serves all models.",
-        show_default=False,
-    ),
-]
 
 
 @app.callback()
@@ -79,7 +69,7 @@ def clear() -> None:
 )
 def warm(
     context: typer.Context,
-    workload: WorkloadName = None,
+    workload: AnyWorkload = None,
     batch_size: BatchSize = 16,
     target: Target = AUTO_TARGET,
     arch: Arch = None,

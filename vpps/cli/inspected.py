@@ -34,7 +34,7 @@ AnyWorkload = Annotated[
     str | None,
     typer.Argument(
         metavar="[WORKLOAD]",
-        help=WORKLOAD_HELP + " Target cpu needs none: its kernel is the same for all models.",
+        help=WORKLOAD_HELP + " Without one: what serves all models.",
         show_default=False,
     ),
 ]
