@@ -112,6 +112,7 @@ def test_indexing_and_iteration() -> None:
     rows = w.a
     assert isinstance(rows[3], vpps.Expression)
     assert rows[-1].ref == rows[4].ref == rows[np.int32(4)].ref
+    assert rows[-len(rows)].ref == rows[0].ref
     assert [x.ref for x in rows] == rows.ids.tolist()
     assert rows[1:4].ids.tolist() == rows.ids[1:4].tolist()
     assert rows[::-1].ids.tolist() == rows.ids[::-1].tolist()
