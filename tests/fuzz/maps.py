@@ -58,7 +58,7 @@ class Map:
         lists: whether children are lists; else kind k has k of them.
         vertices: the structure.
         wanted: vertices that the loss reads, by place from the last; one may be read again.
-        distinct: whether equal rows are computed once; then bits may differ.
+        distinct: whether equal rows are computed once; then bits of gradients may differ.
         levels: whether they are given.
         ops: whether the loss computes with the rows that it reads.
         deep: whether vectors given to odd vertices were computed.
@@ -201,6 +201,11 @@ class Map:
             shown = reference_of("single", precisions=precisions)
             raise Found(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
         if self.distinct:
+            if value != expected:
+                raise Found(
+                    "the loss of a distinct map differs from that of calls",
+                    [*run, "    assert value == handle.gradients(single, expected)[0]"],
+                )
             return
         assert len(bulk) == len(single)
         differs = differing(gradients, others)
