@@ -200,15 +200,8 @@ class Map:
         if diagnostic := oracle.diagnostic(value, gradients, model):
             shown = reference_of("single", precisions=precisions)
             raise Found(diagnostic[0], [*run, *shown, "loss = expected", *diagnostic[1]])
-        if self.distinct:
-            if value != expected:
-                raise Found(
-                    "the loss of a distinct map differs from that of calls",
-                    [*run, "    assert value == handle.gradients(single, expected)[0]"],
-                )
-            return
-        assert len(bulk) == len(single)
-        differs = differing(gradients, others)
+        assert self.distinct or len(bulk) == len(single)
+        differs = None if self.distinct else differing(gradients, others)
         if differs or value != right:
             what = "a gradient" if differs else "the loss"
             same = "    assert np.array_equal(gradients[name], others[name]), name"

@@ -17,7 +17,7 @@ import vpps
 import vpps.distributed
 from tests.comparison import assert_agrees_with_reference, away_from_ties, relative_error
 from tests.ops.test_matrices import Formula
-from tests.record.bulk_models import NETWORKS
+from tests.zoo.cases import CASES
 from vpps.model.precisions import Precisions
 from vpps.reference import Reference, weights_of
 
@@ -323,16 +323,14 @@ def test_a_product_over_no_elements_has_a_zero_gradient() -> None:
 
 def test_a_tree_lstm_is_off_by_what_the_precision_promises() -> None:
     """Against the exact reference: not more, and not less, as if nothing were rounded."""
-    network = NETWORKS["tree-lstm"]
-    model, cells, p = network.make()
-    graph = vpps.Graph()
-    rows = network.bulk(graph, cells, p, network.data(np.random.default_rng(5), 2))
-    unrounded = Reference(graph, weights_of(model))
-    expected = unrounded.backward(rows.loss)
+    task, graph = CASES["tree-lstm"].make(), vpps.Graph()
+    loss, logits = task.loss(graph, task.train[:2]), task.outputs(graph, task.train[:2])
+    unrounded = Reference(graph, weights_of(task.model))
+    expected = unrounded.backward(loss)
     for precision, (least, most) in PRECISIONS.items():
-        with vpps.Handle(model, precision=precision, vps=2) as handle:
-            _, gradients = handle.gradients(graph, rows.loss)
-            for values in rows.values:
-                assert least <= relative_error(handle.value(values), unrounded.value(values)) < most
+        with vpps.Handle(task.model, precision=precision, vps=2) as handle:
+            _, gradients = handle.gradients(graph, loss)
+            found = handle.forward(graph, [logits])[0]
+            assert least <= relative_error(found, unrounded.value(logits)) < most
         for name, g in gradients.items():
             assert relative_error(g, expected[name]) < 3 * most, name

@@ -10,7 +10,7 @@ import pytest
 import vpps
 from tests.classifier import new
 from tests.planner import golden, launches
-from tests.record import bulk_models
+from tests.zoo.cases import CASES
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
@@ -102,19 +102,15 @@ def test_words_name_cells_ops_parameters_and_calls() -> None:
 
 def test_a_plan_is_that_of_the_vertices_at_the_time() -> None:
     """Also for vertices of rows, and of cells that are used first later."""
-    for name in ("tree-lstm", "seq2seq"):
-        network = bulk_models.NETWORKS[name]
-        model, made, p = network.make()
-        data = network.data(np.random.default_rng(4), 5)
-        graph = vpps.Graph()
-        loss = network.bulk(graph, made, p, data).loss
-        planner = planner_of(model)
+    for name in ("tree-lstm", "nmt with attention"):
+        task, graph = CASES[name].make(limit=5), vpps.Graph()
+        loss = task.loss(graph, task.train[:])
+        planner = planner_of(task.model)
         plan, before = (planner.plan_training(graph, loss, None, 0) for _ in range(2))
         inference, as_well = (planner.plan_forward(graph, [loss]) for _ in range(2))
         said = [texts(before), texts(as_well)]
         del planner
-        network.bulk(graph, made, p, data)  # the graph grows
-        network.calls(graph, made, p, data)
+        task.outputs(graph, task.train[:])  # the graph grows
         vpps.sum(vpps.cell(lambda x: vpps.sigmoid(x))(graph.input(np.ones(3))))
         assert [texts(plan), texts(inference)] == said
         assert np.array_equal(plan.lists, before.lists)

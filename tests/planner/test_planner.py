@@ -12,7 +12,7 @@ import vpps
 from tests.classifier import new
 from tests.comparison import FORWARD_TOLERANCE, relative_error
 from tests.planner import launches
-from tests.record import bulk_models
+from tests.zoo.cases import CASES
 from vpps.compiler.passes import Passes
 from vpps.placement.distribution import Distribution
 from vpps.planner.native.policy_table import POLICIES
@@ -46,14 +46,14 @@ def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     assert again <= places | set(later)
 
 
-@pytest.mark.parametrize("name", bulk_models.NETWORKS)
+@pytest.mark.parametrize(
+    "name", ["tree-lstm", "tree-lstm-2type", "tree-lstm-child-sum", "nmt with attention", "lattice-gru"]
+)
 def test_large_batches(name: str) -> None:
     """Of 60 graphs: lists, rows and memory of many vertices are what the verifier takes them for."""
-    network = bulk_models.NETWORKS[name]
-    model, made, p = network.make()
-    graph = vpps.Graph()
-    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(1), 60)).loss
-    planner = Planner(Distribution(model, 3, 16, 0, train=True))
+    task, graph = CASES[name].make(limit=60), vpps.Graph()
+    loss = task.loss(graph, task.train[:])
+    planner = Planner(Distribution(task.model, 3, 16, 0, train=True))
     for plan in planner.plan_training(graph, loss, None, 0), planner.plan_forward(graph, [loss]):
         launches.verify(plan)
 
@@ -79,17 +79,14 @@ def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None
 
 
 @pytest.mark.parametrize("groups", [2, 4])
-@pytest.mark.parametrize("name", ["tree-lstm", "seq2seq", "lattice"])
+@pytest.mark.parametrize("name", ["tree-lstm", "nmt with attention", "lattice-gru"])
 def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -> None:
-    """Rows, children in any order, and calls one by one beside them."""
-    network = bulk_models.NETWORKS[name]
-    model, made, p = network.make()
-    graph, data = vpps.Graph(), network.data(np.random.default_rng(4), 2)
-    found = [network.bulk(graph, made, p, data), network.calls(graph, made, p, data)]
-    found.append(network.bulk(graph, made, p, data))
-    loss = vpps.sum([recorded.loss for recorded in found])
-    values = [v if isinstance(values, list) else values for x in found for values in x.values for v in values[:4]]
-    it, random = launches.Example(model, graph, loss, [loss, *values]), Random(f"{name} {groups}")
+    """Rows, and calls one by one beside them."""
+    task, graph = CASES[name].make(limit=4), vpps.Graph()
+    losses = [task.loss(graph, task.train[:2]), vpps.sum(vpps.tanh(graph.input(np.ones(3))))]
+    losses += [task.loss(graph, task.train[2:4]) * 0.5]
+    outputs, loss = task.outputs(graph, task.train[:2]), vpps.sum(losses)
+    it, random = launches.Example(task.model, graph, loss, [loss, outputs, *outputs[:4]]), Random(f"{name} {groups}")
     c = launches.draw(random, ("simt", groups, False, "vector"))
     for plan in list(launches.plans(it, c))[::3]:
         launches.verify(plan)

@@ -1,9 +1,10 @@
-"""A map is planned as calls one by one would be: models of many kinds, the same bits on `cpu`."""
+"""A map is planned as calls one by one would be: the same bits on `cpu`, in any order, beside calls, with typed edges.
+
+Random maps are in test_bulk_random.py, networks that users have in tests/zoo.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,76 +12,136 @@ import pytest
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
-from tests.record.bulk_models import NETWORKS, Network
-from vpps.reference import Reference, weights_of
+from tests.record.test_packed import forest
+from vpps.data import GraphBatch, GraphSet
 
 pytestmark = pytest.mark.cpu
 
-networks = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+WORDS, H, X, TYPES = 50, 20, 12, 3
 
 
-def computed(handle: vpps.Handle, values: Sequence[Any]) -> list[Any]:
-    return [handle.value(v) if isinstance(v, vpps.Rows) else np.stack([handle.value(e) for e in v]) for v in values]
+class Trees:
+    """Leaves and inner nodes of binary trees, recorded in bulk or call by call."""
 
+    def __init__(self) -> None:
+        self.model = model = vpps.Model(seed=3)
+        words = model.lookup("words", (WORDS, X), init="normal")
+        W, U, b = model.parameter("W", (H, X)), model.parameter("U", (2 * H, 2 * H)), model.parameter("b", (H,))
 
-@networks
-@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
-@pytest.mark.parametrize("n", [1, 6])
-def test_a_map_gives_the_bits_of_calls_one_by_one(network: Network, policy: str, n: int) -> None:
-    model, cells, p = network.make()
-    data = network.data(np.random.default_rng(n), n)
-    bulk, single = vpps.Graph(), vpps.Graph()
-    rows = network.bulk(bulk, cells, p, data)
-    calls = network.calls(single, cells, p, data)
-    assert len(bulk) == len(single)
-    with vpps.Handle(model, policy=policy) as handle:
-        loss, gradients = handle.gradients(bulk, rows.loss)
-        values = computed(handle, rows.values)
-        d_inputs = None if rows.inputs is None else handle.input_gradient(rows.inputs)
-        expected_loss, expected = handle.gradients(single, calls.loss)
-        assert loss == expected_loss
-        for name, gradient in gradients.items():
-            assert gradient.tobytes() == expected[name].tobytes(), name
-        for value, one_by_one in zip(values, computed(handle, calls.values), strict=True):
-            assert value.tobytes() == one_by_one.tobytes()
-        if d_inputs is not None:
-            assert d_inputs.tobytes() == np.stack([handle.input_gradient(x) for x in calls.inputs]).tobytes()
-        inferred = handle.forward(bulk, [rows.loss, *rows.values])
-        assert inferred[0] == loss
-        for value, again in zip(values, inferred[1:], strict=True):
-            assert value.tobytes() == again.tobytes()
+        @vpps.cell
+        def leaf(word: Any) -> Any:
+            h = vpps.tanh(W @ vpps.lookup(words, word) + b)
+            return h, vpps.sigmoid(h)
 
+        @vpps.cell
+        def inner(h_left: Any, c_left: Any, h_right: Any, c_right: Any) -> Any:
+            gate, update = vpps.split(U @ vpps.concat([h_left, h_right]), 2)
+            c = vpps.sigmoid(gate) * c_left + c_right
+            return vpps.tanh(update) * c, c
 
-@networks
-def test_a_map_agrees_with_the_reference(network: Network) -> None:
-    model, cells, p = network.make()
-    graph = vpps.Graph()
-    rows = network.bulk(graph, cells, p, network.data(np.random.default_rng(2), 3))
-    some = [v for values in rows.values for v in values[:: max(1, len(values) // 5)]]
-    assert_agrees_with_reference(model, graph, rows.loss, some, vp_counts=(1, 3))
-    reference = Reference(graph, weights_of(model))
-    for values in rows.values:
-        assert np.array_equal(reference.value(values), np.stack([reference.value(v) for v in values]))
+        self.leaf, self.inner = leaf, inner
+
+    def bulk(self, graph: vpps.Graph, batch: GraphBatch, **changed: Any) -> tuple[vpps.Rows, vpps.Expression]:
+        given = {**batch.structure, "inputs": {"word": batch["word"]}, **changed}
+        h, c = graph.map([self.leaf, self.inner], **given)
+        return h, vpps.sum(vpps.sum(vpps.cell(lambda h, c: h * c)(h, c)))
+
+    def calls(self, graph: vpps.Graph, batch: GraphBatch) -> tuple[list[vpps.Expression], vpps.Expression]:
+        states: list[Any] = []
+        for kind, (left, right), word in zip(batch.kind, batch.children, batch["word"].tolist(), strict=True):
+            given = (*states[left], *states[right]) if kind else (word,)
+            states.append(graph.call(self.inner if kind else self.leaf, *given))
+        products = vpps.cell(lambda h, c: h * c)
+        return [h for h, _ in states], vpps.sum(vpps.sum([products(h, c) for h, c in states]))
 
 
 def test_an_ordinary_cell_has_one_block_for_calls_and_maps() -> None:
-    network = NETWORKS["two kinds"]
-    model, cells, p = network.make()
-    data = network.data(np.random.default_rng(0), 3)
-    graph = vpps.Graph()
-    first = network.calls(graph, cells, p, data)
-    blocks = len(graph.blocks)
-    second = network.bulk(graph, cells, p, data)
-    third = network.calls(graph, cells, p, data)
-    again = network.bulk(graph, cells, p, data)
-    assert len(graph.blocks) == blocks
-    loss = vpps.sum([first.loss, second.loss * 2.0, third.loss, again.loss * 0.5])
-    assert_agrees_with_reference(model, graph, loss, vp_counts=(1, 2))
+    net, batch, graph = Trees(), forest(3)[:3], vpps.Graph()
+    losses = [net.calls(graph, batch)[1]]
+    blocks = {cell.name for cell in graph.blocks}
+    for record in (net.bulk, net.calls, net.bulk):
+        losses.append(record(graph, batch)[1])  # noqa: PERF401  reads itself
+    assert {cell.name for cell in graph.blocks} == blocks
+    assert_agrees_with_reference(net.model, graph, vpps.sum([x * (0.5 + k) for k, x in enumerate(losses)]))
     alone = vpps.Graph()
-    expected = network.calls(alone, cells, p, data)
+    expected = net.calls(alone, batch)[1]
+    with vpps.Handle(net.model) as handle:
+        assert set(map(float, handle.forward(graph, losses))) == {float(handle.forward(alone, [expected])[0])}
+
+
+@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@pytest.mark.parametrize("seed", range(3))
+def test_vertices_may_come_in_any_order(seed: int, policy: str) -> None:
+    net, batch = Trees(), forest(seed)[:5]
+    place = np.random.default_rng(seed).permutation(batch.n_vertices)  # of each vertex
+    children, kind, words = (np.empty_like(a) for a in (batch.children, batch.kind, batch["word"]))
+    children[place] = np.where(batch.children < 0, -1, place[batch.children])
+    kind[place], words[place] = batch.kind, batch["word"]
+    mixed, ordered, single = vpps.Graph(), vpps.Graph(), vpps.Graph()
+    rows, loss = net.bulk(mixed, batch, children=children, kind=kind, levels=None, inputs={"word": words})
+    expected, _ = net.bulk(ordered, batch)
+    calls, same_loss = net.calls(single, batch)
+    assert_agrees_with_reference(net.model, mixed, loss, vp_counts=(2,), policy=policy)
+    with vpps.Handle(net.model, policy=policy) as handle:
+        (h,) = handle.forward(mixed, [rows])
+        assert np.array_equal(h[place], handle.forward(ordered, [expected])[0])
+        assert np.array_equal(h[place], np.stack(handle.forward(single, calls)))
+        value, gradients = handle.gradients(ordered, net.bulk(ordered, batch)[1])
+        again, others = handle.gradients(single, same_loss)
+        assert value == again
+        assert all(np.array_equal(g, others[name]) for name, g in gradients.items())
+
+
+def test_edges_of_several_types_are_lists_beside_the_children() -> None:
+    """Columns of a set's edges, as embeddings, matrices and one-hot vectors."""
+    model, rng = vpps.Model(seed=3), np.random.default_rng(1)
+    names, matrices = model.lookup("names", (TYPES, X)), model.lookup("matrices", (TYPES, H, H))
+    U, R = model.parameter("U", (H, X)), model.parameter("R", (H, X))
+    W = [model.parameter(f"W{t}", (H, H)) for t in range(TYPES)]
+
+    @vpps.cell
+    def node(x: Any, hs: Any, embedded: Any, matrices: Any, one_hot: Any) -> Any:
+        total = U @ x + vpps.sum(vpps.each(lambda h, matrix: matrix @ h, hs, matrices))
+        total = total + vpps.sum(vpps.each(lambda h, r: vpps.tanh(R @ r) * h, hs, embedded))
+        for t, matrix in enumerate(W):
+            total = total + matrix @ vpps.sum(vpps.each(lambda h, types: vpps.pick(types, t) * h, hs, one_hot))  # noqa: B023
+        return vpps.tanh(total)
+
+    n, size = 4, 8
+    own = [rng.integers(0, v, rng.integers(0, 4)) if v else [] for _ in range(n) for v in range(size)]
+    indices = np.concatenate(own).astype(int)
+    graphs = GraphSet(
+        [size] * n, (np.cumsum([0, *map(len, own)]), indices), columns={"x": rng.normal(size=(n * size, X))},
+        edge_columns={"type": rng.integers(0, TYPES, len(indices))},
+    )  # fmt: skip
+    batch = graphs[rng.permutation(n)]
+    types, bulk, single = batch["type"], vpps.Graph(), vpps.Graph()
+    x = bulk.rows(batch["x"], grad=True)
+    of_edges = {
+        "embedded": bulk.lookup(names, np.arange(TYPES))[types],
+        "matrices": bulk.lookup(matrices, np.arange(TYPES))[types],
+        "one_hot": bulk.rows(np.eye(TYPES)[types]),
+    }
+    inputs = {name: (batch.child_offsets, rows) for name, rows in of_edges.items()}
+    h = bulk.map({"vertex": node}, **batch.structure, inputs={"x": x, **inputs})
+
+    xs = [single.input(row, grad=True) for row in batch["x"]]
+    of_types = [[single.lookup(table, t) for t in range(TYPES)] for table in (names, matrices)]
+    one_hot = [single.input(np.eye(TYPES)[t]) for t in types]
+    offsets, below = batch.children
+    states: list[Any] = []
+    for v, row in enumerate(xs):
+        edges = range(offsets[v], offsets[v + 1])
+        lists = [[rows[types[e]] for e in edges] for rows in of_types]
+        states.append(single.call(node, row, [states[below[e]] for e in edges], *lists, [one_hot[e] for e in edges]))
+    assert_agrees_with_reference(model, bulk, vpps.sum(vpps.sum(h)), vp_counts=(1, 3))
     with vpps.Handle(model) as handle:
-        losses = handle.forward(graph, [first.loss, second.loss, third.loss, again.loss])
-        assert set(map(float, losses)) == {float(handle.forward(alone, [expected.loss])[0])}
+        value, gradients = handle.gradients(bulk, vpps.sum(vpps.sum(h)))
+        d_x = handle.input_gradient(x)
+        expected, others = handle.gradients(single, vpps.sum(vpps.sum(states)))
+        assert value == expected
+        assert all(np.array_equal(g, others[name]) for name, g in gradients.items())
+        assert np.array_equal(d_x, np.stack([handle.input_gradient(row) for row in xs]))
 
 
 def test_dropout_in_a_map_has_the_masks_of_calls_one_by_one() -> None:
@@ -104,44 +165,6 @@ def test_dropout_in_a_map_has_the_masks_of_calls_one_by_one() -> None:
             expected = handle.gradients(single, vpps.dot(hs[-1], hs[-1]), train=train)
             assert found[0] == expected[0]
             assert np.array_equal(found[1]["W"], expected[1]["W"])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_vertices_may_come_in_any_order(seed: int) -> None:
-    network = NETWORKS["two kinds"]
-    model, cells, p = network.make()
-    rng = np.random.default_rng(seed)
-    data = network.data(rng, 5)
-    place = rng.permutation(len(data.kind))  # of each vertex
-    mixed = SimpleNamespace(
-        children=np.empty_like(data.children),
-        **{k: np.empty_like(getattr(data, k)) for k in ("kind", "words", "labels")},
-    )
-    mixed.children[place] = np.where(data.children < 0, -1, place[data.children])
-    for name in ("kind", "words", "labels"):
-        getattr(mixed, name)[place] = getattr(data, name)
-    graph, ordered = vpps.Graph(), vpps.Graph()
-    rows, expected = network.bulk(graph, cells, p, mixed), network.bulk(ordered, cells, p, data)
-    assert_agrees_with_reference(model, graph, rows.loss, vp_counts=(2,), policy="depth")
-    with vpps.Handle(model) as handle:
-        (h,) = handle.forward(graph, [rows.values[1]])
-        assert np.array_equal(h[place], handle.forward(ordered, [expected.values[1]])[0])
-
-
-def test_levels_that_are_given_change_nothing() -> None:
-    network = NETWORKS["two kinds"]
-    _, cells, _ = network.make()
-    data = network.data(np.random.default_rng(1), 6)
-    levels = np.zeros(len(data.kind), np.int32)
-    for v, lower in enumerate(data.children):
-        levels[v] = 0 if lower[0] < 0 else levels[lower].max() + 1
-    graph, expected = vpps.Graph(), vpps.Graph()
-    kinds = [cells["leaf"], cells["inner"]]
-    inputs = {"word": data.words}
-    c, _ = graph.map(kinds, kind=data.kind, children=data.children, inputs=inputs, levels=levels)
-    d, _ = expected.map(kinds, kind=data.kind, children=data.children, inputs=inputs)
-    assert np.array_equal(c.levels, d.levels)
-    assert np.array_equal(c.levels, levels)
 
 
 def test_a_chain_of_100_000_steps_is_recorded() -> None:
