@@ -134,15 +134,6 @@ class TestMask:
             (found,) = values(handle, graph, vpps.sum(y), [y])
         assert set(found.tolist()) == {0.0, 8.0}
 
-    def test_is_the_same_forward_and_backward(self) -> None:
-        model = new_model()
-        graph = vpps.Graph()
-        x = graph.input(np.ones(WIDTH), grad=True)
-        y = vpps.dropout(x * model["p"], 0.4)
-        with vpps.Handle(model, vps=2) as handle:
-            handle.gradients(graph, vpps.sum(y), train=True)
-            assert np.array_equal(handle.input_gradient(x), handle.value(y))
-
     def test_drops_an_infinity(self) -> None:
         model = new_model()
         graph = vpps.Graph()
@@ -192,17 +183,6 @@ class TestOnAndOff:
             handle.gradients(graph, vpps.sum(y), train=True)
             assert np.array_equal(handle.value(y), np.ones(WIDTH))
 
-    def test_an_empty_list_in_the_first_call_learns_its_shape(self) -> None:
-        model = new_model()
-
-        @vpps.cell
-        def node(x: E, hs: list[E]) -> E:
-            return x + vpps.sum(vpps.each(lambda h: vpps.dropout(h, 0.5) * x, hs))
-
-        graph = vpps.Graph()
-        x = graph.lookup(model["E"], 2)  # type: ignore[arg-type]
-        assert node(node(x, []), [x]).shape == (WIDTH,)
-
 
 def tree_cell(model: vpps.Model) -> Callable[..., E]:
     @vpps.cell(elements={"hs": (WIDTH,)})
@@ -230,16 +210,6 @@ def test_gradients_agree_with_the_reference(policy: str) -> None:
     assert_agrees_with_reference(model, graph, loss, [root, *hs], policy=policy)
 
 
-@pytest.mark.parametrize("width", [1, 5, 16, 33, 64, 65, 200])
-def test_rows_of_any_width_agree_with_the_reference(width: int) -> None:
-    model = vpps.Model(seed=width)
-    table = model.lookup("x", (7, width), init="normal")
-    graph = vpps.Graph()
-    results = [vpps.dropout(graph.lookup(table, i), 0.5) for i in range(7)]
-    loss = vpps.sum([vpps.sum(vpps.square(y)) for y in results])
-    assert_agrees_with_reference(model, graph, loss, results, train=True)
-
-
 def train(model: vpps.Model, steps: range, vps: int) -> list[float]:
     node = tree_cell(model)
     losses = []
@@ -264,12 +234,3 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     for p in whole:
         assert np.array_equal(p.numpy(), resumed[p.name].numpy())
     assert train(new_model(seed=4), range(2), vps=2) != losses[:2]
-
-
-def test_the_disassembly_names_the_dropout() -> None:
-    model = new_model()
-    graph, loss, _ = bare(model)
-    with vpps.Handle(model, vps=2) as handle:
-        text = handle.disassemble(graph, loss)
-    assert "op 'dropout'" in text
-    assert "scale=1.66667" in text

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import vpps
-from tests import comparison
 from tests.comparison import VP_COUNTS, assert_agrees_with_reference, relative_error
 from tests.ops.test_on_targets import weighted
 from vpps.ops import OPS, size
@@ -252,34 +251,6 @@ def test_the_reference_of_a_transposed_product_is_that_of_the_product_of_transpo
         np.testing.assert_allclose(got.swapaxes(1, 2) if flip else got, expected)
 
 
-@pytest.mark.parametrize("n", [7_000])
-def test_weight_gradients_of_very_many_matrices_keep_their_digits(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", ())  # whose script has an instruction for each
-    model = vpps.Model(seed=1)
-    W = model.parameter("W", (3, 2))
-    graph = vpps.Graph()
-    x = graph.input([[0.1, 0.2, 0.3], [0.7, 0.6, 0.5]])
-    loss = vpps.sum([W @ x for _ in range(n)])
-    assert_agrees_with_reference(model, graph, vpps.sum(loss) * 1e-4, vp_counts=[1])
-
-
-def test_a_product_with_no_matrix_at_all_has_a_zero_gradient() -> None:
-    """With all lists empty, the weight gradient is zero, not what the launch before left behind."""
-    model = vpps.Model(seed=1)
-    m = table(model, "m", 8, 5)
-    U = model.parameter("U", (8, 8))
-
-    @vpps.cell(elements={"ms": (8, 5)})
-    def node(x: E, ms: list[E]) -> E:
-        return vpps.tanh(x + vpps.sum(vpps.each(lambda m: U @ m, ms)))
-
-    with vpps.Handle(model, vps=2) as handle:
-        for n, expected in ((2, True), (0, False)):
-            graph = vpps.Graph()
-            loss = vpps.sum(node(graph.lookup(m, 0), [graph.lookup(m, 1 + i) for i in range(n)]))
-            assert handle.gradients(graph, loss)[1]["U"].any() == expected
-
-
 def test_a_reshaped_value_that_is_handed_out_and_used_again() -> None:
     model = vpps.Model(seed=1)
     x = table(model, "x", 12)
@@ -352,47 +323,3 @@ def test_inputs_of_matrices_hand_back_their_gradients() -> None:
         handle.gradients(graph, loss)
         got = handle.input_gradient(x)
     assert relative_error(got, reference.gradient(x)) < 1e-5
-
-
-def mv_rnn(model: vpps.Model, d: int) -> tuple[Callable[[vpps.Graph, Sequence[int]], E], vpps.Parameter]:
-    """Matrix-vector recursive network (Socher et al. 2012): a vector and a matrix per word; parents compose both."""
-    words, matrices = table(model, "words", d), table(model, "matrices", d, d)
-    W, Wm = model.parameter("W", (d, 2 * d)), model.parameter("Wm", (d, 2 * d))
-    out = model.parameter("out", (3, d))
-
-    @vpps.cell
-    def compose(a: E, A: E, b: E, B: E) -> tuple[E, E]:
-        return vpps.tanh(W @ vpps.concat([B @ a, A @ b])), Wm @ vpps.concat([A, B])
-
-    def loss(graph: vpps.Graph, sentence: Sequence[int]) -> E:
-        identity = graph.input(np.eye(d))
-        nodes = [(graph.lookup(words, i), graph.lookup(matrices, i) * 0.1 + identity) for i in sentence]
-        while len(nodes) > 1:
-            nodes = [compose(*nodes[i], *nodes[i + 1]) for i in range(0, len(nodes) - 1, 2)] + nodes[
-                len(nodes) // 2 * 2 :
-            ]
-        vector, matrix = nodes[0]
-        return vpps.cross_entropy(out @ vector, sum(sentence) % 3) + vpps.sum(vpps.square(matrix)) * (0.01 / d)
-
-    return loss, Wm
-
-
-@pytest.mark.parametrize("d", [1, 9, 40])
-def test_a_matrix_vector_recursive_network(d: int) -> None:
-    model = vpps.Model(seed=1)
-    sentence_loss, Wm = mv_rnn(model, d)
-
-    def batch() -> tuple[vpps.Graph, E]:
-        graph = vpps.Graph()
-        return graph, vpps.mean([sentence_loss(graph, s) for s in ([0, 1, 2], [3, 3], [1], [2, 0, 1, 3, 2])])
-
-    for policy in ("sinks-last", "depth"):
-        graph, loss = batch()
-        assert_agrees_with_reference(model, graph, loss, policy=policy)
-    reference = Reference(graph, weights_of(model)).backward(loss)
-    expected = Wm.numpy() - 0.05 * reference["Wm"]
-    with vpps.Handle(model, vpps.SGD(lr=0.05), vps=3) as handle:
-        handle.fb(*batch())
-        assert relative_error(Wm.numpy(), expected) < 1e-5
-        losses = [handle.fb(*batch()) for _ in range(30)]
-    assert losses[-1] < losses[0] * 0.95

@@ -227,28 +227,6 @@ def test_a_nan_stays_one(target: str) -> None:
             np.testing.assert_array_equal(np.isnan(found), np.isnan(reference.value(y)))
 
 
-@pytest.mark.parametrize("classes", [2, 5, 100])
-@pytest.mark.parametrize("size", [1.0, 1e4])
-def test_cross_entropy_is_stable_for_large_logits(classes: int, size: float) -> None:
-    model = vpps.Model(seed=1)
-    values = np.random.default_rng(0).normal(size=(6, classes)) * size
-    table = model.lookup("logits", (6, classes), init=values)
-    graph = vpps.Graph()
-    losses = [vpps.cross_entropy(graph.lookup(table, i), (i * 7) % classes) for i in range(6)]
-    assert_agrees_with_reference(model, graph, vpps.sum(losses), losses)
-
-
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize("spread, offset", [(300, 0), (4, -3000), (4, 3000)])
-def test_softmax_is_stable_for_large_logits(name: str, spread: float, offset: float) -> None:
-    model = vpps.Model(seed=1)
-    table = model.lookup("logits", (3, 9), init=np.random.default_rng(0).normal(size=(3, 9)) * spread + offset)
-    graph = vpps.Graph()
-    results = [UNARY[name](graph.lookup(table, i)) for i in range(3)]
-    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
-    assert_agrees_with_reference(model, graph, loss, results)
-
-
 @pytest.mark.parametrize("reduce", [vpps.sum, vpps.mean])
 @pytest.mark.parametrize("length", [1, 2, 3, 150])
 def test_reductions_of_lists_of_expressions(reduce: Op, length: int) -> None:
@@ -256,16 +234,6 @@ def test_reductions_of_lists_of_expressions(reduce: Op, length: int) -> None:
     graph = vpps.Graph()
     y = reduce([graph.lookup(table, i % 7) for i in range(length)])
     assert_agrees_with_reference(model, graph, weighted(graph, y, 0), [y])
-
-
-def test_zeros_and_inputs_are_leaves() -> None:
-    model = vpps.Model(seed=1)
-    W = model.parameter("W", (6, 8))
-    graph = vpps.Graph()
-    x = graph.input(np.linspace(-1, 1, 5))
-    y = vpps.tanh(W @ vpps.concat([x, graph.zeros(3)]))
-    scalar = graph.input(2.5)
-    assert_agrees_with_reference(model, graph, vpps.sum(y * scalar), [x, y, scalar, graph.zeros(3)])
 
 
 def test_lookups_inside_cells_share_rows() -> None:
@@ -313,27 +281,6 @@ def test_tied_embeddings(words: int, width: int) -> None:
     assert relative_error(E.average(), witness.averages["E"]) < 1e-4
 
 
-def test_a_product_over_no_elements_has_a_zero_gradient() -> None:
-    """With all lists empty, the weight gradient is zero, not what the launch before left behind."""
-    model, table = operands(-1.0, 8, 3)
-    U = model.parameter("U", (8, 8))
-
-    @vpps.cell(elements={"hs": (8,)})
-    def node(x: vpps.Expression, hs: list[vpps.Expression]) -> vpps.Expression:
-        return vpps.tanh(x + vpps.sum(vpps.each(lambda h: vpps.sigmoid(U @ h) * h, hs)))
-
-    def loss(n_children: int) -> tuple[vpps.Graph, vpps.Expression]:
-        graph = vpps.Graph()
-        return graph, vpps.sum(node(graph.lookup(table, 0), [graph.lookup(table, 1 + i) for i in range(n_children)]))
-
-    with vpps.Handle(model, vpps.SGD(lr=0.1), vps=2) as handle:
-        handle.fb(*loss(2))
-        before = U.numpy()
-        handle.fb(*loss(0))
-        assert np.array_equal(before, U.numpy())
-        assert not handle.gradients(*loss(0))[1]["U"].any()
-
-
 @pytest.mark.parametrize("n", [0, 4, 300])
 def test_losses_of_list_elements(n: int) -> None:
     """Every element has the label of its vertex."""
@@ -353,24 +300,51 @@ def test_losses_of_list_elements(n: int) -> None:
     assert_agrees_with_reference(model, graph, vpps.sum(losses), losses)
 
 
-@pytest.mark.parametrize("offset", [1e3, 1e5])
+@pytest.mark.parametrize("spread, offset", [(300, 0), (1, 1e3), (1, 1e5)])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_softmax_keeps_its_digits_far_from_zero(name: str, offset: float) -> None:
+def test_softmax_keeps_its_digits_far_from_zero(name: str, spread: float, offset: float) -> None:
     model = vpps.Model(seed=1)
-    table = model.lookup("logits", (3, 40), init=np.round(np.random.default_rng(0).normal(size=(3, 40)), 1) + offset)
+    values = np.round(np.random.default_rng(0).normal(size=(3, 40)), 1) * spread + offset
+    table = model.lookup("logits", (3, 40), init=values)
     graph = vpps.Graph()
     results = [UNARY[name](graph.lookup(table, i)) for i in range(3)]
     loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
     assert_agrees_with_reference(model, graph, loss, results)
 
 
-def test_weight_gradients_of_very_many_rows_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("shape", [(8,), (8, 5)])
+def test_a_product_over_no_elements_has_a_zero_gradient(shape: tuple[int, ...], precision: str) -> None:
+    """With all lists empty, the weight gradient is zero, not what the launch before left behind."""
+    model = vpps.Model(seed=1)
+    table, U = model.lookup("x", (3, *shape), init="normal"), model.parameter("U", (8, 8))
+
+    @vpps.cell(elements={"hs": shape})
+    def node(x: vpps.Expression, hs: list[vpps.Expression]) -> vpps.Expression:
+        return vpps.tanh(x + vpps.sum(vpps.each(lambda h: vpps.sigmoid(U @ h) * h, hs)))
+
+    def loss(n_children: int) -> tuple[vpps.Graph, vpps.Expression]:
+        graph = vpps.Graph()
+        return graph, vpps.sum(node(graph.lookup(table, 0), [graph.lookup(table, 1 + i) for i in range(n_children)]))
+
+    with vpps.Handle(model, vpps.SGD(lr=0.1), vps=2, precision=precision) as handle:
+        handle.fb(*loss(2))
+        before = U.numpy()
+        handle.fb(*loss(0))
+        assert np.array_equal(before, U.numpy())
+        assert not handle.gradients(*loss(0))[1]["U"].any()
+
+
+@pytest.mark.parametrize("shape, n", [((2,), 20_000), ((2, 3), 7_000)])
+def test_weight_gradients_of_very_many_products_keep_their_digits(
+    shape: tuple[int, ...], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", ())  # whose script has an instruction for each
     model = vpps.Model(seed=1)
     W = model.parameter("W", (3, 2))
     graph = vpps.Graph()
-    x = graph.input([0.1, 0.7])
-    loss = vpps.sum([W @ x for _ in range(20_000)])
+    x = graph.input(np.linspace(0.1, 0.7, np.prod(shape)).reshape(shape))
+    loss = vpps.sum([W @ x for _ in range(n)])
     assert_agrees_with_reference(model, graph, vpps.sum(loss) * 1e-4, vp_counts=[1])
 
 

@@ -305,19 +305,6 @@ def test_weights_beyond_the_largest_bf16_are_infinite_to_products() -> None:
     assert np.isnan(nan).all()
 
 
-def test_a_product_over_no_elements_has_a_zero_gradient() -> None:
-    model = vpps.Model(seed=1)
-    U, graph = model.parameter("U", (9, 9)), vpps.Graph()
-
-    @vpps.cell(elements={"hs": (9,)})
-    def node(x: E, hs: list[E]) -> E:
-        return x + vpps.sum(vpps.each(lambda h: U @ h, hs))
-
-    loss = vpps.sum(node(graph.input(np.ones(9)), []))
-    with vpps.Handle(model, vpps.SGD(lr=0.1), precision="bf16", vps=2) as handle:
-        assert handle.gradients(graph, loss) == (9.0, {"U": pytest.approx(np.zeros((9, 9)))})
-
-
 # ---- what users see
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 import vpps
-from tests.ops.test_matrices import mv_rnn as matrix_vector_network
 from vpps.nn import LSTM, ChildSumTreeLSTM, attend
 from vpps.zoo import TreeLSTMSentiment
 
@@ -136,15 +135,31 @@ def attention(width: int = 33, lengths: Sequence[int] = (0, 1, 5, 17)) -> Networ
 
 
 def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
-    """Computed matrices; the matrix that multiplies them stays in memory, the others need not."""
+    """Computed matrices (Socher et al. 2012): a vector and a matrix per word, parents compose both. The matrix that
+    multiplies them stays in memory, the others need not."""
     model = vpps.Model(seed=1)
-    sentence_loss, _ = matrix_vector_network(model, size)
+    words, matrices = model.lookup("words", (4, size)), model.lookup("matrices", (4, size, size), init="normal")
+    W, Wm = model.parameter("W", (size, 2 * size)), model.parameter("Wm", (size, 2 * size))
+    out = model.parameter("out", (3, size))
+
+    @vpps.cell
+    def compose(a: E, A: E, b: E, B: E) -> tuple[E, E]:
+        return vpps.tanh(W @ vpps.concat([B @ a, A @ b])), Wm @ vpps.concat([A, B])
 
     def batch(seed: int) -> Batch:
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
-        sentences = [rng.integers(0, 4, n).tolist() for n in lengths]
-        return graph, vpps.mean([sentence_loss(graph, s) for s in sentences])
+        identity, losses = graph.input(np.eye(size)), []
+        for length in lengths:
+            sentence = rng.integers(0, 4, length).tolist()
+            nodes = [(graph.lookup(words, i), graph.lookup(matrices, i) * 0.1 + identity) for i in sentence]
+            while len(nodes) > 1:
+                pairs = [compose(*a, *b) for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
+                nodes = pairs + nodes[len(pairs) * 2 :]
+            vector, matrix = nodes[0]
+            loss = vpps.cross_entropy(out @ vector, sum(sentence) % 3)
+            losses.append(loss + vpps.sum(vpps.square(matrix)) * (0.01 / size))
+        return graph, vpps.mean(losses)
 
     return Network(model, batch, [])
 

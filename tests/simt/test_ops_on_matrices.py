@@ -15,11 +15,3 @@ pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 def fewer_virtual_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elsewhere.check, "__defaults__", with_default(elsewhere.check, "vp_counts", (3,)))
     monkeypatch.setattr(elsewhere, "MANY", (2, 13))
-
-
-def test_a_matrix_vector_recursive_network() -> None:
-    elsewhere.test_a_matrix_vector_recursive_network(9)
-
-
-def test_weight_gradients_of_very_many_matrices_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere.test_weight_gradients_of_very_many_matrices_keep_their_digits(1_500, monkeypatch)
