@@ -46,7 +46,7 @@ def tree(hidden: int) -> tuple[vpps.Model, vpps.Graph, E]:
     return model, graph, vpps.sum(losses) * 0.25
 
 
-def planned(target: str, vps: int, hidden: int, clip_norm: float | None = None) -> Plan:
+def planned(target: str, vps: int, hidden: int, clip_norm: float | None) -> Plan:
     """A plan of a training step, for a GPU where `target` is not cpu; neither is needed."""
     model, graph, loss = tree(hidden)
     update = Update(vpps.SGD(lr=0.1), 1, 1, clip_norm)
@@ -58,20 +58,19 @@ def planned(target: str, vps: int, hidden: int, clip_norm: float | None = None) 
     return Planner(distribution, passes=passes).plan_training(graph, loss, update, 0)
 
 
-@pytest.mark.parametrize("target, vps, hidden", [("cpu", 2, 64), ("cpu", 3, 64), ("simt", 12, 64), ("cuda", 24, 128)])
-def test_a_level_takes_one_barrier_and_the_rest_six(target: str, vps: int, hidden: int) -> None:
+@pytest.mark.parametrize(
+    "target, vps, hidden, clip_norm",
+    [("cpu", 2, 64, None), ("cpu", 3, 64, 1.0), ("simt", 12, 64, None), ("cuda", 24, 128, None)],
+)
+def test_a_level_takes_one_barrier_and_the_rest_six(
+    target: str, vps: int, hidden: int, clip_norm: float | None
+) -> None:
     """Forward: one after the leaves, one after each level. Backward: one within each level, one before the first, one
     within the leaves and one after them. One before the update; and one before gradients that make steps
-    themselves, for it must be known before that they are finite."""
-    plan = planned(target, vps, hidden)
+    themselves, for it must be known before that they are finite. Clipping takes none more."""
+    plan = planned(target, vps, hidden, clip_norm)
     names = [d.instruction.name for d in instructions(plan.script, entry_points(plan.script)[0])]
     assert plan.n_barriers == names.count("barrier") == 2 * LEVELS + 6
-    verify(plan.script, plan.layout, plan.origin)
-
-
-def test_clipping_takes_one_more() -> None:
-    plan = planned("cpu", 2, 64, clip_norm=1.0)
-    assert plan.n_barriers == 2 * LEVELS + 6
     verify(plan.script, plan.layout, plan.origin)
 
 

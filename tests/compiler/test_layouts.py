@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpps.compiler.pqtree.layouts import KeptOrders, layout, saved
-from vpps.compiler.pqtree.operands import OPPOSITE, SAME, Correspondences, composed, inverse
+from vpps.compiler.pqtree.operands import Correspondences, composed, inverse
 from vpps.compiler.pqtree.tree import TreeNode, any_order
 
 pytestmark = pytest.mark.host
@@ -33,31 +33,6 @@ def test_the_papers_example_needs_no_copies() -> None:
     weights = evenly([B1, B2])
     assert layout(8, [B1, B2], weights) == [1, 0, 2, 3, 4, 7, 5, 6]  # the one that the paper shows
     assert saved([1, 0, 2, 3, 4, 7, 5, 6], [B1, B2], weights) == 3 * 2 + 2 * 3 > saved(range(8), [B1, B2], weights)
-
-
-def gates(prefix: str, of: str = "ifou") -> list[str]:
-    return [prefix + gate for gate in of]
-
-
-def test_the_gates_of_an_lstm_declared_one_after_the_other_become_blocks() -> None:
-    names = [prefix + gate for gate in "ifou" for prefix in "WUbmnsa"] + ["h", "c", "iu", "fc"]
-    operands = [
-        [gates("W"), gates("m")],
-        [gates("U"), gates("n")],
-        [gates("m"), gates("n"), gates("b"), gates("s")],
-        [gates("s", "ifo"), gates("a", "ifo")],
-        [gates("a", "if"), ["au", "c"], ["iu", "fc"]],
-    ]
-    batches = [[tuple(map(names.index, operand)) for operand in batch] for batch in operands]
-    found = layout(len(names), batches, evenly(batches))
-    assert saved(found, batches, evenly(batches)) == sum(map(sum, evenly(batches)))
-    order = [names[v] for v in found]
-    blocks = []
-    for prefix in "WUbmns":
-        begin = min(order.index(name) for name in gates(prefix))
-        blocks.append([name.removeprefix(prefix) for name in order[begin : begin + 4]])
-    assert blocks == blocks[:1] * 6
-    assert sorted(blocks[0]) == sorted("ifou")
 
 
 # ---- against all permutations
@@ -189,13 +164,3 @@ def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size
             decider = nodes.index(root)
             assert decider in joined[k]
             assert to_root == composed(hidden[k], inverse(hidden[decider]))
-
-
-def test_directions_are_permutations_of_two() -> None:
-    assert composed(OPPOSITE, OPPOSITE) == SAME == inverse(SAME)
-    a, b, c = any_order(2), any_order(2), any_order(2)
-    sets = Correspondences()
-    assert sets.union(a, b, OPPOSITE)
-    assert sets.union(b, c, OPPOSITE)
-    assert sets.union(a, c, SAME)
-    assert not sets.union(c, a, OPPOSITE)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.comparison import assert_agrees_with_reference
 from vpps.compiler.passes import Passes
 from vpps.nn import LSTM
 from vpps.nn.tree_lstm import NaryTreeLSTM
@@ -95,19 +94,13 @@ def per_level(build: Build, passes: Passes, **options: object) -> float:
     return (many - few) / 6
 
 
-ON_TARGETS = [(lstm, "cpu"), (tree_lstm, "cpu"), (gru, "cpu"), (lstm, "simt"), (tree_lstm, "simt")]
-
-
-@pytest.mark.parametrize("build, target", ON_TARGETS)
-def test_one_barrier_per_level_forward_and_backward(build: Build, target: str) -> None:
-    assert per_level(build, Passes.from_environment(), target=target) == 2
+@pytest.mark.parametrize("fusion", [False, True])
+@pytest.mark.parametrize(
+    "build, target", [(lstm, "cpu"), (tree_lstm, "cpu"), (gru, "cpu"), (lstm, "simt"), (tree_lstm, "simt")]
+)
+def test_one_barrier_per_level_forward_and_backward(build: Build, target: str, fusion: bool) -> None:
+    assert per_level(build, Passes(fusion=fusion), target=target) == 2
 
 
 def test_a_recurrence_without_products_needs_none() -> None:
     assert per_level(sru, Passes.from_environment()) == 0
-
-
-@pytest.mark.parametrize("build", [lstm, tree_lstm, gru, sru])
-def test_results_agree_with_the_reference(build: Build) -> None:
-    model, graph, loss = build(5)
-    assert_agrees_with_reference(model, graph, loss, [loss])

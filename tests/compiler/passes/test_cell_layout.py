@@ -112,12 +112,6 @@ def test_a_sum_of_some_gates_is_one():
     assert (found["affine"], found["add"], found["sigmoid"]) == (3, 3, 1)
 
 
-def test_the_order_of_use_stays_where_no_other_is_better():
-    model = vpps.Model()
-    cell = traced(lstm(model, gates(model, "b", "ifou", 0)), (IN,), (H,), (H,))
-    assert stacked([cell], model) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
-
-
 def test_what_is_placed_stays_where_no_other_order_is_better():
     """Another order would be another kernel where weights are on the chip."""
     model = vpps.Model()

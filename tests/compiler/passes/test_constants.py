@@ -6,12 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import vpps
 from tests.compiler.passes.cells import assert_node_passes_change_no_bit_forward, operations, traced
-from tests.planner.test_random_graphs import examples
 from vpps.compiler.passes.constants import fold_constants
 
 H = 12
@@ -132,49 +129,3 @@ def build_all(model: vpps.Model) -> tuple[vpps.Graph, vpps.Expression, list[vpps
 def test_no_bit_changes_and_gradients_agree():
     with np.errstate(over="ignore"):
         assert_node_passes_change_no_bit_forward(build_all)
-
-
-STEPS: list[Callable[[vpps.Expression, vpps.Expression], vpps.Expression]] = [
-    lambda a, b: -a,
-    lambda a, b: a * 1,
-    lambda a, b: a * -0.5,
-    lambda a, b: a - b,
-    lambda a, b: a + b,
-    lambda a, b: a * b,
-    lambda a, b: vpps.abs(a),
-    lambda a, b: vpps.relu(a),
-    lambda a, b: a**2 * 0.1,
-    lambda a, b: vpps.tanh(a),
-    lambda a, b: vpps.concat([a[: H // 2], b[H // 2 :]]),
-    lambda a, b: vpps.concat([a[: H // 3], a[H // 3 :]]),
-    lambda a, b: vpps.concat([a, b])[3 : H + 3],
-    lambda a, b: vpps.reshape(vpps.reshape(a, (3, 4)).T, H),
-    lambda a, b: vpps.reshape(vpps.reshape(a, (4, 3)).T, H),
-    lambda a, b: a[2] * b,
-    lambda a, b: vpps.stop_gradient(a) + b,
-    lambda a, b: a[1:5][2] - b,
-]
-
-
-@pytest.mark.cpu
-@examples(40)
-@given(drawn=st.lists(st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 9), st.integers(0, 9)), min_size=2))
-def test_random_cells_keep_their_values(drawn):
-    def build(model):
-        p = model.parameter("p", (H,), init="normal")
-
-        @vpps.cell
-        def cell(x, y):
-            values = [x, y, p]
-            for step, i, j in drawn:
-                values.append(STEPS[step](values[-1 - i % len(values)], values[j % len(values)]))
-            return values[-3:]
-
-        rng = np.random.default_rng(0)
-        graph = vpps.Graph()
-        values = [graph.input(rng.normal(size=H)) for _ in range(2)]
-        for _ in range(2):
-            values.extend(vpps.tanh(v) for v in cell(values[-1], values[-2]))
-        return graph, vpps.sum([vpps.sum(v) for v in values]) + vpps.sum(values[0] * p), values
-
-    assert_node_passes_change_no_bit_forward(build)

@@ -7,13 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import vpps
-from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.compiler.passes.cells import NONE, lowered, notes
-from tests.planner.test_random_graphs import examples
 from vpps.compiler.lower import LoweredCell
 from vpps.placement.distribution import Distribution
 from vpps.planner.planner import Planner
@@ -147,28 +144,3 @@ def test_infinite_dead_outputs_reach_no_weight():
     a, _ = both(graph.input(np.ones(H)))
     with vpps.Handle(model, passes=NONE) as handle:
         assert np.isfinite(handle.gradients(graph, vpps.sum(a))[1]["W"]).all()
-
-
-@examples(20)
-@given(
-    reads=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=5),
-    wanted=st.lists(st.integers(0, 99), min_size=1, max_size=3),
-)
-def test_random_readers(reads, wanted):
-    model = vpps.Model(seed=3)
-    net = Net(model)
-    b = model.parameter("b", (H,), init="normal")
-
-    @vpps.cell
-    def leaf(x):
-        y = vpps.tanh(x + b)
-        return y, net.V @ y, y * 0.5
-
-    graph = vpps.Graph()
-    values = list(leaf(graph.input(np.linspace(-1, 1, H))))
-    for read in reads:
-        values.extend(net.step(values[-1 - read[0] % len(values)], values[read[-1] % len(values)]))
-        values.extend(leaf(values[-3]) if len(read) == 3 else ())
-    asked = [values[k % len(values)] for k in wanted]
-    loss = vpps.sum([vpps.sum(vpps.tanh(v)) for v in asked]) + vpps.sum(asked[0] * b)
-    assert_agrees_with_reference(model, graph, loss, asked, vp_counts=(1, 2))

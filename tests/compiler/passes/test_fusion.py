@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.compiler.passes.test_barriers_per_level import ON_TARGETS, gru, lstm, per_level, sru, tree_lstm
+from tests.compiler.passes.test_barriers_per_level import gru, lstm, sru, tree_lstm
 from tests.kernels import know_gradients, widen
 from tests.planner import launches
 from tests.simt import models
-from vpps.compiler.instr import Instr
-from vpps.compiler.lower import LoweredCell
 from vpps.compiler.passes import Passes
 from vpps.compiler.passes.fusion import MOST
 from vpps.errors import CompileError, ScriptError
@@ -156,12 +154,7 @@ def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> No
             launches.verify(plan)
 
 
-@pytest.mark.parametrize("build, target", ON_TARGETS)
-def test_there_is_one_barrier_per_level(build: Callable[..., object], target: str) -> None:
-    assert per_level(build, FUSED, target=target) == 2  # type: ignore[arg-type]
-
-
-# ---- every op, and random cells
+# ---- every op
 
 
 def every_elementwise_op() -> tuple[vpps.Model, list[Batch]]:
@@ -192,92 +185,7 @@ def test_every_elementwise_op() -> None:
     assert_same(model, batches, (2, "vector"), target="simt")
 
 
-@pytest.mark.parametrize("width", [1, 5, 64, 100])
-def test_random_cells(width: int) -> None:
-    model = vpps.Model(seed=3)
-    rows = model.lookup("rows", (9, width), init="normal")
-    W = model.parameter("W", (3 * width, width))
-    b = model.parameter("b", (width,), init="normal")
-    rng = np.random.default_rng(width)
-    cells = [vpps.cell(random_cell(int(seed), W, b)) for seed in rng.integers(1 << 30, size=3)]
-
-    def batch() -> Batch:
-        graph = vpps.Graph()
-        losses = []
-        for cell in cells:
-            hs = [graph.lookup(rows, int(i)) for i in rng.integers(0, 9, 4)]
-            for i in rng.integers(0, 4, 3):
-                h, k = cell(hs[-1], hs[int(i)])
-                hs += [h, k]
-            losses += [vpps.mean(h) for h in hs[4:]]
-        return graph, vpps.mean(losses)
-
-    batches = [batch(), batch()]
-    assert_same(model, batches, (1, "vector"), (2, "vector"), (3, "paper"), target="cpu")
-
-
-def random_cell(seed: int, W: vpps.Parameter, b: vpps.Parameter) -> Callable[[E, E], tuple[E, E]]:
-    """A cell of some thirty ops: elementwise ones over values and their parts, products and reductions in between."""
-
-    def cell(x: E, y: E) -> tuple[E, E]:
-        rng = np.random.default_rng(seed)
-        values = [x, y, b + x, *vpps.split(vpps.tanh(W @ x), 3)]
-
-        def some() -> E:
-            return values[int(rng.integers(len(values)))]
-
-        for _ in range(25):
-            match int(rng.integers(12)):
-                case 0:
-                    new = vpps.tanh(some())
-                case 1:
-                    new = vpps.sigmoid(some()) - 0.4
-                case 2 | 3:
-                    new = some() * some()
-                case 4 | 5:
-                    new = 0.5 * (some() + some())
-                case 6:
-                    new = some() - some()
-                case 7:
-                    new = vpps.relu(some())
-                case 8:
-                    new = vpps.maximum(some(), some())
-                case 9:
-                    new = some() * vpps.mean(some())  # a scalar, broadcast
-                case 10:
-                    new = vpps.split(vpps.sigmoid(W @ some()), 3)[int(rng.integers(3))]
-                case _:
-                    new = 0.3 * vpps.sum([some(), some(), some()])
-            values.append(vpps.tanh(new) if rng.integers(4) == 0 else new)
-        return vpps.tanh(values[-1] + 0.1 * values[-2]), vpps.tanh(vpps.sum(values[-5:]))
-
-    return cell
-
-
 # ---- what becomes of cells
-
-
-def lowered(
-    cell: Callable[..., object],
-    graph: vpps.Graph,
-    model: vpps.Model,
-    n_vps: int = 1,
-    exclusive: bool = False,
-    training: bool = True,
-    fusion: bool = True,
-) -> LoweredCell:
-    """A cell of a graph."""
-    traced = next(c for c in graph.blocks if c.name == cell.__name__)
-    distribution = Distribution(model, n_vps, 32, 0, train=True)
-    return LoweredCell(traced, distribution, exclusive, fusion, training=training)
-
-
-def names(instrs: list[Instr]) -> list[str]:
-    return [i.name for i in instrs]
-
-
-def uses(instr: Instr) -> list[ViewUse]:
-    return [use for use, _ in instr.operands["views"]]
 
 
 class Gated:
@@ -305,69 +213,6 @@ class Gated:
 
 
 class TestCells:
-    def test_a_product_and_a_tail_remain_of_a_cell(self) -> None:
-        net = Gated()
-        graph, _ = net.batch()
-        for options in ({}, {"n_vps": 2}, {"exclusive": True, "n_vps": 2}):
-            cell = lowered(net.cell, graph, net.model, **options)
-            assert names(cell.forward) == ["matvec", "tail"]
-            assert names(cell.backward) == ["tail", "matvec"]
-
-    def test_stacked_gates_are_taken_apart(self) -> None:
-        net = Gated()
-        graph, _ = net.batch()
-        tail = lowered(net.cell, graph, net.model).forward[1]
-        assert (tail.width, tail.parts) == (net.hidden, 1)
-        assert [s.code for s in tail.tail.steps].count("Sigmoid::forward") == 3
-
-    def test_only_what_is_read_later_is_stored(self) -> None:
-        net = Gated()
-        graph, _ = net.batch()
-        stored = lowered(net.cell, graph, net.model).forward[1]
-        assert uses(stored).count(ViewUse.WRITE) == 7  # three gates, two hyperbolic tangents, two results
-        inference = lowered(net.cell, graph, net.model, training=False)
-        assert uses(inference.forward[1]).count(ViewUse.WRITE) == 2
-        assert inference.backward == []
-        assert [s.width for s in inference.slabs] == [3 * net.hidden, net.hidden, net.hidden]
-
-    def test_backward_reads_only_what_device_code_reads(self) -> None:
-        net = Gated()
-        graph, _ = net.batch()
-        cell = lowered(net.cell, graph, net.model)
-        products = {v.slab for i in cell.forward if i.name == "matvec" for _, v in i.views() if v.slab >= 0}
-        assert not products & {v.slab for i in cell.backward for _, v in i.views()}
-
-    def test_what_one_product_needs_of_another_is_a_tail_between_them(self) -> None:
-        model = vpps.Model(seed=1)
-        W, V = model.parameter("W", (64, 64)), model.parameter("V", (64, 64))
-
-        @vpps.cell
-        def two(x: E, y: E) -> E:
-            late = x * y  # read after the second product only: it waits
-            return vpps.tanh(V @ (vpps.sigmoid(W @ x) * y)) + late
-
-        graph = vpps.Graph()
-        two(graph.input(np.ones(64)), graph.input(np.ones(64)))
-        cell = lowered(two, graph, model)
-        assert names(cell.forward) == ["matvec", "tail", "matvec", "tail"]
-        assert [s.code.split("::")[0] for s in cell.forward[3].tail.steps] == ["Mul", "Tanh", "Add"]
-
-    def test_single_operators_and_bare_ones_stay_generic(self) -> None:
-        model = vpps.Model(seed=1)
-        W = model.parameter("W", (8, 8))
-
-        @vpps.cell
-        def one(x: E) -> E:
-            return vpps.tanh(W @ x)
-
-        graph = vpps.Graph()
-        y = one(graph.input(np.ones(8))) * graph.input(np.ones(8))
-        assert names(lowered(one, graph, model).forward) == ["matvec", "tanh"]
-        planner = Planner(Distribution(model, 1, 32, 0, train=True), "sinks-last", passes=FUSED)
-        bare = planner.cells.encoded(next(c for c in graph.blocks if c.name == "mul")).lowered
-        assert "tail" not in names([*bare.forward, *bare.backward])
-        assert y.shape == (8,)
-
     def test_long_runs_are_several_tails(self) -> None:
         model = vpps.Model(seed=1)
         W = model.parameter("W", (16, 16))
@@ -381,8 +226,9 @@ class TestCells:
 
         graph = vpps.Graph()
         loss = vpps.sum(deep(deep(graph.input(np.full(16, 0.1)))))
-        cell = lowered(deep, graph, model)
-        assert names(cell.forward) == ["matvec", "tail", "tail"]
+        with vpps.Handle(model, target="cpu", train=False, passes=FUSED) as handle:
+            handle.forward(graph, [loss])
+            assert {len(tail.steps) for tail in handle._engine.plan.tails} == {MOST}
         assert_same(model, [(graph, loss)], (2, "vector"), target="cpu")
 
     def test_cells_of_one_structure_share_their_tails(self) -> None:

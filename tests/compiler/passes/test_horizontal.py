@@ -21,7 +21,6 @@ from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_err
 from tests.compiler.passes.cells import (
     NONE,
     assert_passes_agree,
-    lowered,
     notes,
     operations,
     traced,
@@ -32,7 +31,6 @@ from tests.planner.test_random_graphs import examples
 from vpps.compiler.passes.cell_history import CellHistory
 from vpps.compiler.passes.horizontal import find_stacks, horizontal
 from vpps.compiler.passes.stacking import Stacking
-from vpps.nn import LSTM
 from vpps.placement.stacks import Stacks
 from vpps.reference import Reference, weights_of
 
@@ -157,69 +155,7 @@ def test_a_bias_used_elsewhere_is_added_gate_by_gate():
     assert of([same], model) == ["P0+P1"]
 
 
-# ---- what it saves
-
-
-@pytest.mark.cpu
-def test_gate_by_gate_runs_as_stacked_by_hand():
-    names, barriers = [], []
-    for by_hand in (True, False):
-        model = vpps.Model(seed=1)
-        rng = np.random.default_rng(0)
-        net = LSTM(model, IN, H) if by_hand else Gates(model)
-        graph = vpps.Graph()
-        h = c = graph.zeros(H)
-        for _ in range(4):
-            h, c = net.step(graph.input(rng.normal(size=IN)), h, c)
-        with vpps.Handle(model, vps=2, passes=ON) as handle:
-            handle.gradients(graph, vpps.sum(h))
-            (cell,) = lowered(handle, "step")
-            names.append([i.name for i in cell.forward])
-            assert [i.name for i in cell.backward].count("matvec") == 2
-            assert {i.group for i in cell.forward} == {0}  # no barrier between
-            assert {i.parts for i in cell.forward if i.name == "matvec"} == {4}
-            assert [g.instr.name for g in cell.parameter_gradients] == ["column_sum", "outer", "outer"]
-            barriers.append(handle._engine.plan.n_barriers)
-    assert barriers[0] == barriers[1]
-    assert names[0].count("sigmoid") == 3
-    assert names[1] == ["matvec", "matvec", "add", "sigmoid", "tanh", "mul", "mul", "add", "tanh", "mul"]
-    assert sorted(names[0]) == sorted([*names[1], "sigmoid", "sigmoid"])
-
-
-@pytest.mark.cpu
-def test_a_product_repeated_over_a_list_is_one_instruction():
-    model = vpps.Model()
-    U = model.parameter("U", (H, H))
-
-    @vpps.cell
-    def node(hs):
-        return vpps.tanh(vpps.sum(vpps.each(lambda h: vpps.sigmoid(U @ h), hs)))
-
-    graph = vpps.Graph()
-    leaves = [graph.input(np.ones(H), grad=True) for _ in range(3)]
-    root = node([node(leaves), node(leaves[:2]), node(leaves[1:])])
-    with vpps.Handle(model, passes=ON) as handle:
-        handle.gradients(graph, vpps.sum(root))
-        cell = lowered(handle, "node")[0]
-        assert [i.name for i in cell.forward].count("matvec") == 1
-        assert [i.name for i in cell.backward].count("matvec") == 1
-
-
 # ---- results
-
-
-@pytest.mark.cpu
-def test_products_of_inputs_are_one_before_the_first_level():
-    """Passes on nodes come before a cell is split into what runs before, in and after its levels."""
-    model = vpps.Model(seed=1)
-    graph, loss, _ = Gates(model).batch(0)
-    with vpps.Handle(model, vps=2, passes=replace(ON, lazy_batching=True)) as handle:
-        handle.gradients(graph, loss)
-        parts = [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith("step")]
-        trained = [[g.parameter.name for g in part.parameter_gradients] for part in parts]
-        assert trained == [["Wi+Wf+Wo+Wu"], ["bi+bf+bo+bu", "Ui+Uf+Uo+Uu"]]
-        assert [[i.name for i in part.forward].count("matvec") for part in parts] == [1, 1]
-        assert {i.group for i in parts[1].forward} == {0}
 
 
 def one_layer(model: vpps.Model):
@@ -533,18 +469,6 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
         weights.append(model.numpy())
     for name, w in weights[0].items():
         assert relative_error(weights[1][name], w) <= 1e-5, name
-
-
-@pytest.mark.cpu
-def test_a_forward_only_handle_and_a_switch():
-    model = vpps.Model(seed=8)
-    graph, _, states = Gates(model).batch(0)
-    with vpps.Handle(model, train=False) as handle, vpps.Handle(model, train=False, passes=OFF) as plain:
-        for a, b in zip(handle.forward(graph, states), plain.forward(graph, states), strict=True):
-            assert a.tobytes() == b.tobytes()
-        assert "4 products are one: Wi+Wf+Wo+Wu" in notes(handle, "step")[-1][1]
-        assert not plain._engine.store.distribution.stacks.all
-        assert "horizontal" not in dict(notes(plain, "step"))
 
 
 @pytest.mark.cpu

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.comparison import assert_agrees_with_reference, relative_error
+from tests.comparison import relative_error
 from vpps.compiler.passes import Passes
 from vpps.compiler.passes.lazy_batching import Batching, CellPart, split
-from vpps.nn import LSTM, ChildSumTreeLSTM
-from vpps.planner.plan import Plan
 from vpps.record.trace import TracedCell
 from vpps.reference import Reference, weights_of
-from vpps.script.disassemble import entry_points, instructions
 
 pytestmark = pytest.mark.cpu
 
@@ -152,71 +149,6 @@ def test_transposes_that_are_views_do_not_cross(crosses: str, passes: Passes) ->
     assert abs(got - reference.value(loss)) < 1e-5
     for name, gradient in gradients.items():
         assert relative_error(gradient, expected[name]) < 1e-4, name
-
-
-def steps(plan: Plan, name: str) -> list[int]:
-    """Rows of each instruction of a name in the first stream."""
-    entry = entry_points(plan.script)[0]
-    return [d.n for d in instructions(plan.script, entry) if d.instruction.name == name]
-
-
-def plan_of(passes: Passes, schedule: str = "vector") -> Plan:
-    net = Reader()
-    with vpps.Handle(net.model, vps=2, passes=passes, schedule=schedule) as handle:
-        graph, loss = net.batch(3)
-        handle.gradients(graph, loss)
-        assert handle._engine.plan is not None
-        return handle._engine.plan
-
-
-def test_eager_and_lazy_parts_run_once_for_all_vertices() -> None:
-    split_plan, whole = plan_of(Passes()), plan_of(WHOLE)
-    n = split_plan.graph.n_calls - 2  # the initial state, and the sum
-    assert steps(split_plan, "cross_entropy") == [n]
-    assert len(steps(whole, "cross_entropy")) > 1
-    products, levels = steps(split_plan, "matvec"), len(steps(whole, "cross_entropy"))
-    assert products.count(n) == 4  # W x, Wo h, and their gradients
-    assert len(products) == 2 * levels + 4  # U h and its gradient
-
-
-@pytest.mark.parametrize("policy", ["sinks-last", "depth", "agenda"])
-def test_parts_agree_with_the_reference(policy: str) -> None:
-    net = Reader()
-    for seed in range(3):
-        graph, loss = net.batch(seed)
-        assert_agrees_with_reference(net.model, graph, loss, [loss], policy=policy)
-
-
-def test_schedules_and_policies_give_the_same_bits() -> None:
-    found = []
-    for policy in ("sinks-last", "depth"):
-        for schedule in ("vector", "paper"):
-            net = Reader()
-            with vpps.Handle(net.model, vps=3, policy=policy, schedule=schedule) as handle:
-                value, gradients = handle.gradients(*net.batch(7))
-            found.append((value, {name: g.tobytes() for name, g in gradients.items()}))
-    assert all(f == found[0] for f in found)
-
-
-@pytest.mark.parametrize("graph_is_partly_unused", [False, True])
-def test_nn_cells_in_parts_agree_with_the_reference(graph_is_partly_unused: bool) -> None:
-    rng = np.random.default_rng(5)
-    model = vpps.Model(seed=4)
-    lstm, tree = LSTM(model, 6, 16), ChildSumTreeLSTM(model, 6, 16)
-    Wo = model.parameter("Wo", (3, 16))
-    graph = vpps.Graph()
-    losses = []
-    for length in (4, 2, 5):
-        xs = [graph.input(rng.normal(size=6).astype(np.float32), grad=True) for _ in range(length)]
-        h = c = graph.zeros(16)
-        nodes: list[tuple[vpps.Expression, vpps.Expression]] = []
-        for k, x in enumerate(xs):
-            h, c = lstm.step(x, h, c)
-            children = nodes[-2:] if k % 2 else []
-            nodes.append(tree.node(x, [n[0] for n in children], [n[1] for n in children]))
-        state = nodes[-1][0] if not graph_is_partly_unused else nodes[0][0]
-        losses.append(vpps.cross_entropy(Wo @ (h + state), length % 3))
-    assert_agrees_with_reference(model, graph, vpps.sum(losses), losses)
 
 
 def test_groups_run_their_parts() -> None:
