@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from vpps.cli.data import app
-from vpps.data import GraphSet, read_treebank
+from vpps.data import GraphSet
 from vpps.text import counted
 
 pytestmark = pytest.mark.host
@@ -77,13 +77,6 @@ class TestConvert:
         )
         found = GraphSet.load(tmp_path / "out.graphs", verify=True)
         assert (len(found), found.n_vertices) == (graphs, vertices)
-
-    def test_file_equals_the_set_of_the_reader(self, vpps_data: Run, tmp_path: Path) -> None:
-        vpps_data("convert", "trees", "train.txt", "out.graphs")
-        loaded, read = GraphSet.load(tmp_path / "out.graphs"), read_treebank(tmp_path / "train.txt")
-        assert loaded.stat() == read.stat()
-        assert loaded[:]["word"].tolist() == read[:]["word"].tolist()
-        assert loaded.vocabularies["word"].words == read.vocabularies["word"].words == ("<unk>", "good", "film")
 
     def test_development_data_is_like_training(self, vpps_data: Run, tmp_path: Path) -> None:
         vpps_data("convert", "trees", "train.txt", "train.graphs")
@@ -183,12 +176,6 @@ class TestStat:
         result = vpps_data("stat", file, "--verify")
         assert result.exit_code == 1
         assert result.stderr.startswith("vpps-data: out.graphs: damaged: the checksum of ")
-
-    def test_text_file_is_one_sentence_and_exit_code_1(self, vpps_data: Run) -> None:
-        result = vpps_data("stat", "train.txt")
-        assert result.exit_code == 1
-        assert result.stderr.startswith("vpps-data: train.txt: no file of graphs")
-        assert len(result.stderr.splitlines()) == 1
 
 
 def test_help_has_formats_and_examples(vpps_data: Run) -> None:

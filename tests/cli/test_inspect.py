@@ -47,9 +47,6 @@ def build(batch_size):
 def one(batch_size):
     model, batches = build(batch_size)
     return model, [next(batches)]
-
-def fails(batch_size):
-    return 1
 """
 WORKLOAD = "inspected_network:build"
 COMMANDS = ("source", "asm", "ptx", "sass", "resources", "plan", "script", "cell", "graph", "trace")
@@ -251,8 +248,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         "arguments, words",
         [
-            (["plan", "no-such-task"], "'no-such-task' is no task: expected one of "),
-            (["plan", "inspected_network:fails"], "returned 1; expected (model, batches)"),
             (["plan", "inspected_network:missing"], "has no function 'missing'"),
             (["plan", WORKLOAD, "--policy", "widest"], "policy='widest': expected one of sinks-last, depth, agenda"),
             (["plan", WORKLOAD, "--precision", "fp8"], "--precision fp8: expected one of float32, bf16, tf32, 3xtf32"),

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 import vpps
 from tests.cli.program import contents, epochs, vpps_train
 from vpps import config
-from vpps.cli import saved_run
 from vpps.cli.options import LEARNING_RATES
 from vpps.cli.saved_run import best_of
-from vpps.cli.train import command_of, load_run
+from vpps.cli.train import about, command_of, load_run
 from vpps.data import synthetic_treebank
 from vpps.errors import CheckpointError, DataError, ModelError
 from vpps.model.optim import OPTIMIZERS
@@ -107,13 +106,6 @@ class TestOptions:
         said = "".join(re.findall(r"[^\s│]", err))
         assert f"--data:{run}wastrainedwith{data}:namewhatistoberead" in said
 
-    @pytest.mark.parametrize(
-        "kind, names_files",
-        [(Path, True), (Path | None, True), (list[Path], True), (dict[str, list[Path]] | None, True), (str, False)],
-    )
-    def test_types_that_name_files_are_known(self, kind: Any, names_files: bool) -> None:
-        assert saved_run._is_of_files(kind) == names_files
-
     def test_says_what_is_as_the_checkpoint_says(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "_quiet", None)
         monkeypatch.setenv("VPPS_LOG", "")
@@ -125,42 +117,21 @@ class TestOptions:
         assert "--timeout" not in said
         assert "--vps" not in said
 
-    def test_data_that_has_gone_is_one_sentence(self, tmp_path: Path, run: Path) -> None:
-        data = write_treebank(tmp_path / "trees", seed=1)
-        train(checkpoint=run, data=data)
-        data.rename(tmp_path / "elsewhere")
-        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2, data=data)
-        assert code == 1
-        assert err.endswith(f"vpps-train: {data}: cannot be read: No such file or directory\n")
-
     def test_learning_rate_is_that_of_the_optimizer(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TREE_LSTM, "training", {"lr": 0.123})
-        monkeypatch.setattr("vpps.cli.loop._optimizer", rates := Rates())
-        from vpps.cli import train as program
-
-        monkeypatch.setitem(TASKS, "tree-lstm", TREE_LSTM)
-        app = program.typer.Typer()
-        app.callback()(program.about)
-        app.command("tree-lstm")(program.command_of(TREE_LSTM))
+        rates: list[float | None] = []
+        monkeypatch.setattr("vpps.cli.loop._optimizer", lambda options: rates.append(options.lr) or vpps.SGD(lr=0.1))
+        app = typer.Typer()
+        app.callback()(about)
+        app.command("tree-lstm")(command_of(TREE_LSTM))
         monkeypatch.setattr("tests.cli.program.app", app)
         train()
         train(optimizer="adam")
         train(optimizer="sgd")
         train(optimizer="sgd", lr=0.5)
-        assert rates.found == [0.123, 0.123, None, 0.5]
+        assert rates == [0.123, 0.123, None, 0.5]
         _, out, _ = vpps_train("tree-lstm", "--help")
         assert "0.123; with another --optimizer" in out
-
-
-class Rates:
-    """In place of what makes the optimizer: takes note of the learning rates asked for."""
-
-    def __init__(self) -> None:
-        self.found: list[float | None] = []
-
-    def __call__(self, options: Any) -> Any:
-        self.found.append(options.lr)
-        return vpps.SGD(lr=0.1)
 
 
 class TestStopping:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from tests.cli.program import EPOCH, contents
+from tests.cli.program import contents
 from tests.cli.test_train import ENVIRONMENT, FLAGS
 from vpps.cli.ranks import warnings_once
 from vpps.cli.saved_run import best_of
@@ -69,13 +69,6 @@ def test_any_number_of_processes_learns_and_says_the_same(task: str, numbers: tu
         assert said(ranks, task, *options, path) == alone
         assert contents(path) == contents(tmp_path / "0")
         assert contents(best_of(path)) == contents(best_of(tmp_path / "0"))
-
-
-def test_loss_is_that_of_whole_batches() -> None:
-    """Up to the order of sums, what batches that are not divided have."""
-    whole, parts = (vpps_train(ranks, "tree-lstm", *FLAGS, "--epochs", "1").stdout for ranks in (0, 2))
-    (expected,), (found,) = EPOCH.findall(whole), EPOCH.findall(parts)
-    assert float(found[1]) == pytest.approx(float(expected[1]), abs=2e-4)
 
 
 def test_resumed_by_another_number_of_processes_equals_an_uninterrupted_run(tmp_path: Path) -> None:

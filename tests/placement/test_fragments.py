@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.placement.test_onchip import H200, square, tiers, tree_lstm
 from vpps.errors import CapacityError, HandleError
-from vpps.kernel.chip import FRAGMENT_ROWS, KINDS, KernelSlot, sums_of
+from vpps.kernel.chip import FRAGMENT_ROWS, KINDS, sums_of
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip import (
     DEVICES,
@@ -231,12 +231,6 @@ def test_a_table_says_what_is_in_slots() -> None:
     assert f"the gradient of a slot takes {192 + FRAGMENT_ROWS} registers, and 192 are for slots" in " ".join(
         wide.split()
     )
-
-
-def test_slots_end_behind_all_that_they_take() -> None:
-    slot = KernelSlot(16, 2, 8, 10, element=BF16, room=3)
-    assert (slot.size, slot.floats, slot.end) == (16, 32, 35)
-    assert dataclasses.replace(slot, room=-1).end == 26
 
 
 def test_capacity_is_the_most_that_stays() -> None:

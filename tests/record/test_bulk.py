@@ -144,29 +144,6 @@ def test_edges_of_several_types_are_lists_beside_the_children() -> None:
         assert np.array_equal(d_x, np.stack([handle.input_gradient(row) for row in xs]))
 
 
-def test_dropout_in_a_map_has_the_masks_of_calls_one_by_one() -> None:
-    model = vpps.Model(seed=2)
-    W = model.parameter("W", (16, 16))
-
-    @vpps.cell
-    def step(h: Any, x: Any) -> Any:
-        return vpps.tanh(W @ vpps.dropout(h + x, 0.5))
-
-    x = np.random.default_rng(0).normal(size=(9, 16))
-    bulk, single = vpps.Graph(), vpps.Graph()
-    h = bulk.map(step, children=np.arange(-1, 8), inputs={"x": bulk.rows(x)})
-    leaves = [single.input(row) for row in x]
-    hs = [single.zeros(16)]
-    for leaf in leaves:
-        hs.append(step(hs[-1], leaf))
-    with vpps.Handle(model) as handle:
-        for train in (False, True):
-            found = handle.gradients(bulk, vpps.dot(h[8], h[8]), train=train)
-            expected = handle.gradients(single, vpps.dot(hs[-1], hs[-1]), train=train)
-            assert found[0] == expected[0]
-            assert np.array_equal(found[1]["W"], expected[1]["W"])
-
-
 def test_a_chain_of_100_000_steps_is_recorded() -> None:
     n = 100_000
     inputs = {"x": np.ones((n, 2), np.float32)}

@@ -42,48 +42,6 @@ def values(model: vpps.Model, graph: vpps.Graph, *results: Any) -> list[Any]:
     ]
 
 
-def test_results_of_children_come_child_after_child(model: vpps.Model) -> None:
-    W, b = model["W"], model["b"]
-
-    @vpps.cell
-    def node(h_left: Any, c_left: Any, x: Any, h_right: Any, c_right: Any) -> Any:
-        i, o = vpps.split(W @ vpps.concat([h_left, h_right, x]), 2)
-        c = i + c_left - c_right * b
-        return vpps.tanh(o) * c, c
-
-    graph = vpps.Graph()
-    x = graph.rows(X)
-    h, c = graph.map(node, children=CHILDREN, inputs={"x": x})
-    zero = graph.zeros(H)
-    states: list[Any] = []
-    for own, (left, right) in zip(x, CHILDREN, strict=True):
-        l, r = (states[k] if k >= 0 else (zero, zero) for k in (left, right))
-        states.append(node(*l, own, *r))
-    got = values(model, graph, h, c, [s[0] for s in states], [s[1] for s in states])
-    assert same(got[0], got[2])
-    assert same(got[1], got[3])
-    assert len(graph.blocks) == 3  # inputs, zeros, nodes
-
-
-def test_a_cell_may_leave_out_the_last_children(model: vpps.Model) -> None:
-    U, b = model["U"], model["b"]
-    cells = [
-        vpps.cell(lambda x: vpps.tanh(x)),
-        vpps.cell(lambda only: vpps.tanh(only * b)),
-        vpps.cell(lambda left, right: vpps.tanh(U @ vpps.concat([left, right]))),
-    ]
-    graph = vpps.Graph()
-    x = graph.rows(X)
-    h = graph.map(cells, kind=[0, 0, 2, 1, 2], children=CHILDREN, inputs={"x": x})
-    hs = [cells[0](x[0]), cells[0](x[1])]
-    hs.append(cells[2](hs[0], hs[1]))
-    hs.append(cells[1](hs[2]))
-    hs.append(cells[2](hs[3], hs[2]))
-    got = values(model, graph, h, hs)
-    assert same(*got)
-    assert h.levels.tolist() == [1, 1, 2, 3, 4]
-
-
 def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Model) -> None:
     lstm = NaryTreeLSTM(model, H, H, arity=2)
 
@@ -218,25 +176,6 @@ def test_gather_pull_scatter_push(model: vpps.Model) -> None:
     assert same(got[0], got[2])
 
 
-def test_gather_of_all_children(model: vpps.Model) -> None:
-    b = model["b"]
-
-    def any_number() -> None:
-        vpps.scatter(vpps.tanh(vpps.sum(vpps.gather()) + vpps.pull()) * b)
-
-    def two() -> None:
-        left, right = vpps.gather()
-        vpps.scatter(vpps.tanh(left + right + vpps.pull()) * b)
-
-    graph = vpps.Graph()
-    x = graph.rows(X)
-    offsets = np.arange(0, 11, 2)
-    listed = graph.map(any_number, children=(offsets, CHILDREN.reshape(-1)), inputs={"x": x})  # -1 is a zero
-    h = graph.map(two, children=CHILDREN, inputs={"x": x})
-    got = values(model, graph, listed, h)
-    assert same(*got)
-
-
 LISTS = [[], [-1], [0], [1, 2, -1, 0], [3, -1], [0, 1, 2, 3, 4]]
 
 
@@ -275,7 +214,7 @@ def test_first_children_of_lists_and_the_others(trusted: bool, model: vpps.Model
     assert same(got[1], got[3])
 
 
-def test_first_of_fixed_children_and_the_others(model: vpps.Model) -> None:
+def test_all_of_fixed_children_and_the_first_and_the_others(model: vpps.Model) -> None:
     b = model["b"]
     graph = vpps.Graph()
     x = graph.rows(X)
@@ -284,11 +223,16 @@ def test_first_of_fixed_children_and_the_others(model: vpps.Model) -> None:
         (right,) = vpps.gather(start=np.int64(1))
         vpps.scatter(vpps.tanh(vpps.gather(0) * b + right + vpps.pull()))
 
+    def together() -> None:
+        left, right = vpps.gather()
+        vpps.scatter(vpps.tanh(left * b + right + vpps.pull()))
+
     def plain(left: Any, right: Any, x: Any) -> Any:
         return vpps.tanh(left * b + right + x)
 
-    maps = [graph.map(f, children=CHILDREN, inputs={"x": x}, state=H) for f in (sliced, plain)]
-    assert same(*values(model, graph, *maps))
+    maps = [graph.map(f, children=CHILDREN, inputs={"x": x}, state=H) for f in (sliced, together, plain)]
+    *got, expected = values(model, graph, *maps)
+    assert all(same(x, expected) for x in got)
 
 
 def test_kinds_may_push_from_other_places_and_have_more_outputs(model: vpps.Model) -> None:
