@@ -164,12 +164,3 @@ class TestWarm:
         done = run("warm", "--target", "cpu")
         assert done.exit_code == 1
         assert "CXX=no-such-compiler: no such program" in done.stderr
-
-
-@pytest.mark.parametrize("command", [[], ["list"], ["clear"], ["warm"]], ids=str)
-def test_help_shows_examples(command: list[str]) -> None:
-    done = run(*command, "--help")
-    assert done.exit_code == 0
-    assert "vpps-cache" in done.stdout if command else "warm" in done.stdout
-    if command:
-        assert "Examples" in done.stdout

@@ -176,9 +176,3 @@ class TestStat:
         result = vpps_data("stat", file, "--verify")
         assert result.exit_code == 1
         assert result.stderr.startswith("vpps-data: out.graphs: damaged: the checksum of ")
-
-
-def test_help_has_formats_and_examples(vpps_data: Run) -> None:
-    text = vpps_data("--help").stdout + vpps_data("convert", "--help").stdout
-    for part in ("stat", "jsonl:", "--like", "vpps-data convert trees train.txt train.graphs"):
-        assert part in text

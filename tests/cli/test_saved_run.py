@@ -229,13 +229,6 @@ class TestRefusals:
             f"vpps-train: {run}: is a run of `vpps-train tree-lstm`, not of tree-lstm-child-sum\n",
         )
 
-    def test_target_that_is_absent_is_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vpps.runtime.driver._LIBRARY", "no-such-library.so")
-        code, _, err = vpps_train("tree-lstm", target="cuda", **SMALL)
-        assert code == 1
-        assert err.startswith("vpps-train: target='cuda': this machine has no NVIDIA driver")
-        assert len(err.splitlines()) == 1
-
 
 def test_every_optimizer_has_a_learning_rate() -> None:
     assert LEARNING_RATES.keys() == {rule.name for rule in OPTIMIZERS}

@@ -59,12 +59,6 @@ def count(x: TreeNode) -> int:
     return prod(factorial(len(node.children)) if node.kind == "P" else 2 for node in x.inner_nodes())
 
 
-def text(x: TreeNode) -> str:
-    """Leaves in (a b c) of a P node, [a b c] of a Q node."""
-    below = " ".join(map(text, x.children))
-    return f"{x.smallest}" if x.kind == "leaf" else f"({below})" if x.kind == "P" else f"[{below}]"
-
-
 def sorted_rows(orders: Ints) -> list[int]:
     """Rows as sorted numbers."""
     return sorted((orders @ 10 ** np.arange(orders.shape[1])).tolist())
@@ -103,21 +97,6 @@ def test_a_tree_stands_for_the_orders_that_have_all_sets_together(case: tuple[in
         assert all(x.leaves == set_of(orders_below(x)[0].tolist()) for x in tree.inner_nodes())
         assert all(len(x.children) > 1 + (x.kind == "P") for x in tree.inner_nodes())
     assert sorted_rows(orders_below(tree)) == sorted_rows(np.argsort(positions, axis=1))
-
-
-def test_the_tree_of_the_papers_example_has_a_p_node_and_three_q_nodes() -> None:
-    """ED-Batch, figure 4(a); its variables are numbered from 1."""
-    tree: TreeNode | None = any_order(8)
-    for elements in [(3, 4), (0, 2), (1, 0), (7, 5, 6), (2, 3, 4)]:
-        assert tree is not None
-        tree = reduced(tree, set_of(elements))
-    assert tree is not None
-    assert text(tree) == "[(5 6 7) [1 0 2 [3 4]]]"
-    assert count(tree) == 2**3 * 6
-    tree = reduced(tree, set_of((6, 7)))
-    assert tree is not None
-    assert text(tree) == "[[5 [6 7]] [1 0 2 [3 4]]]"
-    assert reduced(tree, set_of((0, 3))) is None
 
 
 def test_deep_trees_need_no_recursion() -> None:

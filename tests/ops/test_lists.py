@@ -177,23 +177,6 @@ def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: st
     assert_agrees_with_reference(model, graph, result, floor=0.0)
 
 
-def test_gradients_of_a_list_from_several_reductions_are_added() -> None:
-    model = vpps.Model(seed=1)
-    xs = table(model, "x", 48)
-
-    @vpps.cell
-    def several(xs: list[E], q: E) -> E:
-        ps = vpps.softmax(xs)
-        scores = vpps.each(lambda x, p: vpps.dot(x, q) + vpps.sum(p[3:9]), xs, ps)
-        ws = vpps.softmax(scores)
-        pooled = vpps.max(xs) + vpps.mean(xs) - vpps.min(ps) + vpps.sum(vpps.each(lambda x: x[0] * q, xs))
-        return pooled * vpps.max(scores) * 0.1 + vpps.sum(vpps.each(lambda w, x, p: w * x + p, ws, xs, ps))
-
-    graph = vpps.Graph()
-    results = [several([graph.lookup(xs, i + n) for i in range(n)], graph.lookup(xs, n)) for n in (3, 1, 5)]
-    check(model, graph, results)
-
-
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3)])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_a_python_list_is_treated_like_a_list_argument(name: str, shape: tuple[int, ...]) -> None:

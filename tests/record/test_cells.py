@@ -122,23 +122,6 @@ def test_a_declared_list_may_be_a_list_of_any_length() -> None:
     assert [reference.value(y).tolist() for y in of_lists] == [[2, 4, 6], [1, 2, 3], [3, 6, 9]]
 
 
-def test_what_a_list_sums_to_says_how_long_its_elements_are_through_a_concatenation() -> None:
-    """Also where the list of the first call is empty."""
-    model = vpps.Model(seed=1)
-    V = model.parameter("V", (3, 8))
-
-    @vpps.cell
-    def node(x: E, xs: list[E]) -> E:
-        return vpps.sum(V @ vpps.sum(vpps.each(lambda x: vpps.concat([x, x]), xs))) + vpps.sum(x)
-
-    graph = vpps.Graph()
-    x = graph.input([1.0, 2.0, 3.0, 4.0])
-    none, two = node(x, []), node(x, [x, x])
-    reference = Reference(graph, weights_of(model))
-    assert reference.value(none) == 10
-    assert reference.value(two) == pytest.approx(10 + 2 * float((V.numpy() @ ([1, 2, 3, 4] * 2)).sum()), rel=1e-6)
-
-
 @dataclass(frozen=True)
 class _Config:
     by: object

@@ -310,22 +310,9 @@ class TestScripts:
         with pytest.raises(ScriptError, match="its program does something else with view"):
             verify(plan.script, plan.layout, plan.origin)
 
-    def test_a_kernel_without_a_tail_s_code_stops_there(self, plan: Plan) -> None:
-        net = Gated()
-        graph, loss = net.batch()
-        with vpps.Handle(net.model, target="cpu", vps=2, passes=FUSED, verify=False) as handle:
-            handle.gradients(graph, loss)
-            lib, machine = handle._engine.machine._state.lib, handle._engine.machine._state.handle  # type: ignore[attr-defined]
-            lib.vpps_set_tails(machine, (type(handle._engine.machine._state.tables[-1])._type_ * 1)())  # type: ignore[attr-defined]
-            with pytest.raises(vpps.KernelError, match=r"stopped at word \d+ .* cell 'gated'"):
-                handle.gradients(graph, loss)
-
 
 class TestPrograms:
     PROGRAM = Tail(1, (False, True), 1, (Step("Scale::forward", (1,), 3), Step("Add::forward", (3, 2))), (4, NONE))
-
-    def test_views_are_numbered_as_they_come(self) -> None:
-        assert (self.PROGRAM.first_step, self.PROGRAM.first_store, self.PROGRAM.views) == (3, 4, 6)
 
     def test_numbers_are_the_same_in_every_process(self) -> None:
         assert self.PROGRAM.name == f"Tail_{self.PROGRAM.number:08x}" == NAME_OF_PROGRAM

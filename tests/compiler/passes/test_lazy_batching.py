@@ -89,23 +89,6 @@ def test_what_is_all_level_stays_whole() -> None:
     assert split(traced(graph, "step"), frozenset({0}), frozenset({0})) == ()
 
 
-def test_values_of_list_elements_do_not_cross() -> None:
-    model = vpps.Model(seed=1)
-    K = model.parameter("K", (8, 8))
-    Q = model.parameter("Q", (8, 8))
-
-    @vpps.cell
-    def attend(h, memory):
-        keys = vpps.each(lambda m: K @ m, memory)  # reads nothing gathered, but has a row per element
-        query = Q @ h
-        return vpps.sum(vpps.each(lambda k: vpps.tanh(k + query), keys))
-
-    graph = vpps.Graph()
-    memory = [graph.input(np.full(8, x, np.float32)) for x in (0.1, 0.2)]
-    attend(attend(graph.zeros(8), memory), memory)
-    assert split(traced(graph, "attend"), frozenset({0}), frozenset({0})) == ()
-
-
 def flipped(x: vpps.Expression) -> vpps.Expression:
     """A vector, as the row that a column's transpose is."""
     (n,) = x.shape
