@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -64,48 +65,16 @@ def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Mode
     assert same(*found)
 
 
-def test_what_children_give_shows_in_the_cell(model: vpps.Model) -> None:
-    """A recurrent cell alone: the shapes come from products, operators, results; or are declared."""
-    U, W, b = model["U"], model["W"], model["b"]
-    children = CHILDREN
-
-    def shapes(cell: Any, **options: Any) -> Any:
-        graph = vpps.Graph()
-        options = {"children": children} | options
-        found = graph.map(cell, inputs={"x": graph.rows(X)}, **options)
-        return found.shape if isinstance(found, vpps.Rows) else [r.shape for r in found]
-
-    assert shapes(lambda a, b, x: U @ vpps.concat([a, b]) + x) == (H,)
-    assert shapes(lambda a, b, x: vpps.split(W @ vpps.concat([a, x, b]), 2)[0]) == (H,)
-    assert shapes(lambda a, b, x: vpps.tanh(a) * vpps.sigmoid(b) * x) == (H,)
-    assert shapes(lambda a, b, x: x) == (H,)  # unused: as the result
-    assert shapes(lambda c, h, d, g, x: (c + d + x, U @ vpps.concat([h, g]))) == [(H,), (H,)]
-    assert shapes(lambda a, b, x: vpps.reshape(a, (2, 2)) @ vpps.reshape(x, (2, 2)), state=[(2, 2)]) == (2, 2)
-    assert shapes(lambda a, b, x: vpps.reshape(x, (2, 2)) @ a + vpps.tanh(b)) == (2,)
-    assert shapes(lambda x, *states: U @ vpps.concat(states) + x) == (H,)
-    assert shapes(lambda hs, x: vpps.tanh(vpps.sum(hs) + x), children=CSR) == (H,)
-    assert shapes(lambda cs, hs, x: (vpps.sum(cs) + x, vpps.sum(vpps.each(lambda h: h * b, hs))), children=CSR) == [
-        (H,),
-        (H,),
-    ]
-    chain = np.arange(-1, 4)
-    assert shapes(lambda h, x: vpps.split(W @ vpps.concat([h, x, x]), 2)[1], children=chain) == (H,)
-
-    def by_calls() -> None:
-        c, h = vpps.gather(0)
-        x = vpps.pull()
-        vpps.scatter(c + x, U @ vpps.concat([h, x]))
-
-    assert shapes(by_calls, children=chain) == [(H,), (H,)]
-    assert shapes(vpps.cell(elements={"hs": (H,)})(lambda hs, x: vpps.max(hs) * 1.0), children=CSR, state=H) == (H,)
-
-
-def cells_that_tell_shapes(U: Any, b: Any) -> dict[str, tuple[Any, bool, list[tuple[int, ...]]]]:
-    """Cells, whether children are lists, and the shapes of what they return."""
+def cells_that_tell_shapes(U: Any, W: Any, b: Any) -> dict[str, tuple[Any, Any, list[tuple[int, ...]]]]:
+    """Cells, children, and the shapes of what cells return: products, operators and results say them."""
 
     def gathers_two() -> None:
         h, s = vpps.gather(0)
         vpps.scatter(vpps.tanh(h * b * s), vpps.sum(h))
+
+    def by_calls(x: Any) -> None:
+        c, h = vpps.gather(0)
+        vpps.scatter(c + x, U @ vpps.concat([h, x]))
 
     def multiplies(h: Any, s: Any) -> Any:
         return vpps.tanh(b * s), vpps.sum(h)
@@ -113,33 +82,43 @@ def cells_that_tell_shapes(U: Any, b: Any) -> dict[str, tuple[Any, bool, list[tu
     def adds(h: Any, s: Any) -> Any:
         return vpps.tanh(h + b), vpps.tanh(s)
 
-    declared = vpps.cell(elements={"hs": (H,)})
-    both: list[tuple[int, ...]] = [(H,), ()]
+    def summed(cs: Any, hs: Any, x: Any) -> Any:
+        return vpps.sum(cs) + x, vpps.sum(vpps.each(lambda h: h * b, hs))
+
+    declared, chain = vpps.cell(elements={"hs": (H,)}), np.arange(-1, 4)
+    one: list[tuple[int, ...]] = [(H,)]
+    two, both = one * 2, [*one, ()]
     return {
-        "slices": (lambda h: vpps.tanh(U @ vpps.concat([h[0:H], h[1:3], h[0], h[-1]])), False, [(H,)]),
-        "an element": (lambda h: vpps.concat([h[2], h[0 : H - 1]]), False, [(H,)]),
-        "a mean": (lambda h: b * vpps.mean(h), False, [(H,)]),
-        "a scalar that looks like a vector": (lambda h, s: (vpps.tanh(s * b), vpps.tanh(vpps.sum(h))), False, both),
-        "a scalar by gather": (gathers_two, False, both),
-        "a scalar, several kinds": ([multiplies, adds], False, both),
-        "a scalar, the kind that tells comes last": ([adds, multiplies], False, both),
-        "declared elements": (declared(lambda hs: vpps.sigmoid(vpps.sum(hs))), True, [(H,)]),
-        "slices of sums": (lambda hs: b + vpps.concat([vpps.sum(hs)[0:2], vpps.sum(hs)[2:H]]), True, [(H,)]),
-        "scalars of a list": (lambda hs: b * vpps.sum(vpps.each(vpps.sum, hs)), True, [(H,)]),
+        "slices": (lambda h: vpps.tanh(U @ vpps.concat([h[0:H], h[1:3], h[0], h[-1]])), chain, one),
+        "an element": (lambda h: vpps.concat([h[2], h[0 : H - 1]]), chain, one),
+        "a mean": (lambda h: b * vpps.mean(h), chain, one),
+        "a part of a product": (lambda h, x: vpps.split(W @ vpps.concat([h, x, x]), 2)[1], chain, one),
+        "a scalar that looks like a vector": (lambda h, s: (vpps.tanh(s * b), vpps.tanh(vpps.sum(h))), chain, both),
+        "a scalar by gather": (gathers_two, chain, both),
+        "two by gather": (by_calls, chain, two),
+        "a scalar, several kinds": ([multiplies, adds], chain, both),
+        "a scalar, the kind that tells comes last": ([adds, multiplies], chain, both),
+        "declared elements": (declared(lambda hs: vpps.sigmoid(vpps.sum(hs))), CSR, one),
+        "slices of sums": (lambda hs: b + vpps.concat([vpps.sum(hs)[0:2], vpps.sum(hs)[2:H]]), CSR, one),
+        "scalars of a list": (lambda hs: b * vpps.sum(vpps.each(vpps.sum, hs)), CSR, one),
+        "sums of lists": (summed, CSR, two),
+        "a product": (lambda a, b, x: U @ vpps.concat([a, b]) + x, CHILDREN, one),
+        "operators": (lambda a, b, x: vpps.tanh(a) * vpps.sigmoid(b) * x, CHILDREN, one),
+        "unused ones, as the result": (lambda a, b, x: x, CHILDREN, one),
+        "two of each": (lambda c, h, d, g, x: (c + d + x, U @ vpps.concat([h, g])), CHILDREN, two),
+        "a matrix times one": (lambda a, b, x: vpps.reshape(x, (2, 2)) @ a + vpps.tanh(b), CHILDREN, [(2,)]),
+        "all children": (lambda x, *states: U @ vpps.concat(states) + x, CHILDREN, one),
     }
 
 
-NAMES = list(cells_that_tell_shapes(None, None))
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cells_that_tell_shapes(None, None, None))
 def test_shapes_that_follow_from_results_need_no_state(name: str, model: vpps.Model) -> None:
-    cell, lists, expected = cells_that_tell_shapes(model["U"], model["b"])[name]
-    children = (np.array([0, 0, 1, 2]), np.array([0, 1])) if lists else np.array([-1, 0, 1])
-    kind = [0, 1, 0] if isinstance(cell, list) else None
+    cell, children, expected = cells_that_tell_shapes(model["U"], model["W"], model["b"])[name]
+    kind = [0, 1, 0, 1, 0] if isinstance(cell, list) else None
     made = [vpps.cell(f) for f in cell] if isinstance(cell, list) else cell
+    inputs = {"x": X} if callable(cell) and "x" in signature(cell).parameters else {}
     graph = vpps.Graph()
-    found = [graph.map(made, kind, children, state=state) for state in (None, expected)]
+    found = [graph.map(made, kind, children, inputs=inputs, state=state) for state in (None, expected)]
     inferred, declared = (x if isinstance(x, tuple) else (x,) for x in found)
     assert [x.shape for x in inferred] == expected
     for x, y in zip(values(model, graph, *inferred), values(model, graph, *declared), strict=True):
