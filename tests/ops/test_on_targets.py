@@ -227,15 +227,6 @@ def test_a_nan_stays_one(target: str) -> None:
             np.testing.assert_array_equal(np.isnan(found), np.isnan(reference.value(y)))
 
 
-@pytest.mark.parametrize("reduce", [vpps.sum, vpps.mean])
-@pytest.mark.parametrize("length", [1, 2, 3, 150])
-def test_reductions_of_lists_of_expressions(reduce: Op, length: int) -> None:
-    model, table = operands(-1.0, 40, 7)
-    graph = vpps.Graph()
-    y = reduce([graph.lookup(table, i % 7) for i in range(length)])
-    assert_agrees_with_reference(model, graph, weighted(graph, y, 0), [y])
-
-
 def test_lookups_inside_cells_share_rows() -> None:
     model = vpps.Model(seed=1)
     E = model.lookup("E", (9, 34))
