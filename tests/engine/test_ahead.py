@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +20,6 @@ host = pytest.mark.host
 
 def small() -> tuple[vpps.Model, Example]:
     return tree_lstm(8, embedding=8)
-
-
-def refused(*arguments: Any, error: type[Exception] = vpps.HandleError, **options: Any) -> str:
-    """The message with which `specialize` refuses."""
-    with pytest.raises(error) as caught:
-        vpps.specialize(*arguments, **options)
-    return str(caught.value)
 
 
 @host
@@ -60,64 +52,6 @@ class TestDevice:
 
     def test_runs_code_for_older_ones_of_its_generation(self) -> None:
         assert gpu_for("cuda", "RTX 4090", "sm_80", None)[1] == "sm_80"
-        for device, arch in (("A100", "sm_86"), ("H100", "sm_80"), ("T4", "sm_90")):
-            with pytest.raises(vpps.HandleError, match=f"the {device} runs code for sm_"):
-                gpu_for("cuda", device, arch, None)
-
-    def test_without_a_known_relative_must_be_described(self) -> None:
-        with pytest.raises(vpps.HandleError, match=r"arch='sm_60'.*sm_75, sm_80.*describe it by device="):
-            gpu_for("cuda", None, "sm_60", None)
-
-    @pytest.mark.parametrize("arch", ["90", "compute_90", "sm_", "sm90"])
-    def test_is_not_guessed_from_what_is_no_architecture(self, arch: str) -> None:
-        with pytest.raises(vpps.HandleError, match="expected sm_ and digits"):
-            gpu_for("cuda", None, arch, None)
-
-
-@host
-class TestErrors:
-    @pytest.mark.parametrize(
-        "options, words",
-        [
-            ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
-            ({"rows_per_warp": 3}, "rows_per_warp=...): there is no such option; there are ownership, rpw"),
-            ({"sms": 0}, "sms=0: expected an int, 1 to 4096"),
-            ({"groups": 0}, "groups=0: expected an int, at least 1"),
-            ({"vps": 1000}, "do not run side by side on H200"),
-            ({"device": "GTX 1080"}, "device 'GTX 1080' is not known"),
-            ({"optimizer": 0.1}, "optimizer=0.1: expected an optimizer"),
-            ({"tiers": {"X": "registers"}}, "there is no such matrix; there are tree_lstm/"),
-            ({"tiers": {"tree_lstm/u": "L2"}}, "there is no such matrix; is 'tree_lstm/"),
-            ({"tile": 3}, "tile=3: expected one of"),
-        ],
-    )
-    def test_name_what_was_written(self, options: dict[str, Any], words: str) -> None:
-        model, example = small()
-        assert words in refused(model, example, **options)
-
-    def test_of_what_is_forced_and_does_not_fit_are_those_of_the_planner(self) -> None:
-        model, example = small()
-        nowhere = {f"{name}{role}": "L2" for name in ("tree_lstm/U", "tree_lstm/W", "output/W") for role in ("", "^T")}
-        text = refused(model, example, error=vpps.CapacityError, sms=2, gradients="registers", tiers=nowhere)
-        assert "no trained matrix is on the chip" in text
-
-    def test_of_examples_tell_what_is_expected(self) -> None:
-        model, (graph, loss) = small()
-        assert "expected (graph, loss)" in refused(model, graph)
-        assert "expected (graph, loss)" in refused(model, (loss, graph))
-        vector = graph.input([1.0, 2.0])
-        assert "the loss must be a scalar" in refused(model, (graph, vector), error=vpps.GraphError)
-        assert "another graph" in refused(model, (vpps.Graph(), loss), error=vpps.GraphError)
-
-    def test_of_models_tell_what_is_missing(self) -> None:
-        assert "expected a vpps.Model" in refused(vpps.Graph())
-        assert "declare them first" in refused(vpps.Model())
-
-    def test_of_a_handles_options_come_before_anything_is_made(self) -> None:
-        model, (graph, _) = small()
-        with pytest.raises(vpps.HandleError, match=r"expected \(graph, loss\)"):
-            vpps.Handle(model, target="simt", example=graph)  # type: ignore[arg-type]
-        assert model.trainer is None
 
 
 @host

@@ -159,6 +159,69 @@ vpps.Handle(model, vps=True)  # HandleError: vps=True*1 to 1024
 vpps.Handle(model, pool_limit=0)  # HandleError: pool_limit=0*bytes
 vpps.Handle(model, pool_limit=-1)  # HandleError: pool_limit=-1*bytes
 vpps.Handle(model, pool_limit=1e9)  # HandleError: pool_limit=1000000000.0*bytes
+vpps.Handle(model, pool_limit='1G')  # HandleError: pool_limit='1G': expected a positive int, bytes
+vpps.Handle(model, target=None)  # HandleError: target=None: expected 'auto', 'cpu', 'cuda' or 'simt'
+vpps.Handle(model, schedule=3)  # HandleError: schedule=3: expected a string
+vpps.Handle(model, schedule='x')  # HandleError: schedule='x': expected one of vector, paper
+vpps.Handle(model, verify='no')  # HandleError: verify='no': expected True or False
+vpps.Handle(model, train=None)  # HandleError: train=None: expected True or False
+vpps.Handle(model, ema=1)  # HandleError: ema=1: expected a number in [0, 1), such as 0.999, or None
+vpps.Handle(model, ema=0.9, train=False)  # HandleError: ema=0.9: expected None, as the handle is forward-only
+vpps.Handle(model, onchip={})  # HandleError: onchip={}: expected vpps.ChipOptions(...)
+vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Passes(...)
+vpps.Handle(model, example=1)  # HandleError: example=1: expected (graph, loss), as for handle.fb
+vpps.Handle(model, example=graph)  # HandleError: expected (graph, loss)
+vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds what products multiply
+
+[vpps.Handle(model, precision=), vpps.specialize]
+vpps.Handle(model, precision=16)  # HandleError: precision=16: expected one of float32, bf16, tf32, 3xtf32, or such by
+vpps.Handle(model, precision=None)  # HandleError: precision=None: expected one of float32, bf16, tf32, 3xtf32, or such
+vpps.Handle(model, precision='bf 16')  # HandleError: precision='bf 16': expected one of
+vpps.Handle(model, precision='bfloat16')  # HandleError: precision='bfloat16': *; 'bf16' rounds what products multiply
+vpps.Handle(model, precision=torch.bfloat16)  # HandleError: precision=torch.bfloat16: *; 'bf16' rounds what products
+vpps.Handle(model, precision={'W': 16})  # HandleError: precision={'W': 16}: expected one of
+vpps.Handle(model, precision={'*': 'fp16'})  # HandleError: {'*': 'fp16'}: *; there is 'bf16', with the range of float32
+vpps.Handle(model, precision={'Wx': 'bf16'})  # HandleError: {'Wx': 'bf16'}: there is no parameter 'Wx'; is 'W' meant?
+vpps.Handle(model, precision={'V1': 'bf16'})  # HandleError: there is no parameter 'V1'; there are W
+vpps.Handle(model, precision={'*': 'bf16', 'b': 'float32'})
+    # HandleError: 'b' is no matrix that vectors are multiplied by, and all else is float32; leave it out
+vpps.Handle(model, precision={'*': 'bf16', 'words': 'float32'})  # HandleError: 'words' is no matrix that vectors are
+vpps.Handle(model, precision={'W': 'tf32'}, target='cpu')
+    # HandleError: precision={'W': 'tf32'}: target 'cpu' has no tensor cores and multiplies in float32 or bf16; use
+vpps.specialize(model, precision={'W': 'tf32'}, target='cpu')  # HandleError: target 'cpu' has no tensor cores
+vpps.specialize(model, precision={'V': 'bf16'})  # HandleError: precision={'V': 'bf16'}: there is no parameter 'V'
+vpps.specialize(model, device='T4', precision='bf16')
+    # HandleError: precision='bf16': T4 is sm_75, and takes tensor cores that came with sm_80; use 'float32'
+vpps.specialize(model, device='T4', precision='3xtf32')  # HandleError: precision='3xtf32': T4 is sm_75
+vpps.specialize(model, device='T4', precision={'W': 'tf32'})  # HandleError: precision={'W': 'tf32'}: T4 is sm_75
+
+[vpps.specialize(model, example, ...)]
+vpps.specialize(vpps.Graph())  # HandleError: expected a vpps.Model
+vpps.specialize(vpps.Model())  # HandleError: declare them first
+vpps.specialize(model, graph)  # HandleError: expected (graph, loss)
+vpps.specialize(model, (s, graph))  # HandleError: expected (graph, loss)
+vpps.specialize(model, (graph, y))  # GraphError: the loss must be a scalar
+vpps.specialize(model, (vpps.Graph(), s))  # GraphError: another graph
+vpps.specialize(model, target='gpu')  # HandleError: target='gpu': expected 'cpu', 'cuda' or 'simt'
+vpps.specialize(model, rows_per_warp=3)  # HandleError: rows_per_warp=...): there is no such option; there are ownership
+vpps.specialize(model, sms=0)  # HandleError: sms=0: expected an int, 1 to 4096
+vpps.specialize(model, groups=0)  # HandleError: groups=0: expected an int, at least 1
+vpps.specialize(model, vps=1000)  # HandleError: do not run side by side on H200
+vpps.specialize(model, device='GTX 1080')  # HandleError: device 'GTX 1080' is not known
+vpps.specialize(model, device='A100', arch='sm_86')  # HandleError: the A100 runs code for sm_
+vpps.specialize(model, device='H100', arch='sm_80')  # HandleError: the H100 runs code for sm_
+vpps.specialize(model, device='T4', arch='sm_90')  # HandleError: the T4 runs code for sm_
+vpps.specialize(model, arch='sm_60')  # HandleError: arch='sm_60'*sm_75, sm_80*describe it by device=
+vpps.specialize(model, arch='90')  # HandleError: expected sm_ and digits
+vpps.specialize(model, arch='compute_90')  # HandleError: expected sm_ and digits
+vpps.specialize(model, arch='sm_')  # HandleError: expected sm_ and digits
+vpps.specialize(model, arch='sm90')  # HandleError: expected sm_ and digits
+vpps.specialize(model, optimizer=0.1)  # HandleError: optimizer=0.1: expected an optimizer
+vpps.specialize(model, (graph, s), tiers={'X': 'registers'})  # HandleError: there is no such matrix; there are W
+vpps.specialize(model, (graph, s), tiers={'Wx': 'L2'})  # HandleError: there is no such matrix; is 'W
+vpps.specialize(model, (graph, s), tile=3)  # HandleError: tile=3: expected one of
+vpps.specialize(model, (graph, vpps.sum(W @ x)), gradients='registers', tiers={'W': 'L2', 'W^T': 'L2'})
+    # CapacityError: no trained matrix is on the chip
 
 [vpps.SGD, Momentum, Adam]
 vpps.Adam('0.1')  # ModelError: Adam(lr='0.1')*a function of the number*vpps.Handle(model, vpps.Adam(
