@@ -169,24 +169,24 @@ class TestFailures:
         assert len(failure.positions) == 6
         assert "126 more at other places" in failure.message
 
-    def test_of_the_gpu_are_errors_that_last(self, make: Make, fake: FakeCuda) -> None:
+    @pytest.mark.parametrize(
+        "status, words",
+        [
+            (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, "ILLEGAL_ADDRESS.*last checkpoint"),
+            (CUresult.CUDA_ERROR_ECC_UNCORRECTABLE, "memory failed"),
+        ],
+    )
+    def test_of_the_gpu_are_errors_that_last(self, make: Make, fake: FakeCuda, status: CUresult, words: str) -> None:
         machine = ready(make)
         machine.launch(work(3, ONE, LOSS_SLOTS))
-        fake.broken = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+        fake.broken = status
         for _ in range(2):
-            with pytest.raises(KernelError, match=r"ILLEGAL_ADDRESS.*last checkpoint"):
+            with pytest.raises(KernelError, match=words):
                 machine.wait()
         with pytest.raises(KernelError):
             machine.pool[:4]
         assert not machine.is_open
         machine.close()
-
-    def test_of_its_memory_are_told_apart(self, make: Make, fake: FakeCuda) -> None:
-        machine = ready(make)
-        machine.launch(work(3, ONE, LOSS_SLOTS))
-        fake.broken = CUresult.CUDA_ERROR_ECC_UNCORRECTABLE
-        with pytest.raises(KernelError, match="memory failed"):
-            machine.wait()
 
     def test_a_refused_launch_has_not_begun(self, make: Make, fake: FakeCuda) -> None:
         machine = ready(make)
@@ -254,6 +254,8 @@ class TestMemory:
         assert machine.wait() is None
         machine.pool.view(16, (2, 3))[:] = 9
         assert machine.pool[15:23].tolist() == [0, 9, 9, 9, 9, 9, 9, 0]
+        with pytest.raises(IndexError):
+            machine.pool.view(20, (8,))
         assert fake.names().count("allocate for itself") == (4 if plain == "1" else 0)  # counters, pools, a script
 
     def test_that_a_lost_gpu_cannot_give_is_no_shortage(
@@ -270,14 +272,6 @@ class TestMemory:
         with pytest.raises(KernelError, match="illegal memory access"):
             machine.reserve(2**20, 20)
         assert not machine.is_open
-
-    def test_is_shared_without_a_copy(self, make: Make) -> None:
-        machine = ready(make)
-        view = machine.pool.view(16, (2, 3))
-        view[:] = 9
-        assert machine.pool[15:23].tolist() == [0, 9, 9, 9, 9, 9, 9, 0]
-        with pytest.raises(IndexError):
-            machine.pool.view(20, (8,))
 
     def test_limit_is_half_of_the_gpu(self, make: Make) -> None:
         assert make(1).default_pool_limit == 2**30
@@ -303,8 +297,6 @@ class TestKernels:
         ):
             machine.specialise(SPEC)
         make(vps - 1).specialise(SPEC)
-
-    def test_that_fit_no_multiprocessor_are_refused(self, make: Make, fake: FakeCuda) -> None:
         fake.blocks_per_sm = 0
         with pytest.raises(HandleError, match="more than a multiprocessor of the Imaginary 1 has"):
             make(1).specialise(SPEC)
@@ -327,10 +319,9 @@ class TestUsable:
         assert why_cuda_is_unusable() is None
         assert driver.usable_gpu() == ("Imaginary 1", "sm_90", 4, 227 * 1024, 13000, 228 * 1024, 50 << 20)
 
-    def test_say_which_driver_they_have(self, fake: FakeCuda) -> None:
+    def test_say_which_driver_they_have_if_the_management_library_starts(self, fake: FakeCuda) -> None:
         assert driver.usable_gpu().driver == "580.65.06, CUDA 13.0"
-
-    def test_say_what_they_can_where_the_management_library_does_not_start(self, fake: FakeCuda) -> None:
+        driver.release.cache_clear()
         fake.management = 9  # NVML_ERROR_DRIVER_NOT_LOADED
         assert driver.usable_gpu().driver == "CUDA 13.0"
 
@@ -346,52 +337,47 @@ class TestUsable:
         with pytest.raises(HandleError, match="--gpus all"):
             CudaMachine()
 
-    @pytest.mark.parametrize("package", ["cuda", "cuda.bindings", "cupy"])
-    def test_missing_packages_are_named(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-        monkeypatch.setattr(driver, "find_spec", lambda name: None if name == package else name)
-        with pytest.raises(HandleError, match=rf"package {package}: pip install 'vpps\[cuda13\]'"):
-            CudaMachine()
-
-    def test_an_old_driver_is_named(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fake_cuda, "VERSION", 12040)
-        with pytest.raises(HandleError, match=r"made for CUDA 12\.4 .* CUDA 13: update .*pip install 'vpps\[cuda12\]'"):
-            CudaMachine()
-
     @pytest.mark.parametrize(
-        "attribute, value, words",
+        "change, words",
         [
-            ("COMPUTE_CAPABILITY_MAJOR", 6, "7.0 .* newer, and the Imaginary 1 has 6.0"),
-            ("COMPUTE_CAPABILITY_MAJOR", 7, r"CUDA 13 no longer compiles .*\(compute capability 7.0\).*cuda12"),
-            ("COOPERATIVE_LAUNCH", 0, "cooperative launches"),
+            *(
+                (
+                    {"find_spec": lambda name, lacking=lacking: None if name == lacking else name},
+                    rf"package {lacking}: pip install 'vpps\[cuda13\]'",
+                )
+                for lacking in ("cuda", "cuda.bindings", "cupy")
+            ),
+            ({"VERSION": 12040}, r"made for CUDA 12\.4 .* CUDA 13: update .*pip install 'vpps\[cuda12\]'"),
+            ({"COMPUTE_CAPABILITY_MAJOR": 6}, "7.0 .* newer, and the Imaginary 1 has 6.0"),
+            (
+                {"COMPUTE_CAPABILITY_MAJOR": 7},
+                r"CUDA 13 no longer compiles .*\(compute capability 7.0\).*cuda12",
+            ),
+            ({"COOPERATIVE_LAUNCH": 0}, "cooperative launches"),
+            ({"init": CUresult.CUDA_ERROR_NO_DEVICE}, "sees no GPU.*CUDA_VISIBLE_DEVICES"),
+            ({"init": CUresult.CUDA_ERROR_NOT_INITIALIZED}, "forked.*'spawn'"),
+            ({"init": CUresult.CUDA_ERROR_UNKNOWN}, "does not start.*CUDA_ERROR_UNKNOWN.*nvidia-smi"),
+            ({"device": -1}, "device=-1: expected 0 to 0"),
+            ({"device": 1}, "device=1: expected 0 to 0"),
+            *(
+                ({"vps": vps}, "expected a positive int; the Imaginary 1 has 4 by default")
+                for vps in (0, -1, 1.5, "two", True)
+            ),
         ],
     )
-    def test_gpus_that_lack_something_are_named(self, fake: FakeCuda, attribute: str, value: int, words: str) -> None:
-        fake.attributes[attribute] = value
+    def test_others_are_told_what_they_lack(
+        self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], words: str
+    ) -> None:
+        ((name, value),) = change.items()
+        arguments = change if name in ("device", "vps") else {}
+        if name == "find_spec":
+            monkeypatch.setattr(driver, name, value)
+        elif name == "VERSION":
+            monkeypatch.setattr(fake_cuda, name, value)
+        elif not arguments:
+            (fake.failing if name == "init" else fake.attributes)[name] = value
         with pytest.raises(HandleError, match=words):
-            CudaMachine()
-
-    @pytest.mark.parametrize(
-        "status, words",
-        [
-            (CUresult.CUDA_ERROR_NO_DEVICE, "sees no GPU.*CUDA_VISIBLE_DEVICES"),
-            (CUresult.CUDA_ERROR_NOT_INITIALIZED, "forked.*'spawn'"),
-            (CUresult.CUDA_ERROR_UNKNOWN, "does not start.*CUDA_ERROR_UNKNOWN.*nvidia-smi"),
-        ],
-    )
-    def test_a_driver_that_does_not_start_says_why(self, fake: FakeCuda, status: CUresult, words: str) -> None:
-        fake.failing["init"] = status
-        with pytest.raises(HandleError, match=words):
-            CudaMachine()
-
-    @pytest.mark.parametrize("device", [-1, 1])
-    def test_other_devices_are_refused(self, fake: FakeCuda, device: int) -> None:
-        with pytest.raises(HandleError, match=rf"device={device}: expected 0 to 0"):
-            CudaMachine(device=device)
-
-    @pytest.mark.parametrize("vps", [0, -1, 1.5, "two", True])
-    def test_vps_is_a_count(self, fake: FakeCuda, vps: Any) -> None:
-        with pytest.raises(HandleError, match="expected a positive int; the Imaginary 1 has 4 by default"):
-            CudaMachine(vps)
+            CudaMachine(**arguments)
 
     def test_vps_is_the_number_of_multiprocessors_by_default(self, make: Make) -> None:
         assert make().vps == 4
@@ -432,32 +418,23 @@ class TestEnd:
 
 
 class TestPatience:
-    def test_is_ten_seconds_unless_the_environment_says_otherwise(
+    def test_is_ten_seconds_or_longer_under_a_sanitizer_unless_the_environment_says_otherwise(
         self, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("VPPS_PATIENCE", raising=False)
         assert make(1)._parameters[0].patience == 10_000_000_000
+        for sanitizer in ("NV_SANITIZER_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"):
+            with monkeypatch.context() as under:
+                under.setenv(sanitizer, "1111")
+                assert make(1)._parameters[0].patience == 600_000_000_000
+                under.setenv("VPPS_PATIENCE", "0.5")
+                assert make(1)._parameters[0].patience == 500_000_000
         monkeypatch.setenv("VPPS_PATIENCE", "0.5")
         assert make(1)._parameters[0].patience == 500_000_000
         assert make(1, patience=7)._parameters[0].patience == 7
-
-    @pytest.mark.parametrize("variable", ["NV_SANITIZER_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"])
-    def test_is_longer_under_a_sanitizer(self, make: Make, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-        monkeypatch.delenv("VPPS_PATIENCE", raising=False)
-        monkeypatch.setenv(variable, "1111")
-        assert make(1)._parameters[0].patience == 600_000_000_000
-        monkeypatch.setenv("VPPS_PATIENCE", "0.5")
-        assert make(1)._parameters[0].patience == 500_000_000
 
     @pytest.mark.parametrize("text", ["long", "-1", "nan", "1e12"])
     def test_is_a_number_of_seconds(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setenv("VPPS_PATIENCE", text)
         with pytest.raises(HandleError, match=f"VPPS_PATIENCE={text}: expected a number of seconds, or 0 for no limit"):
             CudaMachine(1)
-
-    def test_is_named_where_it_ran_out(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine = ready(make, patience=1000)
-        machine.launch(stuck(3))
-        failure = machine.wait()
-        assert failure is not None
-        assert "set VPPS_PATIENCE to more seconds (0: no limit)" in failure.message

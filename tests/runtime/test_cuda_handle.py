@@ -32,6 +32,8 @@ from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
 
 pytestmark = pytest.mark.simt
 
+GEMM = ChipOptions(gradients="gemm")
+
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
@@ -223,11 +225,13 @@ def _same(net: Classifier, seed: int) -> tuple[vpps.Graph, list[vpps.Expression]
 class TestFailures:
     @pytest.mark.parametrize("accumulate", [False, True])
     @pytest.mark.parametrize("behind", [True, False])
+    @pytest.mark.parametrize("options", [{}, {"onchip": GEMM}], ids=["", "gemm"])
     def test_a_stopped_step_is_named_and_the_one_behind_it_has_not_happened(
-        self, fake: FakeCuda, accumulate: bool, behind: bool
+        self, fake: FakeCuda, accumulate: bool, behind: bool, options: dict[str, Any]
     ) -> None:
         net, witness = new(), new()
-        with on_cuda(net) as handle, on_cuda(witness) as other:
+        test_cublas.install(fake)
+        with on_cuda(net, **options) as handle, on_cuda(witness, **options) as other:
             for k in range(3):
                 handle.fb(*net.batch(k), accumulate=accumulate and k < 2)
             handle.sync_get_latest_loss()
@@ -264,7 +268,10 @@ class TestFailures:
 
             handle._engine.machine.launch = damaged  # type: ignore[method-assign]
             handle.fb(*net.batch(2))
-            with pytest.raises(vpps.KernelError, match=r"waited longer than 0.25 s at .*set VPPS_PATIENCE to more"):
+            with pytest.raises(
+                vpps.KernelError,
+                match=r"waited longer than 0.25 s at .*set VPPS_PATIENCE to more seconds \(0: no limit\)",
+            ):
                 handle.fb(*net.batch(3))
             assert net.model.step == 3
             net.train(handle, range(1))
@@ -308,7 +315,7 @@ class TestFailures:
                 other.fb(*witness.batch(k), accumulate=steps[k][1])
         assert same_bits(net.model.numpy(), witness.model.numpy())
 
-    def test_a_refused_launch_leaves_the_one_before(self, fake: FakeCuda) -> None:
+    def test_what_the_gpu_refuses_leaves_the_step_before(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
         with on_cuda(net) as handle, on_cuda(witness) as other:
             handle.fb(*net.batch(0))
@@ -320,19 +327,13 @@ class TestFailures:
             handle.fb(*net.batch(1))
             losses = witness.train(other, range(2))
             assert handle.sync_get_latest_loss() == losses[1]
-        assert same_bits(net.model.numpy(), witness.model.numpy())
-
-    def test_memory_that_the_gpu_has_not_got_leaves_the_handle_as_it_was(self, fake: FakeCuda) -> None:
-        net, witness = new(), new()
-        with on_cuda(net) as handle, on_cuda(witness) as other:
-            net.train(handle, range(1))
-            handle.fb(*net.batch(1))
+            handle.fb(*net.batch(2))
             fake.free = 1000
             with pytest.raises(vpps.CapacityError, match=r"the GPU has no .* MiB left for a pool"):
-                handle.fb(*net.batch(2, sentences=80))
+                handle.fb(*net.batch(3, sentences=80))
             fake.free = 2**30
-            handle.fb(*net.batch(2))
-            witness.train(other, range(3))
+            handle.fb(*net.batch(3))
+            witness.train(other, range(2, 4))
         assert same_bits(net.model.numpy(), witness.model.numpy())
 
     def test_a_lost_gpu_ends_the_handle_and_leaves_the_last_weights(self, fake: FakeCuda) -> None:
@@ -444,18 +445,13 @@ class TestLife:
             witness.train(other, range(2))
         assert same_bits(net.model.numpy(), witness.model.numpy())
 
-    def test_says_what_it_is(self, fake: FakeCuda) -> None:
+    def test_says_what_it_is_and_what_compiled_its_kernel(self, fake: FakeCuda) -> None:
         net = new()
         with vpps.Handle(net.model, target="auto") as handle:
             assert repr(handle) == "<vpps.Handle: cuda, 4 virtual processors>"
             net.train(handle, range(1))
             assert handle.memory.pool == handle._engine.machine.pool.nbytes >= handle.memory.peak > 0
             assert "vpps_kernel(const Launch launch)" in handle.source()
-
-    def test_explains_what_compiled_its_kernel_and_which_driver_runs_it(self, fake: FakeCuda) -> None:
-        net = new()
-        with vpps.Handle(net.model, target="cuda") as handle:
-            handle.fb(*net.batch(0))
             text = handle.explain()
         assert "for sm_90 by NVRTC 13.0 in 1.0 s" in text
         assert "580.65.06, CUDA 13.0" in text
@@ -469,20 +465,18 @@ class TestLife:
 class TestGemm:
     """Steps of two launches with products between them are put behind each other like others."""
 
-    GEMM = ChipOptions(gradients="gemm")
-
     @pytest.fixture(autouse=True)
     def cublas(self, fake: FakeCuda) -> None:
         test_cublas.install(fake)
 
     def test_training_is_that_of_the_emulator(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
-        with on_cuda(net, onchip=self.GEMM) as handle:
+        with on_cuda(net, onchip=GEMM) as handle:
             in_flight = queued(handle)
             for k in range(6):
                 handle.fb(*net.batch(k), accumulate=k == 4)
         assert in_flight == [0, 1, 1, 1, 0, 0]  # what accumulates waits: it depends on whether the call before is made
-        with on_cuda(witness, onchip=self.GEMM, target="simt") as other:
+        with on_cuda(witness, onchip=GEMM, target="simt") as other:
             for k in range(6):
                 other.fb(*witness.batch(k), accumulate=k == 4)
         for p in net.model:
@@ -491,9 +485,9 @@ class TestGemm:
     def test_by_halves_has_the_same_bits(self, fake: FakeCuda) -> None:
         """Beside whole steps, which wait for what is in flight."""
         whole, halves = new(), new()
-        with on_cuda(whole, vpps.Adam(), onchip=self.GEMM) as handle:
+        with on_cuda(whole, vpps.Adam(), onchip=GEMM) as handle:
             losses = whole.train(handle, range(6))
-        with on_cuda(halves, vpps.Adam(), onchip=self.GEMM, verify=True) as handle:
+        with on_cuda(halves, vpps.Adam(), onchip=GEMM, verify=True) as handle:
             for k in range(6):
                 graph, loss = halves.batch(k)
                 if k % 3 == 0:
@@ -505,18 +499,3 @@ class TestGemm:
                 if found:
                     handle.apply(found)
         assert same_bits(whole.model.numpy(), halves.model.numpy())
-
-    def test_no_launch_of_a_step_behind_one_that_is_stopped_does_anything(self, fake: FakeCuda) -> None:
-        net, witness = new(), new()
-        with on_cuda(net, onchip=self.GEMM) as handle, on_cuda(witness, onchip=self.GEMM) as other:
-            net.train(handle, range(2))
-            stop_next_launch(handle)
-            handle.fb(*net.batch(1))
-            batch = net.batch(2)
-            with pytest.raises(vpps.KernelError, match=r"cell .\w+\.read."):
-                handle.fb(*batch)
-            assert net.model.step == 3
-            for p in net.model:
-                p.assign(witness.model[p.name].numpy())
-            assert net.train(handle, range(3)) == witness.train(other, range(3))
-        assert same_bits(net.model.numpy(), witness.model.numpy())
