@@ -71,25 +71,6 @@ def test_an_mpi_that_does_not_understand_the_launcher_is_an_error() -> None:
     assert "2 processes were started together, but MPICH" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"backend": "nccl"}, r"init\(backend='nccl'\): expected one of mpi, torch, alone"),
-        ({"backend": 3}, r"init\(backend=3\): expected one of"),
-        ({"shards": 0}, "init: shards"),
-        ({"shards": 1.5}, "init: shards"),
-        ({"timeout": 0}, r"init\(timeout=0\): expected seconds"),
-        ({"timeout": float("inf")}, r"init\(timeout=inf\): expected seconds"),
-        ({"timeout": "long"}, r"init\(timeout='long'\): expected seconds"),
-        ({"check_every": 0}, "init: check_every"),
-        ({"bind": "yes"}, "init: bind"),
-    ],
-)
-def test_wrong_arguments_are_errors(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(vpps.DistributedError, match=message):
-        vpps.distributed.init(**arguments)
-
-
 def test_a_process_that_was_stopped_itself_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI has to be asked a few times more."""
     clock, answers = itertools.count(step=9), iter([False, False, True])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import vpps
+import vpps.distributed
 from tests.errors import expressions
 from tests.errors.table import read
 
@@ -90,6 +91,7 @@ def inputs() -> tuple[vpps.Graph, vpps.Expression]:
     return graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0])))
 
 
+TOOLS = {"pickle": pickle, "chip": vpps.ChipOptions, "init": vpps.distributed.init}
 WITHOUT_HANDLE = read(r"""
 [vpps.Model(seed)]
 vpps.Model(seed=1.5)  # ModelError: seed*1.5*int
@@ -166,6 +168,9 @@ vpps.Handle(model, schedule='x')  # HandleError: schedule='x': expected one of v
 vpps.Handle(model, verify='no')  # HandleError: verify='no': expected True or False
 vpps.Handle(model, train=None)  # HandleError: train=None: expected True or False
 vpps.Handle(model, ema=1)  # HandleError: ema=1: expected a number in [0, 1), such as 0.999, or None
+vpps.Handle(model, ema=-0.1)  # HandleError: ema=-0.1: expected a number in [0, 1)
+vpps.Handle(model, ema=np.nan)  # HandleError: ema=nan: expected a number in [0, 1)
+vpps.Handle(model, ema=True)  # HandleError: ema=True: expected a number in [0, 1)
 vpps.Handle(model, ema=0.9, train=False)  # HandleError: ema=0.9: expected None, as the handle is forward-only
 vpps.Handle(model, onchip={})  # HandleError: onchip={}: expected vpps.ChipOptions(...)
 vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Passes(...)
@@ -222,6 +227,25 @@ vpps.specialize(model, (graph, s), tiers={'Wx': 'L2'})  # HandleError: there is 
 vpps.specialize(model, (graph, s), tile=3)  # HandleError: tile=3: expected one of
 vpps.specialize(model, (graph, vpps.sum(W @ x)), gradients='registers', tiers={'W': 'L2', 'W^T': 'L2'})
     # CapacityError: no trained matrix is on the chip
+
+[vpps.Handle(onchip=)]
+vpps.Handle(model, target='cpu', onchip=chip(gradients='gemm'))  # HandleError: target 'cpu' keeps weights and their
+vpps.Handle(model, target='simt', vps=3, onchip=chip(groups=2))  # HandleError: vps=3 with groups=2*vps=2
+vpps.Handle(model, target='simt', vps=2, onchip=chip(groups=4))  # HandleError: vps=2 with groups=4*vps=4
+vpps.Handle(model, target='simt', onchip=chip(groups=0))  # HandleError: groups=0*from 1 to 7
+vpps.Handle(model, target='simt', onchip=chip(groups=8))  # HandleError: groups=8*from 1 to 7
+vpps.Handle(model, target='simt', onchip=chip(groups=2), schedule='paper')  # HandleError: groups=2*paper*'vector'
+
+[vpps.distributed.init(backend, shards, ...)]
+init(backend='nccl')  # DistributedError: init(backend='nccl'): expected one of mpi, torch, alone
+init(backend=3)  # DistributedError: init(backend=3): expected one of
+init(shards=0)  # DistributedError: init: shards
+init(shards=1.5)  # DistributedError: init: shards
+init(timeout=0)  # DistributedError: init(timeout=0): expected seconds
+init(timeout=np.inf)  # DistributedError: init(timeout=inf): expected seconds
+init(timeout='long')  # DistributedError: init(timeout='long'): expected seconds
+init(check_every=0)  # DistributedError: init: check_every
+init(bind='yes')  # DistributedError: init: bind
 
 [vpps.SGD, Momentum, Adam]
 vpps.Adam('0.1')  # ModelError: Adam(lr='0.1')*a function of the number*vpps.Handle(model, vpps.Adam(

@@ -4,7 +4,6 @@ do. Afterwards graph, model and handle work as if nothing had happened.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +79,7 @@ def test_a_mistake_in_a_map_is_explained_by_both_recorders(
 def test_a_mistake_with_a_model_is_explained_and_changes_nothing(mistake: Mistake) -> None:
     world = World()
     before = world.model.numpy()
-    mistake.explained({**world.names(), "pickle": pickle})
+    mistake.explained({**world.names(), **handles.TOOLS})
     assert same_bits(world.model.numpy(), before)
     assert world.model.step == 0
     assert world.model.trainer is None

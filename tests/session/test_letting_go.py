@@ -60,8 +60,7 @@ KINDS: dict[str, Callable[[Net, vpps.Graph, vpps.Expression, int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "simt"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, target", [*((kind, "cpu") for kind in KINDS), ("static", "simt"), ("map", "simt")])
 def test_programs_that_come_and_go(kind: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for least in (8, 1 << 20):
