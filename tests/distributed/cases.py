@@ -1,9 +1,10 @@
 """Trainings that a world makes: what each rank runs, and what one process runs to compare with.
 
-    mpiexec -n 3 python -m tests.distributed.cases RESULTS SHARDS [halves]
+    mpiexec -n 3 python -m tests.distributed.cases RESULTS SHARDS [halves | zoo]
 
 All ranks must have the same state to the bit; rank 0 writes losses and states of all cases to a file. With `halves`
-every other rank is of another world, with a file of its own: RESULTS0 and RESULTS1.
+every other rank is of another world, with a file of its own: RESULTS0 and RESULTS1. With `zoo` networks of the zoo are
+the cases.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
 import vpps
 import vpps.distributed
+from tests.fuzz.histories import state
+from tests.zoo.cases import CASES as CASES_OF_ZOO
+from tests.zoo.cases import Case as CaseOfZoo
 from vpps.distributed import World
 
-STEPS, EXAMPLES, WIDTH, WORDS = 4, 12, 7, 9
+STEPS, EXAMPLES, WIDTH, WORDS, STEPS_OF_ZOO = 4, 12, 7, 9, 3
 WIDE, STACKED = 64, ("S0", "S1", "S2")
 """Width of panels of every target, so that matrices of it are stacked."""
 
@@ -181,18 +186,17 @@ def train(case: Case, world: World) -> dict[str, NDArray[Any]]:
     model, losses = new_model(), list[float]()
     for name in case.frozen:
         model[name].trainable = False
-    if not case.resumes:
-        return {"losses": np.array(run(case, world, model, range(STEPS))), **state(model)}
-    losses += run(case, world, model, range(STEPS // 2))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(world.gather(folder)[0]) / "checkpoint"
-        if world.is_first:
-            model.save(path)
-        world.barrier()
-        model = vpps.Model.load(path)
-        world.barrier()
-    losses += run(case, world, model, range(STEPS // 2, STEPS))
-    return {"losses": np.array(losses), **state(model)}
+    for steps in (range(STEPS // 2), range(STEPS // 2, STEPS)) if case.resumes else (range(STEPS),):
+        if steps.start:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(world.gather(folder)[0]) / "checkpoint"
+                if world.is_first:
+                    model.save(path)
+                world.barrier()
+                model = vpps.Model.load(path)
+                world.barrier()
+        losses += run(case, world, model, steps)
+    return {"losses": np.array(losses), **state(model), "step": np.array(model.step)}
 
 
 def run(case: Case, world: World, model: vpps.Model, steps: range) -> list[float]:
@@ -226,25 +230,29 @@ def make_step(case: Case, handle: vpps.Handle, world: World, step: int) -> float
     return sum(world.gather(total))
 
 
-def state(model: vpps.Model) -> dict[str, NDArray[Any]]:
-    """Weights, moments and averages."""
-    found: dict[str, NDArray[Any]] = {"step": np.array(model.step), **model.numpy()}
-    if model.optimizer_state is not None:
-        for moment, arrays in model.optimizer_state.moments.items():
-            found |= {f"{moment} of {name}": array for name, array in arrays.items()}
-    if model.averages is not None:
-        with model.averaged():
-            found |= {f"average of {name}": array for name, array in model.numpy().items()}
-    return found
+def trained_by_zoo(case: CaseOfZoo, world: World) -> dict[str, NDArray[Any]]:
+    """Losses of three steps of a network of the zoo, and the weights afterwards. Whatever comes out of a tanh is
+    dropped at random, in cells of maps and of rows."""
+    size, losses, tanh = 4, list[float](), vpps.tanh
+    task = case.make(limit=STEPS_OF_ZOO * size)
+    with (
+        mock.patch.object(vpps, "tanh", lambda x: vpps.dropout(tanh(x), 0.3)),
+        vpps.Handle(task.model, vpps.Momentum(0.05), target="cpu", vps=1, world=world) as handle,
+    ):
+        for batch in task.train.batches(size, seed=1, epoch=0, world=world):
+            graph = vpps.Graph()
+            handle.fb(graph, task.loss(graph, batch) * (1 / batch.whole))
+            losses.append(handle.sync_get_latest_loss())
+    return {"losses": np.array(losses[len(world.mine) - 1 :: len(world.mine)]), **task.model.numpy()}
 
 
-def results(world: World) -> Results:
-    """Of all cases. Raises AssertionError: ranks differ."""
+def results(world: World, zoo: bool = False) -> Results:
+    """Of all cases, or networks of the zoo. Raises AssertionError: ranks differ."""
     found: Results = {}
-    for name, case in CASES.items():
+    for name in CASES_OF_ZOO if zoo else CASES:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "the loss of step [23] is")
-            found[name] = train(case, world)
+            found[name] = trained_by_zoo(CASES_OF_ZOO[name], world) if zoo else train(CASES[name], world)
         assert len(set(world.gather(pickle.dumps(found[name])))) == 1, f"ranks differ after {name!r}"
     return found
 
@@ -266,16 +274,16 @@ def half() -> tuple[Any, int]:
     return halves[dist.get_rank() % 2], dist.get_rank() % 2
 
 
-def main(path: str, shards: int, halves: bool) -> None:
-    backend, which = half() if halves else (None, "")
+def main(path: str, shards: int, how: str = "") -> None:
+    backend, which = half() if how == "halves" else (None, "")
     with vpps.distributed.init(backend, shards=shards) as world:
         cores = {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
         assert len(cores) == 1, "threads of the transport run where others do"
         assert world.gather("a" * world.rank) == ["a" * rank for rank in range(world.size)]
-        found = results(world)
+        found = results(world, how == "zoo")
         if world.is_first:
             Path(f"{path}{which}").write_bytes(pickle.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), "halves" in sys.argv)
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -10,9 +10,8 @@ import pytest
 
 import vpps.distributed
 from tests.comparison import relative_error
-from tests.distributed import cases, ranks, zoo
-from tests.distributed.cases import CASES, SHARDS, Results
-from tests.zoo.cases import CASES as CASES_OF_ZOO
+from tests.distributed import cases, ranks
+from tests.distributed.cases import CASES, CASES_OF_ZOO, SHARDS, STEPS_OF_ZOO, Results
 
 pytestmark = pytest.mark.cpu
 
@@ -90,12 +89,11 @@ def test_masks_of_dropout_differ_between_shards(expected: Results) -> None:
 def test_every_network_of_the_zoo_trains_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit as with so many shards; as without any but for the order of sums, also with dropout."""
     monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies scripts of these networks, above are those of shards
-    whole = zoo.results(vpps.distributed.init("alone"))
-    ranks.run("mpiexec", 3, "tests.distributed.zoo", tmp_path / "found", 3)
+    ranks.run("mpiexec", 3, "tests.distributed.cases", tmp_path / "found", 3, "zoo")
     found = pickle.loads((tmp_path / "found").read_bytes())
-    expected = zoo.results(vpps.distributed.init("alone", shards=3))
+    whole, expected = (cases.results(vpps.distributed.init("alone", shards=n), zoo=True) for n in (1, 3))
     for name in CASES_OF_ZOO:
-        assert len(whole[name]["losses"]) == zoo.STEPS
+        assert len(whole[name]["losses"]) == STEPS_OF_ZOO
         for what, array in whole[name].items():
             assert found[name][what].tobytes() == expected[name][what].tobytes(), f"{name}: {what}"
             assert relative_error(found[name][what], array) < BOUND, f"{name}: {what}"
