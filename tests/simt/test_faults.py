@@ -120,40 +120,18 @@ def taken_from_memory() -> None:
 MISSED = {
     **dict.fromkeys(
         [
-            "sum_of_all 1",
-            "sum_columns 1",
-            "sum_columns 2",
-            "enter 1",
-            "fetch 1",
-            "fetch 2",
-            "fetch 3",
-            "wait 1",
-            "for_staged 1",
-            "held_matvec 1",
-            "for_outer 3",
-            "held_squares_matrix 1",
-            "store_transposed 1",
+            *("sum_of_all 1", "sum_columns 1", "sum_columns 2", "enter 1", "fetch 1", "fetch 2", "fetch 3", "wait 1"),
+            *("for_staged 1", "held_matvec 1", "for_outer 3", "held_squares_matrix 1", "store_transposed 1"),
             "held_update_matrix 1",
         ],
         kept_on_the_chip,
     ),
-    **dict.fromkeys(
-        [
-            "matvec_transposed 1",
-            "matvec_transposed 2",
-            "for_outer 4",
-            "outer_in_passes 1",
-            "outer_in_memory 1",
-            "outer_in_memory 2",
-        ],
-        nothing_kept,
-    ),
+    **dict.fromkeys(["matvec_transposed 1", "matvec_transposed 2", "for_outer 4"], nothing_kept),
+    **dict.fromkeys(["outer_in_passes 1", "outer_in_memory 1", "outer_in_memory 2"], nothing_kept),
     "held_matvec 2": chained,
     "load 1": loaded_in_waves,
-    **dict.fromkeys(
-        ["fill 1", "exchange 1", "exchange 2", "for_gradients_in_slots 1", "load_gradient 1", "step_of_piece 1"],
-        on_tensor_cores,
-    ),
+    **dict.fromkeys(["fill 1", "exchange 1", "exchange 2", "for_gradients_in_slots 1"], on_tensor_cores),
+    **dict.fromkeys(["load_gradient 1", "step_of_piece 1"], on_tensor_cores),
     **dict.fromkeys(["for_outer 1", "for_outer 2"], taken_from_memory),
 }
 # And where not: the barrier at the beginning of the next instruction comes before the memory is used again.

@@ -22,7 +22,7 @@ from vpps.model.precisions import Precisions
 from vpps.ops.element import TF32_PAIR
 from vpps.ops.precision import EXACT, PRECISIONS
 from vpps.placement.onchip import ChipOptions as Options
-from vpps.placement.onchip import OnChip, known_device
+from vpps.placement.onchip import OnChip, Tier, known_device
 from vpps.reference import Reference, weights_of
 from vpps.runtime.simt import SimtMachine
 
@@ -88,6 +88,10 @@ def goes_by_pieces(onchip: OnChip) -> bool:
     return any(s.rows * s.columns * 256 > onchip.chip.staged and s.columns == 6 for s in onchip.chip.slots)
 
 
+ATTENTION = "W", "W^T", "V", "V^T"
+EVERY_TIER: dict[str, Tier] = {
+    "tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "output/W": "registers",
+}  # fmt: skip
 CASES: dict[str, Case] = {
     "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "overlay", paper=True),
     "tagger": Case(models.tagger, 3, Options(), lambda c: "registers" in tiers(c)),
@@ -105,9 +109,7 @@ CASES: dict[str, Case] = {
         models.tree_lstm, 3, Options(gradients="passes"), lambda c: c.gradients == "passes", paper=True
     ),
     "gradients in passes over many slots": Case(
-        some_square,
-        2,
-        Options(gradients="passes", ownership="round-robin", rpw=1),
+        some_square, 2, Options(gradients="passes", ownership="round-robin", rpw=1),
         lambda c: all(len(held.slots) > 1 for held in c.held),
     ),
     # shapes of slots
@@ -120,62 +122,41 @@ CASES: dict[str, Case] = {
     ),
     **{
         f"round-robin, rpw {rpw}": Case(
-            unevenly_dealt,
-            3,
-            Options(ownership="round-robin", rpw=rpw),
+            unevenly_dealt, 3, Options(ownership="round-robin", rpw=rpw),
             lambda c, rpw=rpw: {slot.rows for slot in c.chip.slots} == {rpw},  # type: ignore[misc]
         )
         for rpw in (1, 4)
     },
     "round-robin, atomic": Case(
-        models.tree_lstm,
-        3,
-        Options(ownership="round-robin", rpw=2, transposed="atomic"),
-        lambda c: "atomic" in tiers(c),
-        paper=True,
+        models.tree_lstm, 3, Options(ownership="round-robin", rpw=2, transposed="atomic"),
+        lambda c: "atomic" in tiers(c), paper=True,
     ),
     "more virtual processors than rows": Case(
-        lambda: models.layers((5, 30), (12, 20), (3, 16)),
-        9,
-        Options(transposed="copy"),
-        lambda c: c.of("W0").tier == "registers" and c.of("W2").tier == "L2",
-        paper=True,
+        lambda: models.layers((5, 30), (12, 20), (3, 16)), 9, Options(transposed="copy"),
+        lambda c: c.of("W0").tier == "registers" and c.of("W2").tier == "L2", paper=True,
     ),
     # tiers
     "registers, shared memory, L2": Case(
-        models.tree_lstm,
-        3,
-        Options(tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "output/W": "registers"}),
-        lambda c: tiers(c) == {"registers", "shared", "L2"},
-        paper=True,
+        models.tree_lstm, 3, Options(tiers=EVERY_TIER), lambda c: tiers(c) == {"registers", "shared", "L2"}, paper=True
     ),
     "gradients in shared memory, over transposes": Case(
-        models.attention,
-        3,
-        Options(tiers=dict.fromkeys(("W", "W^T", "V", "V^T"), "shared"), gradients="overlay"),
+        models.attention, 3, Options(tiers=dict.fromkeys(ATTENTION, "shared"), gradients="overlay"),
         lambda c: tiers(c) == {"shared"} and c.gradients == "overlay",
     ),
     "L2": Case(
-        models.attention,
-        3,
-        Options(tiers=dict.fromkeys(("W", "W^T", "V", "V^T"), "L2")),
+        models.attention, 3, Options(tiers=dict.fromkeys(ATTENTION, "L2")),
         lambda c: tiers(c) == {"L2"} and not c.chip.slots,
     ),
     "partial sums by atomics": Case(models.tree_lstm, 3, Options(transposed="atomic"), lambda c: "atomic" in tiers(c)),
     # passes over vectors
     **{
-        f"tile {tile}": Case(
-            some_square,
-            3,
-            Options(tile=tile),
-            lambda c, tile=tile: c.chip.tile == tile,  # type: ignore[misc]
-        )
+        f"tile {tile}": Case(some_square, 3, Options(tile=tile), lambda c, tile=tile: c.chip.tile == tile)  # type: ignore[misc]
         for tile in (8, 2, 1)  # 4: see below
     },
     "two blocks per multiprocessor": Case(
         models.tagger, 4, Options(blocks_per_sm=2), lambda c: c.chip.blocks_per_sm == 2
     ),
-}
+}  # fmt: skip
 
 
 def elements(onchip: OnChip) -> set[str]:
@@ -241,15 +222,13 @@ FRAGMENTS: dict[str, Case] = {
         precision="tf32",
     ),
     "registers, shared memory, L2, of rounded and exact matrices": Case(
-        models.tree_lstm,
-        3,
-        Options(tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "output/W": "registers"}),
+        models.tree_lstm, 3, Options(tiers=EVERY_TIER),
         lambda c: tiers(c) == {"registers", "shared", "L2"} and elements(c) == {"bfloat16", "float32"},
         precision={"*": "bf16", "output/W": "float32"},
     ),
     **{
         f"gradients in shared memory, over transposes, {name}": Case(
-            models.attention, 1, Options(tiers=dict.fromkeys(("W", "W^T", "V", "V^T"), "shared"), gradients="overlay"),
+            models.attention, 1, Options(tiers=dict.fromkeys(ATTENTION, "shared"), gradients="overlay"),
             lambda c, name=name: c.gradients == "overlay" and PRECISIONS[name].element.name in elements(c),  # type: ignore[misc]
             precision=name,
         )
