@@ -115,6 +115,11 @@ def note(mark: str, text: str) -> str:
     return textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
+def labelled(lines: Iterable[tuple[str, str]]) -> str:
+    """Paragraphs, each beside its name."""
+    return "".join(note(f"{name:<15}", text) + "\n" for name, text in lines)
+
+
 def in_bytes(count: int) -> str:
     """A number of bytes, for a reader."""
     if count < KIB:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vpps.kernel.chip import THREADS
@@ -17,7 +16,7 @@ from vpps.placement.onchip import OnChip
 from vpps.placement.onchip.report import explain as explain_onchip
 from vpps.runtime.machine import Machine
 from vpps.targets import TARGETS
-from vpps.text import WIDTH, Text, columns, counted, in_bytes, note
+from vpps.text import WIDTH, Text, columns, counted, in_bytes, labelled, note
 
 if TYPE_CHECKING:
     from vpps.engine.ahead import Specialized
@@ -60,7 +59,7 @@ def explain(engine: Engine, moments: int, trains: bool, tuned: str) -> Text:
     lines += [("tuned", tuned)] if tuned else []
     if plan is not None and len(plan.graph) <= MOST_WALKED:
         lines.append(("latest call", _latest(plan)))
-    text += _notes(lines)
+    text += labelled(lines)
     for name, did in planner.cells.explain() if planner is not None else ():
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in did)
     return Text(text)
@@ -88,11 +87,7 @@ def explain_kernel(
         moments = max((len(place.moments) for place in parameters.places.values()), default=0)
         compiled = _compiled(kernel, stepped_down, driver)
         text = explain_onchip(onchip, moments, [*compiled, *_launches(onchip, kernel.spec), *_memory(parameters)])
-    return Text(text + _notes(_precisions(parameters)))
-
-
-def _notes(lines: Iterable[tuple[str, str]]) -> str:
-    return "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in lines)
+    return Text(text + labelled(_precisions(parameters)))
 
 
 def _latest(plan: Plan) -> str:
@@ -172,7 +167,7 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
             ("compiled", _NOT_YET),
             *_memory(parameters),
         ]
-        return _notes(lines)
+        return labelled(lines)
     rows = [_PARAMETERS, *(_row(parameters, p) for p in parameters.places)]
     averaged = any(place.average for place in parameters.places.values())
     rows = [row if averaged else row[:-1] for row in rows]
@@ -190,7 +185,7 @@ def _explain_memory(parameters: Distribution, kernel: Machine | Specialized) -> 
         *_pairs(parameters, kernel.arch),
         ("launches", "one per step"),
     ]
-    return "\n".join([*table, "", _notes(lines)])
+    return "\n".join([*table, "", labelled(lines)])
 
 
 def _pairs(parameters: Distribution, isa: str) -> list[tuple[str, str]]:

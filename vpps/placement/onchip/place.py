@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
@@ -276,11 +276,11 @@ class Attempt:
         return f"needs {least} registers, {self.room.left('registers')} were left"
 
     def _short(self, role: MatrixRole, shapes: Sequence[SlotShape]) -> str:
-        least = least_of(shapes)
+        least = min(shapes, key=lambda s: (s.registers, s.width, s.gradient))
         room = self.room.beside(least)
         left = room.left("shared")
         if role.trained and least.gradient > room.registers:
-            return gradient_short(least, room)
+            return f"the gradient of a slot takes {least.gradient} registers, and {room.registers} are for slots"
         if left < 0:
             staging, slots = FLOAT32.bytes * (room.staged + room.sums) // KIB, self.room.taken["shared"]
             beside = f", slots {slots} KiB," if slots else ""
@@ -322,16 +322,6 @@ class Attempt:
 def _written(role: MatrixRole, tier: Tier) -> str:
     """What the user wrote to force a tier."""
     return f"tiers={{{role.name!r}: {tier!r}}}"
-
-
-def least_of(shapes: Iterable[SlotShape]) -> SlotShape:
-    """That which asks for the least room."""
-    return min(shapes, key=lambda s: (s.registers, s.width, s.gradient))
-
-
-def gradient_short(shape: SlotShape, room: Room) -> str:
-    """That the gradient of a slot of fragments is too large."""
-    return f"the gradient of a slot takes {shape.gradient} registers, and {room.registers} are for slots"
 
 
 def _kib(count: float) -> str:

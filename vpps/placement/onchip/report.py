@@ -1,20 +1,18 @@
-"""What the user is told about the distribution of weights, and what would have to be different for more to fit."""
+"""What the user is told about the distribution of weights, and how large a model may be."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
-from vpps.errors import VppsError
 from vpps.kernel.chip import KERNEL_SHARED, WARPS
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import HeldMatrix, MatrixSpec, OnChip, Tier
-from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room, gradient_short, least_of
+from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
-from vpps.placement.onchip.slots import SlotShape, row_step, shapes, whole_rows
-from vpps.text import KIB, WIDTH, columns, in_bytes, note
+from vpps.text import KIB, WIDTH, columns, in_bytes, labelled, note
 
 WHERE = {
     "none": "none: nothing is trained",
@@ -29,27 +27,17 @@ HEADER = (
     *(("", "gradient"), ("", "why")),
 )
 LEFT = (0, 1, 2, 3, 11, 12)  # columns of text
-MOST_SHORT = 5  # roles without room that are listed one by one
-MOST_UNITS = 1 << 16  # of a matrix, when asking how large the model could be
+MOST_UNITS = 1 << 12  # of a model, when asking how large it could be
 
 
 def explain(onchip: OnChip, moments: int = 0, more: Sequence[tuple[str, str]] = ()) -> str:
-    """A table of where the weights live and why, totals, and what would fit next: plain text of 110 columns.
+    """A table of where the weights live and why, and totals: plain text of 110 columns.
 
     Args:
         moments: of the optimizer, per weight.
         more: names and texts of what else there is to say of the kernel.
     """
-    return (
-        "\n\n".join(
-            [
-                _table(onchip, moments),
-                "\n".join(note(f"{name:<15}", text) for name, text in [*_totals(onchip, moments), *more]),
-                "\n".join(note("", n) for n in _next(onchip)),
-            ]
-        )
-        + "\n"
-    )
+    return f"{_table(onchip, moments)}\n\n{labelled([*_totals(onchip, moments), *more])}"
 
 
 def _table(onchip: OnChip, moments: int) -> str:
@@ -132,56 +120,6 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     ]
 
 
-class Sizes:
-    """Plans of the same model with other sizes.
-
-    Attributes:
-        onchip: the plan as it is.
-    """
-
-    def __init__(self, onchip: OnChip) -> None:
-        self.onchip = onchip
-        self._plan = cache(self._scaled)
-
-    def keeps(self, unit: int, units: int, names: Sequence[str], tiers: Sequence[Tier]) -> bool:
-        """Whether roles would be in one of the tiers, were a model of `unit` units one of `units`."""
-        plan = self._plan(unit, units)
-        return plan is not None and all(plan.of(name).tier in tiers for name in names)
-
-    def most(self, unit: int, names: Sequence[str], tiers: Sequence[Tier]) -> int:
-        """The most units with which the named roles stay in the given tiers."""
-        step = _step(unit)
-        fits, fails = unit, 2 * unit
-        while fails < MOST_UNITS and self.keeps(unit, fails, names, tiers):
-            fits, fails = fails, 2 * fails
-        while fails - fits > step:
-            middle = fits + (fails - fits) // 2 // step * step
-            if self.keeps(unit, middle, names, tiers):
-                fits = middle
-            else:
-                fails = middle
-        return fits
-
-    def fewer(self, unit: int, names: Sequence[str], tiers: Sequence[Tier] = ON_CHIP) -> int:
-        """The most units, fewer than there are, with which the named roles are in the given tiers; 0 for none."""
-        step = _step(unit)
-        candidates = range((unit - 1) // step * step, 0, -step)
-        return next((units for units in candidates if self.keeps(unit, units, names, tiers)), 0)
-
-    def _scaled(self, unit: int, units: int) -> OnChip | None:
-        """The plan with every size that is a multiple of `unit` made the same multiple of `units`."""
-
-        def scaled(size: int) -> int:
-            return size if size % unit else size // unit * units
-
-        now = self.onchip
-        matrices = [replace(m, rows=scaled(m.rows), columns=scaled(m.columns)) for m in now.matrices]
-        try:
-            return plan_onchip(matrices, now.device, now.vps, now.options)
-        except VppsError:  # parts that no longer divide the rows, or something forced that no longer fits
-            return None
-
-
 def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> tuple[int, int]:
     """How large a model may be whose weights, with transposes, all stay in registers, or on the chip at least.
 
@@ -193,92 +131,20 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
     Returns:
         The most units with which all are in registers, and on the chip; 0 where there are none.
     """
-    sizes = Sizes(plan_onchip(matrices, device, device.sms))
-    names = [held.name for held in sizes.onchip.held if held.reason not in (ROW_SLICED, NARROW_ROWS)]
+    plan = plan_onchip(matrices, device, device.sms)
+    names = [held.name for held in plan.held if held.reason not in (ROW_SLICED, NARROW_ROWS)]
+
+    def scaled(size: int, units: int) -> int:
+        return size if size % unit else size // unit * units
+
+    def leaves(units: int, tiers: Sequence[Tier]) -> bool:
+        """Whether some of a model of so many units is in none of the tiers."""
+        larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
+        held = {h.name: h.tier for h in plan_onchip(larger, device, device.sms).held}
+        return not all(held[name] in tiers for name in names)
 
     def most(tiers: Sequence[Tier]) -> int:
-        as_it_is = sizes.keeps(unit, unit, names, tiers)
-        return (sizes.most(unit, names, tiers) if as_it_is else sizes.fewer(unit, names, tiers)) // step * step
+        sizes = range(0, MOST_UNITS, step)
+        return sizes[bisect_left(sizes, True, lo=1, key=lambda units: leaves(units, tiers)) - 1]
 
     return most(("registers",)), most(ON_CHIP)
-
-
-def _step(unit: int) -> int:
-    """Steps between sizes that are tried: about 64 below a given one, multiples of 8 where that is not too coarse."""
-    return max(8 if unit >= 64 else 1, unit // 64 // 8 * 8)
-
-
-def _next(onchip: OnChip) -> list[str]:
-    """What is short for each role that found no place, or how far the model could grow."""
-    sizes = Sizes(onchip)
-    short = [h for h in onchip.held if h.tier not in ON_CHIP and _wanted_on_chip(onchip, h)]
-    if short:
-        lines = [_shortage(onchip, held, sizes) for held in short[:MOST_SHORT]]
-        if len(short) > MOST_SHORT:
-            need, room = sum(_least(onchip, held).registers for held in short), _room(onchip)
-            lines.append(
-                f"these and {len(short) - MOST_SHORT} more: {need - room.left('registers')} registers or "
-                f"{need - room.left('shared')} KiB of shared memory short together"
-            )
-        return lines
-    in_registers = [h.name for h in onchip.held if h.tier == "registers"]
-    on_chip = [h.name for h in onchip.held if h.tier in ON_CHIP]
-    if not on_chip:
-        return ["no weights are on the chip, and none are short of room"]
-    largest = max(onchip.matrices, key=lambda m: m.rows * m.columns)
-    unit = largest.rows // largest.parts
-    most = sizes.most(unit, on_chip, ON_CHIP)
-    lines = [f"what is on the chip stays there up to {most} units of {largest.name} (now {unit})"]
-    if in_registers:
-        most = sizes.most(unit, in_registers, ("registers",))
-        lines.append(f"what is in registers stays there up to {most} units of {largest.name}")
-    return lines
-
-
-def _wanted_on_chip(onchip: OnChip, held: HeldMatrix) -> bool:
-    """Whether only lack of room keeps it off the chip: neither its shape, nor the user, nor an earlier spill."""
-    by_force = held.name in onchip.options.tiers or (held.transposed and onchip.options.transposed == "atomic")
-    by_shape = held.reason in (ROW_SLICED, NARROW_ROWS)
-    return not by_force and not by_shape and held.name not in onchip.limits.evicted
-
-
-def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
-    """The smallest slots that would hold a role."""
-    if held.ownership == "round-robin":
-        rpw = max((slot.rows for slot in onchip.chip.slots), default=row_step(held.matrix.element))
-        return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.matrix.element)
-    return least_of(shapes(held.rows_owned, held.columns, onchip.limits.max_rows, held.matrix.element))
-
-
-def _room(onchip: OnChip) -> Room:
-    """What the plan leaves of a block's registers and shared memory."""
-    chip = onchip.chip
-    return Room(
-        onchip.device.registers(chip.blocks_per_sm),
-        onchip.device.shared(chip.blocks_per_sm),
-        chip.tile,
-        max((slot.width for slot in chip.slots), default=0),
-        chip.has_fragments,
-        max((slot.passed for slot in chip.slots), default=0),
-        max((h.shape.slots * h.shape.rows for h in onchip.held if h.shape is not None), default=0),
-        taken={tier: onchip.weights_in(tier) for tier in ON_CHIP},
-    )
-
-
-def _shortage(onchip: OnChip, held: HeldMatrix, sizes: Sizes) -> str:
-    """What a role lacks beside all the others, and the size of the model that would have room for it."""
-    least = _least(onchip, held)
-    room = _room(onchip).beside(least)
-    registers, shared = least.registers - room.left("registers"), least.registers - room.left("shared")
-    if held.trained and least.gradient > room.registers:
-        short = gradient_short(least, room)
-    elif registers > 0:
-        short = f"{registers} registers or {shared} KiB of shared memory short"
-    else:
-        short = f"{shared - least.registers} KiB short in the staging buffer for its rows"
-    matrix = held.matrix
-    unit = matrix.rows // matrix.parts
-    fits = sizes.fewer(unit, [held.name])
-    if fits:
-        return f"{held.name}: {short}; would fit with {fits} units of {matrix.name} (now {unit})"
-    return f"{held.name}: {short}; fewer units of {matrix.name} alone do not make it fit"
