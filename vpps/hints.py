@@ -202,7 +202,8 @@ class Hinting:
 
 
 def read_only(slot: str, doc: str) -> Any:
-    """An attribute that is read from a slot and cannot be set: what was checked when it was made remains true."""
+    """An attribute that is read from a slot, or from "slot.attribute", and cannot be set: what was checked when it was
+    made remains true."""
     return property(attrgetter(slot), doc=doc)
 
 

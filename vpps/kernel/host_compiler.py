@@ -30,20 +30,17 @@ HOW_TO_GET_ONE = (
 
 # Contraction is off so that results do not depend on how work is sliced (templates/host/prelude.h); never -ffast-math,
 # which flushes denormals for the whole process.
-FLAGS = (
+ALL_FLAGS = (
     "-std=c++17",
-    "-O2",
-    "-shared",
     "-fPIC",
     "-fvisibility=hidden",
-    "-pthread",
-    "-fopenmp-simd",
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-Wall",
     "-Wextra",
 )
+FLAGS = (*ALL_FLAGS, "-O2", "-shared", "-pthread", "-fopenmp-simd")
 # Not for the very processor (-march=native): that is no faster, and one kernel for all of a kind can be shipped.
 ISA_FLAGS = {
     "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"),

@@ -8,25 +8,14 @@ from pathlib import Path
 
 from vpps.kernel import ziglang
 from vpps.kernel.cache import Label, read_binary
-from vpps.kernel.host_compiler import compiler, compiler_version, cpu_features, made
+from vpps.kernel.host_compiler import ALL_FLAGS, compiler, compiler_version, cpu_features, made
 from vpps.kernel.render import template_dir
 
 EMULATOR = "emulator.cpp"
 EMULATOR_HEADERS = ("barriers.h", "scheduler.h", "races.h", "machine.h", "clocks.h", "fibers.h", "fragments.h")
 WORDS = "words.h"
 
-# Contraction is off as in the other targets: fused multiply-adds are explicit in the source.
-FLAGS = (
-    "-std=c++17",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-exceptions",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wall",
-    "-Wextra",
-)
+FLAGS = (*ALL_FLAGS, "-fno-exceptions")
 # -O1 for the kernel: compiling takes longer than running it. `#pragma unroll` is for NVRTC.
 KERNEL_FLAGS = ("-O1", "-Wno-unknown-pragmas")
 RACE_FLAGS = ("-fsanitize=thread",)  # accesses call the emulator's __tsan_*; libtsan is not linked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -75,15 +74,12 @@ class _State:
     def __init__(self, lib: ctypes.CDLL, handle: int) -> None:
         self.lib = lib
         self.handle = handle
-        self.pid = os.getpid()
         self.alive: list[Any] = []  # memory that a launch in flight uses
         self.tables: list[Any] = []  # of tails; the last one is what the threads have
 
     def shutdown(self) -> None:
         """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot leave half done: the pool
-        must not go while they write to it. In a forked child there are none."""
-        if os.getpid() != self.pid:
-            return
+        must not go while they write to it."""
         self.lib.vpps_close(self.handle)
         self.alive.clear()
 

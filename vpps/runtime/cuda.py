@@ -16,7 +16,6 @@ the one behind it sees that and does nothing (templates/cuda/sync.cuh).
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -175,7 +174,6 @@ class _State:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.pid = os.getpid()
         with driver:
             self.compute, self.copy = driver.stream(), driver.stream()
             self.scripts: tuple[_ScriptBuffer, ...] = (_ScriptBuffer(driver), _ScriptBuffer(driver))
@@ -187,9 +185,7 @@ class _State:
 
     def shutdown(self) -> None:
         """Wait for the launches in flight, which clock limits end if nothing else, and give everything back. No call
-        may fail: of a GPU that is lost nothing is left to free. In a forked child there is nothing."""
-        if os.getpid() != self.pid:
-            return
+        may fail: of a GPU that is lost nothing is left to free."""
         events = [*self.events, *(s.copied for s in self.scripts)]
         for call in self.driver.freeing(self.kernel, [self.compute, self.copy], events):
             call()

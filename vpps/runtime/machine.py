@@ -48,21 +48,23 @@ _OPEN: set[Any] = set()  # states of machines
 
 
 def freed_with(machine: Machine, state: Any) -> weakref.finalize[Any, Any]:
-    """Have `state.shutdown()` called once: when the result is, or nobody uses the machine any more.
+    """Have `state.shutdown()` called once: when the result is, or nobody uses the machine any more. In a forked child,
+    where there are no threads and no GPU, it is not.
 
     Not when Python exits: a daemon thread may be planning into its memory, or a launch be running there, and nobody can
     wait for a thread that Python does not continue. The system takes everything back.
     """
     _OPEN.add(state)
-    finalizer = weakref.finalize(machine, _shut_down, state)
+    finalizer = weakref.finalize(machine, _shut_down, state, os.getpid())
     finalizer.atexit = False
     return finalizer
 
 
-def _shut_down(state: Any) -> None:
+def _shut_down(state: Any, pid: int) -> None:
     if not _ending:
         _OPEN.discard(state)
-        state.shutdown()
+        if os.getpid() == pid:
+            state.shutdown()
 
 
 _ending: list[bool] = []  # has an element when Python exits

@@ -25,7 +25,7 @@ from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.readback import places_of, read_value
 from vpps.errors import CapacityError, GraphError, HandleError, NoGradientError, ShapeError
 from vpps.graph.graph import Graph
-from vpps.hints import hinted
+from vpps.hints import hinted, read_only
 from vpps.model.model import Model
 from vpps.model.optim import Optimizer
 from vpps.model.state import AccumulatedGradients
@@ -87,17 +87,16 @@ class Halves(Session):
     """
 
     __slots__ = ("_is_shared", "_kept", "_updated_by")
+    kept: Kept | None = read_only(
+        "_kept", "What the latest `forward(keep=True)` has left for `backward`; None before the first."
+    )
+    _store: ParameterStore = read_only("_engine.store", "Of the engine that works.")
 
     def __init__(self, model: Model, options: Options) -> None:
         self._kept: Kept | None = None
         self._updated_by: Planner | None = None  # the kernel has been made for its updates
         self._is_shared = False  # whether other processes train the same model
         super().__init__(model, options)
-
-    @property
-    def kept(self) -> Kept | None:
-        """What the latest `forward(keep=True)` has left for `backward`; None before the first."""
-        return self._kept
 
     @serialised
     @hinted
@@ -411,10 +410,6 @@ class Halves(Session):
         return self._engine.machine.loss(plan.loss_slot), found if sparse else dict(dense_gradients(self.model, found))
 
     # ---- what these have in common
-
-    @property
-    def _store(self) -> ParameterStore:
-        return self._engine.store
 
     def _refuse_averaged(self, what: str) -> None:
         if self.model.is_averaged:

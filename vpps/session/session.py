@@ -52,6 +52,20 @@ class Session(Hinting):
         "__weakref__", "_closed", "_configurator", "_losses", "_model", "_tracing", "_train", "_turn", "pid",
     )  # fmt: skip
     model: Model = read_only("_model", "The model that is trained or evaluated.")
+    _engine: Engine = read_only("_configurator.engine", "The one that works.")
+    target: str = read_only("_engine.machine.target", 'What runs its kernels: "cuda", "cpu" or "simt".')
+    policy: str | LearnedPolicy = read_only(
+        "_engine.configuration.policy", "The batching policy: its name, or what was learned."
+    )
+    schedule: str = read_only("_engine.configuration.schedule", "Name of the schedule.")
+    precision: str | dict[str, str] = read_only(
+        "_engine.configuration.precision.written", "What products with parameters multiply by, as it was given."
+    )
+    vps: int = read_only("_engine.machine.vps", "Number of virtual processors.")
+    ema: float | None = read_only("_engine.store.ema", "Decay of the weights' moving averages, or None.")
+    memory: MemoryUse = read_only(
+        "_engine.memory", "Bytes by what they are for, of the latest call; all zero before the first one."
+    )
 
     def __init__(self, model: Model, options: Options) -> None:
         options.check_model(model)
@@ -160,48 +174,9 @@ class Session(Hinting):
         return self._engine.store.is_newer
 
     @property
-    def _engine(self) -> Engine:
-        return self._configurator.engine
-
-    @property
-    def target(self) -> str:
-        """What runs its kernels: "cuda", "cpu" or "simt"."""
-        return self._engine.machine.target
-
-    @property
-    def policy(self) -> str | LearnedPolicy:
-        """The batching policy: its name, or what was learned."""
-        return self._engine.configuration.policy
-
-    @property
-    def schedule(self) -> str:
-        """Name of the schedule."""
-        return self._engine.configuration.schedule
-
-    @property
-    def precision(self) -> str | dict[str, str]:
-        """What products with parameters multiply by, as it was given."""
-        return self._engine.configuration.precision.written
-
-    @property
-    def vps(self) -> int:
-        """Number of virtual processors."""
-        return self._engine.machine.vps
-
-    @property
-    def ema(self) -> float | None:
-        """Decay of the weights' moving averages, or None."""
-        return self._engine.store.ema
-
-    @property
     def tuning(self) -> str:
         """What was found fastest before, or how far `autotune` has come, or what it has found; "" without all that."""
         return self._configurator.describe()
-
-    @property
-    def memory(self) -> MemoryUse:
-        """Bytes by what they are for, of the latest call; all zero before the first one."""
-        return self._engine.memory
 
     @property
     def optimizer(self) -> Optimizer:
