@@ -12,7 +12,7 @@ import vpps
 from tests.training import ReferenceTraining
 from vpps.data import GraphBatch, read_treebank
 from vpps.data.lines import LinePart
-from vpps.zoo.tree_lstm import TreeLSTMSentiment
+from vpps.zoo.trees import TreeLSTMSentiment
 
 pytestmark = pytest.mark.cpu
 

@@ -22,7 +22,7 @@ from vpps.placement.update import Update
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.script.instructions import COUNTERS
-from vpps.zoo.tree_lstm import TreeLSTMSentiment
+from vpps.zoo.trees import TreeLSTMSentiment
 
 ARCH, SMS = "sm_90", 132
 COMB_LEVELS = 7

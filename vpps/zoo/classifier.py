@@ -89,9 +89,7 @@ class TreeClassifier(Classifier):
                 else f"the network takes a table of {self.arity} children per node: read trees with lists=False, "
                 "like=..."
             )
-        states: Any = graph.map(self.cells, **batch.structure, inputs={"word": batch["word"]}, distinct=True)
-        first: vpps.Rows = states[0] if isinstance(states, tuple) else states
-        return first
+        return _up(graph, self.cells, batch)
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Rows:
         """The unnormalised log-probabilities of the classes at every node, or at every root."""
@@ -110,11 +108,17 @@ class RootClassifier(Classifier):
     """Classifies whole graphs by the state at their roots.
 
     Attributes:
-        leaf, inner: vertex functions whose first result is the state.
+        words: the embedding table.
+        inner: a vertex function whose first result is the state.
     """
 
-    leaf: Cell[Any]
+    words: vpps.Lookup
     inner: Cell[Any]
+
+    @vpps.cell
+    def leaf(self, word: int) -> Any:
+        """The embedding of a word, or another state."""
+        return vpps.lookup(self.words, word)
 
     def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The state of every root.
@@ -123,7 +127,11 @@ class RootClassifier(Classifier):
             batch: kinds leaf and inner, column word, and column label of graphs: a set that
                 `vpps.data.pyramids_of_trees` or `vpps.data.tournaments` made.
         """
-        cells, inputs = [self.leaf, self.inner], {"word": batch["word"]}
-        states: Any = graph.map(cells, **batch.structure, inputs=inputs, distinct=True)
-        h: vpps.Rows = states[0] if isinstance(states, tuple) else states
-        return h[batch.roots]
+        return _up(graph, [self.leaf, self.inner], batch)[batch.roots]
+
+
+def _up(graph: vpps.Graph, cells: Sequence[Cell[Any]], batch: GraphBatch) -> vpps.Rows:
+    """The first result of every vertex, from words at the leaves."""
+    states: Any = graph.map(cells, **batch.structure, inputs={"word": batch["word"]}, distinct=True)
+    first: vpps.Rows = states[0] if isinstance(states, tuple) else states
+    return first

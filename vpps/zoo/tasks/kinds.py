@@ -27,7 +27,7 @@ from vpps.data.readers.sentences import BOUNDARY, graphs_of_pairs, read_pairs
 from vpps.data.synthetic import PLAYS
 from vpps.distributed import World
 from vpps.errors import CheckpointError, DataError
-from vpps.zoo.lattice_lstm import characters_of
+from vpps.zoo.lattices import characters_of
 from vpps.zoo.task import EVALUATION_BATCH, Batch, Task, in_turns
 from vpps.zoo.tasks.files import count_kept, names_of, parallel_files, set_kept, train_and_dev
 from vpps.zoo.tasks.spans import tag_scores
