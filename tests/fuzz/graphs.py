@@ -17,7 +17,7 @@ from tests.fuzz.cells import ROWS, Cell, declarations
 from tests.fuzz.oracle import Oracle, reference_of
 from tests.fuzz.program import Found, execute
 from tests.planner import launches
-from vpps.compiler.passes import streaming
+from vpps.compiler.passes import lazy_batching
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.reference import Reference, key_of, weights_of
 
@@ -173,14 +173,15 @@ class Graph:
         first, second = (*self.vps, 1, 2)[:2]
         paper = {"schedule": '"paper"'} if self.paper else {}
         settings = [{"vps": str(first), **arguments}, {"vps": str(second), **paper, **arguments}]
+        before = lazy_batching.CHUNK_ROWS
         if self.options.short:
-            lines = [*lines, "from vpps.compiler.passes import streaming", "streaming.CHUNK_ROWS = 2"]
-        before, streaming.CHUNK_ROWS = streaming.CHUNK_ROWS, 2 if self.options.short else streaming.CHUNK_ROWS
+            lines = [*lines, "from vpps.compiler.passes import lazy_batching", "lazy_batching.CHUNK_ROWS = 2"]
+            lazy_batching.CHUNK_ROWS = 2
         try:
             self._compare(lines, made, oracle, settings)
             self._verify_launches(lines, made)
         finally:
-            streaming.CHUNK_ROWS = before
+            lazy_batching.CHUNK_ROWS = before
 
     def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
         """On some machine, by some policy."""

@@ -12,7 +12,7 @@ from tests.comparison import assert_agrees_with_reference, rounds_alike
 from tests.fuzz import graphs
 from tests.gpu.conftest import with_default
 from tests.planner import launches
-from vpps.compiler import pieces
+from vpps.compiler import encoded_cell
 from vpps.model.precisions import Precisions
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.native.policy_table import POLICIES
@@ -54,8 +54,8 @@ def three_virtual_processors_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of inference are divided into pieces of 1 row or 3, or not."""
     if number := sum(request.node.callspec.params.values()) % 3:
-        monkeypatch.setattr(pieces, "FEWEST_ROWS", 2 * number - 1)
-        monkeypatch.setattr(pieces, "CACHED_FLOATS", 0)
+        monkeypatch.setattr(encoded_cell, "FEWEST_ROWS", 2 * number - 1)
+        monkeypatch.setattr(encoded_cell, "CACHED_FLOATS", 0)
 
 
 @pytest.mark.parametrize("part", range(10))

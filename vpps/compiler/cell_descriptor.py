@@ -22,7 +22,6 @@ from vpps.compiler.instr import (
     Offsets,
     ParameterGradient,
     Positions,
-    RandomKey,
     SameRow,
     SameRowGradient,
     TableRows,
@@ -170,8 +169,8 @@ class CellDescriptor:
             arguments=arguments,
             tables=tables,
             memory=_slab_groups(memory),
-            forward=self._groups(cell.forward),
-            backward=self._groups(cell.backward if training else []),
+            forward=[list(map(self._group, groups)) for groups in cell.forward],
+            backward=[list(map(self._group, groups)) for groups in cell.backward if training],
             watches=watches,
             gradients=gradients,
             gathered=gathered,
@@ -205,9 +204,6 @@ class CellDescriptor:
         """A group of one instruction, with the bit of its name."""
         (_, instr), *_ = group.starts
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
-
-    def _groups(self, by_barrier: list[list[Group]]) -> list[list[GroupRecord]]:
-        return [[self._group(g) for g in groups] for groups in by_barrier]
 
     def _group(self, group: Group) -> GroupRecord:
         """A group, and who executes it in an exclusive script: its only instruction, on each row by itself."""
@@ -275,8 +271,7 @@ class CellDescriptor:
                 return SourceRecord(From.DATA, b=floats)
             case Calls():
                 return SourceRecord(From.CALLS)
-            case RandomKey():
-                return SourceRecord(From.RANDOM_KEY)
+        return SourceRecord(From.RANDOM_KEY)
 
     def _rows(self, view: View, domain: int) -> RowsRecord:
         """Where the rows of a view lie, for every row of a domain."""
@@ -291,13 +286,13 @@ def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
     return vectors, ints, lists, len(cell.outputs)
 
 
-def whole(cell: TracedCell, descriptor: CellDescriptor) -> list[PartRecord]:
+def whole(cell: TracedCell, record: CellRecord) -> list[PartRecord]:
     """A cell that stays whole: one part, which takes all and gives all."""
     vectors, ints, lists, outputs = (list(range(n)) for n in argument_counts(cell))
-    return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], descriptor.record)]
+    return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], record)]
 
 
-def in_parts(parts: Sequence[CellPart], descriptors: Sequence[CellDescriptor], streams: bool) -> list[PartRecord]:
+def in_parts(parts: Sequence[CellPart], records: Sequence[CellRecord], streams: bool) -> list[PartRecord]:
     """A cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
     return [
@@ -309,9 +304,9 @@ def in_parts(parts: Sequence[CellPart], descriptors: Sequence[CellDescriptor], s
             lists=list(part.lists),
             outputs=list(part.outputs),
             crossings=[CrossingRecord(numbers[c.batching], c.output) for c in part.crossings],
-            cell=descriptor.record,
+            cell=record,
         )
-        for part, descriptor in zip(parts, descriptors, strict=True)
+        for part, record in zip(parts, records, strict=True)
     ]
 
 

@@ -40,6 +40,12 @@ from vpps.values import float_word
 _VALUES = (Args, Elements, SameRow)
 _GRADIENTS = (Uses, SameRowGradient)
 
+CACHED_FLOATS = 1 << 17
+"""That the rows of a piece have: 512 KiB, half of what a core's second-level cache has today."""
+
+FEWEST_ROWS = 64
+"""Products of fewer rows would read their matrices more often than it pays."""
+
 
 class Gathered(NamedTuple):
     """A copy of vectors to where a product of matrices finds them. The plan fills in the first operand: where that is.
@@ -126,9 +132,9 @@ class EncodedCell:
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}
         self.constants: dict[tuple[int, int], int] = {}
-        self.forward = self._groups(self.lowered.forward, exclusive)
+        self.forward = self._groups(self.lowered.forward)
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
-        self.backward = self._groups(self.lowered.backward, exclusive)
+        self.backward = self._groups(self.lowered.backward)
         self.watches = [Group(self, [watch], whole=True) for watch in watches(self.lowered, distribution.groups > 1)]
         self.gradients: list[tuple[ParameterGradient, Group]] = []
         self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
@@ -183,16 +189,22 @@ class EncodedCell:
         freely = follows_freely(theirs, other.lowered.outputs, mine, (), self._vps, reads)
         return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
-    def has_pieces(self) -> bool:
-        """Whether, in inference, some rows of a step may go through all of its instructions before the others begin,
-        with no barrier between. On a GPU caches are not what waits."""
+    def piece_rows(self) -> int:
+        """In inference, how many rows of a step go through all of its instructions before the others begin; 0: all.
+
+        What one instruction writes the next one then finds in the second-level cache, and memory that steps use again
+        is not larger than that: scores of a vocabulary, above all. There must be no barrier between them. In training
+        most of it is kept, and nothing is gained; on a GPU caches are not what waits.
+        """
         panel, n_vps = self._vps
         if panel == 1 or self.exclusive or self._groups_of_vps > 1:
-            return False
+            return 0
         forward, groups = self.lowered.forward, self.slab_groups(training=False).groups
         again = {slab for g in groups if g.life in REUSED for slab in g.slabs}
-        one_group = len(self.forward) < 2
-        return n_vps == 1 or (one_group and reuses_by_owner(forward, forward, again, self._vps))
+        if n_vps > 1 and (len(self.forward) > 1 or not reuses_by_owner(forward, forward, again, self._vps)):
+            return 0
+        width = sum(g.width for g in groups if not g.domain)
+        return max(FEWEST_ROWS, CACHED_FLOATS // max(width, 1))
 
     def _width_of(self, key: ListKey) -> int:
         """Floats of the rows that a list of values, or of gradients, names."""
@@ -275,8 +287,8 @@ class EncodedCell:
                 column += view.width
         return copies
 
-    def _groups(self, instrs: list[Instr], exclusive: bool) -> list[list[Group]]:
-        if exclusive:
+    def _groups(self, instrs: list[Instr]) -> list[list[Group]]:
+        if self.exclusive:
             return [[Group(self, [i]) for i in between] for between in in_groups(instrs)]
         return [[Group(self, between)] for between in in_groups(instrs)]
 

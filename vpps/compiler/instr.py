@@ -12,43 +12,49 @@ from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Instruction, Kind,
 from vpps.script.tails import Tail, ViewUse
 
 
+class ListKey:
+    """A list of words that only a graph decides; one of those below."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Args:
+class Args(ListKey):
     """Index list: address of the value given as the vector argument at a position."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(ListKey):
     """Index list, a word per list element: address of each element of the list argument at a position."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class IndexList:
+class IndexList(ListKey):
     """Index list: address of each row of a slab."""
 
     slab: int
 
 
 @dataclass(frozen=True, slots=True)
-class TableRows:
+class TableRows(ListKey):
     """Index list: address of the table row that a lookup node selects."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ints:
+class Ints(ListKey):
     """List: the int of each vertex at an index node (a label, a row number)."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(ListKey):
     """Another list, per vertex, repeated for every element of the vertex's lists of a domain."""
 
     domain: int
@@ -56,7 +62,7 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class Offsets(ListKey):
     """CSR offsets, a word per vertex and one more, into the index list `of` of a domain's elements."""
 
     domain: int
@@ -64,72 +70,53 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(ListKey):
     """List, a word per vertex and one more: row of the vertex's first element among the rows of a domain."""
 
     domain: int
 
 
 @dataclass(frozen=True, slots=True)
-class Uses:
+class Uses(ListKey):
     """CSR offsets into the addresses of the gradient rows that the readers of an output hand back."""
 
     output: int
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Data(ListKey):
     """The floats of graph inputs, carried by the script."""
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(ListKey):
     """List: the recording index of each vertex."""
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(ListKey):
     """List, a word per element of a domain: its place in the vertex's list."""
 
     domain: int
 
 
 @dataclass(frozen=True, slots=True)
-class RandomKey:
+class RandomKey(ListKey):
     """Three words of the launch: the two of its random key, and whether dropout is on."""
 
 
 @dataclass(frozen=True, slots=True)
-class SameRow:
+class SameRow(ListKey):
     """Values that another part of the cell computes, passed as the argument at a position: in the same rows."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class SameRowGradient:
+class SameRowGradient(ListKey):
     """Gradients of an output that another part of the cell hands back, as its only reader: in the same rows."""
 
     output: int
-
-
-ListKey = (
-    Args
-    | Elements
-    | IndexList
-    | TableRows
-    | Ints
-    | Expand
-    | Offsets
-    | Ends
-    | Uses
-    | Data
-    | Calls
-    | Positions
-    | RandomKey
-    | SameRow
-    | SameRowGradient
-)
 
 
 class Slab(NamedTuple):

@@ -19,11 +19,10 @@ from vpps.compiler.cells import EncodedCells
 from vpps.compiler.instr import SameRow, SameRowGradient, View
 from vpps.compiler.linear import linear_kind
 from vpps.compiler.model_descriptor import ModelDescriptor
-from vpps.compiler.passes import streaming
+from vpps.compiler.passes import lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
-from vpps.compiler.pieces import piece_rows
-from vpps.compiler.records import PartsRecord, flat
+from vpps.compiler.records import CellRecord, PartsRecord, flat
 from vpps.compiler.used_rows import lookups_with_gradient, reach_of
 from vpps.errors import GraphError, HandleError, NoGradientError, ScriptError
 from vpps.graph.graph import APART, Graph
@@ -239,7 +238,7 @@ class PlannerLibrary:
         """Have C++ plan a batch, answering what it asks; the memory that the plan is in."""
         call = self._call
         call.account = calls is not None
-        call.chunk_rows = streaming.CHUNK_ROWS
+        call.chunk_rows = lazy_batching.CHUNK_ROWS
         call.wanted, call.n_wanted = (address(wanted) if len(wanted) else 0), len(wanted)
         call.n_blocks, call.blocks = batch.n_blocks, batch.at
         call.n_calls, call.n_values = batch.n_calls, batch.n_values
@@ -327,22 +326,21 @@ class PlannerLibrary:
         if parts:
             encoded = cells.encoded_parts(parts, unread, training)
             divided = [of_part.cell for of_part in encoded]
-            descriptors = [
-                self._descriptor(Encoded(cell, part.cell, found.cell), found.same_row, training)
+            made = [
+                self._record(Encoded(cell, part.cell, found.cell), found.same_row, training)
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
-            records = in_parts(parts, descriptors, eager and cells.streams(parts, training, unread))
+            records = in_parts(parts, made, eager and cells.streams(parts, training, unread))
         else:
             divided = [cells.encoded(computed, unread, training)]
-            descriptor = self._descriptor(Encoded(cell, computed, divided[0]), {}, training)
-            records = whole(computed, descriptor)
+            records = whole(computed, self._record(Encoded(cell, computed, divided[0]), {}, training))
         reach = [reach_of(cell, o, self._users) for o in cell.outputs] if training else []
         n_operands, ints = sum(argument_counts(cell)[::2]), [p.ints for p in parts] or [tuple(range(len(cell.kinds)))]
         lookups = lookups_with_gradient(divided, ints, self._users)
         read = [r for r, unread in zip(reach, key, strict=False) if not unread]
         reaches = reach, all(len(r.operands) == n_operands and set(r.lookups) == lookups for r in read)
-        record = PartsRecord(records, *reaches, 0 if training else piece_rows(divided))
+        record = PartsRecord(records, *reaches, 0 if training else min(cell.piece_rows() for cell in divided))
         if self.groups > 1:
             of_vertex, of_elements = floats_of(cells.encoded(computed, training=training))
             record = PartsRecord(records, *reaches, 0, is_scalar(computed), of_vertex, of_elements)
@@ -351,17 +349,14 @@ class PlannerLibrary:
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
-    def _descriptor(
-        self,
-        encoded: Encoded,
-        same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]],
-        training: bool,
-    ) -> CellDescriptor:
+    def _record(
+        self, encoded: Encoded, same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
+    ) -> CellRecord:
         self._encoded.append(encoded)
         number, cell = len(self._encoded) - 1, encoded.cell
         return CellDescriptor(
             cell, same_row, number, training, self.distribution, self._number, self._bits, self._rule, self._averaging
-        )
+        ).record
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""

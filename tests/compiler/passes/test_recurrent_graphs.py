@@ -10,7 +10,7 @@ import pytest
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
-from vpps.compiler.passes import streaming
+from vpps.compiler.passes import lazy_batching
 
 pytestmark = pytest.mark.cpu
 
@@ -20,7 +20,7 @@ E = vpps.Expression
 
 @pytest.fixture(autouse=True)
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
 
 
 class Net:

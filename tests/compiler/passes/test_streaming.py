@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.compiler.passes import Passes, streaming
+from vpps.compiler.passes import Passes, lazy_batching
 from vpps.nn import LSTM
 from vpps.placement.distribution import Distribution
 from vpps.planner.plan import Plan
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "CHUNK_ROWS", 6)
+    monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 6)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_chunks_come_two_levels_ahead(chunk_rows: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", chunk_rows)
     model, graph, loss = tagger((7, 4, 2))  # levels of 3, 3, 2, 2, 1, 1 and 1 vertices
     plan = Planner(Distribution(model, 2, 16, 0, train=True)).plan_training(graph, loss, None, 0)
     (eager,) = (b for b in plan.blocks if b.pause)
@@ -85,7 +85,7 @@ def test_streams_run_on_thread_blocks(groups: int) -> None:
 
 def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that gradient all steps leave it in one place, where a pause would write while another one reads."""
-    monkeypatch.setattr(streaming, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 8), init="normal")
 
@@ -111,7 +111,7 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
 
 def test_outputs_that_nobody_reads_keep_their_memory_until_a_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """In inference, where it would be free when their stage is over."""
-    monkeypatch.setattr(streaming, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(lazy_batching, "CHUNK_ROWS", 2)
     model = vpps.Model(seed=0)
     table = model.lookup("table", (6, 3), init="normal")
     bias = model.parameter("bias", (3,), init="normal")

@@ -7,6 +7,11 @@
 
 The parts are cells of their own, with a vertex for each vertex of the whole. A value that crosses from one part to
 another is an argument there. Weight gradients are lazy by themselves: they run once, over all rows, after backward.
+
+What is eager could all run before the first level, while the recurrence waits. But only the first levels need their
+share of it then. The rest streams, in chunks that keep instructions long, to where virtual processors wait for each
+other (section 4.3): a chunk for level l and those after it is executed between the signal and the wait of the barrier
+that ends level l - 2, and so is complete, for everyone, behind the barrier that ends level l - 1.
 """
 
 from __future__ import annotations
@@ -31,6 +36,8 @@ class Batching(IntEnum):
 
 
 STAGES = len(Batching)  # of a split cell, for each stage of the whole
+
+CHUNK_ROWS = 128  # of what streams, at least; enough for products at full speed on every target
 
 
 @dataclass(frozen=True, slots=True)

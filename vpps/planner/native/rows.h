@@ -116,7 +116,7 @@ private:
     std::vector<i64> starts_;
     Block undivided_;  // its steps, where there are no groups
 
-    // Deals an eager part to the pauses between levels (vpps/compiler/passes/streaming.py).
+    // Deals an eager part to the pauses between levels (vpps/compiler/passes/lazy_batching.py).
     void stream(Block& b, const Whole& whole, i64 chunk_rows)
     {
         starts_.assign(whole.top + 1, 0);
