@@ -59,8 +59,7 @@ from vpps.compiler.records import (
 from vpps.compiler.slabs import STAGGER, Life, SlabGroups
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
-from vpps.placement.distribution import Distribution
-from vpps.placement.update import Averaging
+from vpps.placement.update import Ending
 from vpps.record.trace import WORDS_OF_CONSTANT, Int, List, TracedCell, Vector
 from vpps.script.encode import Template
 
@@ -98,9 +97,8 @@ class CellDescriptor:
         same_row: what it finds in other parts of the same cell: number of the part, and the view.
         id: number of the encoded cell.
         training: whether it is for plans of training, or of inference.
+        ending: whose steps go with outer products.
         parameters: number of each parameter.
-        rule: name of the optimizer whose steps go with outer products; None for no step.
-        averaging: of the weights, or None.
     """
 
     def __init__(
@@ -109,14 +107,13 @@ class CellDescriptor:
         same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]],
         id: int,
         training: bool,
-        distribution: Distribution,
+        ending: Ending,
         parameters: dict[Parameter, int],
         names: Names,
-        rule: str | None,
-        averaging: Averaging | None,
     ) -> None:
         self._cell = cell
-        self._places, self._physical = distribution.places, distribution.physical
+        distribution = ending.distribution
+        self._places = distribution.places
         self._sources: dict[ListKey, int] = {}
         self._vps = distribution.panel, distribution.n_vps
         self._exclusive = cell.exclusive
@@ -145,11 +142,14 @@ class CellDescriptor:
             gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
         for gradient, group in cell.gradients if training else ():
             p = gradient.parameter
-            slots = self._physical[p].slots
+            slots = distribution.physical[p].slots
             stepped = NOTHING
-            if rule is not None and gradient.instr.name == "outer" and (slots is None or not slots.keeps_gradient):
-                fused = cell.fused(gradient, rule, self._physical[p], averaging)
-                stepped = self._instruction(fused)
+            if (
+                ending.rule is not None
+                and gradient.instr.name == "outer"
+                and (slots is None or not slots.keeps_gradient)
+            ):
+                stepped = self._instruction(cell.fused(gradient, ending))
             gradients.append(GradientRecord(parameters[p], self._instruction(group), stepped))
         wanted = lowered.input_gradient if training else None
         self.record = CellRecord(
@@ -168,7 +168,10 @@ class CellDescriptor:
             passed_on=[memory.places[v.slab][0] for v in lowered.outputs],
             arguments=arguments,
             tables=tables,
-            memory=_slab_groups(memory),
+            memory=SlabGroupsRecord(
+                [SlabGroupRecord(g.life, g.domain, g.width, (len(g.slabs) - 1) * STAGGER) for g in memory.groups],
+                [SlabPlaceRecord(*place) for place in memory.places],
+            ),
             forward=[list(map(self._group, groups)) for groups in cell.forward],
             backward=[list(map(self._group, groups)) for groups in cell.backward if training],
             watches=watches,
@@ -314,8 +317,3 @@ def _handed_back(memory: SlabGroups, gradient: View) -> int:
     """The group of slabs that a gradient of an argument lies in, where that is given back step by step; else -1."""
     group = memory.places[gradient.slab][0] if gradient.slab >= 0 else -1
     return group if group in memory.of_life[Life.HANDED_BACK] else -1
-
-
-def _slab_groups(found: SlabGroups) -> SlabGroupsRecord:
-    groups = [SlabGroupRecord(g.life, g.domain, g.width, (len(g.slabs) - 1) * STAGGER) for g in found.groups]
-    return SlabGroupsRecord(groups, [SlabPlaceRecord(*place) for place in found.places])

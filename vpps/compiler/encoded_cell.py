@@ -27,8 +27,8 @@ from vpps.compiler.instr import (
 from vpps.compiler.lower import LoweredCell
 from vpps.compiler.slabs import REUSED, SlabGroups
 from vpps.ops import size
-from vpps.placement.distribution import Distribution, ParameterPlace
-from vpps.placement.update import Averaging, step_fields
+from vpps.placement.distribution import Distribution
+from vpps.placement.update import Ending, step_fields
 from vpps.record.trace import Constant, Int, List, TracedCell, Vector
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
@@ -154,13 +154,10 @@ class EncodedCell:
     def _steps(self, backward: bool) -> list[Instr]:
         return [*self.lowered.forward, *(self.lowered.backward if backward else [])]
 
-    def instructions_used(self, backward: bool) -> frozenset[str]:
-        """Names of its instructions; what makes gradients of parameters is chosen launch by launch."""
-        return frozenset(i.instruction.name for i in self._steps(backward))
-
-    def tails_used(self, backward: bool) -> frozenset[Tail]:
-        """Programs of its tails."""
-        return frozenset(i.tail for i in self._steps(backward) if i.tail is not None)
+    def used(self, backward: bool) -> tuple[frozenset[str], frozenset[Tail]]:
+        """Names of its instructions, and its tails; what makes gradients of parameters is chosen launch by launch."""
+        steps = self._steps(backward)
+        return frozenset(i.instruction.name for i in steps), frozenset(i.tail for i in steps if i.tail is not None)
 
     def numbers_used(self, training: bool) -> frozenset[int]:
         """Numbers of the matrices on the chip that its products multiply by."""
@@ -257,20 +254,12 @@ class EncodedCell:
             found.setdefault(operand.key, []).append(operand)
         return list(found.items())
 
-    def fused(
-        self, gradient: ParameterGradient, rule: str, place: ParameterPlace, averaging: Averaging | None
-    ) -> Group:
-        """The group of an outer product that goes straight into its matrix's step.
-
-        Args:
-            rule: name of the optimizer.
-            place: of the matrix.
-            averaging: of its weights, or None.
-        """
-        i = gradient.instr
+    def fused(self, gradient: ParameterGradient, ending: Ending) -> Group:
+        """The group of an outer product that goes straight into its matrix's step."""
+        i, place = gradient.instr, ending.distribution.physical[gradient.parameter]
         # Where the hyper-parameters are the plan fills in: their position is the first field.
-        values = {**i.values, **step_fields(place, averaging), "hyper": 0}
-        step = replace(i, name=f"outer_update.{rule}", values=values, rounds=place.rounds)
+        values = {**i.values, **step_fields(place, ending.averaging), "hyper": 0}
+        step = replace(i, name=f"outer_update.{ending.rule}", values=values, rounds=place.rounds)
         return Group(self, [step], whole=True)
 
     def _copies(self, outer: Instr) -> list[Gathered]:

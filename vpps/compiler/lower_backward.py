@@ -63,15 +63,6 @@ class Backward(Forward):
             self.emit("zero", i, self.storage[i].part(offset + begin, end - begin))
         covered[:] = True
 
-    def _gradient(self, i: int) -> View | None:
-        """The finished gradient of node i, or None where nothing flows into it."""
-        if i in self.alias:
-            return self.alias[i]
-        if i not in self.storage:
-            return None
-        self._clear(i, 0, self.width(i))
-        return self.storage[i]
-
     def _take_back(self, k: int, o: int) -> None:
         """The gradient of an output, from the rows in which the only reader of it left it."""
         dy = View(-1, SameRowGradient(k), 0, 0, self.width(o), 0)
@@ -89,9 +80,11 @@ class Backward(Forward):
         form = node.op.form
         if form in VIEWS:
             return  # its gradient is part of its operand's
-        dy = self._gradient(i)
+        if i in self.storage and i not in self.alias:
+            self._clear(i, 0, self.width(i))
+        dy = self.alias.get(i) or self.storage.get(i)
         if dy is None:
-            return
+            return  # nothing flows into it
         if form is Form.ARGUMENT:
             self._hand_back(i, dy)
         elif form in (Form.PARAMETER, Form.LOOKUP) and node.finds_matrix_in_memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +58,8 @@ class Forward:
         self.live = live_nodes(self.nodes, self.outputs)
         self.read = [o for k, o in enumerate(self.outputs) if k not in result.unread]
         self.leads_to_read = live_nodes(self.nodes, self.read)
-        self.uses = self._uses()
+        leading = (node for node, leads in zip(self.nodes, self.leads_to_read, strict=True) if leads)
+        self.uses = Counter([*self.read, *(j for node in leading for j in node.inputs)])
         self.needs = self._needs()
         self.parts = parts_of_units(self.nodes, self.live, self.granule)
         self.view: list[View | None] = [None] * len(self.nodes)
@@ -68,16 +70,6 @@ class Forward:
         self.emit_to = result.forward
 
     # ---- analysis
-
-    def _uses(self) -> list[int]:
-        uses = [0] * len(self.nodes)
-        for i, node in enumerate(self.nodes):
-            if self.leads_to_read[i]:
-                for j in node.inputs:
-                    uses[j] += 1
-        for o in self.read:
-            uses[o] += 1
-        return uses
 
     @property
     def _is_bare(self) -> bool:
@@ -97,9 +89,7 @@ class Forward:
                 needs[i] = True
             elif form is Form.INPUT:
                 needs[i] = node.attrs["grad"]
-            elif not node.op.differentiable:
-                needs[i] = False
-            else:
+            elif node.op.differentiable:
                 trained = node.parameter is not None and node.parameter.trainable
                 needs[i] = trained or any(needs[j] for j in node.inputs)
         return needs

@@ -9,8 +9,8 @@ from vpps.compiler.cell_descriptor import NOTHING, Names, template_record
 from vpps.compiler.records import Frame, InstructionRecord, LoadRecord, ModelRecord, ParameterRecord, TemplateRecord
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import size
-from vpps.placement.distribution import AGAIN, LEFT_OUT, Distribution
-from vpps.placement.update import Averaging, matrix_division, step_fields
+from vpps.placement.distribution import AGAIN, LEFT_OUT
+from vpps.placement.update import Ending, matrix_division, step_fields
 from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
 from vpps.script.slices import sliced_by_rows, tiles
@@ -22,20 +22,12 @@ class ModelDescriptor:
     """Makes the record of the parameters and of the end of a launch.
 
     Args:
-        exclusive: whether every virtual processor has a script of its own (see ScriptWriter).
-        rule: name of the optimizer; None where no launch makes a step.
-        averaging: of the weights, or None.
+        exclusive: whether every virtual processor has a script of its own.
     """
 
-    def __init__(
-        self,
-        distribution: Distribution,
-        exclusive: bool,
-        names: Names,
-        rule: str | None,
-        averaging: Averaging | None,
-    ) -> None:
-        self._distribution = distribution
+    def __init__(self, ending: Ending, exclusive: bool, names: Names) -> None:
+        self._ending = ending
+        self._distribution = distribution = ending.distribution
         self._names = names
         left_out = Word(LEFT_OUT, Frame.SLOT)
         position = HEAD_WORDS + [f.name for f in BY_NAME["clip"].fields].index("max_norm")
@@ -80,14 +72,14 @@ class ModelDescriptor:
             barrier=[barrier(counter).tolist() for counter in range(counters)],
             signal=[signal(counter).tolist() for counter in range(counters)],
             wait=[wait(counter).tolist() for counter in range(counters)],
-            stop=_constant(encode("end", 0, 0)),
+            stop=[w.constant if isinstance(w, Word) else w for w in encode("end", 0, 0)],
             loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
             constants=self._instruction("input", 1, 0, alone, relocations={_WIDTH: Frame.ROWS}, **constants),
             clip=clip,
             guard=self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
             guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
             loads=loads,
-            parameters=[self._parameter(p, rule, averaging) for p in distribution.physical],
+            parameters=[self._parameter(p) for p in distribution.physical],
             kernel_of=[physical.index(stack_of.get(p, p)) for p in distribution.places],
         )
 
@@ -111,7 +103,8 @@ class ModelDescriptor:
             words[position] = Word(0, relocation)
         return InstructionRecord(self._names.bit(instruction_of(name, fields).name), _alone(words))
 
-    def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> ParameterRecord:
+    def _parameter(self, p: Parameter) -> ParameterRecord:
+        rule = self._ending.rule
         place, width = self._distribution.physical[p], size(p.shape[1:])
         is_table, packed = isinstance(p, Lookup), self._distribution.is_packed(p)
         keeps = place.slots is not None and place.slots.keeps_gradient
@@ -135,7 +128,7 @@ class ModelDescriptor:
             fields: dict[str, Any] = {"gradient": gradient, "partials": partials}
             square = self._instruction("squares_rows", 1, size(p.shape), Flag.ROWS, **fields)
         if rule is not None and p.trainable:
-            fields = {**step_fields(place, averaging), "hyper": Word(0, Frame.HYPER), "gradient": gradient}
+            fields = {**step_fields(place, self._ending.averaging), "hyper": Word(0, Frame.HYPER), "gradient": gradient}
             transposed = fields.pop("transposed")
             if is_table:
                 fields |= {"table_rows": Word(0, Frame.NUMBERS), "idle": Word(0, Frame.IDLE)}
@@ -171,7 +164,3 @@ def _alone(words: Sequence[AnyWord]) -> TemplateRecord:
     """The template of an instruction that no cell makes."""
     template = Template(words, [0] * len(words))
     return template_record(template, template.base)
-
-
-def _constant(words: list[AnyWord]) -> list[int]:
-    return [w.constant if isinstance(w, Word) else w for w in words]

@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.model.model import Parameter
 from vpps.model.optim import Optimizer
-from vpps.placement.distribution import ParameterPlace
+from vpps.placement.distribution import Distribution, ParameterPlace
 from vpps.script.instructions import NO_FLAGS, Flag
 
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
@@ -30,6 +30,19 @@ class Averaging:
 
     decay: float
     idle: Callable[[Parameter, NDArray[np.int64]], NDArray[np.float32]]
+
+
+class Ending(NamedTuple):
+    """What the end of a launch does with which parameters.
+
+    Attributes:
+        rule: name of the optimizer; None where no launch makes a step.
+        averaging: of the weights, or None.
+    """
+
+    distribution: Distribution
+    rule: str | None
+    averaging: Averaging | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from vpps.ops import size
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
-from vpps.placement.update import Update
+from vpps.placement.update import Ending, Update
 from vpps.planner.native import library
 from vpps.planner.plan import Plan, Present, Seeds
 from vpps.planner.planner_library import PlannerLibrary
@@ -137,7 +137,8 @@ class Planner:
         kind = rule, averaging.decay if averaging is not None else None
         found = self._libraries.get(kind)
         if found is None:
-            found = self._libraries[kind] = PlannerLibrary(library.library(), self.cells, self._policy, rule, averaging)
+            ending = Ending(self.distribution, rule, averaging)
+            found = self._libraries[kind] = PlannerLibrary(library.library(), self.cells, self._policy, ending)
         self._latest = found
         return found
 

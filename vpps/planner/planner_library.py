@@ -34,9 +34,9 @@ from vpps.ops import Form
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import LOSS_SLOTS, HeldGradients
 from vpps.placement.stacks import members
-from vpps.placement.update import Averaging, Update
+from vpps.placement.update import Ending, Update
 from vpps.planner.grouping import floats_of, is_scalar
-from vpps.planner.native.account import Account, Ending
+from vpps.planner.native.account import Account
 from vpps.planner.native.inputs import WORD, BatchInputs
 from vpps.planner.native.interface import Call, Following, FoundMemory, GivenCell, Noted, Pair, Status
 from vpps.planner.native.memory import Memory
@@ -68,8 +68,7 @@ class PlannerLibrary:
     Args:
         cells: encoded.
         policy: its name, or what was learned.
-        rule: name of the optimizer; None where no launch makes a step.
-        averaging: of the weights, or None.
+        ending: of launches.
 
     Attributes:
         distribution: of the parameters.
@@ -79,19 +78,12 @@ class PlannerLibrary:
         groups: of virtual processors.
     """
 
-    def __init__(
-        self,
-        lib: ctypes.CDLL,
-        cells: EncodedCells,
-        policy: str | LearnedPolicy,
-        rule: str | None,
-        averaging: Averaging | None,
-    ) -> None:
-        distribution = cells.distribution
+    def __init__(self, lib: ctypes.CDLL, cells: EncodedCells, policy: str | LearnedPolicy, ending: Ending) -> None:
+        distribution = ending.distribution
         self._lib = lib
         self._cells = cells
         self._learned = isinstance(policy, LearnedPolicy)
-        self._rule, self._averaging = rule, averaging
+        self._ending = ending
         self.distribution = distribution
         self._bits = Names()
         self.parameters = list(distribution.physical)
@@ -101,7 +93,7 @@ class PlannerLibrary:
         self._number = {p: i for i, p in enumerate(self.parameters)}
         self.users = list(distribution.places)
         self._users = {p: i for i, p in enumerate(self.users)}
-        descriptor = ModelDescriptor(distribution, cells.exclusive, self._bits, rule, averaging)
+        descriptor = ModelDescriptor(ending, cells.exclusive, self._bits)
         numbers = array("q", flat(descriptor.record))
         automata = array("q", policy.numbers().tobytes() if isinstance(policy, LearnedPolicy) else [0])
         name = policy.name if isinstance(policy, LearnedPolicy) else policy
@@ -120,13 +112,9 @@ class PlannerLibrary:
         ) = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._pair = Pair()
-        self._call, self._fresh = (
-            Call(),
-            Call(  # the latter: as the former is before a plan
-                splits=int(cells.passes.lazy_batching),
-                new_pair=ctypes.addressof(self._pair),
-            ),
-        )
+        self._call = Call()
+        # As it is before a plan.
+        self._fresh = Call(splits=int(cells.passes.lazy_batching), new_pair=ctypes.addressof(self._pair))
         self._call_at = ctypes.addressof(self._call)
         self._bytes, self._fresh_bytes = (memoryview(call).cast("B") for call in (self._call, self._fresh))
         self._alive: list[Any] = []  # what it points to
@@ -188,7 +176,9 @@ class PlannerLibrary:
                 call.n_given_rows, call.given_rows = len(given), self._rows_of_tables(given)
             if update is not None:
                 self._take_update(update)
-            self._take_held(held)
+            if held.dense:
+                call.held = self._pointed(array("B", [p in held.dense for p in self.parameters]))
+            call.n_held_rows, call.held_rows = len(held.rows), self._rows_of_tables(held.rows)
             plan = self._plan(graph, wanted, held, calls, again)
         return _averaged(plan, update)
 
@@ -227,7 +217,11 @@ class PlannerLibrary:
             if calls is not None:
                 where = FoundMemory()  # columns of the batch are copied
                 self._lib.vpps_map(self._handle, ctypes.byref(where))
-                plan.explanation = self._account(call), memory_map(where, graph, self._encoded)
+                noted = Noted()
+                self._lib.vpps_account(self._handle, ctypes.byref(noted))
+                cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells]]
+                account = Account(noted, call.words, cells, self._ending)
+                plan.explanation = account, memory_map(where, graph, self._encoded)
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and (grouping := plan.grouping) and grouping.some_idle:
@@ -262,18 +256,11 @@ class PlannerLibrary:
             if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == Status.NEW_PAIR:
-                self._tell_pair(self._pair)
+                self._tell_pair()
             elif status != Status.MORE_MEMORY:
                 cell = batch.cells[call.new_block].name if call.new_block >= 0 else ""
                 raise _wrong(status, graph, cell, call)
         return memory
-
-    def _account(self, call: Call) -> Account:
-        """Of the latest plan."""
-        noted = Noted()
-        self._lib.vpps_account(self._handle, ctypes.byref(noted))
-        cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells]]
-        return Account(noted, call.words, cells, Ending(self.distribution, self._rule, self._averaging))
 
     def _memory(self) -> Memory:
         """One that nobody uses, large enough for what has been needed so far."""
@@ -353,13 +340,12 @@ class PlannerLibrary:
         self, encoded: Encoded, same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
     ) -> CellRecord:
         self._encoded.append(encoded)
-        number, cell = len(self._encoded) - 1, encoded.cell
-        return CellDescriptor(
-            cell, same_row, number, training, self.distribution, self._number, self._bits, self._rule, self._averaging
-        ).record
+        number = len(self._encoded) - 1
+        return CellDescriptor(encoded.cell, same_row, number, training, self._ending, self._number, self._bits).record
 
-    def _tell_pair(self, pair: Pair) -> None:
+    def _tell_pair(self) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""
+        pair = self._pair
         after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
         if pair.following == Following.TURN:
             answer = after.may_turn(before, pair.group)
@@ -378,11 +364,9 @@ class PlannerLibrary:
         if key not in self._used:
             if len(self._used) >= MOST_USED:
                 self._used.clear()
-            cells = [(self._encoded[max(i, ~i)].cell, training and i >= 0) for i in ids]
-            self._used[key] = (
-                self._bits.of(mask).union(*(cell.instructions_used(backward) for cell, backward in cells)),
-                frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in cells)),
-            )
+            used = [self._encoded[max(i, ~i)].cell.used(training and i >= 0) for i in ids]
+            names = self._bits.of(mask).union(*(names for names, _ in used))
+            self._used[key] = names, frozenset[Tail]().union(*(tails for _, tails in used))
         return self._used[key]
 
     # ---- what it needs beside the graph
@@ -429,20 +413,12 @@ class PlannerLibrary:
             call.clips, call.max_norm = 1, float_word(update.clip_norm)
         call.averages = int(update.averaging is not None)
 
-    def _take_held(self, held: HeldGradients) -> None:
-        """Say what gradients the pool holds."""
-        if held.dense:
-            self._call.held = self._pointed(array("B", [p in held.dense for p in self.parameters]))
-        if held.rows:
-            self._call.n_held_rows, self._call.held_rows = len(held.rows), self._rows_of_tables(held.rows)
-
     def _rows_of_tables(self, given: Mapping[Parameter, NDArray[np.int64]]) -> int:
         """Where numbers of rows are as the compiled planner takes them."""
         tables = array("q")
         for table, rows in given.items():
-            tables.extend(
-                (self._number[table], len(rows), self._pointed(array("q", np.asarray(rows, np.int64).tobytes())))
-            )
+            numbers = array("q", np.asarray(rows, np.int64).tobytes())
+            tables.extend((self._number[table], len(rows), self._pointed(numbers)))
         return self._pointed(tables)
 
     def _pointed(self, numbers: array[Any]) -> int:

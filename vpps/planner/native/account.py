@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
-from vpps.placement.distribution import Distribution
-from vpps.placement.update import Averaging
+from vpps.placement.update import Ending
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
 from vpps.planner.native.memory import numbers_at
@@ -43,14 +41,6 @@ _OF_PARAMETER = {
     Made.STORE_GRADIENT: "store_gradient",
     Made.SUM: "gather_sum",
 }
-
-
-class Ending(NamedTuple):
-    """What the end of a launch does: its distribution, name of the optimizer if there is one, averaging."""
-
-    distribution: Distribution
-    rule: str | None
-    averaging: Averaging | None
 
 
 class Account:
@@ -123,9 +113,7 @@ class Account:
             return copies[b].group, f"vectors for the gradient of {gradient.parameter.name!r}"
         gradient, group = cell.gradients[b]
         if made is Made.STEPPED:
-            distribution, rule, averaging = self._ending
-            assert rule is not None
-            group = cell.fused(gradient, rule, distribution.physical[gradient.parameter], averaging)
+            group = cell.fused(gradient, self._ending)
         return group, f"gradient of {gradient.parameter.name!r}"
 
     def _instruction(self, made: Made, p: Parameter) -> str:
