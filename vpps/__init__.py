@@ -1,7 +1,7 @@
 """vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vpps import config, init
 from vpps import errors as _errors
@@ -23,6 +23,7 @@ from vpps.placement.onchip import ChipOptions
 from vpps.record.cell import Cell, cell
 from vpps.record.rows import Rows
 from vpps.record.vertex import gather, pull, push, scatter
+from vpps.targets import Hook as _Hook
 
 if TYPE_CHECKING:
     from vpps import data as data
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from vpps import report as report
     from vpps import torch as torch
     from vpps import zoo as zoo
-    from vpps.compiler.passes.cell_history import CellHistory
     from vpps.engine.ahead import Specialized, specialize
     from vpps.engine.gradients import RowGradients
     from vpps.engine.timeline import Timeline
@@ -41,16 +41,7 @@ if TYPE_CHECKING:
     from vpps.session.handle import Handle
 
 config.start_logging()
-
-
-def _read_history(*arguments: Any) -> "CellHistory":
-    """Of the cell compiler, which the model does not know."""
-    from vpps.compiler.passes.stacking import read_history
-
-    return read_history(*arguments)
-
-
-checkpoint.read_history = _read_history
+checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # of which the model does not know
 
 _SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {

@@ -42,8 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield new
             if replaced is not None:
                 _inherit(new, replaced)
-            with open(new, "rb+") as file:
-                os.fsync(file.fileno())
+            sync(new)
             os.replace(new, path)
         sync_folder(path.parent)
     except BaseException:
@@ -136,6 +135,12 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise _TwiceError("a name is there twice")
     return found
+
+
+def sync(path: Path) -> None:
+    """Bring a file to the disk: else a power failure may leave a file that has its name but not its contents."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -50,9 +50,7 @@ def held(paths: Iterable[Path]) -> Iterator[bool]:
         yield file is not None
     finally:
         if file is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # before the lock is given up: whoever gets it sees that its file is gone
+            with contextlib.suppress(OSError):  # before the lock goes: whoever gets it sees that its file is gone
                 os.unlink(file.name)
             file.close()
 

@@ -26,13 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Call(NamedTuple):
-    """A call that has the turn.
-
-    Attributes:
-        frame: id of its frame.
-        name: of the method.
-        thread: that runs it.
-    """
+    """A call that has the turn: id of its frame, name of the method, thread that runs it."""
 
     frame: int
     name: str

@@ -161,16 +161,6 @@ class Chip:
         return self.registers <= AMPLE_REGISTERS
 
     @property
-    def keeps_gradients(self) -> bool:
-        """Whether some gradients stay on the chip from the first outer product to the update."""
-        return any(s.gradient >= 0 for s in self.slots)
-
-    @property
-    def makes_passes(self) -> bool:
-        """Whether some gradients are made slot after slot, and kept in memory."""
-        return any(s.trained and s.gradient < 0 for s in self.slots)
-
-    @property
     def most(self) -> int:
         """Floats of each thread that a slot's weights or gradients take in the staging buffer, at most."""
         return max((s.passed for s in self.slots), default=1)

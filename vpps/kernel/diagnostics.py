@@ -38,9 +38,7 @@ def of_log(log: str, source: str, text: Path) -> str:
     """What a C++ compiler (GCC, Clang) or linker complains of.
 
     Args:
-        log: what it printed.
-        source: what it compiled.
-        text: the file that held it; errors in others are shown as they were printed.
+        text: the file that held the source; errors in others are shown as they were printed.
     """
     found = [match for line in log.splitlines() if (match := _ERROR.match(line))]
     errors = [(int(m["line"]), m["message"]) for m in found if Path(m["file"]).name == text.name]

@@ -36,12 +36,8 @@ def least_of(version: str) -> int:
 
 def expects_spills(spec: KernelSpec, version: str) -> bool:
     """Whether a kernel is expected to spill. Never of one that must be tried, of one of two blocks, nor of one without
-    tails: what was measured has fused cells, and 13.5 fits 172 registers beside 64 sums where there are none.
-
-    Args:
-        spec: of the kernel.
-        version: of NVRTC, such as "13.0".
-    """
+    tails: what was measured has fused cells, and 13.5 fits 172 registers beside 64 sums where there are none. The
+    version is NVRTC's, such as "13.0"."""
     chip = spec.chip
     if chip.last or chip.blocks_per_sm > 1 or not spec.tails:
         return False

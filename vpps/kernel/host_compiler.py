@@ -205,14 +205,7 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
 
 
 def build_cpu(rounds: bool = False) -> tuple[Path, str, Tile]:
-    """Compiled kernel of the cpu target (that of the package or the cache, if it is there): path, source, tile.
-
-    Args:
-        rounds: as of `render_cpu`.
-
-    Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first diagnostics).
-    """
+    """Kernel of the cpu target, as `build_library` has it: path, source, tile. `rounds` as of `render_cpu`."""
     tile = tile_of_machine()
     kernel = cpu_kernel(tile, rounds=rounds)
     return build_library(kernel), kernel.source, tile
@@ -229,7 +222,7 @@ def cpu_kernel(tile: Tile, target: str = "", rounds: bool = False) -> HostLibrar
 
 
 def build_tails(tails: Sequence[Tail]) -> Path:
-    """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
+    """A library of tails, for the kernel of `build_cpu`, as `build_library` has it."""
     tile = tile_of_machine()
     label = Label("tails", f"{len(tails)} program{'s' * (len(tails) > 1)}, {tile.isa}")
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
@@ -263,7 +256,7 @@ def made(
     source: str, what: str, flags: Sequence[str], steps: Steps, *depends_on: str, label: Label, suffix: str = ".so",
     command: Sequence[str] = (),
 ) -> Path:  # fmt: skip
-    """What the compiler makes of a source in some steps, unless the cache has it.
+    """What the compiler makes of a source in some steps, unless the cache has it. Raises as `build_library`.
 
     Args:
         what: the source is, for messages.

@@ -7,9 +7,10 @@ may be another one. Loading takes 6 ms (the package `cuda.bindings` would take 6
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -87,7 +88,9 @@ class Library:
             CompileError: a call fails for another reason than the source.
         """
         self._find_builtins()
-        if self._caches:
+        # From 12.9 on it keeps what it compiles where the driver keeps such things, on machines with a GPU: what it
+        # finds there comes without a log, so nothing would be known of registers and spills.
+        if tuple(map(int, self.version.split("."))) >= (12, 9):
             options = (*options, "--no-cache")
         program = ctypes.c_void_p()
         text = source.encode(), file.encode()
@@ -101,12 +104,6 @@ class Library:
             return CompileOutcome("", self._fetch(form, program), log)
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
-
-    @property
-    def _caches(self) -> bool:
-        """Whether it keeps what it compiles where the driver keeps such things (from 12.9 on, on machines with a GPU):
-        what it finds there comes without a log, so nothing would be known of registers and spills."""
-        return tuple(map(int, self.version.split("."))) >= (12, 9)
 
     def _find_builtins(self) -> None:
         """Load what the compiler would look for by name alone: the wheel of 13.0 does not find it beside itself."""
@@ -149,18 +146,7 @@ def library() -> Library:
         for name in _IN_WHEELS:
             path = Path(folder, name).absolute()
             if path.is_file():
-                return _loaded(str(path))
-    return _elsewhere()
-
-
-def _loaded(path: str) -> Library:
-    try:
-        return Library(path)
-    except OSError as error:
-        raise CompileError(f"the NVRTC library cannot be loaded ({error}): {HOW_TO_GET_IT}") from error
-
-
-def _elsewhere() -> Library:
+                return _loaded(partial(str, path))
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib  # comes with cuda.bindings
     except ImportError:
@@ -168,9 +154,12 @@ def _elsewhere() -> Library:
             with suppress(OSError):
                 return Library(name)
         raise CompileError(f"there is no NVRTC: {HOW_TO_GET_IT}") from None
+    return _loaded(lambda: str(load_nvidia_dynamic_lib("nvrtc").abs_path))
+
+
+def _loaded(find: Callable[[], str]) -> Library:
     try:
-        found = load_nvidia_dynamic_lib("nvrtc").abs_path
-    except (RuntimeError, OSError) as error:  # "not found" is a RuntimeError
+        return Library(find())
+    except (RuntimeError, OSError) as error:  # what `cuda.pathfinder` does not find is a RuntimeError
         what = str(error).strip().partition("\n")[0] or repr(error)
         raise CompileError(f"the NVRTC library cannot be loaded ({what}): {HOW_TO_GET_IT}") from error
-    return _loaded(str(found))

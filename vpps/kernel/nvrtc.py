@@ -103,14 +103,8 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> Cubin:
 
 
 def compile_ptx(source: str, arch: str) -> str:
-    """The intermediate code of a kernel, to be read: what runs is the cubin. Compiled anew every time.
-
-    Args:
-        source, arch: as of `compile_cubin`.
-
-    Raises:
-        CompileError: as `compile_cubin`.
-    """
+    """The intermediate code of a kernel, to be read: what runs is the cubin. Compiled anew every time. Raises
+    CompileError, as `compile_cubin` does."""
     text, _, _ = _compile(source, _options_for(arch, "compute_"), arch, "PTX")
     return text.rstrip(b"\0").decode()
 
@@ -138,9 +132,9 @@ def _compile(source: str, options: tuple[str, ...], arch: str, form: Form = "CUB
     start = time.perf_counter()
     done = nvrtc.compile(source, f"{KERNEL}.cu", options, form)
     if done.error:
-        raise CompileError(
-            f"{compiler_version()} rejected the kernel source ({done.error}):\n{_diagnostics(done.log, source)}"
-        )
+        errors = [(line, message) for line, kind, message in _paragraphs(done.log) if kind == "error"]
+        told = quoted(errors, source) if errors else done.log[:2000]
+        raise CompileError(f"{compiler_version()} rejected the kernel source ({done.error}):\n{told}")
     return done.image, done.log, time.perf_counter() - start
 
 
@@ -157,9 +151,3 @@ def _paragraphs(log: str) -> list[tuple[int, str, str]]:
         rest = [line for i, line in enumerate(lines) if i not in echo]
         found.append((int(match[1]), match[2], "\n".join([match[3], *rest[1:]])))
     return found
-
-
-def _diagnostics(log: str, source: str) -> str:
-    """The first errors, each with the numbered lines around it; the whole log where no line is to blame."""
-    errors = [(line, message) for line, kind, message in _paragraphs(log) if kind == "error"]
-    return quoted(errors, source) if errors else log[:2000]

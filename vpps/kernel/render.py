@@ -210,6 +210,8 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     chip = spec.chip
     table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
     used = {i.form for i in table}
+    keeps = any(s.gradient >= 0 for s in chip.slots)
+    makes_passes = any(s.trained and s.gradient < 0 for s in chip.slots)
     maps = sorted(form for form in used if form.startswith("Map"))
     configuration = {
         "VP_PANEL": (1, "units are dealt one by one"),
@@ -228,9 +230,9 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_BUFFERS": (chip.buffers, "such sets of vectors in shared memory: 2 where the next one comes meanwhile"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
         "VP_RESULTS": (chip.results, "floats of products that wait for a tail; 0: in scratch memory"),
-        "VP_KEEPS": (int(chip.keeps_gradients), "gradients stay on the chip until the update, of some matrices"),
+        "VP_KEEPS": (int(keeps), "gradients stay on the chip until the update, of some matrices"),
         "VP_TURNS": (int(chip.turns), "rows of some matrices are dealt in turns, not by parts"),
-        "VP_PASSES": (int(chip.makes_passes), "gradients are made slot after slot, of some matrices"),
+        "VP_PASSES": (int(makes_passes), "gradients are made slot after slot, of some matrices"),
     }
     if spec.rounds:
         configuration |= _ROUNDS

@@ -68,13 +68,11 @@ class Kernel(NamedTuple):
 def resources_of(
     image: bytes, name: str, report: str, cached_registers: int, compile_seconds: float, compiler: str
 ) -> Resources:
-    """Resources of a kernel.
+    """Resources of a kernel, by its cubin.
 
     Args:
-        image: the cubin.
-        name: the kernel, an `extern "C"` function.
+        name: of the kernel, an `extern "C"` function.
         report: what ptxas wrote with option -v.
-        cached_registers, compile_seconds, compiler: as in Resources.
 
     Raises:
         CompileError: the cubin has no such kernel, or cubin or report are not of a form known here.

@@ -23,11 +23,7 @@ LINK_FLAGS = ("-shared", "-Wl,-z,defs")  # nothing may be missing: an intrinsic 
 
 
 def build_emulator() -> Path:
-    """The emulator as an object file, from the cache if it is there.
-
-    Raises:
-        CompileError: no compiler, or it rejects the emulator.
-    """
+    """The emulator as an object file, from the cache if it is there. Raises as `build_simt`."""
     folder = template_dir() / "simt"
     source, *headers = [(folder / name).read_text(encoding="utf-8") for name in (EMULATOR, *EMULATOR_HEADERS)]
     flags: tuple[str, ...] = (*FLAGS, "-O2", "-I", str(folder))

@@ -56,25 +56,14 @@ def compile_flags(flags: Sequence[str]) -> list[str]:
 
 
 def link_flags(target: str = "") -> list[str]:
-    """What comes behind the object files of a shared library.
-
-    Args:
-        target: zig's name of the platform; "": this one.
-    """
+    """What comes behind the object files of a shared library, for a platform that zig names so; "": this one."""
     libc = None if target else c_library()
     return [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
 
 
 def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path, target: str = "") -> list[list[str]]:
-    """The commands that make a shared library of a source, one after the other.
-
-    Args:
-        command: see `is_zig`.
-        flags: as they are for g++.
-        text: the source.
-        binary: the library; what is made on the way lies beside it.
-        target: as of `link_flags`.
-    """
+    """The commands that make a shared library of a source, one after the other; what they make on the way lies beside
+    it. Flags are as for g++, the target as of `link_flags`."""
     compiled = str(binary.with_suffix(".o"))
     command = [*command, *(["-target", target] if target else [])]
     return [

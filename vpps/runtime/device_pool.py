@@ -21,9 +21,6 @@ class DevicePool:
         stream: of the launches.
         memory: where the floats are, from its beginning on.
         floats: how many.
-
-    Attributes:
-        memory: as given.
     """
 
     def __init__(self, driver: Driver, stream: Any, memory: DeviceMemory, floats: int) -> None:

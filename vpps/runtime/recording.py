@@ -21,7 +21,8 @@ Records = NDArray[Any]  # of RECORD
 
 
 class Recording(Protocol):
-    """The records of one launch, which has ended."""
+    """The records of one launch, which has ended. It is made for a number of virtual processors, and for a capacity:
+    records of each that there is room for."""
 
     @property
     def lost(self) -> list[int]:
@@ -34,12 +35,7 @@ class Recording(Protocol):
 
 
 class HostRecording(Recording):
-    """The records of one launch of the cpu target.
-
-    Args:
-        n_vps: virtual processors.
-        capacity: records that there is room for, for each of them.
-    """
+    """The records of one launch of the cpu target."""
 
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.capacity = capacity

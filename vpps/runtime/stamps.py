@@ -29,12 +29,7 @@ Words = NDArray[np.uint32]
 
 
 class StampedRecording(Recording):
-    """The records of one launch, made of stamps.
-
-    Args:
-        n_vps: virtual processors.
-        capacity: records that there is room for, for each of them.
-    """
+    """The records of one launch, made of stamps."""
 
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.n_vps = n_vps

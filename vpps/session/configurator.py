@@ -28,8 +28,6 @@ class Configurator:
     training tries. A configuration that was not the user's and does not do for a graph is given up.
 
     Args:
-        model: what is trained.
-        options: of the handle.
         losses: is told of every step of training that has ended.
 
     Attributes:
@@ -66,9 +64,7 @@ class Configurator:
 
     def make_engine(self, configuration: Configuration, records: bool) -> Engine:
         """An engine in a configuration, which leaves timelines or not."""
-        return Engine(
-            self._model, self._options, configuration, self._target, records, self._losses, self.listeners
-        )  # fmt: skip
+        return Engine(self._model, self._options, configuration, self._target, records, self._losses, self.listeners)
 
     # ---- choices
 

@@ -102,11 +102,8 @@ class DataParallel(Halves):
         super().__init__(model, options)
         self._sum: GradientSum | None = None
         if options.world is not None and options.world.shards > 1:
-            self._world, self._is_shared, self._sum = (
-                options.world,
-                True,
-                GradientSum(options.world, model, options.precisions),
-            )
+            self._world, self._is_shared = options.world, True
+            self._sum = GradientSum(options.world, model, options.precisions)
             self._know_history()
 
     def _check(self, graph: Graph, what: str, training: bool) -> None:
@@ -334,17 +331,9 @@ class DataParallel(Halves):
         self.model._step += not accumulate
 
     def _add_up(
-        self,
-        shards: Sequence[Shard],
-        found: Callable[[], list[Sums]],
-        alike: tuple[int, int, int, int],
-        pieces: bool,
+        self, shards: Sequence[Shard], found: Callable[[], list[Sums]], alike: tuple[int, int, int, int], pieces: bool
     ) -> Sums:
-        """The sums over all shards of all ranks.
-
-        Args:
-            alike: step, kind, digest and drawn, as `GradientSum.agree` takes them.
-        """
+        """The sums over all shards of all ranks. `GradientSum.agree` takes what is alike: step, kind, digest, drawn."""
         assert self._sum is not None
         assert self._world is not None
         with self._telling():
@@ -387,10 +376,7 @@ class DataParallel(Halves):
             with self._telling():
                 self._end(step, step.total.result())
         except KeyboardInterrupt:
-            if (self.model._step, self._store.accumulated) == (
-                number,
-                held,
-            ):  # no launch has begun: the next call tries again
+            if (self.model._step, self._store.accumulated) == (number, held):  # no launch has begun: try again
                 self.model._step, self._step = now, step
             raise
         finally:

@@ -76,12 +76,7 @@ class BufferLayout:
 
 
 class GradientSum:
-    """Adds up the gradients of a model's shards.
-
-    Args:
-        world: whose ranks take part.
-        model: has the parameters.
-        precisions: of products with them.
+    """Adds up the gradients of a model's shards, over the ranks of a world.
 
     Attributes:
         any_gradient: whether a shard of the step that all have agreed on has a gradient.

@@ -38,15 +38,7 @@ FORKED = (
 
 
 class Session(Hinting):
-    """What a handle is apart from the calls that run something.
-
-    Args:
-        model: what is trained or evaluated.
-        options: as the user gave them.
-
-    Raises:
-        As `vpps.Handle`.
-    """
+    """What a handle is apart from the calls that run something. Raises as `vpps.Handle`."""
 
     __slots__ = (
         "__weakref__", "_closed", "_configurator", "_losses", "_model", "_tracing", "_train", "_turn", "pid",

@@ -15,12 +15,7 @@ from vpps.turns import Turn, serialised
 
 
 class Tracing:
-    """Has a handle record what is launched within a block, one block at a time.
-
-    Args:
-        configurator: of the handle.
-        turn: of the handle.
-    """
+    """Has a handle record what is launched within a block, one block at a time."""
 
     def __init__(self, configurator: Configurator, turn: Turn) -> None:
         self.pid = os.getpid()

@@ -16,8 +16,10 @@ from vpps._version import __version__
 from vpps.config import TUNING, cache_dir
 from vpps.files import replacing
 from vpps.kernel.cache import key_of
+from vpps.kernel.host_compiler import processor_name
 from vpps.model.model import Model
 from vpps.model.precisions import Precisions
+from vpps.runtime.cores import usable_cores
 from vpps.runtime.machine import Machine
 from vpps.tuning.candidates import Candidate
 
@@ -51,7 +53,6 @@ class Choice:
     """The fastest candidate.
 
     Attributes:
-        candidate: the fastest.
         ratio: time of the default over its time.
         by: what measured it, such as "vpps-profile".
     """
@@ -69,18 +70,10 @@ class Choice:
 def key_for(model: Model, machine: Machine, train: bool, precisions: Precisions) -> Key:
     """The key of a model on a machine."""
     signature = sorted((p.name, p.shape, type(p).__name__, p.trainable, precisions.of(p).name) for p in model)
-    return Key(device_name(machine), repr(signature), train)
-
-
-def device_name(machine: Machine) -> str:
-    """What runs kernels, in words."""
     gpu = machine.device
-    if gpu is not None:
-        return f"{machine.target}: {gpu.name}, {gpu.sms} multiprocessors"
-    from vpps.kernel.host_compiler import processor_name
-    from vpps.runtime.cores import usable_cores
-
-    return f"{machine.target}: {processor_name()}, {usable_cores()} cores, {machine.arch}"
+    device = f"{gpu.name}, {gpu.sms} multiprocessors" if gpu is not None else ""
+    device = device or f"{processor_name()}, {usable_cores()} cores, {machine.arch}"
+    return Key(f"{machine.target}: {device}", repr(signature), train)
 
 
 def choices_file() -> Path | None:

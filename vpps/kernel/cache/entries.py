@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vpps import locks
+from vpps.files import sync
 
 FORMAT = 1  # of records; those of another one are not read
 _BEGINNING = b'{\n "format":'  # of all records
@@ -122,9 +123,3 @@ def usages(place: Path) -> Iterator[Usage]:
 def record_of(folder: Path) -> Path:
     """The file of an entry's record."""
     return folder / f"{folder.name}.json"
-
-
-def sync(path: Path) -> None:
-    """Bring a file to the disk: else a power failure may leave a file that has its name but not its contents."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from vpps import locks
 from vpps.config import notice
 from vpps.errors import CompileError
+from vpps.files import sync
 from vpps.kernel.cache import entries, eviction, places
 from vpps.kernel.cache.entries import Entry, Label
 
@@ -92,11 +93,8 @@ def obtain(request: BinaryRequest) -> Entry:
 
 
 def loaded(binary: Path, load: Callable[[Path], T]) -> T:
-    """What `load` makes of a binary of the cache. One that is gone or does not load is made anew.
-
-    Args:
-        binary: its path, as `cached` gave it.
-        load: loads it; raises OSError or ImportError if it cannot be.
+    """What `load` makes of a binary of the cache. One that is gone or does not load (OSError,
+    ImportError) is made anew.
 
     Raises:
         CompileError: it does not load even when it was made anew. Then it is gone from the cache.
@@ -183,7 +181,7 @@ def _stored(request: BinaryRequest, place: Path) -> Entry:
         made = work / "entry"
         made.mkdir(mode=0o700)
         for path in (text, binary):
-            entries.sync(path)
+            sync(path)
             path.rename(made / path.name)
         entry.write(made / entries.record_of(folder).name)
         if os.path.lexists(folder) and entries.read(folder) is None:
