@@ -75,12 +75,6 @@ class Turn:
             frame = frame.f_back
         return False  # Ctrl-C left a call that has ended
 
-    def check_above(self, name: str) -> None:
-        """Refuse a call of a forward-only handle within one of its model, which other threads may be waiting for."""
-        running = self.above.call if self.above is not None else None
-        if running is not None and running.thread == threading.get_ident():
-            raise _refused(name, running.name)
-
     def finally_do(self, work: Callable[[], None]) -> None:
         """Do something when nobody has the turn: now, or at the end of the call that has it. The garbage collector
         may run in the middle of any call, and must not wait for one."""
@@ -135,8 +129,9 @@ def _taking_turns(method: Callable[Concatenate[S, P], R], reads: bool) -> Callab
     def in_turn(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         turn = self._turn
         turn.check_process()
-        if turn.above is not None:
-            turn.check_above(name)
+        # A forward-only handle within a call of its model: other threads may be waiting for that call.
+        if turn.above is not None and (running := turn.above.call) and running.thread == threading.get_ident():
+            raise _refused(name, running.name)
         if turn.torn and reads:
             raise HandleError(f"{name}: {turn.torn}")
         try:

@@ -13,7 +13,6 @@ from vpps.kernel.spec import KernelSpec
 
 REGISTERS = 255  # of a thread, where a multiprocessor has one block
 
-
 PRODUCT = 19
 """Registers that a product needs beside those of slots and its sums."""
 

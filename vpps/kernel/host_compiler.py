@@ -179,8 +179,6 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
     """Run a command of the compiler, whose last word is the file to write.
 
     Args:
-        compiler: its command.
-        step: that command with its arguments.
         what: is compiled, for messages.
         text: the source that it was made of; messages quote its lines.
 

@@ -26,7 +26,6 @@ from vpps.values import as_index
 MAX_VPS = 1024
 _POLL_MS = 100  # how long Python waits at a time, so that Ctrl-C is seen
 
-
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
 # What the functions of templates/host/machine.h return, and take.

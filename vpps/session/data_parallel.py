@@ -338,7 +338,9 @@ class DataParallel(Halves):
         assert self._world is not None
         with self._telling():
             sums, machine = found(), self._engine.machine
-            if self._sum.agree(sums, *alike, machine.gpu, self._n_new()):
+            history = self.model.cell_history
+            n_new = 0 if history is None else len(history.cells) - self._common[0]  # since all knew of the same cells
+            if self._sum.agree(sums, *alike, machine.gpu, n_new):
                 self._take_over()
                 if shards:
                     sums, machine = self._again(shards), self._engine.machine
@@ -394,10 +396,6 @@ class DataParallel(Halves):
                 given.gradients[name] = gradient
         loss = total.loss if step.shards else None
         self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule, total.touched)
-
-    def _n_new(self) -> int:
-        """Cells that this rank has met since all knew of the same ones."""
-        return 0 if self.model.cell_history is None else len(self.model.cell_history.cells) - self._common[0]
 
     def _take_over(self) -> None:
         """Let all ranks know of all new cells, in the order of shards, and of none in another order."""

@@ -273,11 +273,7 @@ class GradientSum:
     def _sums_of_rows(
         self, ints: Sequence[NDArray[np.int64]], values: Sequence[Float32], n: int
     ) -> dict[str, RowGradients]:
-        """By table, of what all ranks have exchanged.
-
-        Args:
-            n: shards of a rank.
-        """
+        """By table, of what all ranks have exchanged for `n` shards each."""
         found, tables = {}, self._buffer.tables
         n += self._mask_words
         begins = [(n + len(tables), 0)] * len(ints)

@@ -65,11 +65,9 @@ def key_of(*parts: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def cached(
-    key: str, suffix: str, source: str, build: Build, source_suffix: str = ".cpp", label: Label | None = None
-) -> Path:
+def cached(key: str, suffix: str, source: str, build: Build, label: Label | None = None) -> Path:
     """Path of the binary for a key, made now if it is not there; to be loaded with `loaded`. See `obtain`."""
-    return obtain(BinaryRequest(key, suffix, source, build, source_suffix, label or Label())).binary
+    return obtain(BinaryRequest(key, suffix, source, build, label=label or Label())).binary
 
 
 def obtain(request: BinaryRequest) -> Entry:
