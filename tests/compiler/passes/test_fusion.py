@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,20 +85,28 @@ NETWORKS: dict[str, Callable[[], models.Network]] = {
     "child-sum": models.child_sum,
     "attention": models.attention,
     "mv-rnn": models.mv_rnn,
+    **{build.__name__: lambda build=build: recurrent(build) for build in (gru, sru, lstm, tree_lstm)},  # type: ignore[misc]
 }
 SCHEDULES = [(1, "vector"), (3, "vector"), (7, "vector"), (2, "paper")]
+RUNS: list[tuple[str, list[tuple[int, str]], dict[str, Any]]] = [
+    *((name, SCHEDULES, {"target": "cpu"}) for name in NETWORKS),
+    *((name, [(3, "vector"), (3, "paper")], {"target": "simt"}) for name in ("tree-lstm", "child-sum", "attention")),
+    ("tree-lstm", [(4, "vector")], {"target": "simt", "onchip": vpps.ChipOptions(groups=2)}),
+]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_results_are_those_of_the_unfused_instructions(name: str) -> None:
-    network = NETWORKS[name]()
-    assert_same(network.model, [network.batch(s) for s in (0, 1)], *SCHEDULES, target="cpu")
-
-
-@pytest.mark.parametrize("build", [gru, sru, lstm, tree_lstm])
-def test_so_are_those_of_recurrences(build: Callable[[int], tuple[vpps.Model, vpps.Graph, E]]) -> None:
+def recurrent(build: Callable[[int], tuple[vpps.Model, vpps.Graph, E]]) -> models.Network:
     model, graph, loss = build(5)
-    assert_same(model, [(graph, loss)], *SCHEDULES, target="cpu")
+    return models.Network(model, lambda seed: (graph, loss), [])
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("name, schedules, options", RUNS, ids=lambda x: x.get("target") if type(x) is dict else None)
+def test_results_are_those_of_the_unfused_instructions(
+    name: str, schedules: list[tuple[int, str]], options: dict[str, Any]
+) -> None:
+    network = NETWORKS[name]()
+    assert_same(network.model, [network.batch(s) for s in (0, 1)], *schedules, **options)
 
 
 def test_constants_of_a_tail_are_told_apart_by_their_bits() -> None:
@@ -116,20 +125,6 @@ def test_constants_of_a_tail_are_told_apart_by_their_bits() -> None:
             signs.append(np.signbit(handle.forward(graph, list(f(graph.input(np.ones(4)))))).tolist())
     assert signs[0] == signs[1]
     assert signs[0][0] != signs[0][1]
-
-
-@pytest.mark.usefixtures("one_kernel")
-@pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "attention"])
-def test_so_are_those_of_the_emulated_gpu(name: str) -> None:
-    network = NETWORKS[name]()
-    assert_same(network.model, [network.batch(0)], (3, "vector"), (3, "paper"), target="simt")
-
-
-@pytest.mark.usefixtures("one_kernel")
-def test_so_are_those_of_groups() -> None:
-    network = models.tree_lstm()
-    batches = [network.batch(s) for s in (0, 1)]
-    assert_same(network.model, batches, (4, "vector"), target="simt", onchip=vpps.ChipOptions(groups=2))
 
 
 @pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
@@ -291,23 +286,23 @@ class TestScripts:
         assert re.search(r"views=\(sum of lists \d+ .*\[\d+ step 64\].* to \[\d+ step 192\]", line)
         assert "of cell 'gated'" in line
 
-    @pytest.mark.parametrize("use", [ViewUse.READ, ViewUse.WRITE])
-    def test_the_verifier_knows_the_views_of_tails(self, plan: Plan, use: ViewUse) -> None:
+    @pytest.mark.parametrize(
+        "use, word, change, message",
+        [
+            (ViewUse.READ, 0, lambda address: address + (1 << 20), r"tail .*cell 'gated'.*no row of one array"),
+            (ViewUse.WRITE, 0, lambda address: address + (1 << 20), r"tail .*cell 'gated'.*no row of one array"),
+            (ViewUse.WRITE, 2, lambda use: ViewUse.READ, "its program does something else with view"),
+        ],
+    )
+    def test_the_verifier_knows_the_views_of_tails(
+        self, plan: Plan, use: ViewUse, word: int, change: Callable[[int], int], message: str
+    ) -> None:
         verify(plan.script, plan.layout, plan.origin)
-        entry = int(plan.script[4])
-        tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
+        tail = next(d for d in instructions(plan.script, int(plan.script[4])) if d.instruction.name == "tail")
         k = next(k for k, (_, found) in enumerate(tail.fields["views"]) if found == use)  # type: ignore[arg-type]
-        address = tail.position + tail.instruction.fixed_words + 3 * k
-        plan.script[address] += 1 << 20
-        with pytest.raises(ScriptError, match=r"tail .*cell 'gated'.*no row of one array"):
-            verify(plan.script, plan.layout, plan.origin)
-
-    def test_what_nothing_wrote_is_found(self, plan: Plan) -> None:
-        entry = int(plan.script[4])
-        tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
-        k = next(k for k, (_, use) in enumerate(tail.fields["views"]) if use == ViewUse.WRITE)  # type: ignore[arg-type]
-        plan.script[tail.position + tail.instruction.fixed_words + 3 * k + 2] = ViewUse.READ
-        with pytest.raises(ScriptError, match="its program does something else with view"):
+        position = tail.position + tail.instruction.fixed_words + 3 * k + word
+        plan.script[position] = change(int(plan.script[position]))
+        with pytest.raises(ScriptError, match=message):
             verify(plan.script, plan.layout, plan.origin)
 
 
