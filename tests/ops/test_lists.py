@@ -29,6 +29,21 @@ def check(model: vpps.Model, graph: vpps.Graph, results: Sequence[E]) -> None:
     assert_agrees_with_reference(model, graph, vpps.sum(terms), results)
 
 
+def check_calls(
+    model: vpps.Model, cell: Callable[..., E], lengths: Sequence[int], **rows: vpps.Lookup
+) -> tuple[vpps.Graph, list[E]]:
+    """Calls of a cell with rows of tables; arguments whose names end with "s" are lists of these lengths."""
+    graph, results = vpps.Graph(), []
+    for n in lengths:
+        given = [
+            [graph.lookup(t, (3 * i + n) % 40) for i in range(n)] if name[-1] == "s" else graph.lookup(t, n % 40)
+            for name, t in rows.items()
+        ]
+        results.append(graph.call(cell, *given))
+    check(model, graph, results)
+    return graph, results
+
+
 @pytest.mark.parametrize("width", [1, 24, 70])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_attention(width: int, scale: float) -> None:
@@ -41,16 +56,7 @@ def test_attention(width: int, scale: float) -> None:
         ws = vpps.softmax(vpps.each(lambda k: vpps.dot(q, k), ks))
         return vpps.sum(vpps.each(lambda w, v: w * v, ws, vs))
 
-    graph = vpps.Graph()
-    results = [
-        attend(
-            graph.lookup(queries, n % 40),
-            [graph.lookup(keys, (3 * i + n) % 40) for i in range(n)],
-            [graph.lookup(values, (7 * i + n) % 40) for i in range(n)],
-        )
-        for n in LENGTHS
-    ]
-    check(model, graph, results)
+    check_calls(model, attend, LENGTHS, q=queries, ks=keys, vs=values)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -64,8 +70,7 @@ def test_attention_of_one_vertex(length: int) -> None:
         ws = vpps.softmax(vpps.each(lambda x: vpps.dot(q, U @ x) * 0.2, xs))
         return vpps.sum(vpps.each(lambda w, x: w * x, ws, xs)) + q
 
-    graph = vpps.Graph()
-    check(model, graph, [attend(graph.lookup(xs, 39), [graph.lookup(xs, i % 39) for i in range(length)])])
+    check_calls(model, attend, [length], q=xs, xs=xs)
 
 
 WIDE: dict[str, Callable[[list[E]], E]] = {
@@ -89,17 +94,8 @@ SHAPES = [(), (1,), (3,), (32,), (65,), (200,), (5, 7)]
 )
 def test_reductions_and_softmax_element_by_element(name: str, shape: tuple[int, ...]) -> None:
     model = vpps.Model(seed=1)
-    rows = table(model, "x", *shape) if shape else None
-    column = table(model, "s", 3)
     cell = vpps.cell(elements={"xs": shape})(lambda xs: WIDE[name](xs))
-
-    graph = vpps.Graph()
-
-    def element(i: int) -> E:
-        return graph.lookup(column, i % 40)[0] if rows is None else graph.lookup(rows, i % 40)
-
-    lists = [[element(5 * n + i) for i in range(n)] for n in (0, 1, 2, 7, 70, 0)]
-    check(model, graph, [graph.call(cell, xs) for xs in lists])
+    check_calls(model, cell, (0, 1, 2, 7, 70, 0), xs=table(model, "x", *shape))
 
 
 def test_attention_in_many_steps() -> None:
@@ -218,10 +214,8 @@ def test_an_empty_list_in_the_first_call_takes_its_shape_from_its_uses() -> None
     def extended(q: E, keys: list[E]) -> E:
         return vpps.sum(vpps.each(lambda k: vpps.concat([k, q[:5]]) * p, keys))
 
-    graph = vpps.Graph()
-    q = graph.lookup(xs, 0)
-    lists = [[graph.lookup(xs, i) for i in range(n)] for n in (0, 3)]
-    check(model, graph, [f(q, keys) for f in (weigh, squashed, extended) for keys in lists])
+    for cell in (weigh, squashed, extended):
+        check_calls(model, cell, (0, 3), q=xs, keys=xs)
 
 
 @pytest.mark.parametrize("shape", [(), (33,), (5, 7)])
@@ -230,8 +224,7 @@ def test_logsumexp_element_by_element(shape: tuple[int, ...]) -> None:
     model = vpps.Model(seed=1)
     xs = table(model, "x", *shape, scale=30.0)
     total = vpps.cell(lambda xs: vpps.logsumexp(xs) + vpps.logsumexp(vpps.each(vpps.tanh, xs)), elements={"xs": shape})
-    graph = vpps.Graph()
-    check(model, graph, [total([graph.lookup(xs, i % 40) for i in range(n)]) for n in LENGTHS[1:]])
+    graph, _ = check_calls(model, total, LENGTHS[1:], xs=xs)
     with vpps.Handle(model, train=False) as handle:
         assert np.all(np.array(handle.forward(graph, [graph.call(total, [])])) == -np.inf)
 
