@@ -173,6 +173,8 @@ vpps.Handle(model, ema=np.nan)  # HandleError: ema=nan: expected a number in [0,
 vpps.Handle(model, ema=True)  # HandleError: ema=True: expected a number in [0, 1)
 vpps.Handle(model, ema=0.9, train=False)  # HandleError: ema=0.9: expected None, as the handle is forward-only
 vpps.Handle(model, onchip={})  # HandleError: onchip={}: expected vpps.ChipOptions(...)
+vpps.Handle(model, target='cpu', onchip=vpps.ChipOptions(gradients='gemm'))
+    # HandleError: target 'cpu' keeps weights and their gradients in memory
 vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Passes(...)
 vpps.Handle(model, example=1)  # HandleError: example=1: expected (graph, loss), as for handle.fb
 vpps.Handle(model, example=graph)  # HandleError: expected (graph, loss)

@@ -173,37 +173,31 @@ def test_order_of_calls(machine: CudaMachine, cublas: FakeCublas, fake: FakeCuda
     assert machine.wait() is None
 
 
-def test_the_second_launch_sees_the_product(machine: CudaMachine) -> None:
+@pytest.mark.parametrize(
+    "products",
+    [
+        (PRODUCT,),
+        (PRODUCT, PRODUCT._replace(accumulate=True)),
+        (PRODUCT._replace(n=0),),
+        (PRODUCT._replace(n=0, accumulate=True),),
+    ],
+    ids=["one", "two", "of no rows", "of no rows, added"],
+)
+@pytest.mark.parametrize("second", [False, True], ids=["products alone", "and a second launch"])
+def test_products_follow_the_first_launch(
+    machine: CudaMachine, fake: FakeCuda, products: tuple[Product, ...], second: bool
+) -> None:
     before = machine.pool[:]
-    words, continuation = two_launches(DY.address, G)
-    machine.launch(words, continuation)
+    words, continuation = two_launches(ONE, G) if second else (work(VPS, ONE, LOSS_SLOTS), Continuation((), 0))
+    machine.launch(words, continuation._replace(products=products))
+    assert fake.names().count("launch") == 1 + second
     assert machine.wait() is None
-    after = expected(before, PRODUCT)
-    after[LOSS_SLOTS : LOSS_SLOTS + 2] = after[DY.address], after[G]
-    assert np.allclose(machine.pool[:], after, rtol=1e-6)
-
-
-def test_products_alone_need_no_second_launch(machine: CudaMachine, fake: FakeCuda) -> None:
-    before = machine.pool[:]
-    added = PRODUCT._replace(accumulate=True)
-    machine.launch(work(VPS, ONE, LOSS_SLOTS), Continuation((PRODUCT, added), 0))
-    assert fake.names().count("launch") == 1
-    assert machine.wait() is None
-    after = expected(before, PRODUCT, added)
+    after = expected(before, *products)
     after[LOSS_SLOTS] = 1
+    if second:  # it sees the products
+        after[LOSS_SLOTS + 1] = after[G]
     assert np.allclose(machine.pool[:], after, rtol=1e-6)
-
-
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_with_no_rows_at_all(machine: CudaMachine, fake: FakeCuda, accumulate: bool) -> None:
-    before = machine.pool[:]
-    nothing = PRODUCT._replace(n=0, accumulate=accumulate)
-    machine.launch(work(VPS, ONE, LOSS_SLOTS), Continuation((nothing,), 0))
-    assert machine.wait() is None
-    after = expected(before, nothing)
-    after[LOSS_SLOTS] = 1
-    assert np.array_equal(machine.pool[:], after)
-    assert after[G : G + ROWS * COLUMNS].any() == accumulate
+    assert after[G : G + ROWS * COLUMNS].any() == (products[0].n > 0 or products[0].accumulate)
 
 
 def test_counters_are_clean_however_launches_follow_each_other(machine: CudaMachine) -> None:
@@ -219,28 +213,17 @@ def test_counters_are_clean_however_launches_follow_each_other(machine: CudaMach
         assert machine.launches == k + 1
 
 
-def test_a_first_launch_that_stops_is_reported_and_the_machine_works_on(machine: CudaMachine) -> None:
+@pytest.mark.parametrize("stops", [0, 1])
+def test_a_launch_that_stops_names_its_position_and_the_machine_works_on(machine: CudaMachine, stops: int) -> None:
     words, continuation = two_launches(ONE, G)
-    bad = stuck(VPS)
-    machine.launch(bad, continuation._replace(entries=0))
+    start = int(words[continuation.entries]) if stops else HEADER_WORDS + VPS
+    bad = words.copy() if stops else stuck(VPS)
+    if stops:
+        bad[start + len(barriers(VPS, 1)) - 1] = 99  # the target of its first wait
+    machine.launch(bad, continuation if stops else continuation._replace(entries=0))
     failure = machine.wait()
     assert failure is not None
-    assert failure.positions == (HEADER_WORDS + VPS,)
-    machine.launch(words, continuation)
-    assert machine.wait() is None
-
-
-def test_a_second_launch_that_stops_names_its_position(machine: CudaMachine) -> None:
-    words, continuation = two_launches(ONE, G)
-    entries = words[continuation.entries :][:VPS]
-    second = int(entries[0])
-    target = second + len(barriers(VPS, 1)) - 1  # of its first wait
-    words[target] = 99
-    machine.launch(words, continuation)
-    failure = machine.wait()
-    assert failure is not None
-    assert any(second <= position < second + len(barriers(VPS, 2)) for position in failure.positions)
-    words, continuation = two_launches(ONE, G)
+    assert any(start <= position < start + len(barriers(VPS, 2)) for position in failure.positions)
     machine.launch(words, continuation)
     assert machine.wait() is None
 
@@ -261,28 +244,24 @@ def test_a_product_that_cublas_refuses_is_an_error_and_the_machine_works_on(
         assert machine.wait() is None
 
 
-def test_a_refused_launch_leaves_nothing_behind(machine: CudaMachine, fake: FakeCuda) -> None:
-    words, continuation = two_launches(ONE, G)
-    fake.failing["launch"] = CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(DriverError):
-        machine.launch(words, continuation)
-    assert machine.launches == 0
-    fake.failing.clear()
-    for _ in range(3):
-        machine.launch(words, continuation)
-        assert machine.wait() is None
-
-
-def test_cublas_that_is_missing_is_an_error(
-    machine: CudaMachine, cublas: FakeCublas, monkeypatch: pytest.MonkeyPatch
+def test_what_is_refused_or_missing_leaves_nothing_behind(
+    machine: CudaMachine, cublas: FakeCublas, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create() -> int:
         raise ImportError("libcublas.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(cublas, "create", create)
     words, continuation = two_launches(ONE, G)
-    with pytest.raises(HandleError, match=r"libcublas.*cupy-cuda13x\[ctk\].*gradients='passes'"):
-        machine.launch(words, continuation)
-    assert machine.launches == 0
+    with monkeypatch.context() as without:
+        without.setattr(cublas, "create", create)
+        with pytest.raises(HandleError, match=r"libcublas.*cupy-cuda13x\[ctk\].*gradients='passes'"):
+            machine.launch(words, continuation)
     machine.launch(work(VPS, ONE, LOSS_SLOTS))
     assert machine.wait() is None
+    fake.failing["launch"] = CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DriverError):
+        machine.launch(words, continuation)
+    assert machine.launches == 1
+    fake.failing.clear()
+    for _ in range(3):
+        machine.launch(words, continuation)
+        assert machine.wait() is None

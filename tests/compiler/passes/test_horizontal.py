@@ -78,14 +78,6 @@ def stacked(stacks: Stacks) -> list[str]:
     return [stack.name for stack in stacks.all]
 
 
-def of(cells, model, panel=1, rule_of=lambda p: None):
-    return stacked(find_stacks(cells, list(model), panel, rule_of))
-
-
-def three(model: vpps.Model, *shapes: tuple[int, ...], **options: object) -> list[vpps.Parameter]:
-    return [model.parameter(f"P{k}", shape, **options) for k, shape in enumerate(shapes)]
-
-
 # ---- what is stacked
 
 
@@ -103,56 +95,44 @@ def test_gates_are_stacked_with_their_biases():
     assert [n.shape for n in found.nodes[: len(cell.nodes)] if n.op.name == "tanh"] == [(H,), (H,)]
 
 
-def test_rows_must_be_whole_panels():
+# Cells, of matrices A, B and C of 8 x 8, D of 16 x 8, biases a and b; T is not trained, G has another optimizer.
+ALL = "A @ x + B @ x + C @ x"
+BIASED = "vpps.tanh(A @ x + a) * (b + B @ x)"
+STACKED: list[tuple[list[str], list[str]]] = [
+    ([ALL], ["A+B+C"]),
+    (["A @ x, D @ x"], []),
+    (["A @ x, T @ x"], []),
+    (["A @ x, G @ x"], []),
+    ([ALL, "C @ x"], ["A+B"]),
+    (["A @ y + B @ y, C @ x", ALL], ["A+B"]),
+    ([ALL, "A @ x, B @ y"], []),
+    (["A @ x + (B @ x) * (A @ x)"], []),
+    ([ALL, "(A @ vpps.reshape(vpps.concat([x, y]), (8, 2)))[0]"], ["B+C"]),
+    ([BIASED], ["A+B", "a+b"]),
+    ([BIASED, "x * a"], ["A+B"]),
+    ([BIASED, "vpps.tanh(A @ x + b) * (B @ x + a)"], ["A+B"]),
+    (["vpps.tanh(A @ x + a) * (B @ x + a)"], ["A+B"]),
+]
+
+
+@pytest.mark.parametrize("cells, names", STACKED)
+def test_members_are_alike_and_have_the_same_uses(cells: list[str], names: list[str]):
     model = vpps.Model()
-    A, B = three(model, (24, 8), (24, 8))
-    cell = traced(lambda x: (A @ x, B @ x), (8,))
-    assert of([cell], model, panel=32) == []
-    assert of([cell], model, panel=8) == ["P0+P1"]
-    _, said = horizontal(cell, find_stacks([cell], list(model), 32))
-    assert said == "apart, as their rows, training or other uses differ: P0 and P1"
+    given: dict[str, Any] = {x: model.parameter(x, (16 if x == "D" else 8, 8), trainable=x != "T") for x in "ABCDTG"}
+    given |= {x: model.parameter(x, (8,)) for x in "ab"} | {"vpps": vpps}
+    made = [traced(lambda x, y, text=text: eval(text, given | {"x": x, "y": y}), (8,), (8,)) for text in cells]
 
+    def found(panel: int) -> Stacks:
+        return find_stacks(made, list(model), panel, lambda p: "other" if p.name == "G" else None)
 
-@pytest.mark.parametrize(
-    "second", [{"shape": (16, 8)}, {"trainable": False}, {"group": "other"}], ids=["shape", "trainable", "optimizer"]
-)
-def test_members_are_alike(second):
-    model = vpps.Model()
-    A = model.parameter("A", (32, 8))
-    B = model.parameter("B", second.get("shape", (32, 8)), trainable=second.get("trainable", True))
-    cell = traced(lambda x: (A @ x, B @ x), (8,))
-    assert of([cell], model, rule_of=lambda p: second.get("group") if p is B else None) == []
-
-
-def test_every_use_of_all_members_is_the_same():
-    model = vpps.Model()
-    A, B, C = three(model, *[(8, 8)] * 3)
-    all_three = traced(lambda x: A @ x + B @ x + C @ x, (8,))
-    first_two = traced(lambda x, y: (A @ y + B @ y, C @ x), (8,), (8,))
-    alone = traced(lambda x: C @ x, (8,))
-    assert of([all_three], model) == ["P0+P1+P2"]
-    assert of([all_three, alone], model) == ["P0+P1"]
-    assert of([first_two, all_three], model) == ["P0+P1"]
-    assert of([all_three, traced(lambda x, y: (A @ x, B @ y), (8,), (8,))], model) == []
-    twice = traced(lambda x: A @ x + (B @ x) * (A @ x), (8,))
-    assert of([twice], model) == []
-    matrix = traced(lambda x: (A @ vpps.reshape(x, (8, 2)))[0], (16,))
-    assert of([all_three, matrix], model) == ["P1+P2"]
-
-
-def test_a_bias_used_elsewhere_is_added_gate_by_gate():
-    model = vpps.Model()
-    A, B = three(model, (8, 8), (8, 8))
-    a, b = (model.parameter(name, (8,)) for name in "ab")
-    cell = traced(lambda x: vpps.tanh(A @ x + a) * (b + B @ x), (8,))
-    both = traced(lambda x: vpps.tanh(A @ x + b) * (B @ x + a), (8,))
-    assert of([cell], model) == ["P0+P1", "a+b"]
-    assert of([cell, traced(lambda x: x * a, (8,))], model) == ["P0+P1"]
-    assert of([cell, both], model) == ["P0+P1"]
-    found, _ = horizontal(cell, find_stacks([cell, both], list(model), 1))
-    assert operations(found).count("add") == 2
-    same = traced(lambda x: vpps.tanh(A @ x + a) * (B @ x + a), (8,))
-    assert of([same], model) == ["P0+P1"]
+    assert stacked(found(8)) == names
+    assert stacked(found(32)) == []  # rows must be whole panels
+    if cells == [ALL]:
+        assert horizontal(made[0], found(32))[1] == (
+            "apart, as their rows, training or other uses differ: A and B and C"
+        )
+    if "a+b" not in names and BIASED in cells:
+        assert operations(horizontal(made[0], found(8))[0]).count("add") == 2  # biases are added gate by gate
 
 
 # ---- results
@@ -160,7 +140,7 @@ def test_a_bias_used_elsewhere_is_added_gate_by_gate():
 
 def one_layer(model: vpps.Model):
     """No gradient of a vector: weights see the same sums, stacked or not."""
-    A, B = three(model, (H, IN), (H, IN))
+    A, B = (model.parameter(f"P{k}", (H, IN)) for k in range(2))
     a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
 
     @vpps.cell
@@ -482,7 +462,7 @@ def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
     """Cells that agree on some stacks and not on others, or add to part of a stack only."""
 
     def build(model):
-        matrices = three(model, *[(32, 32)] * 4)
+        matrices = [model.parameter(f"P{k}", (32, 32)) for k in range(4)]
         biases = [model.parameter(f"b{k}", (32,), init="normal") for k in range(3)]
 
         def made_of(drawn):
