@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import edbatch_graphs
 import numpy as np
@@ -17,12 +19,6 @@ from vpps.planner.native.typed_graphs import LearningSettings, lower_bound
 ROOT = Path(__file__).parents[2]
 
 
-def reads(graph: Vertices) -> Counter[tuple[str, str]]:
-    """How many edges lead from one type to another."""
-    ends = (graph.type_of[graph.producers].tolist(), graph.type_of[graph.readers].tolist())
-    return Counter((graph.types[a], graph.types[b]) for a, b in zip(*ends, strict=True))
-
-
 @pytest.fixture(scope="module")
 def trees() -> GraphSet:
     return graphs_of_trees(synthetic_treebank(n_train=24, n_dev=1).train)
@@ -33,44 +29,36 @@ def lattices() -> GraphSet:
     return synthetic_lattices(n_train=24, n_dev=1)[0]
 
 
-@pytest.mark.host
-def test_a_tree_of_two_leaves() -> None:
-    tree = GraphSet([3], np.array([[-1, -1], [-1, -1], [0, 1]]), kind=[0, 0, 1], kinds=("leaf", "inner"))
-    assert reads(edbatch_graphs.trees(tree[:])) == {
-        ("leaf", "inner"): 2, ("leaf", "product"): 2, ("inner", "product"): 1, ("product", "loss"): 3,
-        ("loss", "total"): 3,
-    }  # fmt: skip
-    assert reads(edbatch_graphs.matrix_trees(tree[:])) == {
-        ("vector", "inner"): 2, ("matrix", "inner"): 2, ("vector", "product"): 2, ("inner", "product"): 1,
-        ("product", "loss"): 3, ("loss", "total"): 3,
-    }  # fmt: skip
+TREE = GraphSet([3], np.array([[-1, -1], [-1, -1], [0, 1]]), kind=[0, 0, 1], kinds=("leaf", "inner"))
+# Two characters, a word from the beginning that ends with the second, and a third character.
+ENDS = [0, 1, 2, 4, 5], [-1, -1, 0, 1, 2]  # of a character, the word, the character with it, a character
+LATTICE = GraphSet([4], ENDS, kind=[0, 1, 0, 0], kinds=("character", "word"))
+CHAIN = GraphSet([2], np.array([[-1], [0]]))
+PAIR = GraphSet([2], np.array([[-1], [0]]), kind=[0, 1], kinds=("source", "target"))
+EDGES: list[tuple[Callable[[Any], Vertices], GraphSet, str]] = [
+    (edbatch_graphs.trees, TREE, "leaf-inner 2, leaf-product 2, inner-product 1, product-loss 3, loss-total 3"),
+    (edbatch_graphs.matrix_trees, TREE,
+     "vector-inner 2, matrix-inner 2, vector-product 2, inner-product 1, product-loss 3, loss-total 3"),
+    (edbatch_graphs.lattice_gru, LATTICE,
+     "character-character 1, character-sum of 2 1, word-sum of 2 1, sum of 2-character 1, character-product 2, "
+     "sum of 2-product 1, product-loss 3, loss-total 3"),
+    (edbatch_graphs.lattice_lstm, LATTICE,
+     "character-character 2, character-sum of 2 2, word-sum of 2 2, sum of 2-character 2, character-product 2, "
+     "sum of 2-product 1, product-loss 3, loss-total 3"),
+    (edbatch_graphs.tagger, CHAIN,
+     "embedding-forward 2, embedding-backward 2, forward-forward 1, backward-backward 1, forward-loss 2, "
+     "backward-loss 2, loss-total 2"),
+    (edbatch_graphs.translation, PAIR, "encoder-decoder 1, decoder-product 1, product-loss 1, loss-total 1"),
+]  # fmt: skip
 
 
 @pytest.mark.host
-def test_a_lattice_where_a_word_ends() -> None:
-    """Two characters, a word from the beginning that ends with the second, and a third character."""
-    children = [0, 1, 2, 4, 5], [-1, -1, 0, 1, 2]  # of a character, the word, the character with it, a character
-    lattice = GraphSet([4], children, kind=[0, 1, 0, 0], kinds=("character", "word"))
-    assert reads(edbatch_graphs.lattice_gru(lattice[:])) == {
-        ("character", "character"): 1, ("character", "sum of 2"): 1, ("word", "sum of 2"): 1,
-        ("sum of 2", "character"): 1, ("character", "product"): 2, ("sum of 2", "product"): 1,
-        ("product", "loss"): 3, ("loss", "total"): 3,
-    }  # fmt: skip
-    of_lstm = reads(edbatch_graphs.lattice_lstm(lattice[:]))
-    assert (of_lstm["word", "sum of 2"], of_lstm["sum of 2", "product"]) == (2, 1)
-
-
-@pytest.mark.host
-def test_chains_of_two_words() -> None:
-    chain = GraphSet([2], np.array([[-1], [0]]))
-    assert reads(edbatch_graphs.tagger(chain[:])) == {
-        ("embedding", "forward"): 2, ("embedding", "backward"): 2, ("forward", "forward"): 1,
-        ("backward", "backward"): 1, ("forward", "loss"): 2, ("backward", "loss"): 2, ("loss", "total"): 2,
-    }  # fmt: skip
-    pair = GraphSet([2], np.array([[-1], [0]]), kind=[0, 1], kinds=("source", "target"))
-    assert reads(edbatch_graphs.translation(pair[:])) == {
-        ("encoder", "decoder"): 1, ("decoder", "product"): 1, ("product", "loss"): 1, ("loss", "total"): 1,
-    }  # fmt: skip
+@pytest.mark.parametrize("network, graphs, edges", EDGES, ids=[network.__name__ for network, *_ in EDGES])
+def test_edges_lead_from_type_to_type(network: Callable[[Any], Vertices], graphs: GraphSet, edges: str) -> None:
+    graph = network(graphs[:])
+    ends = (graph.type_of[graph.producers].tolist(), graph.type_of[graph.readers].tolist())
+    found = Counter(f"{graph.types[a]}-{graph.types[b]}" for a, b in zip(*ends, strict=True))
+    assert {f"{pair} {n}" for pair, n in found.items()} == set(edges.split(", "))
 
 
 @pytest.mark.host

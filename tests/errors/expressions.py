@@ -95,6 +95,11 @@ def open_ended(x: Any, **options: Any) -> Any:
     return x
 
 
+@vpps.cell
+def again(x: Any) -> Any:
+    return again(x) + 1
+
+
 class Slotted:
     """A module without a dict."""
 
@@ -354,6 +359,7 @@ call(lambda v: v * x[0], x)  # TraceError: slice: cell '<lambda>' closes over
 call(lambda v: v + rows, x)  # TraceError: closes over <5 rows of shape
 call(lambda v: vpps.cell(vpps.tanh)(x) + v, x)  # TraceError: cell*closes over
 call(lambda xs: vpps.sum(vpps.each(lambda e: e + x, xs)), [x])  # TraceError: cell '<lambda>' closes over
+call(again, x)  # TraceError: cell 'again' calls itself without end
 call(branches, x)  # TraceError: in cell 'branches'*traced once*cannot branch*vpps.where*Python data
 call(lambda v: v if v[0] == 0 else -v, x)  # TraceError: cannot branch
 call(lambda v: v if v[0] else -v, x)  # TraceError: cannot branch

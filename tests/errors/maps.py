@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import vpps
+from tests.errors.expressions import again
 from tests.errors.table import read
 
 H = 4
@@ -52,7 +53,7 @@ class World:
     def names(self) -> dict[str, Any]:
         """What the calls of the table may use."""
         helpers = {f.__name__: f for f in (with_child, pushes, vpps.gather, vpps.scatter, vpps.push, vpps.pull)}
-        own = {"map": self.map, "nodes": self.nodes, "trees": self.trees, "lists": self.lists}
+        own = {"map": self.map, "nodes": self.nodes, "trees": self.trees, "lists": self.lists, "again": again}
         return {**globals(), **vars(self), **helpers, **own}
 
     def map(self, cells: Any, **arguments: Any) -> Any:
@@ -98,6 +99,7 @@ trees(lambda a, b, y=1, x=2: a, inputs={'x': x})  # TraceError: y has a default 
 trees(lambda left, right, x: vpps.tanh(U @ vpps.concat([x[:H], left, right]) + b), inputs={'x': np.ones((4, 3 * H))})
     # ShapeError: what cell '<lambda>' does with its children's results takes (2,), and children give (4,); is a
 lists(lambda: scatter(vpps.tanh(b + sum(gather()))), inputs={})  # TraceError: use vpps.each(f, xs), *vpps.sum(xs)
+map(again, inputs={'x': x})  # TraceError: cell 'again' calls itself without end
 trees(lambda: scatter(gather(0) + undefined))  # NameError: undefined
 
 [graph.map(kind=)]

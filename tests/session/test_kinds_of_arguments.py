@@ -336,26 +336,3 @@ def test_every_public_function_is_in_the_table() -> None:
         name for name in vpps.__all__ if callable(found := getattr(vpps, name)) and not isinstance(found, classes)
     } - said
     assert not missing
-
-
-def test_a_cell_that_calls_itself_is_told_so() -> None:
-    @vpps.cell
-    def again(x: Any) -> Any:
-        return again(x) + 1
-
-    graph = vpps.Graph()
-    with pytest.raises(vpps.TraceError, match="cell 'again' calls itself without end"):
-        again(graph.input([1.0]))
-    with pytest.raises(vpps.TraceError, match="cell 'again' calls itself without end"):
-        graph.map(again, inputs={"x": np.ones((2, 3))})
-    assert len(graph) == 1
-
-
-def test_a_model_without_parameters_has_nothing_to_learn() -> None:
-    graph = vpps.Graph()
-    loss = vpps.sum(graph.input([1.0, 2.0]))
-    with vpps.Handle(vpps.Model(), target="cpu") as opened:
-        for call in (opened.fb, opened.gradients):
-            with pytest.raises(vpps.GraphError, match="depends on no trainable parameter"):
-                call(graph, loss)
-        assert opened.forward(graph, [loss])[0] == 3
