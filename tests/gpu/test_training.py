@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import vpps
 from tests.classifier import new, same_bits
 from tests.comparison import FORWARD_TOLERANCE, relative_error
-from tests.runtime.test_cpu import TestCtrlC, TestExit, stop_next_launch
+from tests.runtime import test_processes as processes
+from tests.runtime.test_cpu import stop_next_launch
 from tests.training import ReferenceTraining
 from vpps.runtime.cuda import CudaMachine
 
 pytestmark = pytest.mark.gpu
-__all__ = ["TestCtrlC", "TestExit"]  # run here once more, on the GPU
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        processes.test_ctrl_c_ends_a_program_that_does_not_catch_it,
+        processes.test_ctrl_c_leaves_a_handle_that_works_on,
+        processes.test_ctrl_c_at_any_moment_leaves_a_handle_that_works_on,
+    ],
+)
+def test_ctrl_c(test: Callable[[str], None]) -> None:
+    """Those of the other targets, on the GPU."""
+    test("cuda")
+
+
+@pytest.mark.parametrize("end", processes.ENDS)
+def test_an_end_without_close_is_clean(end: str) -> None:
+    processes.test_an_end_without_close_during_a_launch_is_clean("cuda", end)
 
 
 def test_training_follows_the_reference() -> None:

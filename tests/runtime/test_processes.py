@@ -10,7 +10,8 @@ import pytest
 
 from tests.processes import finish, run, start
 
-TARGETS = [pytest.param("cpu", marks=pytest.mark.cpu), pytest.param("cuda", marks=pytest.mark.simt)]
+CPU = pytest.param("cpu", marks=pytest.mark.cpu)
+TARGETS = [CPU, pytest.param("imaginary", marks=pytest.mark.simt)]  # and "cuda", a GPU: tests/gpu/test_training.py
 targets = pytest.mark.parametrize("target", TARGETS)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 
@@ -24,11 +25,12 @@ from tests.classifier import new, same_bits
 from tests.runtime import fake_cuda
 
 TARGET = {target!r}
-if TARGET == "cuda":
+IMAGINARY = TARGET == "imaginary"
+if IMAGINARY:
     fake = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
 net, witness = new(), new()
 
-def opened(model, target=TARGET):
+def opened(model, target="cuda" if IMAGINARY else TARGET):
     return vpps.Handle(model, target=target, vps=3, verify=False)
 
 def long_step(steps=1200, H=512):
@@ -49,7 +51,7 @@ def refused(use, words):
     else:
         raise AssertionError("it was not refused")
 
-model, graph, loss = long_step() if TARGET == "cpu" else (net.model, *net.batch(0))
+model, graph, loss = long_step() if not IMAGINARY else (net.model, *net.batch(0))
 """
 TRAIN_FOR_EVER = """
 def train_for_ever():
@@ -66,27 +68,29 @@ def process(target: str, code: str) -> str:
     return PROCESS.replace("{target!r}", repr(target)) + code
 
 
-def interrupted(code: str) -> subprocess.Popen[str]:
+def interrupted(target: str, code: str) -> subprocess.Popen[str]:
     """A process that trains and gets Ctrl-C."""
-    begun = start(process("cpu", TRAIN_FOR_EVER + code))
+    begun = start(process(target, TRAIN_FOR_EVER + code))
     assert begun.stdout is not None
     assert begun.stdout.readline() == "running\n"
     begun.send_signal(signal.SIGINT)
     return begun
 
 
-@pytest.mark.cpu
-def test_ctrl_c_ends_a_program_that_does_not_catch_it() -> None:
-    status, _, err = finish(interrupted("train_for_ever()"))
+@pytest.mark.parametrize("target", [CPU])
+def test_ctrl_c_ends_a_program_that_does_not_catch_it(target: str) -> None:
+    status, _, err = finish(interrupted(target, "train_for_ever()"))
     assert status in (-signal.SIGINT, 130)
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.cpu
-def test_ctrl_c_leaves_a_handle_that_works_on() -> None:
+@pytest.mark.parametrize("target", [CPU])
+def test_ctrl_c_leaves_a_handle_that_works_on(target: str) -> None:
     """The launch that it interrupted counts: the weights are those of an undisturbed run of as many steps."""
     status, out, err = finish(
-        interrupted("""
+        interrupted(
+            target,
+            """
 try:
     train_for_ever()
 except KeyboardInterrupt:
@@ -102,7 +106,8 @@ with opened(undisturbed) as handle:
         handle.fb(graph, loss)
     assert same_bits(undisturbed.numpy(), weights), steps
 print("equal")
-""")
+""",
+        )
     )
     assert status == 0, err
     assert out.rstrip().endswith("equal")
@@ -121,17 +126,17 @@ def interrupt(*unused):
 
 signal.signal(signal.SIGALRM, interrupt)
 rng = random.Random(1)
-batches = [net.batch(seed, sentences=10 if TARGET == "cpu" else 4) for seed in range(5)]
-interrupted, most = 0, 4e-3 if TARGET == "cpu" else 4e-2
+batches = [net.batch(seed, sentences=4 if IMAGINARY else 10) for seed in range(5)]
+interrupted, most = 0, 4e-2 if IMAGINARY else 4e-3
 with opened(net.model) as handle:
     net.train(handle, range(1))
-    for turn in range(300 if TARGET == "cpu" else 50):
+    for turn in range(50 if IMAGINARY else 300):
         launched, step = handle._engine.machine.launches, net.model.step
         try:
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, most))
             for graph, loss in batches:
                 handle.fb(graph, loss)
-                if TARGET == "cpu":
+                if not IMAGINARY:
                     if turn % 3 == 0:
                         handle.forward(graph, [loss])
                     if turn % 5 == 0:
@@ -142,16 +147,16 @@ with opened(net.model) as handle:
         except KeyboardInterrupt:
             interrupted += 1
         handle.sync_get_latest_loss()
-        assert TARGET == "cpu" or handle._engine.machine.launches - launched == net.model.step - step
+        assert not IMAGINARY or handle._engine.machine.launches - launched == net.model.step - step
     assert interrupted > 10, interrupted
     for p in net.model:
         p.assign(witness.model[p.name].numpy())
     losses = net.train(handle, range(4))
     weights = net.model.numpy()
-with opened(witness.model, "cpu" if TARGET == "cpu" else "simt") as other:
+with opened(witness.model, "simt" if IMAGINARY else TARGET) as other:
     assert witness.train(other, range(4)) == losses
 assert same_bits(witness.model.numpy(), weights)
-assert TARGET == "cpu" or not fake.findings
+assert not IMAGINARY or not fake.findings
 """,
         )
     )
@@ -178,7 +183,7 @@ if not child:
         refused(use, "forked child")
         refused(use, "handle of its own")
     assert same_bits(net.model.numpy(), weights)
-    if TARGET == "cuda":
+    if IMAGINARY:
         refused(lambda: opened(net.model), "'spawn'")
     with vpps.Handle(net.model, vps=2) as own:  # "auto": there is no GPU for this process
         own.fb(graph, loss)
@@ -187,7 +192,7 @@ if not child:
     raise SystemExit(0)
 assert os.waitpid(child, 0)[1] == 0
 handle.fb(graph, loss)
-with opened(witness.model, "cpu" if TARGET == "cpu" else "simt") as other:
+with opened(witness.model, "simt" if IMAGINARY else TARGET) as other:
     assert witness.train(other, range(3)) == losses + [handle.sync_get_latest_loss()]
 """,
         ),
@@ -241,10 +246,11 @@ assert same_bits(net.model.numpy(), witness.model.numpy())
     )
 
 
+ENDS = "", "raise SystemExit(0)", "del handle", "gc.collect()", "cycle = [handle]; cycle.append(cycle)", "1 / 0"
+
+
 @targets
-@pytest.mark.parametrize(
-    "end", ["", "raise SystemExit(0)", "del handle", "gc.collect()", "cycle = [handle]; cycle.append(cycle)", "1 / 0"]
-)
+@pytest.mark.parametrize("end", ENDS)
 def test_an_end_without_close_during_a_launch_is_clean(target: str, end: str) -> None:
     status, _, err = finish(start(process(target, f"handle = opened(model)\nhandle.fb(graph, loss)\n{end}\n")))
     if end == "1 / 0":
