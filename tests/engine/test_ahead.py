@@ -91,22 +91,15 @@ class TestInstructions:
 def test_on_cpu_one_kernel_serves_all_models() -> None:
     model, example = small()
     kernel = vpps.specialize(model, example, target="cpu", optimizer=vpps.Adam(), vps=2)
-    with vpps.Handle(model, target="cpu") as handle:
+    with vpps.Handle(model, target="cpu", example=example) as handle:
         assert kernel.source == handle.source()
+        handle.fb(*example)
+        assert np.isfinite(handle.sync_get_latest_loss())
     assert kernel.resources is None
     assert kernel.spec.instructions > {"matvec", "tanh", "update_rows.adam"}
     assert f"the example takes {len(kernel.spec.instructions)} of its" in " ".join(kernel.explain().split())
     without = vpps.specialize(model, target="cpu")
     assert (without.source, without.binary) == (kernel.source, kernel.binary)
-
-
-@pytest.mark.cpu
-def test_a_handle_on_cpu_takes_an_example_too() -> None:
-    model, (graph, loss) = small()
-    with vpps.Handle(model, target="cpu", example=(graph, loss)) as handle:
-        assert np.isnan(handle.fb(graph, loss))
-        assert np.isfinite(handle.sync_get_latest_loss())
-    assert model.step == 1
 
 
 @pytest.mark.cpu
@@ -169,12 +162,3 @@ class TestHandle:
             (value,) = handle.forward(graph, [loss])
             assert handle.source() == source
         assert value == pytest.approx(Reference(graph, weights_of(model)).value(loss), rel=1e-4)
-
-    def test_whose_example_fails_lets_go_of_the_model(self) -> None:
-        model, _ = small()
-        other = vpps.Model(seed=1)
-        w = other.parameter("w", (4,))
-        graph = vpps.Graph()
-        with pytest.raises(vpps.ModelError, match="another model"):
-            vpps.Handle(model, target="simt", vps=2, example=(graph, vpps.sum(w * graph.input([1.0] * 4))))
-        assert model.trainer is None

@@ -109,22 +109,6 @@ def test_values_that_were_not_asked_for_are_refused_not_garbage(train: bool) -> 
         assert np.array_equal(handle.value(states[1]), first)
 
 
-def test_values_are_all_there_after_training() -> None:
-    net = new()
-    graph = vpps.Graph()
-    states = [graph.zeros(20)]
-    for word in range(8):
-        states.append(net.read(states[-1], word))
-    loss = vpps.cross_entropy(net.model["Wo"] @ states[-1] + net.model["bo"], 1)
-    with vpps.Handle(net.model) as handle:
-        expected = handle.forward(graph, states)
-        handle.fb(graph, loss)
-        for state, value in zip(states, expected, strict=True):
-            assert np.array_equal(handle.value(state), value)
-        with pytest.raises(vpps.GraphError, match="recorded later; call fb or forward again"):
-            handle.value(vpps.tanh(states[0]))
-
-
 def pyramid(n_words: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
     """Neighbours composed again and again; every state but those at the edges is read twice."""
     model = vpps.Model(seed=1)

@@ -91,7 +91,7 @@ def inputs() -> tuple[vpps.Graph, vpps.Expression]:
     return graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0])))
 
 
-TOOLS = {"pickle": pickle, "chip": vpps.ChipOptions, "init": vpps.distributed.init}
+TOOLS = {"pickle": pickle, "strange": strange, "chip": vpps.ChipOptions, "init": vpps.distributed.init}
 WITHOUT_HANDLE = read(r"""
 [vpps.Model(seed)]
 vpps.Model(seed=1.5)  # ModelError: seed*1.5*int
@@ -178,6 +178,7 @@ vpps.Handle(model, target='cpu', onchip=vpps.ChipOptions(gradients='gemm'))
 vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Passes(...)
 vpps.Handle(model, example=1)  # HandleError: example=1: expected (graph, loss), as for handle.fb
 vpps.Handle(model, example=graph)  # HandleError: expected (graph, loss)
+vpps.Handle(model, target='simt', vps=2, example=strange())  # ModelError: another model
 vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds what products multiply
 
 [vpps.Handle(model, precision=), vpps.specialize]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -279,16 +278,6 @@ class TestKept:
             handle.backward([1])
             with pytest.raises(vpps.HandleError, match="backward makes an update here, so record all"):
                 handle.backward([1])
-
-    def test_a_handle_goes_with_its_last_reference(self) -> None:
-        """What it has kept holds no reference to it, so that its threads end then, and not at a garbage collection."""
-        net = Net()
-        graph, loss = net.batch(0)
-        handle = vpps.Handle(net.model)
-        handle.forward(graph, [loss], train=True, keep=True)
-        gone = weakref.ref(handle)
-        del handle
-        assert gone() is None
 
     def test_gradients_of_inputs_come_with_backward(self) -> None:
         net, graph = Net(), vpps.Graph()

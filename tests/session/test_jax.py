@@ -1,4 +1,4 @@
-"""JAX beside vpps: its arrays come in, ours go out without a copy, gradients are handed through `jax.custom_vjp`."""
+"""JAX beside vpps: its arrays come in, ours go out without a copy. Gradients by custom_vjp: docs/guides/with-jax.md."""
 
 from __future__ import annotations
 
@@ -33,59 +33,12 @@ class Layer:
 
         self.inner = inner
 
-    def __call__(self, rows: Any, words: Any) -> vpps.Expression:
-        h = rows[0]
-        for i, word in enumerate(words):
-            h = self.inner(h, rows[i + 1], word)
-        return h
-
-    def loss(self, graph: vpps.Graph, x: Any, words: Any, grad: bool = False) -> tuple[vpps.Expression, vpps.Rows]:
-        rows = graph.rows(x, grad=grad)
-        return vpps.dot(h := self(rows, words), h), rows
-
-
-def in_jax(weights: dict[str, Any], x: Any, words: Any) -> Any:
-    """The same layer."""
-    h = x[0]
-    for i, word in enumerate(words):
-        h = jnp.tanh(weights["W"] @ jnp.concatenate([h, x[i + 1]]) + weights["words"][word])
-    return h
-
-
-def as_layer(layer: Layer, handle: vpps.Handle) -> Any:
-    """A function of JAX that computes it in vpps, with weights that JAX has."""
-
-    assigned: dict[str, Any] = {}
-
-    def run(weights: dict[str, Any], x: Any, words: Any, keep: bool) -> tuple[Any, vpps.Rows]:
-        for name, w in weights.items():
-            if assigned.get(name) is not w:  # arrays of JAX do not change
-                layer.model[name].assign(w)
-                assigned[name] = w
-        graph = vpps.Graph()
+    def loss(self, graph: vpps.Graph, x: Any, words: Any) -> tuple[vpps.Expression, vpps.Rows]:
         rows = graph.rows(x, grad=True)
-        (h,) = handle.forward(graph, [layer(rows, words)], keep=keep)
-        return jax.dlpack.from_dlpack(h), rows
-
-    @jax.custom_vjp
-    def apply(weights: dict[str, Any], x: Any, words: Any) -> Any:
-        return run(weights, x, words, keep=False)[0]
-
-    def forward(weights: dict[str, Any], x: Any, words: Any) -> tuple[Any, Any]:
-        h, rows = run(weights, x, words, keep=True)
-        kept = handle.kept
-
-        def gradients(seed: Any) -> tuple[Any, ...]:
-            found = handle.backward([seed], kept)
-            dense = {name: jnp.zeros_like(w) for name, w in weights.items()}
-            for name, g in found.items():
-                dense[name] = dense[name].at[g.rows].set(g.values) if isinstance(g, tuple) else jnp.asarray(g)
-            return dense, jax.dlpack.from_dlpack(handle.input_gradient(rows)), None
-
-        return h, jax.tree_util.Partial(gradients)  # a residual without arrays
-
-    apply.defvjp(forward, lambda gradients, seed: gradients(seed))
-    return apply
+        h = rows[0]
+        for row, word in zip(rows[1:], words, strict=True):
+            h = self.inner(h, row, word)
+        return vpps.dot(h, h), rows
 
 
 @pytest.fixture
@@ -177,7 +130,7 @@ class TestOut:
 
             def results(words: list[int]) -> list[Any]:
                 graph = vpps.Graph()
-                loss, rows = layer.loss(graph, x, words, grad=True)
+                loss, rows = layer.loss(graph, x, words)
                 _, dense = handle.gradients(graph, loss)
                 found = [*dense.values(), handle.input_gradient(rows), handle.value(loss)]
                 _, sparse = handle.gradients(graph, loss, sparse=True)
@@ -215,38 +168,3 @@ class TestOut:
         before["words"][3] -= 1
         for name, w in layer.model.numpy().items():
             assert np.array_equal(w, before[name])
-
-
-class TestGradients:
-    def test_pass_through_a_custom_vjp(self) -> None:
-        """A network whose first and last layers are JAX's: loss and all gradients are those of JAX alone."""
-        layer = Layer()
-        weights = {name: jnp.asarray(w) for name, w in layer.model.numpy().items()}
-        keys = jax.random.split(jax.random.key(2), 3)
-        parameters = {
-            "encoder": jax.random.normal(keys[0], (D, D)),
-            "layer": weights,
-            "head": jax.random.normal(keys[1], (3, D)),
-        }
-        xs = jax.random.normal(keys[2], (2, 4, D))
-
-        with vpps.Handle(layer.model) as handle:
-            of_vpps = as_layer(layer, handle)
-
-            def loss(parameters: dict[str, Any], xs: Any, layer: Any) -> Any:
-                """The layer twice, so that two forwards wait for their backward; words repeat."""
-                total = 0.0
-                for x, words in zip(xs, ([1, 8, 1], [0, 1]), strict=True):
-                    h = layer(parameters["layer"], jnp.tanh(x @ parameters["encoder"]), jnp.array(words))
-                    total = total - jax.nn.log_softmax(parameters["head"] @ h)[1]
-                return total
-
-            gradient = jax.value_and_grad(loss, argnums=(0, 1))
-            found = gradient(parameters, xs, of_vpps)
-            expected = gradient(parameters, xs, in_jax)
-            assert jax.tree.structure(found) == jax.tree.structure(expected)
-            for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-                np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
-            assert loss(parameters, xs, of_vpps) == pytest.approx(float(found[0]), rel=1e-6)  # without gradients
-            with pytest.raises(DtypeError, match="JAX traces"):
-                jax.jit(of_vpps)(weights, xs[0], jnp.array([1]))
