@@ -115,24 +115,6 @@ def test_an_error_ends_the_step(net: Net, handle: vpps.Handle) -> None:
     assert net.model.step == 1  # that was refused before it was a shard
 
 
-def test_masks_of_an_example_follow_no_shard(net: Net, handle: vpps.Handle) -> None:
-    """They are those of a handle without a world, for every draw."""
-
-    def values(of: vpps.Handle, draw: int) -> NDArray[np.float32]:
-        graph = vpps.Graph()
-        with graph.example(3):
-            y = vpps.dropout(graph.input(np.ones(64)), 0.5)
-        return of.forward(graph, [y], train=True, draw=draw)[0]
-
-    alone = vpps.Handle(Net().model, vpps.SGD(0.1), target="cpu", vps=1)
-    expected = [values(alone, draw) for draw in range(2)]
-    assert not np.array_equal(*expected)
-    for k in range(2):
-        assert np.array_equal([values(handle, draw) for draw in range(2)], expected)
-        handle.fb(*net.loss(k))
-    alone.close()
-
-
 @pytest.mark.parametrize("inputs", [False, True])
 def test_no_shard_has_anything_to_learn(net: Net, handle: vpps.Handle, inputs: bool) -> None:
     """Gradients of inputs are nothing, as without a world: no step of zeros, which would decay weights and moments."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -242,104 +241,56 @@ class TestWhatStays:
         assert not all(stayed[-4:])
 
 
-def averaged(d: Decoding, handle: vpps.Handle) -> None:
-    with d.net.model.averaged():
-        d.step(handle)
-        d.step(handle)
-
-
-def kept(d: Decoding, handle: vpps.Handle) -> None:
-    handle.forward(d.graph, [d.states[-1]], keep=True)
-    handle.backward([np.ones(HIDDEN)])
-
-
-def updating(d: Decoding, handle: vpps.Handle) -> None:
-    handle.forward(d.graph, [d.states[-1]], update=True)
-    handle.backward([np.ones(HIDDEN)])
-
-
-def retuned(d: Decoding, handle: vpps.Handle) -> None:
-    handle._configurator.configure(Configuration(vps=3, policy="depth"))
-
-
-def traced(d: Decoding, handle: vpps.Handle) -> None:
-    with handle.trace() as trace:
-        for _ in range(4):
-            d.step(handle)
-    assert trace.summary()
-
-
-def frozen(d: Decoding, handle: vpps.Handle) -> None:
-    d.net.model["U"].trainable ^= True
-
-
-def thrown_away(d: Decoding, handle: vpps.Handle) -> None:
-    d.graph = vpps.Graph()
-    d.states = [d.graph.zeros(HIDDEN)]
-    words, d.words = d.words, [0]
-    d.step(handle, len(words) - 1)
-
-
-def in_another_graph(d: Decoding, handle: vpps.Handle) -> None:
-    graph = vpps.Graph()
-    handle.forward(graph, [d.net.logits(graph, [1, 2, 3])])
-
-
-def overflow(d: Decoding, handle: vpps.Handle) -> None:
-    before = d.net.model.numpy()["Wo"]
-    d.net.model["Wo"].assign(np.full(before.shape, 3e38))
-    skipped = handle.skipped
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # only the first one is told
-        handle.fb(*d.net.batch(3))
-        assert handle.skipped == skipped + 1
-    d.net.model["Wo"].assign(before)
-
-
-def not_begun(d: Decoding, handle: vpps.Handle, launch: Callable[[], object]) -> None:
-    with pytest.MonkeyPatch.context() as patch, interrupt_next_launch(handle, patch):
-        launch()
-
-
-EVENTS: dict[str, Callable[[Decoding, vpps.Handle], object]] = {
-    "another graph": in_another_graph,
-    "a new graph": thrown_away,
-    "fb": lambda d, handle: handle.fb(*d.net.batch(3)),
-    "accumulation": lambda d, handle: handle.fb(*d.net.batch(3), accumulate=True),
-    "gradients": lambda d, handle: handle.gradients(*d.net.batch(3)),
-    "a step of the graph": lambda d, handle: handle.fb(d.graph, vpps.sum(d.states[-1])),
-    "a larger pool": lambda d, handle: handle.gradients(*d.net.batch(3, sentences=300)),
-    "apply": lambda d, handle: handle.apply({"b": np.ones(HIDDEN, np.float32)}),
-    "keep": kept,
-    "update": updating,
-    "a step that was left out": overflow,
-    "assigned": lambda d, handle: d.net.model["U"].assign(np.eye(HIDDEN)),
-    "frozen": frozen,
-    "a parameter": lambda d, handle: d.net.model.parameter(f"more{len(d.words)}", (7, 7)),
-    "averages": averaged,
-    "another engine": retuned,
-    "a trace": traced,
-    "disassemble": lambda d, handle: handle.disassemble(*d.net.batch(3)),
-    "inspect": lambda d, handle: handle.inspect(*d.net.batch(3)).script,
-    "explain": lambda d, handle: handle.explain(),
-    "pulled": lambda d, handle: d.net.model.numpy(),
-    "discarded": lambda d, handle: handle.discard_accumulated(),
-    "a launch that never began": lambda d, handle: not_begun(d, handle, lambda: handle.fb(*d.net.batch(1))),
-    "one of its own": lambda d, handle: not_begun(d, handle, lambda: d.step(handle)),
+NAMES = {
+    "np": np, "vpps": vpps, "HIDDEN": HIDDEN, "Configuration": Configuration,
+    "interrupt_next_launch": interrupt_next_launch,
+}  # fmt: skip
+BATCH = "*net.batch(3)"
+HALF = "handle.forward(d.graph, [d.states[-1]], {}=True); handle.backward([np.ones(HIDDEN)])"
+EVENTS = {
+    "another graph": "g = vpps.Graph(); handle.forward(g, [net.logits(g, [1, 2, 3])])",
+    "a new graph": "d.graph = vpps.Graph(); d.states, words, d.words = [d.graph.zeros(HIDDEN)], d.words, [0]\n"
+    "d.step(handle, len(words) - 1)",
+    "fb": f"handle.fb({BATCH})",
+    "accumulation": f"handle.fb({BATCH}, accumulate=True)",
+    "gradients": f"handle.gradients({BATCH})",
+    "a step of the graph": "handle.fb(d.graph, vpps.sum(d.states[-1]))",
+    "a larger pool": "handle.gradients(*net.batch(3, sentences=300))",
+    "apply": "handle.apply({'b': np.ones(HIDDEN, np.float32)})",
+    "keep": HALF.format("keep"),
+    "update": HALF.format("update"),
+    "a step that was left out": "before, skipped = model['Wo'].numpy(), handle.skipped\n"
+    f"model['Wo'].assign(np.full(before.shape, 3e38)); handle.fb({BATCH})\n"
+    "assert handle.skipped == skipped + 1; model['Wo'].assign(before)",
+    "assigned": "model['U'].assign(np.eye(HIDDEN))",
+    "frozen": "model['U'].trainable ^= True",
+    "a parameter": "model.parameter(f'more{len(d.words)}', (7, 7))",
+    "averages": "with model.averaged(): d.step(handle); d.step(handle)",
+    "another engine": "handle._configurator.configure(Configuration(vps=3, policy='depth'))",
+    "a trace": "with handle.trace() as trace: [d.step(handle) for _ in range(4)]\nassert trace.summary()",
+    "disassemble": f"handle.disassemble({BATCH})",
+    "inspect": f"handle.inspect({BATCH}).script",
+    "explain": "handle.explain()",
+    "pulled": "model.numpy()",
+    "discarded": "handle.discard_accumulated()",
+    "a launch that never began": f"with interrupt_next_launch(handle, patch): handle.fb({BATCH})",
+    "one of its own": "with interrupt_next_launch(handle, patch): d.step(handle)",
 }
 
 
 @cpu
 @pytest.mark.parametrize("event", EVENTS)
-def test_whatever_comes_in_between(event: str) -> None:
+@pytest.mark.filterwarnings("ignore:the loss of step")
+def test_whatever_comes_in_between(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = new()
     with vpps.Handle(net.model, vps=2, ema=0.9, verify=True) as handle:
         decoding = Decoding(net)
+        names = {"net": net, "model": net.model, "d": decoding, "handle": handle, "patch": monkeypatch, **NAMES}
         for _ in range(2):
             for _ in range(4):
                 decoding.step(handle)
             assert present_of(handle) is not None
-            EVENTS[event](decoding, handle)
+            exec(EVENTS[event], names)
         decoding.step(handle)
         decoding.options["train"] = True  # there is no dropout, but it may be on
         for _ in range(4):
