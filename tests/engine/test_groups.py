@@ -1,4 +1,7 @@
-"""Groups of virtual processors on simt: every number of groups gives the reference's results, without races."""
+"""Groups of virtual processors on simt: every number of groups gives the reference's results, without races.
+
+Training, with weights anywhere on the chip: tests/simt/test_training.py.
+"""
 
 from __future__ import annotations
 
@@ -228,61 +231,6 @@ def test_random_graphs_agree_with_the_reference(
     if crossing:
         grow([everything[i % len(everything)] for i in crossing], late)
     trained.check(graph, losses, [*everything[::3], losses[0]])
-
-
-@pytest.mark.simt
-@pytest.mark.parametrize("groups", [2, 4])
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | None) -> None:
-    weights = []
-    for n in (1, groups):
-        net = Net()
-        with vpps.Handle(
-            net.model,
-            vpps.Adam(lr=0.05),
-            target="simt",
-            vps=4,
-            clip_norm=clip_norm,
-            ema=0.9,
-            onchip=ChipOptions(groups=n),
-        ) as handle:
-            for recipe in (trees, shared_start, one_component):
-                graph = vpps.Graph()
-                handle.fb(graph, vpps.sum(recipe(net, graph)), accumulate=recipe is trees)
-            handle.sync_get_latest_loss()
-        with net.model.averaged():
-            averages = net.model.numpy()
-        weights.append(net.model.numpy() | {f"average of {k}": v for k, v in averages.items()})
-    for name, value in weights[0].items():
-        assert relative_error(weights[1][name], value) <= 1e-4, name
-
-
-@pytest.mark.simt
-@pytest.mark.parametrize(
-    "width, vps, options",
-    [
-        pytest.param(40, 2, ChipOptions(groups=2), id="two-slots-of-which-one-has-no-gradient"),
-        pytest.param(8, 6, ChipOptions(groups=3), id="three-groups"),
-        pytest.param(8, 4, ChipOptions(groups=2, ownership="round-robin", rpw=1), id="round-robin"),
-        pytest.param(16, 4, ChipOptions(groups=2, transposed="atomic"), id="atomic"),
-        pytest.param(8, 4, ChipOptions(groups=2, tiers={"U": "shared", "U^T": "L2", "W": "L2"}), id="other-tiers"),
-    ],
-)
-def test_any_arrangement_of_the_weights_can_be_copied(width: int, vps: int, options: ChipOptions) -> None:
-    net = Net(width)
-    graph = vpps.Graph()
-    loss = vpps.sum(trees(net, graph))
-    expected = Reference(graph, weights_of(net.model)).backward(loss)
-    norm = float(np.sqrt(sum((g**2).sum() for g in expected.values())))
-    before = weights_of(net.model)
-    with vpps.Handle(
-        net.model, vpps.SGD(lr=1.0), target="simt", vps=vps, onchip=options, clip_norm=norm / 2, example=(graph, loss)
-    ) as handle:
-        _, gradients = handle.gradients(graph, loss)
-        handle.fb(graph, loss)
-    for name, g in expected.items():
-        assert relative_error(gradients[name], g) <= GRADIENT_TOLERANCE, name
-        assert relative_error(before[name] - net.model[name].numpy(), g / 2) <= GRADIENT_TOLERANCE, name
 
 
 @pytest.mark.simt

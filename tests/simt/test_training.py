@@ -41,11 +41,17 @@ PLACES = {
     "passes": ChipOptions(gradients="passes", ownership="round-robin", rpw=1),
     "atomic": ChipOptions(transposed="atomic"),
     "mixed": ChipOptions(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
+    "two groups": ChipOptions(groups=2),
+    "three groups": ChipOptions(groups=3),
+    "groups, dealt in turns": ChipOptions(groups=2, ownership="round-robin", rpw=1),
+    "groups, atomic": ChipOptions(groups=2, transposed="atomic"),
+    "groups, mixed": ChipOptions(groups=2, tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "output/W": "L2"}),
 }
+EVERYTHING = "adam, clipped, averaged, accumulated"
 RULES = {
     "sgd": Rule(lambda: vpps.SGD(lr=0.05, weight_decay=0.01), {}),
     "adam, averaged": Rule(lambda: vpps.Adam(lr=0.01, eps=1e-3), {"ema": 0.8}),
-    "adam, clipped, averaged, accumulated": Rule(
+    EVERYTHING: Rule(
         lambda: vpps.Adam(lr=0.01, eps=1e-3), {"clip_norm": 0.05, "ema": 0.8}, accumulates=True, again=True
     ),
 }
@@ -85,19 +91,26 @@ def on_cpu(how: str) -> Trained:
     return train(RULES[how], target="cpu", vps=2)
 
 
-@pytest.mark.parametrize(
-    "place, how", [(p, how) for p in PLACES for how in RULES if how != "adam, averaged" or p in ("registers", "passes")]
-)
+CASES = [
+    (place, how)
+    for place in PLACES
+    for how in RULES
+    if how == EVERYTHING or (how == "sgd" and "group" not in place) or place in ("registers", "passes", "two groups")
+]
+
+
+@pytest.mark.parametrize("place, how", CASES)
 def test_follows_the_cpu(place: str, how: str) -> None:
-    got = train(RULES[how], vps=3, onchip=PLACES[place])
+    vps = 2 * PLACES[place].groups if "group" in place else 3
+    got = train(RULES[how], vps=vps, onchip=PLACES[place])
     expected = on_cpu(how)
     np.testing.assert_allclose(got.losses, expected.losses, rtol=1e-5)
     for name, w in expected.weights.items():
         assert relative_error(got.weights[name], w) < 1e-5, name
     for name, average in expected.averages.items():
         assert relative_error(got.averages[name], average) < 1e-5, name
-    if place != "atomic" and RULES[how].again:
-        again = train(RULES[how], 12345, vps=3, onchip=PLACES[place])
+    if "atomic" not in place and RULES[how].again:
+        again = train(RULES[how], 12345, vps=vps, onchip=PLACES[place])
         assert again.losses == got.losses
         for name, w in got.weights.items():
             assert np.array_equal(again.weights[name], w), name
