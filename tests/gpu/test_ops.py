@@ -1,15 +1,14 @@
-"""Ops agree with their references on a GPU."""
+"""Ops on a GPU agree with the reference: single ones, lists, computed matrices, dropout, products that round."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.compiler.passes.test_fusion import assert_same, every_elementwise_op
+from tests.ops.test_dropout import *  # noqa: F403
+from tests.ops.test_lists import *  # noqa: F403
+from tests.ops.test_matrices import *  # noqa: F403
 from tests.ops.test_on_targets import *  # noqa: F403
+from tests.ops.test_rounded_products import *  # noqa: F403
+from tests.simt.test_ops import all_precisions  # noqa: F401
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("in_memory")]
-
-
-def test_fused_ops_have_the_bits_of_instructions() -> None:
-    model, batches = every_elementwise_op()
-    assert_same(model, batches, (2, "vector"), (3, "paper"), target="cuda")

@@ -6,10 +6,29 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.ops import test_on_targets as elsewhere
+from tests.ops import test_matrices, test_on_targets, test_rounded_products
+from tests.ops.test_dropout import *  # noqa: F403
+from tests.ops.test_lists import *  # noqa: F403
+from tests.ops.test_matrices import *  # noqa: F403
 from tests.ops.test_on_targets import *  # noqa: F403
+from tests.ops.test_rounded_products import *  # noqa: F403
+from tests.simt.conftest import with_default
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
+
+
+@pytest.fixture(autouse=True)
+def fewer_virtual_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = test_matrices.check
+    monkeypatch.setattr(check, "__defaults__", with_default(check, "vp_counts", (3,)))
+    monkeypatch.setattr(test_matrices, "MANY", (2, 13))
+
+
+@pytest.fixture(autouse=True)
+def all_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3xtf32 is as float32 where weights lie in memory."""
+    found = test_rounded_products.PRECISIONS | {"tf32": (1e-5, 2e-3), "3xtf32": (0, 1e-5)}
+    monkeypatch.setattr(test_rounded_products, "PRECISIONS", found)
 
 
 @pytest.mark.parametrize("shape, n", [((2,), 2_000), ((2, 3), 1_500)])
@@ -17,7 +36,7 @@ def test_weight_gradients_of_very_many_products_keep_their_digits(
     shape: tuple[int, ...], n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fewer of them than elsewhere: an emulated product takes its time."""
-    elsewhere.test_weight_gradients_of_very_many_products_keep_their_digits(shape, n, monkeypatch)
+    test_on_targets.test_weight_gradients_of_very_many_products_keep_their_digits(shape, n, monkeypatch)
 
 
 @pytest.mark.parametrize("width", [1, 100])

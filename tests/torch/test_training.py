@@ -53,7 +53,7 @@ def test_a_network_learns_what_it_does_in_pytorch_alone(name: str) -> None:
     own = {key: torch.nn.Parameter(p.detach().clone()) for key, p in net.named_parameters()}
     mixed = optimizers(name, tagger.outer, {} if is_inner else dict(net.named_parameters()))
     alone = optimizers(name, outer, own)
-    steps = 150 if is_inner else 40
+    steps = 200 if is_inner else 40
     for step, batch in enumerate(tagger.batches(steps)):
         found = []
         for rules in (mixed, alone):
