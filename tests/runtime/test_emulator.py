@@ -548,17 +548,11 @@ class TestArguments:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
         clean(EXCHANGE)
 
-    def test_source_that_does_not_compile(self) -> None:
-        with pytest.raises(CompileError, match="no_such_word"):
-            build_simt(LAUNCH + PRELUDE + "no_such_word();\n}\n")
-
-    def test_source_without_a_kernel(self) -> None:
-        with pytest.raises(CompileError, match="vpps_kernel"):
-            build_simt("int nothing;\n")
-
-    def test_damaged_library(self, tmp_path: Path) -> None:
-        path = tmp_path / "damaged.so"
-        path.write_bytes(b"no library")
+    def test_source_and_libraries(self, tmp_path: Path) -> None:
+        for source, message in ((LAUNCH + PRELUDE + "no_such_word();\n}\n", "no_such_word"), ("int a;", "vpps_kernel")):
+            with pytest.raises(CompileError, match=message):
+                build_simt(source)
+        (path := tmp_path / "damaged.so").write_bytes(b"no library")
         with pytest.raises(CompileError, match="cannot be loaded"):
             Emulator(path)
 
