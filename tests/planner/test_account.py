@@ -67,7 +67,7 @@ def check(plan: Plan) -> None:
                     assert found[at].instruction.name == instr.instruction.name
                     at += 1
         assert next(sections, None) is None
-    spans = plan.lists
+    spans = plan.account.lists
     assert np.all(spans[:, 0] <= spans[:, 1])
     assert np.all(spans[1:, 0] >= spans[:-1, 1])
     assert spans[-1, 1] <= end
@@ -113,7 +113,7 @@ def test_a_plan_is_that_of_the_vertices_at_the_time() -> None:
         task.outputs(graph, task.train[:])  # the graph grows
         vpps.sum(vpps.cell(lambda x: vpps.sigmoid(x))(graph.input(np.ones(3))))
         assert [texts(plan), texts(inference)] == said
-        assert np.array_equal(plan.lists, before.lists)
+        assert np.array_equal(plan.account.lists, before.account.lists)
         assert np.array_equal(plan.account.memory, before.account.memory)
         with pytest.raises(AttributeError, match="colour"):
             plan.colour  # type: ignore[attr-defined] # noqa: B018

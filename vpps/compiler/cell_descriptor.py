@@ -239,14 +239,14 @@ class CellDescriptor:
         cell, program = self._cell, self._cell.cell
         match key:
             case Args(position):
-                return SourceRecord(From.ARGS, cell.vector_index[position])
+                return SourceRecord(From.ARGS, program.place(position))
             case SameRow(position):  # what is read of the other part also has the ids of its values, as an argument
-                return SourceRecord(From.SAME_ROW, self._same_row.index(key), cell.vector_index[position])
+                return SourceRecord(From.SAME_ROW, self._same_row.index(key), program.place(position))
             case SameRowGradient():
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key))
             case Elements(position):
                 domain = program.list_domains[position]
-                return SourceRecord(From.ELEMENTS, cell.list_index[position], domain=domain)
+                return SourceRecord(From.ELEMENTS, program.place(position), domain=domain)
             case IndexList(slab):
                 return SourceRecord(From.ROWS, slab, domain=cell.lowered.slabs[slab].domain)
             case TableRows(node):
@@ -258,7 +258,7 @@ class CellDescriptor:
                 attrs = program.nodes[node].attrs
                 if "constant" in attrs:
                     return SourceRecord(From.CONSTANT, attrs["constant"])
-                return SourceRecord(From.INTS, cell.int_index[attrs["position"]])
+                return SourceRecord(From.INTS, program.place(attrs["position"]))
             case Expand(domain, of):
                 return SourceRecord(From.EXPAND, of=self._source(of), domain=domain)
             case Offsets(domain, of):

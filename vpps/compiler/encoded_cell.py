@@ -29,7 +29,7 @@ from vpps.compiler.slabs import REUSED, SlabGroups
 from vpps.ops import size
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Ending, step_fields
-from vpps.record.trace import Constant, Int, List, TracedCell, Vector
+from vpps.record.trace import Constant, List, TracedCell, Vector
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 from vpps.script.tails import Tail, ViewUse
@@ -107,7 +107,6 @@ class EncodedCell:
         watches: instructions that tell whether any gradient of parameters may not be finite.
         gradients: contributions to dense gradients, each with its instruction; but for those that
         gathered: a product of matrices makes after the launch, each with the copies of its vectors.
-        vector_index, list_index, int_index: place of a positional argument among those of its kind.
     """
 
     def __init__(
@@ -144,9 +143,6 @@ class EncodedCell:
                 self.gathered.append((g, self._copies(g.instr)))
             else:
                 self.gradients.append((g, Group(self, [g.instr], whole=True)))
-        self.vector_index = places_of_kind(cell, Vector)
-        self.list_index = places_of_kind(cell, List)
-        self.int_index = places_of_kind(cell, Int)
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
         self._slab_groups: dict[bool, SlabGroups] = {}
@@ -385,9 +381,3 @@ def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
         found.setdefault(dy, []).append(watch)
     # One with an x says all that one without says.
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]
-
-
-def places_of_kind(cell: TracedCell, kind: type) -> dict[int, int]:
-    """Of the arguments of a kind, by position, the places among these."""
-    positions = [p for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
-    return {p: i for i, p in enumerate(positions)}

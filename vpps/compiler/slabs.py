@@ -62,7 +62,13 @@ class SlabGroups:
         read_by_steps: Collection[int] = (),
     ) -> None:
         slabs = lowered.slabs if training else lowered.slabs[: lowered.n_forward_slabs]
-        lives = _lives_in_training(lowered, read_by_steps) if training else _lives_in_inference(lowered, read_whole)
+        outputs = {v.slab for v in lowered.outputs}
+        lives = [
+            Life.KEPT if i in read_whole else Life.PASSED_ON if i in outputs else Life.SCRATCH
+            for i in range(lowered.n_forward_slabs)
+        ]
+        if training:
+            lives = _lives_in_training(lowered, read_by_steps)
         members: dict[object, list[int]] = {}
         for i, (life, slab) in enumerate(zip(lives, slabs, strict=True)):
             # What is passed on dies when its own last reader has run.
@@ -80,14 +86,6 @@ class SlabGroups:
             self.of_life[lives[found[0]]].append(len(self.groups))
             self.groups.append(SlabGroup(lives[found[0]], slabs[found[0]].domain, width, found))
         self.places = [places[i] for i in range(len(slabs))]
-
-
-def _lives_in_inference(lowered: LoweredCell, read_whole: Collection[int]) -> list[Life]:
-    outputs = {v.slab for v in lowered.outputs}
-    lives = [Life.PASSED_ON if i in outputs else Life.SCRATCH for i in range(lowered.n_forward_slabs)]
-    for i in read_whole:
-        lives[i] = Life.KEPT
-    return lives
 
 
 def _lives_in_training(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:

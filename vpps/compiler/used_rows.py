@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vpps.compiler.encoded_cell import EncodedCell, places_of_kind
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.records import LookupRecord, OutputReachRecord
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import Form
-from vpps.record.trace import Int, List, TracedCell, Vector
+from vpps.record.trace import TracedCell
 
 
 def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) -> OutputReachRecord:
@@ -39,9 +39,8 @@ def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) ->
                 lookups[_lookup(cell, numbers[p], node.inputs[0])] = None
         for j in node.inputs[node.op.conditions :]:
             leads[j] = True
-    kinds = list(zip(cell.arguments, cell.kinds, strict=True))
-    operands = [n for kind in (Vector, List) for n, k in kinds if isinstance(k, kind)]
-    return OutputReachRecord([k for k, n in enumerate(operands) if leads[n]], list(parameters), list(lookups))
+    operands = [k for k, p in enumerate(cell.operands) if leads[cell.arguments[p]]]
+    return OutputReachRecord(operands, list(parameters), list(lookups))
 
 
 def lookups_with_gradient(
@@ -66,4 +65,4 @@ def _lookup(cell: TracedCell, table: int, index: int) -> LookupRecord:
     attrs = cell.nodes[index].attrs
     if "constant" in attrs:
         return LookupRecord(table, -1, attrs["constant"])
-    return LookupRecord(table, places_of_kind(cell, Int)[attrs["position"]], 0)
+    return LookupRecord(table, cell.place(attrs["position"]), 0)

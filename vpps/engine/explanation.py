@@ -94,7 +94,7 @@ def _latest(plan: Plan) -> str:
     """Barriers of a plan and what it finds through index lists, in words."""
     from vpps.planner.gathering import gathering
 
-    words = int((plan.lists[:, 1] - plan.lists[:, 0]).sum())
+    words = int((plan.account.lists[:, 1] - plan.account.lists[:, 0]).sum())
     gathered = gathering(plan).describe(training=plan.loss_slot >= 0)
     return f"{plan.n_barriers:,} barriers; lists of {words:,} words, gathered through them {gathered}"
 

@@ -27,7 +27,18 @@ from vpps.record.examples import MOST, NONE, UNNUMBERED, ExampleNumbers
 from vpps.record.inputs import Cells
 from vpps.record.rows import Rows, value_ids
 from vpps.record.rowwise import apply_to_rows, call_on_rows, checked_floats, has_rows, lookup_rows, record_floats
-from vpps.record.trace import PRODUCTS, Int, TracedCell, Vector, check_operand, check_table, opened, shared, trace
+from vpps.record.trace import (
+    PRODUCTS,
+    Int,
+    TracedCell,
+    Vector,
+    check_index,
+    check_operand,
+    check_table,
+    opened,
+    shared,
+    trace,
+)
 from vpps.record.typed_map import typed_map
 from vpps.record.vertices import Block, extend
 from vpps.text import dir_without
@@ -564,10 +575,7 @@ class Graph(Hinting):
                     if not -(2**31) <= value < 2**31:
                         raise IndexRangeError(f"{cell.name}, call {self.n_calls}: {value} is no 32-bit int")
                 elif not 0 <= value < limit[0]:
-                    raise IndexRangeError(
-                        f"{cell.name}, call {self.n_calls}: index {value} is out of range; {limit[1]}: {limit[0]}, so "
-                        f"0 to {limit[0] - 1}"
-                    )
+                    check_index(value, limit[0], f"{cell.name}, call {self.n_calls}", limit[1])
         if lists:
             lengths: dict[int, int] = {}
             for items, domain in zip(lists, cell.lists, strict=True):

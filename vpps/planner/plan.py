@@ -266,11 +266,6 @@ class Plan:
         """The instructions, with where each came from, by the position where they begin."""
         return self.account.streams(self.blocks)
 
-    @property
-    def lists(self) -> Ints:
-        """Spans of the script that hold a list (or data) each."""
-        return self.account.lists
-
     def origin(self, position: int) -> str:
         """The user's words for the instruction at a position of the script."""
         found = self.section_at(position)
@@ -297,12 +292,6 @@ class Plan:
     # ---- what lies where
 
     @property
-    def _given(self) -> list[int]:
-        """Addresses of the memory that the caller writes."""
-        tables = [used.gradient for used in self.tables.values()] if self.updates_alone else []
-        return [*tables, self.seeds] if self.divisions else tables
-
-    @property
     def blocks(self) -> list[PlannedBlock]:
         """Rows and slabs of each cell."""
         return self._explained[1].blocks
@@ -312,7 +301,9 @@ class Plan:
         """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
         distribution = self._library.distribution
         account, memory = self._explained
-        taken = account.memory[~np.isin(account.memory[:, 0], self._given)]
+        written = [used.gradient for used in self.tables.values()] if self.updates_alone else []  # by the caller
+        written += [self.seeds] if self.divisions else []
+        taken = account.memory[~np.isin(account.memory[:, 0], written)]
         fixed, gradients = distribution.spans(self._before)
         if self.kept > distribution.end:
             fixed.append((distribution.end, self.kept))

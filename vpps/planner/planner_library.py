@@ -44,7 +44,7 @@ from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.plan import STEPS, Plan, Present, Seeds
 from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
-from vpps.record.trace import List, TracedCell, Vector, digest_of
+from vpps.record.trace import TracedCell, digest_of
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
@@ -180,7 +180,11 @@ class PlannerLibrary:
                 call.held = self._pointed(array("B", [p in held.dense for p in self.parameters]))
             call.n_held_rows, call.held_rows = len(held.rows), self._rows_of_tables(held.rows)
             plan = self._plan(graph, wanted, held, calls, again)
-        return _averaged(plan, update)
+        if update is not None and update.averaging is not None:  # for how long those of table rows have not followed
+            for table, used in plan.tables.items():
+                factors = update.averaging.idle(table, used.rows).view(np.uint32)
+                plan.script[used.idle : used.idle + len(factors)] = factors
+        return plan
 
     def _refuse_within_a_plan(self) -> None:
         """Raise HandleError where a signal handler or schedule would wait for itself."""
@@ -266,7 +270,7 @@ class PlannerLibrary:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
-                if memory.holds(self._words, self._values):
+                if len(memory.script) >= self._words and len(memory.addresses) >= self._values:
                     return memory
                 self._memories.remove(memory)
                 break
@@ -306,9 +310,9 @@ class PlannerLibrary:
             computed, unread = cells.without(cell, unread), ALL_READ
         parts: tuple[CellPart, ...] = ()
         if crossed:
-            positions = [p for kind in (Vector, List) for p, k in enumerate(computed.kinds) if isinstance(k, kind)]
-            gathered = frozenset(p for p, crosses in zip(positions, crossed, strict=False) if crosses)
-            scattered = frozenset(k for k, crosses in enumerate(crossed[len(positions) :]) if crosses)
+            n_operands = len(computed.operands)
+            gathered = frozenset(p for p, crosses in zip(computed.operands, crossed, strict=False) if crosses)
+            scattered = frozenset(k for k, crosses in enumerate(crossed[n_operands:]) if crosses)
             parts = cells.split(computed, gathered, scattered)
         if parts:
             encoded = cells.encoded_parts(parts, unread, training)
@@ -323,7 +327,7 @@ class PlannerLibrary:
             divided = [cells.encoded(computed, unread, training)]
             records = whole(computed, self._record(Encoded(cell, computed, divided[0]), {}, training))
         reach = [reach_of(cell, o, self._users) for o in cell.outputs] if training else []
-        n_operands, ints = sum(argument_counts(cell)[::2]), [p.ints for p in parts] or [tuple(range(len(cell.kinds)))]
+        n_operands, ints = len(cell.operands), [p.ints for p in parts] or [tuple(range(len(cell.kinds)))]
         lookups = lookups_with_gradient(divided, ints, self._users)
         read = [r for r, unread in zip(reach, key, strict=False) if not unread]
         reaches = reach, all(len(r.operands) == n_operands and set(r.lookups) == lookups for r in read)
@@ -425,15 +429,6 @@ class PlannerLibrary:
         """Address of some numbers, which stay until the next plan is made."""
         self._alive.append(numbers)
         return numbers.buffer_info()[0]
-
-
-def _averaged(plan: Plan, update: Update | None) -> Plan:
-    """A plan whose script knows for how long the averages of table rows have not followed."""
-    if update is not None and update.averaging is not None:
-        for table, used in plan.tables.items():
-            factors = update.averaging.idle(table, used.rows).view(np.uint32)
-            plan.script[used.idle : used.idle + len(factors)] = factors
-    return plan
 
 
 def _wrong(status: int, graph: Graph, cell: str, call: Call) -> Exception:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpps.kernel.shared_types import address
 from vpps.record.chunks import NO_DATA, Chunk, Lists, merged
 from vpps.record.ranges import Ints, running_sum
-from vpps.record.trace import List, TracedCell, Vector
+from vpps.record.trace import TracedCell
 from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL, Block
 
 __all__ = ["BlockArrays", "Ints", "Lists"]
@@ -77,14 +77,8 @@ class BlockArrays:
         self.lists = vertices.lists
         self.data = vertices.data
 
-    @property
-    def positions(self) -> list[int]:
-        """Position among the arguments of the cell of each operand, in the order of `operands`."""
-        kinds = list(enumerate(self.cell.kinds))
-        return [p for kind in (Vector, List) for p, k in kinds if isinstance(k, kind)]
-
     def operands(self) -> Iterable[tuple[Ints, Ints]]:
-        """(vertex row, value id) of everything the vertices read, argument by argument."""
+        """(vertex row, value id) of everything the vertices read, argument by argument (`TracedCell.operands`)."""
         rows = np.arange(len(self.calls))
         for k in range(self.args.shape[1]):
             yield rows, self.args[:, k]

@@ -177,7 +177,9 @@ class _Part:
         vertex = self.vertex
         if structure.ends is None:
             table = self.of(structure.table)
-            self._check_none(table[:, vertex.used :])
+            beyond = table[:, vertex.used :]  # columns that the cell does not gather
+            if beyond.size and int(np.maximum.reduce(beyond, axis=None)) >= 0:
+                self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))))
             if vertex.gathers:
                 self.children = table if vertex.used == structure.arity else table[:, : vertex.used]
         else:
@@ -192,11 +194,6 @@ class _Part:
                 self.reads_zeros = int(np.minimum.reduce(lengths)) < vertex.used
         if structure.some_missing and self.children is not None and self.children.size:
             self.reads_zeros = self.reads_zeros or bool(np.minimum.reduce(self.children, axis=None) < 0)
-
-    def _check_none(self, beyond: NDArray[Any]) -> None:
-        """Raises GraphError where a vertex has a child in columns that the cell does not gather."""
-        if beyond.size and int(np.maximum.reduce(beyond, axis=None)) >= 0:
-            self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))))
 
     def _check_lists(self, own: Lists) -> None:
         """Raises GraphError where a list has a child behind the single ones that the cell gathers."""

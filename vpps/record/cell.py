@@ -46,7 +46,12 @@ class Cell(Generic[R]):
             raise TraceError(f"vpps.cell({function!r}): expected a function")
         self._function = function
         declared = as_mapping({} if elements is None else elements, "elements", TraceError)
-        self.elements = {name: _element(name, shape) for name, shape in declared.items()}
+        self.elements: dict[str, Shape] = {}
+        for name, given in declared.items():
+            shape = as_shape(given)
+            if shape is None or len(shape) > 2:
+                raise TraceError(f"elements={{{name!r}: {given!r}}}: expected a shape, such as (64,)")
+            self.elements[name] = shape
         self.bound = function if instance is None else functools.partial(function, instance)
         self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others, which it must not keep (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
@@ -214,14 +219,6 @@ class Cell(Generic[R]):
         kept: TracedCell = self._programs.keep(full_key, program)  # empty and non-empty lists share one program
         self._programs[key] = kept
         return kept
-
-
-def _element(name: str, given: Any) -> Shape:
-    """A declared shape of a list's elements, checked."""
-    shape = as_shape(given)
-    if shape is None or len(shape) > 2:
-        raise TraceError(f"elements={{{name!r}: {given!r}}}: expected a shape, such as (64,)")
-    return shape
 
 
 def _reference_to(instance: Any) -> Callable[[], Any]:

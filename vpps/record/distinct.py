@@ -185,8 +185,7 @@ def _part(
     made.lists = tuple(made.list_domains.values())
     made.index_limits = {position[p]: limit for p, limit in cell.index_limits.items() if p in position}
     made.int_limits = tuple(made.index_limits.get(p) for p, k in enumerate(kinds) if isinstance(k, Int))
-    places = [p for p, k in enumerate(cell.kinds) if isinstance(k, Int)]
-    return shared(made, cell), tuple(places.index(p) for p in taken if isinstance(cell.kinds[p], Int))
+    return shared(made, cell), tuple(cell.place(p) for p in taken if isinstance(cell.kinds[p], Int))
 
 
 def find_distinct(ints: Ints) -> tuple[Ints, Ints]:

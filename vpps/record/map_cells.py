@@ -88,9 +88,10 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
         raise first
     if first is not None and len(tries) == 1:
         taken = ", ".join(_parameters(cell, inputs)[1])
+        example = "64" if tries[0] == 1 else f"[{', '.join(['(64,)'] * tries[0])}]"
         raise type(first)(
             f"{_readable(first)} ({taken}: no inputs of the map, so taken for what children give; if the cell does not "
-            f"tell their shapes, declare them: graph.map(..., state={_example(tries[0])}))"
+            f"tell their shapes, declare them: graph.map(..., state={example}))"
         ) from first
     raise TraceError(
         f"cell {cell.name!r}: what children give does not follow from the cell"
@@ -102,11 +103,6 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
 def _readable(error: VppsError) -> str:
     """A message in which unknown lengths are marked as such."""
     return re.sub(r"-?\d+", lambda number: "?" if abs(int(number[0])) >= LONG // 2 else number[0], str(error))
-
-
-def _example(results: int) -> str:
-    """What a user could give as `state`."""
-    return "64" if results == 1 else f"[{', '.join(['(64,)'] * results)}]"
 
 
 def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:

@@ -157,6 +157,15 @@ class TracedCell:
         """Parameters it uses, each once."""
         return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
 
+    def place(self, position: int) -> int:
+        """Of a positional argument among those of its kind."""
+        return sum(isinstance(k, type(self.kinds[position])) for k in self.kinds[:position])
+
+    @property
+    def operands(self) -> list[int]:
+        """Positions of the arguments that are values: vectors, then lists."""
+        return [p for kind in (Vector, List) for p, k in enumerate(self.kinds) if isinstance(k, kind)]
+
     def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
         """The same cell computed by other nodes: node numbers below `len(self.nodes)` keep their meaning."""
         made = TracedCell.__new__(TracedCell)  # `copy` takes three times as long

@@ -92,11 +92,9 @@ class Block:
     @property
     def record(self) -> Record:
         """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.call_cache`)."""
-        if self._record is None:  # made when first needed: blocks of maps need none
-            self._record = self._recorder()
-        return self._record
-
-    def _recorder(self) -> Record:
+        if self._record is not None:
+            return self._record
+        # Made when first needed: blocks of maps need none.
         limits, lists = iter(self.cell.int_limits), zip(self.cell.lists, self.lengths, self.elements, strict=True)
         arguments: list[Argument] = []
         for kind in self.cell.kinds:
@@ -110,7 +108,9 @@ class Block:
                 arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, into))
             else:
                 arguments.append((ArgumentKind.VECTOR, interned(kind.shape), 0, ()))
-        return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
+        made = self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
+        self._record = made
+        return made
 
     def __len__(self) -> int:
         return len(self.rows) // self.width + sum(len(chunk) for _, chunk in self.bulk)

@@ -265,7 +265,7 @@ def _barriers(plan: Plan) -> dict[str, int]:
 
 
 def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[ListUse]:
-    spans = [(start, stop) for start, stop in plan.lists.tolist() if stop > start]
+    spans = [(start, stop) for start, stop in plan.account.lists.tolist() if stop > start]
     starts = np.array([start for start, _ in spans], np.int64)
     said: list[dict[str, dict[str, None]]] = [{} for _ in spans]  # what -> cells
     before: dict[int, str] = {}  # what the list before one holds

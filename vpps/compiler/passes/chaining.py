@@ -21,8 +21,6 @@ from vpps.script.tails import Load, ViewUse
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
 
-_NOWHERE = -1, None, 0, 0
-
 
 def chain(cell: LoweredCell, n_vps: int) -> None:
     """Chain products and tails of a lowered cell whose instructions are in their groups.
@@ -33,13 +31,10 @@ def chain(cell: LoweredCell, n_vps: int) -> None:
     for instrs in (cell.forward, cell.backward):
         for i, j in list(_neighbours(instrs)):
             product, tail = instrs[i], instrs[j]
-            if not _fits(product, n_vps) or not _takes(product, tail):
-                continue
-            if _is_read_elsewhere(cell, product, tail):
-                continue
-            nowhere = View(*_NOWHERE, product.width, product.domain)
-            instrs[i] = replace(product, chained=True, operands={**product.operands, "dst": nowhere})
-            instrs[j] = _taking(product, tail)
+            if _fits(product, n_vps) and _takes(product, tail) and not _is_read_elsewhere(cell, product, tail):
+                nowhere = View(-1, None, 0, 0, product.width, product.domain)
+                instrs[i] = replace(product, chained=True, operands={**product.operands, "dst": nowhere})
+                instrs[j] = _taking(product, tail)
 
 
 def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:

@@ -214,7 +214,8 @@ def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
     """The instructions of runs, of which `live` says what is read later; it learns what these read."""
     found: list[Instr] = []
     for run in reversed(runs):
-        if _is_worth_a_tail(run):
+        # Several instructions become one, unless they are sums of gradients alone: a tail takes time to compile.
+        if len({p.of for p in run}) > 1 and any(p.instr.name in CODES for p in run):
             made = _Program(run).instructions(live)
         else:
             made = _as_they_were(run)[::-1]
@@ -232,11 +233,6 @@ def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
         whole = pieces[0].whole
         found += [whole] if len(pieces) == whole.parts else [piece.instr for piece in pieces]
     return found
-
-
-def _is_worth_a_tail(run: Sequence[Piece]) -> bool:
-    """Whether several instructions become one, and not only sums of gradients. A tail costs the time to compile it."""
-    return len({p.of for p in run}) > 1 and any(p.instr.name in CODES for p in run)
 
 
 # ---- the program of a tail
@@ -308,9 +304,8 @@ class _Program:
     def instructions(self, live: _Live) -> list[Instr]:
         """The tail, which stores what is read later; none if nothing is."""
         stored = [view for view in self.written if view in live]
-        return [self._instruction(stored)] if stored else []
-
-    def _instruction(self, stored: Sequence[View]) -> Instr:
+        if not stored:
+            return []
         first = self.run[0].instr
         order = _in_order([self.known[view] for view in stored])
         sums = [v for v in order if isinstance(v.what, Listed)]
@@ -339,7 +334,7 @@ class _Program:
             numbers([self.known[view] for view in stored]),
         )
         gathers = tuple(view for piece in self.run for view in piece.instr.gathers)
-        return replace(
+        made = replace(
             first,
             name="tail",
             node=self.run[-1].instr.node,
@@ -352,6 +347,7 @@ class _Program:
             merged=tuple({p.of: (p.whole.name, p.whole.node) for p in self.run}.values()),
             reads_parts=any(piece.instr.reads_parts for piece in self.run),
         )
+        return [made]
 
 
 def _in_order(values: Sequence[_Value | None]) -> list[_Value]:

@@ -203,15 +203,14 @@ class _Fusion:
         for group in _groups(cell):
             for stack in dict.fromkeys(stacks.of[p] for p in group if p in stacks.of):
                 if all(p in group for p in stack.members):
-                    self._stack_products([group[p] for p in stack.members], stack)
+                    products = [group[p] for p in stack.members]
+                    first = self.nodes[products[0]]
+                    self._replace(
+                        products, Node(first.op, first.inputs, first.attrs, stack.shape[:1], first.domain, stack)
+                    )
+                    self.said.append(f"{len(products)} products are one: {stack.name}")
         while self._stack_alike():
             pass
-
-    def _stack_products(self, products: list[int], stack: Stack) -> None:
-        node = self.nodes[products[0]]
-        whole = Node(node.op, node.inputs, node.attrs, stack.shape[:1], node.domain, stack)
-        self._replace(products, whole)
-        self.said.append(f"{len(products)} products are one: {stack.name}")
 
     def _replace(self, parts: list[int], whole: Node) -> None:
         """Let nodes be slices of a new one, which takes the place of the first of them."""

@@ -90,11 +90,12 @@ def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int])
     phases = _phases(cell, gathered, scattered)
     if len(set(phases.values())) < 2:
         return ()
-    outputs: dict[Batching, list[tuple[int, int]]] = {
-        phase: [] for phase in Batching
-    }  # (number in the whole or -1, node)
+    # (number in the whole or -1, node)
+    outputs: dict[Batching, list[tuple[int, int]]] = {phase: [] for phase in Batching}
     for k, node in enumerate(cell.outputs):
-        outputs[_phase_of_output(cell, phases, node, k in scattered)].append((k, node))
+        # The part that computes it; what is only passed on is handed out last.
+        passed_on = Batching.LEVEL if k in scattered else Batching.LAZY
+        outputs[phases.get(root(cell.nodes, node), passed_on)].append((k, node))
     read: dict[Batching, list[int]] = {}  # nodes of earlier parts that a part reads
     for phase in reversed(Batching):
         reached = _reached(cell.nodes, phases, phase, (node for _, node in outputs[phase]))
@@ -161,11 +162,6 @@ def _computed(nodes: Sequence[Node], phases: dict[int, Batching], wanted: Iterab
     return found
 
 
-def _phase_of_output(cell: TracedCell, phases: dict[int, Batching], node: int, scattered: bool) -> Batching:
-    """The part that hands out an output: the one that computes it; what is only passed on is handed out last."""
-    return phases.get(root(cell.nodes, node), Batching.LEVEL if scattered else Batching.LAZY)
-
-
 def _reached(nodes: Sequence[Node], phases: dict[int, Batching], phase: Batching, wanted: Iterable[int]) -> list[int]:
     """The nodes that a part needs for some, up to and including those that other parts compute."""
     found: set[int] = set()
@@ -215,8 +211,7 @@ def _part(
     cell.int_limits = tuple(cell.index_limits.get(p) for p, k in enumerate(kinds) if isinstance(k, Int))
 
     def of_kind(kind: type[ArgKind]) -> tuple[int, ...]:
-        alike = [p for p, k in enumerate(whole.kinds) if isinstance(k, kind)]
-        return tuple(alike.index(p) for p in taken if isinstance(whole.kinds[p], kind))
+        return tuple(whole.place(p) for p in taken if isinstance(whole.kinds[p], kind))
 
     numbers = tuple(k for k, _ in outputs)
     return CellPart(phase, cell, of_kind(Vector), of_kind(Int), of_kind(List), crossings, numbers)

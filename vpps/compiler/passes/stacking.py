@@ -77,7 +77,10 @@ class Stacking:
         """
         seen_for = self._model.layout_version, tuple(optimizer.groups)
         if self._seen_for != seen_for:  # what is frozen has no gradient, which leaves less to compute
-            self._start_anew(optimizer)
+            self.let_go()
+            self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
+            self._beside: dict[TracedCell, bool] = {}  # cells of other calls: whether they can do with what was decided
+            self._decide(optimizer)
             self._seen_for = seen_for
         new = [] if self.has_seen(cells) else self._new(cells)
         if trains and new:
@@ -123,12 +126,6 @@ class Stacking:
         firsts = {cell: self._first_like(cell) for cell in cells}
         self._seen.update(cell for cell, first in firsts.items() if first is None or first in self._trained)
         return [first for first in dict.fromkeys(firsts.values()) if first is not None and first not in self._trained]
-
-    def _start_anew(self, optimizer: Optimizer) -> None:
-        self.let_go()
-        self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
-        self._beside: dict[TracedCell, bool] = {}  # cells of other calls: whether they can do with what was decided
-        self._decide(optimizer)
 
     def _decide(self, optimizer: Optimizer) -> None:
         """For steps of training."""

@@ -39,10 +39,6 @@ class Memory:
     def _references(self) -> tuple[int, int, int]:
         return sys.getrefcount(self.script), sys.getrefcount(self.addresses), sys.getrefcount(self.touched)
 
-    def holds(self, words: int, values: int) -> bool:
-        """Whether there is room for so many."""
-        return len(self.script) >= words and len(self.addresses) >= values
-
     @property
     def is_free(self) -> bool:
         """Whether nobody looks at it."""
