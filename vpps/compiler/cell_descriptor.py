@@ -191,13 +191,13 @@ class CellDescriptor:
         found = np.full(cell.n_bases + 1, -1, np.int64)
         found[:n_slabs] = np.arange(n_slabs)
         for i, (key, at) in enumerate(cell.keys.items()):
-            found[n_slabs + at] = n_same_row + n_words + i
+            found[at] = n_same_row + n_words + i
             if isinstance(key, SameRow | SameRowGradient):
-                found[n_slabs + at] = n_slabs + same_row.index(key)
+                found[at] = n_slabs + same_row.index(key)
         for i, at in enumerate(cell.operands.values()):
-            found[n_slabs + at : n_slabs + at + 2] = n_same_row + 2 * i + np.arange(2)
+            found[at : at + 2] = n_same_row + 2 * i + np.arange(2)
         for (slot, word), at in cell.constants.items():
-            found[n_slabs + at] = n_same_row + n_words + len(cell.keys) + WORDS_OF_CONSTANT * slot + word
+            found[at] = n_same_row + n_words + len(cell.keys) + WORDS_OF_CONSTANT * slot + word
         return found
 
     def _template(self, template: Template) -> TemplateRecord:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from vpps.compiler.encoded_cell import EncodedCell
+from vpps.compiler.instr import Instr
 from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note, compiled
-from vpps.compiler.passes_report import describe
 from vpps.compiler.phases import EncodedPart, encode_parts
+from vpps.compiler.prepare import live_nodes
 from vpps.compiler.slabs import Life
 from vpps.errors import ModelError
 from vpps.placement.distribution import Distribution
 from vpps.record.trace import TracedCell
+from vpps.text import counted
+
+_SAID = {Batching.EAGER: "before the first level", Batching.LEVEL: "level by level", Batching.LAZY: "after the last"}
+_NO_OPERATORS = ("argument", "parameter", "index", "lookup", "slice", "reshape", "concat")
 
 
 class EncodedCells:
@@ -93,7 +99,7 @@ class EncodedCells:
             templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
             if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
                 streams = bool(in_parts) and self.streams(in_parts, training=True)
-                found.append((cell.name, describe(notes, in_parts, templates, streams)))
+                found.append((cell.name, _describe(notes, in_parts, templates, streams)))
         return found
 
     def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:
@@ -130,3 +136,40 @@ class EncodedCells:
         if len(cell.forward) != 1 or groups.of_life[Life.FORWARD if training else Life.SCRATCH]:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
+
+
+def _describe(
+    notes: Iterable[Note], parts: Sequence[CellPart], encoded: Sequence[EncodedCell], streams: bool
+) -> list[Note]:
+    """What each pass did to a cell, and what became of it; `encoded` are its parts, or the whole."""
+    lines = [*notes]
+    instructions = [i for t in encoded for i in (*t.lowered.forward, *t.lowered.backward)]
+    if parts:
+        said = [f"{_operators(part.cell)} {_SAID[part.batching]}" for part in parts]
+        lines.append(("lazy_batching", f"in {len(parts)} parts: {'; '.join(said)}"))
+    if streams:
+        lines.append(("streaming", "what is eager runs in the pauses between levels, if there is much of it"))
+    tails = [i for i in instructions if i.tail is not None]
+    if tails:
+        lines.append(("fusion", f"{sum(len(i.tail.steps) for i in tails if i.tail)} operations in {len(tails)} tails"))
+    lines.append(("forward", _counted([(t.lowered.forward, t.forward) for t in encoded])))
+    lines.append(("backward", _counted([(t.lowered.backward, t.backward) for t in encoded])))
+    return lines
+
+
+def _operators(cell: TracedCell) -> str:
+    live = live_nodes(cell.nodes, cell.outputs)
+    names = [n.op.name for n, is_live in zip(cell.nodes, live, strict=True) if is_live]
+    names = [name for name in names if name not in _NO_OPERATORS]
+    few = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    if not names:
+        return "no operator"
+    return f"{counted(len(names), 'operator')} ({few})"
+
+
+def _counted(directions: Sequence[tuple[Sequence[Instr], Sequence[object]]]) -> str:
+    """How many instructions a direction has, and the barriers inside each part."""
+    instructions = sum(len(instrs) for instrs, _ in directions)
+    inside = sum(max(len(groups) - 1, 0) for _, groups in directions)
+    barriers = counted(inside, "barrier") if inside else "no barrier"
+    return f"{counted(instructions, 'instruction')} for a step of it, {barriers} between them"

@@ -98,9 +98,9 @@ class EncodedCell:
         forward, backward: groups between one barrier and the next, by barrier.
         handed_back: gradient rows that readers of this cell's arguments find through index lists, as of `lowered`.
         read_whole: slabs that another part of the cell reads in one step.
-        keys: lists that its words refer to, by key: base number `len(slabs) + i` is the position of list i.
-        operands: those of which a plan decides how their rows are found; base numbers `len(slabs) + i` and the next one
-            are their words.
+        keys: lists that its words refer to, with the number of the base that is the list's position.
+        operands: those of which a plan decides how their rows are found; the base of this number and the next one are
+            their words.
         constants: slots and words of Constants that its words are, with their base numbers, likewise.
         n_bases: how many there are, slabs included.
         n_forward_keys, n_forward_operands: the first of them are those that forward needs.
@@ -283,22 +283,16 @@ class EncodedCell:
         return len(self.lowered.slabs) + len(self.keys) + 2 * len(self.operands) + len(self.constants)
 
     def _constant(self, value: Constant) -> Word:
-        number = self.constants.setdefault((value.slot, value.word), self.n_bases - len(self.lowered.slabs))
-        return Word(value.negative << 31, len(self.lowered.slabs) + number)
+        return Word(value.negative << 31, self.constants.setdefault((value.slot, value.word), self.n_bases))
 
     def _list(self, key: ListKey, per_row: int = 1) -> Word:
-        if key not in self.keys:
-            self.keys[key] = self.n_bases - len(self.lowered.slabs)
-        return Word(0, len(self.lowered.slabs) + self.keys[key], per_row)
+        return Word(0, self.keys.setdefault(key, self.n_bases), per_row)
 
     def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
         """Words of an operand with a row for each of a list's words."""
         if self.exclusive:  # instructions of single vertices find them in lists, as those of VPPS do
             return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
-        operand = RowOperand(key, offset, whole)
-        if operand not in self.operands:
-            self.operands[operand] = self.n_bases - len(self.lowered.slabs)
-        return placed(len(self.lowered.slabs) + self.operands[operand], scalar)
+        return placed(self.operands.setdefault(RowOperand(key, offset, whole), self.n_bases), scalar)
 
     def _operand(self, view: View, instr: Instr, field: Field, whole: bool) -> OperandWords:
         scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1

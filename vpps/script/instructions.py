@@ -167,6 +167,10 @@ def _operand(name: str, role: Role, width: str = "", elements: bool = False, bro
     return Field(name, Kind.OPERAND, role, width, elements, broadcast)
 
 
+def _words(names: str) -> tuple[Field, ...]:
+    return tuple(Field(name, Kind.WORD) for name in names.split())
+
+
 DST = _operand("dst", Role.WRITE)
 SOURCES = ("a", "b", "c", "d")  # of elementwise and row-wise instructions
 
@@ -185,7 +189,7 @@ _LIST = _operand("a", Role.READ, elements=True)
 _ELEMENTS = Field("elements", Kind.LIST)
 # Number of the matrix among those that the chip holds, or 0: it is in memory; where in memory its master copy is.
 _NUMBER = Field("matrix", Kind.WORD)
-_MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD), _NUMBER)
+_MATRIX = (*_words("weights columns"), _NUMBER)
 _FACTOR = (Field("weights", Kind.WORD, rounded=True), *_MATRIX[1:])  # of a product
 _DY = Field("dy", Kind.OPERAND, Role.READ_ROWS, rounded=True)
 _X = Field("x", Kind.SEGMENTS, Role.READ_ROWS, rounded=True)
@@ -202,14 +206,8 @@ FORMS: dict[str, tuple[Field, ...]] = {
     **{f"Map{n}": _map_form(n) for n in range(1, 5)},
     **{f"Row{n}": _row_form(n) for n in range(1, 5)},
     "Dropout": (
-        DST,
-        _operand("a", Role.READ),
-        Field("calls", Kind.LIST),
-        Field("positions", Kind.LIST),
-        Field("number", Kind.WORD),
-        Field("threshold", Kind.WORD),
-        Field("scale", Kind.FLOAT),
-        Field("key", Kind.WORD),
+        *(DST, _operand("a", Role.READ), Field("calls", Kind.LIST), Field("positions", Kind.LIST)),
+        *(*_words("number threshold"), Field("scale", Kind.FLOAT), *_words("key")),
     ),
     "Fill": (DST,),
     "Input": (DST, Field("data", Kind.WORD)),
@@ -224,22 +222,13 @@ FORMS: dict[str, tuple[Field, ...]] = {
         DST,
         _operand("a", Role.READ_ROWS, "a_width"),
         _operand("b", Role.READ_ROWS, "b_width"),
-        *(Field(name, Kind.WORD) for name in ("a_width", "b_width", "inner", "a_transposed", "b_transposed")),
+        *_words("a_width b_width inner a_transposed b_transposed"),
     ),
-    "PackedMatmul": (
-        DST,
-        Field("weights", Kind.WORD, rounded=True),
-        *(Field(name, Kind.WORD) for name in ("inner", "columns")),
-        _X,
-    ),
-    "PackedMatmulGradient": (*(Field(name, Kind.WORD) for name in ("gradient", "inner", "columns")), _DY, _X),
-    "PackedRows": (
-        DST,
-        *(Field(name, Kind.WORD) for name in ("weights", "rows", "columns")),  # rows of whole panels
-        Field("labels", Kind.LIST),
-    ),
+    "PackedMatmul": (DST, Field("weights", Kind.WORD, rounded=True), *_words("inner columns"), _X),
+    "PackedMatmulGradient": (*_words("gradient inner columns"), _DY, _X),
+    "PackedRows": (DST, *_words("weights rows columns"), Field("labels", Kind.LIST)),  # rows of whole panels
     "PackedRowsGradient": (
-        *(Field(name, Kind.WORD) for name in ("gradient", "columns", "dy_width")),
+        *_words("gradient columns dy_width"),
         _operand("dy", Role.READ_ROWS, "dy_width"),
         Field("labels", Kind.LIST),
     ),
@@ -252,40 +241,24 @@ FORMS: dict[str, tuple[Field, ...]] = {
         *_FACTOR,
         Field("x", Kind.OPERAND, Role.READ, rounded=True),
     ),
-    "KeptGradient": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER),
-    "Outer": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER, _DY, _X),
-    "OuterUpdate": (
-        _HYPER,  # first, so that a plan finds it: it differs from launch to launch
-        *_STATE,
-        *_MATRIX,
-        Field("transposed", Kind.WORD),
-        Field("gradient", Kind.WORD),
-        _DY,
-        _X,
-    ),
-    "SquaresMatrix": (
-        Field("gradient", Kind.WORD),
-        Field("columns", Kind.WORD),
-        _NUMBER,
-        Field("partials", Kind.WORD),
-    ),
-    "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
+    "KeptGradient": (*_words("gradient columns"), _NUMBER),
+    "Outer": (*_words("gradient columns"), _NUMBER, _DY, _X),
+    # The hyper-parameters first, so that a plan finds them: they differ from launch to launch.
+    "OuterUpdate": (_HYPER, *_STATE, *_MATRIX, *_words("transposed gradient"), _DY, _X),
+    "SquaresMatrix": (*_words("gradient columns"), _NUMBER, *_words("partials")),
+    "SquaresRows": _words("gradient partials"),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT), Field("left_out", Kind.WORD)),
     "Watch": (_operand("dy", Role.READ), Field("terms", Kind.WORD), Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
-    "Guard": (Field("loss", Kind.WORD), Field("left_out", Kind.WORD)),
-    "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
-    "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
+    "Guard": _words("loss left_out"),
+    "UpdateMatrix": (*_MATRIX, *_words("transposed gradient"), *_STATE, _HYPER),
+    "UpdateVector": (*_words("weights gradient"), *_STATE, _HYPER),
     "UpdateRows": (
-        Field("weights", Kind.WORD),
-        Field("gradient", Kind.WORD),
-        *_STATE,
-        _HYPER,
-        Field("table_rows", Kind.LIST),
+        *(*_words("weights gradient"), *_STATE, _HYPER, Field("table_rows", Kind.LIST)),
         Field("idle", Kind.LIST),  # factors of the rows' averages for the updates that passed them by
     ),
-    "Loss": (Field("source", Kind.WORD), Field("slot", Kind.WORD)),
-    "Signal": (Field("counter", Kind.WORD),),
-    "Wait": (Field("counter", Kind.WORD), Field("target", Kind.WORD)),
+    "Loss": _words("source slot"),
+    "Signal": _words("counter"),
+    "Wait": _words("counter target"),
     "End": (),
 }
 
@@ -298,13 +271,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     """(name, form, device, slices, doc) of every instruction, in opcode order."""
     one, units, tiles = Slices.ONE, Slices.UNITS, Slices.TILES
     yield "end", "End", "", one, "the virtual processor has reached the end of its script"
-    yield (
-        "signal",
-        "Signal",
-        "signal",
-        one,
-        "add one to a counter; all that came before is visible to whoever waits for it",
-    )
+    doc = "add one to a counter; all that came before is visible to whoever waits for it"
+    yield "signal", "Signal", "signal", one, doc
     yield "barrier", "Wait", "", one, "signal, then wait for the same counter: where nothing is to be done between"
     yield "wait", "Wait", "wait", one, "wait until a counter has reached the target"
     yield "dropout", "Dropout", "dropout", units, "dst = a times 0 or scale, by random words below or above a threshold"
@@ -322,13 +290,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     for name, of in (("outer", ""), ("held_outer", ", of a matrix that the chip holds")):
         yield name, "Outer", name, tiles, f"G = sum over rows of dy x^T{of}"
     yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
-    yield (
-        "packed_matmul",
-        "PackedMatmul",
-        "packed_matmul",
-        units,
-        "dst[r] = W M for a matrix M of every vertex; W as in matvec",
-    )
+    name = "packed_matmul"
+    yield name, "PackedMatmul", name, units, "dst[r] = W M for a matrix M of every vertex; W as in matvec"
     name = "packed_matmul_gradient"
     yield name, "PackedMatmulGradient", name, tiles, "G = sum over rows of dY M^T"
     doc = "dst[r] = rows of a packed matrix, one after the other from row labels[r] on"
