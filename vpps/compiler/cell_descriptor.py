@@ -27,7 +27,6 @@ from vpps.compiler.instr import (
     TableRows,
     Uses,
     View,
-    reading_load,
     whole_slab,
 )
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
@@ -215,7 +214,8 @@ class CellDescriptor:
             return GroupRecord(template, 0, 0, [])
         ((_, instr),) = group.starts
         owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
-        return GroupRecord(template, instr.domain, reading_load(instr), owners)
+        reads = sum(view.width for _, view in instr.views()) - instr.width
+        return GroupRecord(template, instr.domain, max(reads, instr.width), owners)  # at least what it writes: III-B1
 
     def _gathered(self, gradient: ParameterGradient, parameter: int, copies: Sequence[Gathered]) -> GatheredRecord:
         """What a product of matrices needs of the cell, by side: where it lies side by side, and copies of it."""

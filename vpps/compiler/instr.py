@@ -290,12 +290,6 @@ class TableGradient:
     view: View
 
 
-def reading_load(instr: Instr) -> int:
-    """Floats of the rows that an instruction reads; at least those that it writes (VPPS III-B1)."""
-    views = [view.width for _, view in instr.views()]
-    return max(sum(views) - instr.width, instr.width)
-
-
 def whole_slab(gradient: ParameterGradient, side: str) -> View | None:
     """The view of one slab that has all vectors of one side of a contribution, if there is one. It lives to the end of
     the launch: one array for all steps."""

@@ -106,15 +106,10 @@ def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
     assert node.parameter is not None
     place, (rows, columns) = low.places[node.parameter], node.parameter.shape
     weights, shape = place.factor, (rows, columns)
-    if _is_transposed(node):
+    if node.op.name == "affine_transposed":
         weights, shape = place.transposed, (columns, rows)
     operands, is_vector = low.segments(node.inputs[0]), len(node.shape) == 1
     _multiply_packed(low, i, i, weights, shape, place.rounds, operands, dst=dst, accumulate=False, is_vector=is_vector)
-
-
-def _is_transposed(node: Node) -> bool:
-    """Whether a product with a parameter is one with its transpose."""
-    return node.op.name == "affine_transposed"
 
 
 def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None:
@@ -125,7 +120,7 @@ def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None
     (j,), matrix = node.inputs, node.parameter
     assert matrix is not None
     place, (rows, inner), is_vector = low.places[matrix], matrix.shape, len(node.shape) == 1
-    transposed = _is_transposed(node)
+    transposed = node.op.name == "affine_transposed"
     if low.needs[j]:
         weights, shape = (place.factor, (rows, inner)) if transposed else (place.transposed, (inner, rows))
         write = partial(_multiply_packed, low, i, j, weights, shape, place.rounds, [dy], is_vector=is_vector)

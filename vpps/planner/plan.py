@@ -24,7 +24,9 @@ from vpps.planner.native.account import Account
 from vpps.planner.native.interface import NOWHERE, Call, FoundGrouping
 from vpps.planner.native.memory import OF_GROUPING, Memory
 from vpps.planner.native.memory_map import PlannedMemory
-from vpps.planner.sections import Ints, Section, Stream, Words
+from vpps.planner.sections import Section, Stream
+from vpps.record.ranges import Ints
+from vpps.script.disassemble import Words
 from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEADER_WORDS
 from vpps.script.products import Continuation, PoolRows, Product

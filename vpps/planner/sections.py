@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vpps.ops.operand import shown
+from vpps.record.ranges import Ints
 
 if TYPE_CHECKING:
     from vpps.compiler.encoded_cell import Group
     from vpps.compiler.instr import Instr
     from vpps.planner.blocks import PlannedBlock
-
-Words = NDArray[np.uint32]
-Ints = NDArray[np.int64]
 
 
 class Phase(Enum):

@@ -426,16 +426,13 @@ class CellTrace:
             return self._unknown_result(op, nodes, shapes, attrs)
         shape = result_shape(op, shapes, attrs, self.describe())
         if OPS[op].form is Form.MAP and len(shape) == 2:
-            nodes = [self._over_rows(n, shape) if s == shape[1:] else n for n, s in zip(nodes, shapes, strict=True)]
+            for k in (k for k, s in enumerate(shapes) if s == shape[1:]):  # a vector as every row of the matrix
+                ones = self.apply("shift", [self.apply("zeros", [], {"shape": shape[:1]})], {"value": 1.0})
+                nodes[k] = self._result("outer", [ones.ref, nodes[k]], shape, None, {}).ref
         if OPS[op].indices:
             what = "number of elements" if op == "pick" else "number of classes"
             nodes.append(self.index_of(operands[-1], op, shapes[0][0], what))
         return self._result(op, nodes, shape, None, attrs)
-
-    def _over_rows(self, node: int, shape: Shape) -> int:
-        """A vector as every row of a matrix."""
-        ones = self.apply("shift", [self.apply("zeros", [], {"shape": shape[:1]})], {"value": 1.0})
-        return self._result("outer", [ones.ref, node], shape, None, {}).ref
 
     def _is_unknown(self, node: int) -> bool:
         return node in self._unknown or node in self._incomplete

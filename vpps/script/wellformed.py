@@ -111,8 +111,12 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
         yield f"the host looks for no loss at {words['slot']}"
     elif form in ("Guard", "Clip") and words["left_out"] >= knows.reported:
         yield f"the host looks for nothing at {words['left_out']}"
-    elif form.startswith("Row") or form == "Tail":
-        yield from _row(d, words) if form != "Tail" else _tail(d, knows.tails.get(words["number"]))
+    elif form == "Tail":
+        yield from _tail(d, knows.tails.get(words["number"]))
+    elif form.startswith("Row"):  # is computed whole, or gives a single float
+        width = 1 if "dst" in single(d.instruction) else words["row_width"]
+        if d.width != width:
+            yield f"it makes {width} floats of a row of {words['row_width']}, not {d.width}"
     elif form in ("Matvec", "Outer", "OuterUpdate"):
         yield from _segments(d, words["columns"], 1)
     elif form in ("PackedMatmul", "PackedMatmulGradient"):
@@ -159,13 +163,6 @@ def single(instruction: Instruction) -> frozenset[str]:
     if OPS[op].shape([(2,)] * arity, {}) != ():
         return frozenset()
     return frozenset(SOURCES[arity : arity + 2]) if gradient else frozenset({"dst"})
-
-
-def _row(d: Decoded, words: Mapping[str, int]) -> Iterator[str]:
-    """A row is computed whole, as wide as `row_width` says, or gives a single float."""
-    width = 1 if "dst" in single(d.instruction) else words["row_width"]
-    if d.width != width:
-        yield f"it makes {width} floats of a row of {words['row_width']}, not {d.width}"
 
 
 def _tail(d: Decoded, tail: Tail | None) -> Iterator[str]:

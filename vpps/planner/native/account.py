@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
@@ -14,8 +13,7 @@ from vpps.planner.blocks import PlannedBlock
 from vpps.planner.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
 from vpps.planner.native.memory import numbers_at
 from vpps.planner.sections import Phase, Section, Stream
-
-Ints = NDArray[np.int64]
+from vpps.record.ranges import Ints
 
 _PHASES = {during: Phase[during.name] for during in During}
 _REASONS = {
