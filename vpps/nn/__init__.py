@@ -4,13 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from vpps.hints import missing_from as _missing_from
 from vpps.nn.attention import attend
-from vpps.nn.bilstm import BiLSTM
 from vpps.nn.embedding import Embedding
 from vpps.nn.gru import GRU
 from vpps.nn.linear import MLP, Linear
-from vpps.nn.lstm import LSTM, State
-from vpps.nn.tree_gru import NaryTreeGRU
-from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
+from vpps.nn.lstm import LSTM, BiLSTM, State
+from vpps.nn.trees import ChildSumTreeLSTM, NaryTreeGRU, NaryTreeLSTM
 
 __all__ = [
     "GRU",

@@ -21,9 +21,8 @@ from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
 from vpps.session.handle import Handle
 from vpps.torch.cores import advise
-from vpps.torch.function import LossFunction, TensorCall, ValuesFunction
+from vpps.torch.function import Leaves, LossFunction, TensorCall, ValuesFunction, as_outputs, device_of
 from vpps.torch.state import adopt_extra_state, copied_model, extra_state
-from vpps.torch.tensors import Leaves, as_outputs, device_of
 from vpps.torch.weights import Holder, SharedWeights, copies_on_load, in_torch
 from vpps.values import as_flag, as_items
 

@@ -9,8 +9,7 @@ import pytest
 
 import vpps
 from vpps.compiler.passes import Passes
-from vpps.nn import LSTM
-from vpps.nn.tree_lstm import NaryTreeLSTM
+from vpps.nn import LSTM, NaryTreeLSTM
 from vpps.planner.plan import Plan
 
 pytestmark = pytest.mark.cpu
