@@ -10,7 +10,6 @@ from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
 from vpps.data.readers.conll import read_columns, read_conllu
-from vpps.data.readers.constituents import read_constituents
 from vpps.data.readers.jsonlines import read_jsonl
 from vpps.data.readers.lattice import read_lattices
 from vpps.data.readers.sentences import (
@@ -22,7 +21,7 @@ from vpps.data.readers.sentences import (
     read_tagged,
     read_text,
 )
-from vpps.data.readers.trees import graphs_of_trees, read_treebank
+from vpps.data.readers.trees import graphs_of_trees, read_constituents, read_treebank
 from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import (

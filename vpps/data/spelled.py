@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -111,17 +111,20 @@ class SpelledSentences:
             yield SpelledBatch(batch, self.spellings)
 
 
-@dataclass(frozen=True)
 class SpelledBatch:
     """Some sentences, and the distinct rare words among theirs.
 
     Attributes:
         sentences: n words in all.
         all_spellings: of the set.
+        whole: the number of sentences of the mini-batch that this may be a part of.
+        n_vertices: the number of words.
+        offsets: the words of sentence k are `offsets[k]:offsets[k + 1]`.
     """
 
-    sentences: GraphBatch
-    all_spellings: GraphSet
+    def __init__(self, sentences: GraphBatch, all_spellings: GraphSet) -> None:
+        self.sentences, self.all_spellings = sentences, all_spellings
+        self.whole, self.n_vertices, self.offsets = sentences.whole, sentences.n_vertices, sentences.offsets
 
     def __len__(self) -> int:
         """The number of sentences."""
@@ -130,21 +133,6 @@ class SpelledBatch:
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column of the words."""
         return self.sentences[column]
-
-    @property
-    def whole(self) -> int:
-        """The number of sentences of the mini-batch that this may be a part of."""
-        return self.sentences.whole
-
-    @property
-    def n_vertices(self) -> int:
-        """The number of words."""
-        return self.sentences.n_vertices
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """The words of sentence k are `offsets[k]:offsets[k + 1]`."""
-        return self.sentences.offsets
 
     @cached_property
     def rare(self) -> NDArray[np.bool_]:

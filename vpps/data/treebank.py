@@ -26,7 +26,7 @@ from vpps.data.lines import read_lines
 from vpps.errors import DataError
 from vpps.values import as_path
 
-_TOKEN = re.compile(r"[()]|[^() \t]+")
+BRACKETS = re.compile(r"[()]|[^() \t]+")
 
 _LABEL_DIGITS = 100  # Python's int refuses thousands of them with an error of its own
 
@@ -161,7 +161,7 @@ def parse_tree(text: str, n_classes: int | None = None, *, source: str = "<strin
     def fail(expected: str, column: int, found: str) -> NoReturn:
         raise DataError(f"{source}:{column + 1}: expected {expected}, found {found}")
 
-    for match in _TOKEN.finditer(text):
+    for match in BRACKETS.finditer(text):
         token = match.group()
         if token == "(" and state in (_OPEN, _BODY, _MORE):
             state = _LABEL

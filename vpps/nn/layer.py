@@ -127,25 +127,17 @@ class Recurrent(Layer):
     """
 
     def state_dict(self, prefix: str = "", layer: str = "l0") -> dict[str, Float32]:
-        """The weights as PyTorch's layer has them: copies, by its names with `prefix` before them.
-
-        Args:
-            layer: which one of PyTorch's layers: "l0", "l1", "l0_reverse" ...; "" as a cell has them.
-        """
+        """As `Linear.state_dict`; `layer` is one of PyTorch's: "l0", "l1", "l0_reverse" ...; "" as a cell has them."""
         return {prefix + _key(name, _suffix(layer)): weights for name, weights in self._given().items()}
 
     def load(self, weights: Mapping[str, Any], prefix: str = "", layer: str | None = None) -> None:
-        """Take the weights of PyTorch's layer, or cell, all or none: `lstm.load(torch_lstm.state_dict())`.
+        """Take the weights of PyTorch's layer, or cell, as `Linear.load` does: `lstm.load(torch_lstm.state_dict())`.
 
         Args:
-            weights: arrays by name; anything that `Parameter.assign` takes, such as tensors.
-            prefix: of the names, where they are of a whole network: "encoder.". Others are left alone.
-            layer: which one of PyTorch's layers, "l0", "l1", "l0_reverse" ...; may be left out where there is one.
+            layer: as in `state_dict`; may be left out where there is one.
 
         Raises:
-            ModelError: a weight is missing, is one that this layer does not have, or is not finite, or there are
-                several layers.
-            ShapeError, DtypeError: one has another shape, or holds no numbers.
+            ModelError: also where there are several layers.
         """
         self._assign(self._read(weights, prefix, _suffix(self._only(weights, prefix) if layer is None else layer)))
 

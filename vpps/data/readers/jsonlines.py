@@ -29,8 +29,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -84,15 +83,15 @@ def read_jsonl(
     for path in paths:
         for number, text in read_lines(path):
             if text.strip():
-                _Line(f"{path}:{number}", found).read(text)
+                found.read(f"{path}:{number}", text)
     some_graphs(paths, len(found.sizes), "one graph a line, as JSON")
     sizes, counts = np.array(found.sizes, np.int64), np.diff(np.array(found.offsets)).astype(np.int64)
     children = np.array(found.children, np.int32)
     if like is not None:
         _take_types(found, like)
-    all_columns = [*found.vertex_columns.values(), *found.edge_columns.values(), *found.graph_columns.values()]
     wanted = set(classes) | set(like.classes if like is not None else ())
-    for name in sorted(set(classes) - {c.name for c in all_columns if c.kind == "strings"}):
+    of_strings = {c.name for columns in found.given.values() for c in columns.values() if c.kind == "strings"}
+    for name in sorted(set(classes) - of_strings):
         raise DataError(f"{', '.join(map(str, paths))}: there is no column {name!r} of strings to be classes")
     vocabularies: dict[str, Vocabulary] = {}
     closed: dict[str, tuple[str, ...]] = {}
@@ -114,29 +113,24 @@ def read_jsonl(
             numbers[there] = [vocabularies[column.name][x] for x in strings]
         return numbers
 
-    columns = {name: array(column) for name, column in found.vertex_columns.items()}
-    graph_columns = {name: array(column) for name, column in found.graph_columns.items()}
-    edge_columns = {name: array(column) for name, column in found.edge_columns.items()}
+    arrays = {where: {name: array(column) for name, column in of.items()} for where, of in found.given.items()}
     kinds, kind = _kinds(found, like)
     lists = lists if like is None else like.arity is None
     form = children_of(counts, children, lists=lists, like=like, sources=found.sources, sizes=sizes)
     if not isinstance(form, tuple):
-        edge_columns = {name: table_of(counts, form.shape[1], x, 0) for name, x in edge_columns.items()}
+        of_edges = arrays["edge_columns"]
+        of_edges |= {name: table_of(counts, form.shape[1], x, 0) for name, x in of_edges.items()}
     return GraphSet(
-        sizes, form,
-        kind=kind, kinds=kinds, columns=columns, graph_columns=graph_columns, edge_columns=edge_columns,
-        vocabularies=vocabularies, classes=closed, sources=found.sources,
+        sizes, form, kind=kind, kinds=kinds, columns=arrays["columns"], edge_columns=arrays["edge_columns"],
+        graph_columns=arrays["graph"], vocabularies=vocabularies, classes=closed, sources=found.sources,
     )  # fmt: skip
 
 
 def _take_types(found: _Graphs, like: GraphSet) -> None:
     """Integers of a column that has numbers in `like` are numbers; raises DataError for other differences."""
     arrays = like.arrays
-    for known, columns in (
-        (arrays.columns, found.vertex_columns),
-        (arrays.edge_columns, found.edge_columns),
-        (arrays.graph_columns, found.graph_columns),
-    ):
+    of_like = arrays.columns, arrays.edge_columns, arrays.graph_columns
+    for known, columns in zip(of_like, found.given.values(), strict=True):
         for name in known.keys() & columns.keys():
             column, array = columns[name], known[name]
             is_table = known is arrays.edge_columns and like.arity is not None
@@ -204,27 +198,26 @@ class _Column:
 
 
 class _Graphs(GraphLists):
-    """The lists while files are read."""
+    """The lists while files are read.
+
+    Attributes:
+        kind: of every vertex, by name.
+        given: by field of a line, and by name, its columns.
+        source: file and line of what is read.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.kind: list[str] = []
-        self.vertex_columns: dict[str, _Column] = {}
-        self.edge_columns: dict[str, _Column] = {}
-        self.graph_columns: dict[str, _Column] = {}
-
-
-class _Line:
-    """The reader of one line, which adds it to the others."""
-
-    def __init__(self, source: str, graphs: _Graphs) -> None:
-        self.source, self.graphs = source, graphs
+        self.given: dict[str, dict[str, _Column]] = {"columns": {}, "edge_columns": {}, "graph": {}}
+        self.source = ""
 
     def fail(self, message: str) -> NoReturn:
         raise DataError(f"{self.source}: {message}")
 
-    def read(self, text: str) -> None:
-        """Raises DataError."""
+    def read(self, source: str, text: str) -> None:
+        """Adds the graph of a line. Raises DataError."""
+        self.source = source
         try:
             line = json.loads(text, object_pairs_hook=_object)
             if _SURROGATE.search(text):
@@ -238,30 +231,28 @@ class _Line:
         unknown = sorted(line.keys() - set(_FIELDS))
         if unknown:
             self.fail(f"unknown field {unknown[0]!r}: the fields of a graph are {', '.join(_FIELDS)}")
-        columns, of_edges, graph = (line.get(name, {}) for name in ("columns", "edge_columns", "graph"))
+        columns, of_edges, graph = (line.get(name, {}) for name in self.given)
         if not all(isinstance(x, dict) for x in (columns, of_edges, graph)):
             self.fail('expected columns by name in "columns", "edge_columns" and "graph"')
-        n = self.size(line, columns, len(text))
-        children = self.children(line, n)
-        g = self.graphs
+        children = self.children_in(line, self.size(line, columns, len(text)))
         kind = line.get("kind", [])
-        if bool(g.kind) != bool(kind) and g.sizes:
+        if bool(self.kind) != bool(kind) and self.sizes:
             self.fail("either all graphs have kinds or none has")
         if not all(isinstance(name, str) for name in kind):
             self.fail("kinds are names")
-        self.columns(g.vertex_columns, columns, "columns", "vertex {}: ".format)
-        edge_values = {name: self.edge_values(line, name, x, children) for name, x in of_edges.items()}
 
         def edge(number: int) -> str:
             edges = [(vertex, k) for vertex, some in enumerate(children) for k in range(len(some))]
             return "vertex {}, child {}: ".format(*edges[number])
 
-        self.columns(g.edge_columns, edge_values, "edge_columns", edge)
-        self.columns(g.graph_columns, {name: [value] for name, value in graph.items()}, "graph", lambda _: "")
-        g.kind += kind
+        self.add("columns", columns, "vertex {}: ".format)
+        edge_values = {name: self.edge_values(line, name, x, children) for name, x in of_edges.items()}
+        self.add("edge_columns", edge_values, edge)
+        self.add("graph", {name: [value] for name, value in graph.items()}, lambda _: "")
+        self.kind += kind
         for some in children:
-            g.vertex(some)
-        g.end(self.source)
+            self.vertex(some)
+        self.end(source)
 
     def size(self, line: Mapping[str, Any], columns: Mapping[str, Any], characters: int) -> int:
         """The number of vertices, which all that tell it must agree on; alone it is limited by the line's length."""
@@ -288,7 +279,7 @@ class _Line:
             )
         return n
 
-    def children(self, line: Mapping[str, Any], n: int) -> list[list[int]]:
+    def children_in(self, line: Mapping[str, Any], n: int) -> list[list[int]]:
         """The children of every vertex."""
         if ("children" in line) == ("edges" in line):
             self.fail('expected either "children" or "edges"')
@@ -332,14 +323,13 @@ class _Line:
                 )
         return [x for own in values for x in own]
 
-    def columns(
-        self, known: dict[str, _Column], given: Mapping[str, list[Any]], where: str, place: Callable[[int], str]
-    ) -> None:
+    def add(self, where: str, given: Mapping[str, list[Any]], place: Callable[[int], str]) -> None:
         """Adds the values of this line to the columns; `place` names the vertex or edge of a value."""
-        if self.graphs.sizes and known.keys() != given.keys():
+        known = self.given[where]
+        if self.sizes and known.keys() != given.keys():
             name = min(known.keys() ^ given.keys())
             here, there = ("lacks", "has") if name in known else ("has", "lacks")
-            self.fail(f"{where} {here} {name!r}, which {self.graphs.sources[0]} {there}")
+            self.fail(f"{where} {here} {name!r}, which {self.sources[0]} {there}")
         for name, values in given.items():
             column = known.setdefault(name, _Column(name, NOTHING, self.source))
             kind = self.type_of(name, values, place) if values else column.kind  # a graph may have no edges
@@ -356,46 +346,32 @@ class _Line:
 
     def type_of(self, name: str, values: list[Any], place: Callable[[int], str]) -> str:
         """What a line has in a column."""
-        try:
-            return _type_of(values)
-        except ValueError as error:
-            first = bisect_left(range(len(values)), True, key=lambda k: not _is_of_a_type(values[: k + 1]))
-            self.fail(f"{place(first)}{name!r} {error}")
+        kind, wrong = _type_of(values)
+        if wrong:
+            first = bisect_left(range(len(values)), True, key=lambda k: _type_of(values[: k + 1])[1] != "")
+            self.fail(f"{place(first)}{name!r} {wrong}")
+        return kind
 
 
-def _type_of(values: Sequence[Any]) -> str:
-    """As `_Column.kind`, or NOTHING. Raises ValueError, whose message goes on after the column's name."""
+def _type_of(values: Sequence[Any]) -> tuple[str, str]:
+    """As `_Column.kind`, or NOTHING; and what is wrong, to be said after the column's name, or nothing."""
     types = {type(x) for x in values}
     if types == {type(None)}:
-        return NOTHING
+        return NOTHING, ""
     if types <= {str, type(None)} and str in types:
-        return "strings"
+        return "strings", ""
     if types <= {int, bool, type(None)}:
         beyond = next((x for x in values if x is not None and not _INT32.min <= x <= _INT32.max), None)
-        if beyond is not None:
-            raise ValueError(f"holds {beyond}, which does not fit int32")
-        return "integers"
-    if types <= {int, float, bool}:
-        _check_range(values)
-        return "numbers"
-    widths = {len(x) for x in values} if types == {list} else set()
-    if len(widths) == 1 and {type(x) for row in values for x in row} <= {int, float}:
-        _check_range(x for row in values for x in row)
-        return f"rows of {widths.pop()} numbers"
-    raise ValueError("must hold integers, numbers, strings, or lists of as many numbers each")
-
-
-def _is_of_a_type(values: Sequence[Any]) -> bool:
-    with suppress(ValueError):
-        _type_of(values)
-        return True
-    return False
-
-
-def _check_range(values: Iterable[float]) -> None:
-    beyond = next((x for x in values if not abs(x) <= _FLOAT32_MAX), None)
-    if beyond is not None:
-        raise ValueError(f"holds {str(beyond)[:20]}, which does not fit float32")
+        return "integers", "" if beyond is None else f"holds {beyond}, which does not fit int32"
+    kind, numbers = "numbers", values
+    if not types <= {int, float, bool}:
+        widths = {len(x) for x in values} if types == {list} else set()
+        numbers = [x for row in values for x in row] if len(widths) == 1 else [None]
+        if not {type(x) for x in numbers} <= {int, float}:
+            return "", "must hold integers, numbers, strings, or lists of as many numbers each"
+        kind = f"rows of {widths.pop()} numbers"
+    beyond = next((x for x in numbers if not abs(x) <= _FLOAT32_MAX), None)
+    return kind, "" if beyond is None else f"holds {str(beyond)[:20]}, which does not fit float32"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

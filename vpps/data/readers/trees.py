@@ -1,14 +1,17 @@
-"""Penn trees with labels, as `vpps.data.treebank` reads them."""
+"""Penn trees: with labels, as `vpps.data.treebank` reads them, or with names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
 from vpps.data.graphset import GraphSet
-from vpps.data.readers.names import Source, children_of, some_graphs, words_of
-from vpps.data.treebank import Tree, located_trees
+from vpps.data.lines import read_lines
+from vpps.data.readers.names import GraphLists, Source, children_of, classes_of, some_graphs, words_of
+from vpps.data.treebank import BRACKETS, Tree, located_trees
+from vpps.errors import DataError
 
 KINDS = ("leaf", "inner")
 
@@ -67,3 +70,106 @@ def graphs_of_trees(
         columns={"word": words, "label": np.concatenate([tree.labels for tree in trees])},
         vocabularies={"word": vocabulary}, sources=names,
     )  # fmt: skip
+
+
+def read_constituents(
+    *paths: Source, min_count: int | None = None, lists: bool = True, like: GraphSet | None = None
+) -> GraphSet:
+    """Penn trees whose nodes have names, as the Penn Treebank has them: over several lines, and nodes without a name.
+
+        ( (S
+            (NP-SBJ (DT The) (NN film))
+            (VP (VBZ works)) ))
+
+    Kinds are `leaf` and `inner`, columns are `word` (-1 inside) and `label`, a class per name.
+
+    A part of speech and its word, `(NN film)`, is a leaf. Names are kept as they are, with what follows a hyphen; a
+    node without a name becomes its child. Words are as in the file: `-LRB-`, and traces below `-NONE-`.
+
+    Args:
+        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
+        lists: children as lists; False makes a table with room for the most that a node has.
+        like: take vocabulary, names and arity from this set.
+
+    Raises:
+        DataError: a file cannot be read, holds no tree, or is malformed, with file, line and column; `like` does not
+            have a name.
+    """
+    trees = _Trees()
+    for path in paths:
+        trees.read(path)
+    some_graphs(paths, len(trees.sizes), "bracketed trees with names, (S (NP (NN film)) ...)")
+    words, sizes = trees.columns["word"], np.array(trees.sizes, np.int64)
+    counts = np.diff(trees.offsets).astype(np.int64)
+    leaves = [word for word in words if word is not None]
+    vocabulary = words_of([leaves], "word", min_count, like)
+    labels, classes = classes_of(trees.columns["label"], trees.where, "label", like)
+    children = np.array(trees.children, np.int32)
+    return GraphSet(
+        sizes, children_of(counts, children, lists=lists, like=like, sources=trees.sources, sizes=sizes),
+        kind=counts > 0, kinds=KINDS,
+        columns={"word": [-1 if word is None else vocabulary[word] for word in words], "label": labels},
+        vocabularies={"word": vocabulary}, classes={"label": classes}, sources=trees.sources,
+    )  # fmt: skip
+
+
+class _Node:
+    """A node whose bracket is open."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.word: str | None = None
+        self.children: list[int] = []
+
+
+class _Trees(GraphLists):
+    """Trees while they are read; `where` says per vertex in which line it ends."""
+
+    def __init__(self) -> None:
+        super().__init__("word", "label")
+        self.where: list[str] = []
+
+    def read(self, path: Source) -> None:
+        """All trees of a file. Raises DataError."""
+        nodes: list[_Node] = []
+        source = place = f"{path}:1"
+
+        def fail(expected: str, found: str) -> NoReturn:
+            raise DataError(f"{place}: expected {expected}, found {found}")
+
+        for number, text in read_lines(path):
+            for match in BRACKETS.finditer(text):
+                token, place = match.group(), f"{path}:{number}:{match.start() + 1}"
+                top = nodes[-1] if nodes else None
+                if token == "(":
+                    if top is not None and top.word is not None:
+                        fail("')' after the word", "'('")
+                    source = source if nodes else f"{path}:{number}"
+                    nodes.append(_Node())
+                elif top is None:
+                    fail("'(' at the start of a tree", repr(token))
+                elif token == ")":
+                    nodes.pop()
+                    if top.name is not None and top.word is None and not top.children:
+                        fail("a word or '(' after the name", "')'")
+                    if top.name is None and len(top.children) != 1:
+                        fail("one child of a node without a name", f"{len(top.children)}")
+                    vertex = (
+                        top.children[0]
+                        if top.name is None
+                        else self.vertex(top.children, word=top.word, label=top.name)
+                    )
+                    if top.name is not None:
+                        self.where.append(f"{path}:{number}")
+                    if nodes:
+                        nodes[-1].children.append(vertex)
+                    else:
+                        self.end(source)
+                elif top.name is None and not top.children:
+                    top.name = token
+                elif top.name is not None and top.word is None and not top.children:
+                    top.word = token
+                else:
+                    fail("'(' or ')'", repr(token))
+        if nodes:
+            raise DataError(f"{source}: the tree that begins here does not end: {len(nodes)} brackets are open")

@@ -127,9 +127,10 @@ class NetworkTask(Task[Batch]):
         first = make(train, like=like, min_count=min_count, **options)
         return first, make(dev, like=first, **options)
 
-    def take(self, train: Any, dev: Any) -> None:
-        """These sets, as far as the limit goes."""
+    def take(self, train: Any, dev: Any) -> Any:
+        """These sets, as far as the limit goes. Returns the first as it was."""
         self.train, self.dev = train.subset(slice(self.settings.limit)), dev
+        return train
 
     def make_network(self) -> Any:
         """Declare the parameters in `self.model`."""
@@ -148,6 +149,9 @@ class NetworkTask(Task[Batch]):
     def state(self) -> dict[str, Any]:
         sets = dict(zip(self.keeps, map(names_of, self.kept), strict=True))
         return sets | {name: getattr(self, name) for name in self.counts}
+
+    def units(self, batch: Any) -> int:
+        return int(batch.n_vertices)
 
     def loss(self, graph: vpps.Graph, batch: Batch) -> vpps.Expression:
         loss: vpps.Expression = self.network.loss(graph, batch)
@@ -282,8 +286,7 @@ class Tags(NetworkTask[Words]):
     unit = "word"
 
     def load(self, like: Any, known: Mapping[str, int]) -> None:
-        train, dev = self.read(like)
-        self.take(train, dev)
+        train = self.take(*self.read(like))
         self.kept = self.sets_of(train)
         self.tags = self.kept[0].classes["tag"]
         self.n_words, self.n_tags = len(self.kept[0].vocabularies["word"]), len(self.tags)
@@ -291,9 +294,6 @@ class Tags(NetworkTask[Words]):
     def sets_of(self, train: Any) -> tuple[GraphSet, ...]:
         """Of words first."""
         return (train,)
-
-    def units(self, batch: Words) -> int:
-        return batch.n_vertices
 
     def scores(self, results: Iterable[tuple[Words, NDArray[np.float32]]]) -> dict[str, float]:
         """F1 of entities, where tags mark some, and the accuracy of tags."""
@@ -333,11 +333,10 @@ class CharacterTags(NetworkTask[GraphBatch]):
     counts: ClassVar[Mapping[str, Any]] = {"n_tags": 1, "outside": 0}
 
     def load(self, like: Any, known: Mapping[str, int]) -> None:
-        train, dev = self.read(like)
-        self.take(train, dev)
+        train = self.take(*self.read(like))
         self.kept = (train,)
         tags = self.train[:]["tag"]
-        highest = max(int(tags.max()), int(dev[:]["tag"].max()))
+        highest = max(int(tags.max()), int(self.dev[:]["tag"].max()))
         found = {"n_tags": 1 + highest, "outside": int(np.bincount(tags[tags >= 0]).argmax()), **known}
         self.n_tags, self.outside = found["n_tags"], found["outside"]
         if highest >= self.n_tags:
@@ -370,8 +369,7 @@ class NextWords(NetworkTask[GraphBatch]):
     dev: GraphSet
 
     def load(self, like: Any, known: Mapping[str, int]) -> None:
-        train, dev = self.read(like)
-        self.take(train, dev)
+        train = self.take(*self.read(like))
         self.kept = (train,)
         self.n_words = len(train.vocabularies["word"])
 
@@ -379,9 +377,6 @@ class NextWords(NetworkTask[GraphBatch]):
     def description(self) -> str:
         sizes = f"{self.train.n_vertices} train and {self.dev.n_vertices} dev words, {self.n_words} different ones"
         return f"{sizes}, {self.model.n_weights} weights"
-
-    def units(self, batch: GraphBatch) -> int:
-        return batch.n_vertices
 
     def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
         """The cross entropy of every word: one number, where the logits would be thousands."""
