@@ -111,6 +111,13 @@ def make_arrays(
     )
 
 
+def names_of(names: Any, what: str) -> tuple[str, ...]:
+    """A sequence of strings; a string is none."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{what}={names!r}: expected strings in a list or tuple")
+    return tuple(names)
+
+
 def check_names(
     arrays: GraphArrays, vocabularies: Mapping[str, Vocabulary], classes: Mapping[str, tuple[str, ...]]
 ) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.data.grapharrays import GraphArrays, check_contents, check_names, frozen
+from vpps.data.grapharrays import GraphArrays, check_contents, check_names, frozen, names_of
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 from vpps.files import HeaderError, read_header, replacing
@@ -124,8 +124,8 @@ def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], veri
         for name, crc32 in checksums.items():
             if _checksum(arrays[name]) != crc32:
                 raise DataError(f"the checksum of {name} differs from that of its contents")
-    kinds = _names(description["kinds"])
-    classes = {name: _names(names) for name, names in description["classes"].items()}
+    kinds = names_of(description["kinds"], "kinds")
+    classes = {name: names_of(names, name) for name, names in description["classes"].items()}
     vocabularies = {name: _vocabulary(arrays, name) for name in description["vocabularies"]}
 
     def columns(sort: str) -> dict[str, NDArray[Any]]:
@@ -233,13 +233,6 @@ def _lines_up(column: NDArray[Any], a: GraphArrays) -> bool:
     entries = a.children if a.children is not None else a.child_indices
     assert entries is not None
     return column.ndim in (entries.ndim, entries.ndim + 1) and column.shape[: entries.ndim] == entries.shape
-
-
-def _names(names: list[str]) -> tuple[str, ...]:
-    """Of kinds or classes: a string would be taken apart."""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"expected names, found {str(names)[:40]}")
-    return tuple(names)
 
 
 def _vocabulary(arrays: dict[str, NDArray[Any]], name: str) -> Vocabulary:

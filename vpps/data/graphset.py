@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.data import graphfile
-from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays
+from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays, names_of
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.shards import shards_of
 from vpps.data.statistics import GraphStatistics
@@ -25,13 +25,6 @@ from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
 
 if TYPE_CHECKING:
     from vpps.distributed import World
-
-
-def _names(names: Any, what: str) -> tuple[str, ...]:
-    """A sequence of strings; a string is none."""
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{what}={names!r}: expected strings in a list or tuple")
-    return tuple(names)
 
 
 class GraphSet:
@@ -103,18 +96,18 @@ class GraphSet:
                 names graph and vertex.
             DtypeError: an array is not of numbers, or its values do not fit int32 or float32.
         """
-        self._kinds = _names(kinds, "kinds")
+        self._kinds = names_of(kinds, "kinds")
         self._vocabularies = as_mapping({} if vocabularies is None else vocabularies, "vocabularies", DataError)
         for name, words in self.vocabularies.items():
             if not isinstance(words, Vocabulary):
                 raise DataError(f"vocabularies={{{name!r}: {words!r}}}: expected a Vocabulary")
         labels = as_mapping({} if classes is None else classes, "classes", DataError)
-        self._classes = {name: _names(words, f"classes of {name!r}") for name, words in labels.items()}
+        self._classes = {name: names_of(words, f"classes of {name!r}") for name, words in labels.items()}
         self._path = None
         of_vertices = as_mapping({} if columns is None else columns, "columns", DataError)
         of_graphs = as_mapping({} if graph_columns is None else graph_columns, "graph_columns", DataError)
         of_edges = as_mapping({} if edge_columns is None else edge_columns, "edge_columns", DataError)
-        origins = None if sources is None else _names(sources, "sources")
+        origins = None if sources is None else names_of(sources, "sources")
         self._arrays = make_arrays(sizes, children, kind, self.kinds, of_vertices, of_graphs, of_edges, origins)
         check_names(self.arrays, self.vocabularies, self.classes)
         self._index()

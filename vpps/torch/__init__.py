@@ -4,10 +4,9 @@
     loss = net.loss(graph, expression)  # one launch: forward and gradients
     hidden = net(graph, rows)  # tensors, through which gradients flow
 
-module: what users call; function: calls as nodes of PyTorch's autograd graph; tensors: arrays of either side as those
-of the other; weights: parameters as tensors over the same memory; state: what a state dict holds beside weights;
-cores: threads of the two on the same cores. Nothing else in vpps imports it,
-and `import vpps` does not: it needs PyTorch.
+module: what users call; function: calls as nodes of PyTorch's autograd graph, arrays of either side as those of the
+other; weights: parameters as tensors over the same memory; state: what a state dict holds beside weights; cores:
+threads of the two on the same cores. Nothing else in vpps imports it: it needs PyTorch.
 """
 
 try:

@@ -21,8 +21,7 @@ def read_columns(*paths: Source, tag: int = -1, min_count: int | None = None, li
 
     Args:
         tag: which column of a line is the tag, counted from 0, the word; by default the last one.
-        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
-        like: take vocabulary and tags from this set.
+        min_count, like: as of `read_tagged`.
 
     Raises:
         DataError: a file cannot be read or holds no sentence, a line has no such column, or an unknown tag.
@@ -50,8 +49,7 @@ def read_conllu(*paths: Source, min_count: int | None = None, like: GraphSet | N
     are left out, as are comments, and the enhanced dependencies of DEPS: they are no trees.
 
     Args:
-        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
-        like: take vocabulary, tags and relations from this set.
+        min_count, like: as of `read_tagged`; `like` has the relations, too.
 
     Raises:
         DataError: a file cannot be read, holds no sentence or is malformed; `like` does not have a tag or relation.

@@ -79,11 +79,6 @@ def check_min_count(min_count: int | None, like: bool) -> None:
         raise DataError(f"min_count={min_count} beside like=, which has its words already: leave one of them out")
 
 
-def class_names(like: GraphSet, column: str) -> tuple[str, ...]:
-    """Those of `like`. Raises DataError where it has none."""
-    return _known(like, like.classes, "classes", column)
-
-
 def _known(like: GraphSet, names: Mapping[str, T], what: str, column: str) -> T:
     if column not in names:
         raise DataError(f"{like.path or 'the set to be like'} has no {what} for {column!r}: {like.column_names()}")
@@ -101,7 +96,7 @@ def classes_of(
     Raises:
         DataError: `like` does not know a label, or has no classes for this column.
     """
-    names = tuple(sorted(set(labels))) if like is None else class_names(like, column)
+    names = tuple(sorted(set(labels))) if like is None else _known(like, like.classes, "classes", column)
     numbers = {name: number for number, name in enumerate(names)}
     found = [numbers.get(label, -1) for label in labels]
     if -1 in found:

@@ -61,8 +61,7 @@ def graphs_of_tagged(
     """Sentences of words and their tags as a set: chains, columns `word` and `tag`.
 
     Args:
-        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
-        like: take vocabulary and tags from this set.
+        min_count, like: as of `read_tagged`.
         sources: names of the sentences for messages.
 
     Raises:
@@ -242,9 +241,7 @@ def graphs_of_stream(
 
     Args:
         steps: words per window.
-        min_count: words that occur less often become unknown, which `<unk>` in the text is already; by default those of
-            one occurrence; not beside `like`.
-        like: take the vocabulary from this set.
+        min_count, like: as of `read_text`.
 
     Raises:
         DataError: there are fewer words than a window has, or steps is below 1.

@@ -87,9 +87,7 @@ def read_constituents(
     node without a name becomes its child. Words are as in the file: `-LRB-`, and traces below `-NONE-`.
 
     Args:
-        min_count: words that occur less often become unknown, by default those of one occurrence; not beside `like`.
-        lists: children as lists; False makes a table with room for the most that a node has.
-        like: take vocabulary, names and arity from this set.
+        min_count, lists, like: as of `graphs_of_trees`; `like` has the names, too.
 
     Raises:
         DataError: a file cannot be read, holds no tree, or is malformed, with file, line and column; `like` does not
