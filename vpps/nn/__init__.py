@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 from vpps.hints import missing_from as _missing_from
 from vpps.nn.attention import attend
 from vpps.nn.embedding import Embedding
-from vpps.nn.gru import GRU
 from vpps.nn.linear import MLP, Linear
-from vpps.nn.lstm import LSTM, BiLSTM, State
+from vpps.nn.recurrent import GRU, LSTM, BiLSTM, State
 from vpps.nn.trees import ChildSumTreeLSTM, NaryTreeGRU, NaryTreeLSTM
 
 __all__ = [

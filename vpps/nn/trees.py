@@ -8,7 +8,7 @@ import vpps
 from vpps.errors import TraceError
 from vpps.nn.gates import child_matrices, gate_biases, glorot_per_gate, multiply_children
 from vpps.nn.layer import Named, check_children
-from vpps.nn.lstm import State
+from vpps.nn.recurrent import State
 from vpps.record.cell import LISTS
 
 

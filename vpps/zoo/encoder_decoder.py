@@ -12,7 +12,7 @@ import vpps
 from vpps.data import GraphBatch
 from vpps.errors import DataError
 from vpps.nn import LSTM, Linear, attend
-from vpps.nn.lstm import State
+from vpps.nn.recurrent import State
 from vpps.record.ranges import ragged, running_sum
 from vpps.zoo.classifier import Classifier
 

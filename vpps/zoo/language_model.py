@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import LSTM, Linear
-from vpps.nn.lstm import State, map_chains
+from vpps.nn.recurrent import State, map_chains
 from vpps.zoo.classifier import Classifier
 
 

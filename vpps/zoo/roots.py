@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 import vpps
 from vpps.nn import MLP, Linear, NaryTreeLSTM
 from vpps.nn.gates import child_matrices, multiply_children
-from vpps.nn.lstm import State
+from vpps.nn.recurrent import State
 from vpps.zoo.classifier import RootClassifier
 
 

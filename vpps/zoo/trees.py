@@ -14,7 +14,7 @@ import vpps
 from vpps.init import Initialiser
 from vpps.nn import MLP, ChildSumTreeLSTM, Linear, NaryTreeGRU, NaryTreeLSTM
 from vpps.nn.gates import child_matrices, multiply_children
-from vpps.nn.lstm import State
+from vpps.nn.recurrent import State
 from vpps.record.cell import Cell
 from vpps.zoo.classifier import TreeClassifier
 
