@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.data.graphs import examples
 from tests.data.test_graphset import chains
 from vpps.data import SpelledSentences, synthetic_sentences
-from vpps.data.shards import shards_of
+from vpps.data.graphbatch import shards_of
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host

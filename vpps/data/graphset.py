@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpps.data import graphfile
 from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays, names_of
-from vpps.data.graphbatch import GraphBatch
-from vpps.data.shards import shards_of
+from vpps.data.graphbatch import GraphBatch, shards_of
 from vpps.data.statistics import GraphStatistics
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError

@@ -5,7 +5,7 @@
     for batch in trees.batches(64, world=world): ...
 
 launcher: who started this process; world: what ranks say to each other, and how they end; transports: what carries
-bytes. Steps are made by `vpps.session.data_parallel`, divided among ranks by `vpps.data.shards`.
+bytes. Steps are made by `vpps.session.data_parallel`, divided among ranks by `vpps.data.graphbatch`.
 """
 
 from vpps.distributed.launcher import init
