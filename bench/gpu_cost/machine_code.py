@@ -91,9 +91,7 @@ def code_of(source: str, arch: str, folder: Path, registers: int) -> Code:
     tool = nvdisasm()
     if tool is None:
         raise CompileError("there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
-    image, _, _ = nvrtc._compile(
-        source, (f"--gpu-architecture={arch}", *nvrtc.OPTIONS, "-lineinfo"), arch, "vpps_kernel"
-    )
+    image, _, _ = nvrtc._compile(source, (f"--gpu-architecture={arch}", *nvrtc.OPTIONS, "-lineinfo"), arch)
     cubin = folder / "kernel.cubin"
     cubin.write_bytes(image)
     listing = subprocess.run([str(tool), "-hex", "-gi", str(cubin)], capture_output=True, text=True, check=False)
