@@ -78,12 +78,13 @@ def work_of(plan: Plan) -> Work:
                     continue
                 cells = footprint.cells(d, touch, rows, units)
                 reads = touch.access is not Access.WRITE
+                writes = touch.access in (Access.WRITE, Access.CHANGE, Access.ADD)
                 repeated = touch.content is Content.ROWS and not touch.at.indexed and not touch.at.stride
                 floats = len(cells.units) * (1 if repeated else len(cells.starts))
-                amount.asked += FLOAT * floats * (reads + touch.writes)
+                amount.asked += FLOAT * floats * (reads + writes)
                 if reads:
                     came[name][cells.at] |= ~gone[name][cells.at]
-                if touch.writes:
+                if writes:
                     gone[name][cells.at] = True
         counted |= instructions  # virtual processors with streams of their own divide equal instructions
         work.barriers = max(work.barriers, waits)

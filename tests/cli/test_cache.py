@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cached(key_named("new"), ".so", "source", copy, label=Label("cpu kernel", "avx2", "g++ 12"))
-    old = cached(key_named("old"), ".cubin", "source", copy, ".cu", Label("cubin", "sm_90", "NVRTC 13"))
+    old = cached(key_named("old"), ".cubin", "source", copy, Label("cubin", "sm_90", "NVRTC 13"))
     os.utime(old.with_suffix(".json"), (0, time.time() - 40 * 86400))
     bad = cached(key_named("bad"), ".so", "source", copy, label=Label("tails", "2 programs"))
     bad.with_suffix(".json").write_text('{\n "format": 1')
