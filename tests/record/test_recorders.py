@@ -31,7 +31,7 @@ def test_random_programs(
         for recorder in RECORDERS:
             with monkeypatch.context() as patch:
                 if recorder == "careful":
-                    patch.setattr(vertices.Block, "_recorder", lambda _: lambda graph, args: None)
+                    patch.setattr(vertices.Tape, "recorder", lambda *_: lambda graph, args: None)
                 use_recorder("compiled" if recorder == "compiled" else "python")
                 made = execute(lines)
             recorded.append([contents_of(graph) for graph in made.values() if isinstance(graph, vpps.Graph)])

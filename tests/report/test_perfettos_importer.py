@@ -26,6 +26,7 @@ from vpps.report.perfetto import write_perfetto
 
 pytestmark = pytest.mark.cpu
 
+ROWS = 1000
 ADDRESS = "http://perfetto.invalid/"
 APPEND, FINALIZE, QUERY = 1, 2, 3  # TraceProcessorMethod
 _SEQ, _REQUEST, _DATA, _QUERY_ARGS = 1, 2, 101, 103  # TraceProcessorRpc
@@ -150,9 +151,16 @@ class TraceProcessor:
         return base64.b64decode(self._page.evaluate("(request) => call(request)", request))
 
     def query(self, column: str, of: str) -> list[str]:
-        """Rows of a query for one column. Text ends with a zero in a reply, and marks say where it begins."""
-        reply = self._call(QUERY, _field(_QUERY_ARGS, _field(1, f"select '<<' || {column} || '>>' from {of}".encode())))
-        return [found.decode() for found in re.findall(rb"<<([^\0]*)>>\0", reply)]
+        """Rows of a query for one column. Text ends with a zero in a reply, and the last mark before it says where
+        it begins: a reply repeats the query."""
+        found: list[str] = []
+        while True:  # in parts: a reply of more than 128 KB comes in several messages
+            sql = f"select '<<' || {column} || '>>' from {of} limit {ROWS} offset {len(found)}"
+            reply = self._call(QUERY, _field(_QUERY_ARGS, _field(1, sql.encode())))
+            rows = [row.decode() for row in re.findall(rb"<<((?:(?!<<)[^\0])*)>>\0", reply)]
+            found += rows
+            if len(rows) < ROWS:
+                return found
 
 
 def _varint(n: int) -> bytes:
