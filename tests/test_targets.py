@@ -19,8 +19,7 @@ OTHER_MEANINGS = {
     "runtime/cores.py": "a controller of cgroups",
     "runtime/driver.py": "a package",
     "kernel/simt_compiler.py": "a folder of templates",
-    "report/listing.py": "a language",
-    **dict.fromkeys([f"torch/{name}.py" for name in ("function", "module", "state", "tensors")], "a device of PyTorch"),
+    **dict.fromkeys([f"torch/{name}.py" for name in ("function", "module", "state")], "a device of PyTorch"),
 }
 
 
