@@ -110,7 +110,7 @@ def run_program(name: str, learning: Any, batches: Sequence[Any], options: argpa
 
 
 def of_machines(machines: Sequence[Learned | LearnedRecurrence]) -> dict[str, Any]:
-    """What is known of learning some machines."""
+    """States, batches and lower bounds, summed over some automata."""
     return {
         "states": sum(len(learned.automaton.states) for learned in machines),
         "learned": {

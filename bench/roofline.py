@@ -37,7 +37,7 @@ NEAR = 16 * 1024  # bytes of a virtual processor that fit into the nearest cache
 
 
 class Peaks(NamedTuple):
-    """What a machine gives: operations and bytes per second, seconds of a barrier."""
+    """The peaks of a machine: operations and bytes per second, seconds of a barrier."""
 
     flops: float
     near: float
@@ -50,7 +50,7 @@ GPUS = {"H100": Peaks(60e12, 6.6e12, 3.35e12, 0.99e-6), "H200": Peaks(60e12, 6.6
 
 
 def given_peaks(text: str) -> Peaks:
-    """Of the command line."""
+    """Peaks given on the command line."""
     if text in GPUS:
         return GPUS[text]
     flops, near, far, barrier = map(float, text.split(","))
@@ -58,7 +58,7 @@ def given_peaks(text: str) -> Peaks:
 
 
 def measured_peaks(vps: int, resident: float) -> Peaks:
-    """Of this machine's processor, where a launch has so many bytes in use."""
+    """Measured peaks of this processor, for a launch that uses so many bytes."""
     near, far = (peaks.bandwidth(vps, size) for size in (NEAR * vps, max(resident, NEAR * vps)))
     return Peaks(peaks.flops(vps), max(near, far), far, peaks.barrier_seconds(vps))
 

@@ -50,7 +50,7 @@ class Work:
 
 
 class _Whole(Footprint):
-    """What whole instructions touch, of scripts that need no check."""
+    """The footprint of whole instructions, without checks: the script is known to be valid."""
 
     def outside(self, cells: Cells) -> range:
         return range(0)
@@ -95,7 +95,7 @@ def work_of(plan: Plan) -> Work:
 
 
 def _stays(d: Decoded, touch: Touch) -> bool:
-    """Whether it touches no memory: matrices that the chip holds, with their gradients; a gradient whose step is made
+    """True if it touches no memory: matrices that the chip holds, with their gradients; a gradient whose step is made
     at once; the constant zero."""
     if touch.content in (Content.WEIGHTS, Content.GRADIENT):
         form = d.instruction.form
@@ -105,7 +105,7 @@ def _stays(d: Decoded, touch: Touch) -> bool:
 
 
 def _flops(d: Decoded) -> int:
-    """Of a product; 0 for other instructions."""
+    """Operations of a product; 0 for other instructions."""
     form = d.instruction.form
     if form in ("Matvec", "MatvecTransposed"):
         of_a_row = d.width * word(d, "columns")

@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
 
 
 def comments(kind: type[Enum]) -> dict[str, str]:
-    """What the source says beside the members of an Enum."""
+    """Comments beside the members of an Enum, in its source."""
     return dict(re.findall(r"^ +(\w+) = [^#\n]*# (.*)", inspect.getsource(kind), re.MULTILINE))
 
 
@@ -70,7 +70,7 @@ def environment() -> str:
 
 
 def commands(program: str) -> str:
-    """What `--help` says of all commands of a program; options that many commands share come first, once."""
+    """The `--help` texts of all commands of a program; options that several commands share come first, once."""
     command: Any = typer.main.get_command(importlib.import_module(f"vpps.cli.{program.removeprefix('vpps-')}").app)
     context = typer.Context(command, info_name=program)
     text = get_docs_for_click(obj=command, ctx=context, name=program, indent=1)
@@ -117,7 +117,7 @@ def written(op: Op) -> str:
 
 
 def gradient_reads(op: Op) -> str:
-    """What backward needs of a map's operands and result, per operand."""
+    """Operands and results that the backward of a map reads, per operand."""
     if not op.differentiable:
         return "no gradient"
     names = {"a": "x" if op.arity == 1 else "a", "b": "b", "y": "the result"}
