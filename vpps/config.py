@@ -155,6 +155,11 @@ def start_logging() -> None:
     logger.addHandler(handler)
 
 
+def search_path() -> str:
+    """The folders in which the system looks for programs."""
+    return os.environ.get("PATH", os.defpath)
+
+
 def refuse_subinterpreters() -> None:
     """Raise ImportError in a subinterpreter: NumPy and the compiled recorder are there once in a process."""
     with suppress(ModuleNotFoundError):

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vpps.config import search_path
+
 
 def package_folders() -> list[str]:
     """Folders of sys.path where packages are installed: site-packages, those that PYTHONPATH names in full, and that of
@@ -32,7 +34,7 @@ def which(name: str) -> str | None:
     """The program of a name, in the folders of PATH that are named in full; of a path the same, absolute."""
     if os.path.dirname(name):
         return shutil.which(os.path.abspath(name))
-    return shutil.which(name, path=absolute_path(os.environ.get("PATH", os.defpath)))
+    return shutil.which(name, path=absolute_path(search_path()))
 
 
 def absolute_path(path: str) -> str:
