@@ -142,7 +142,9 @@ class Clock:
         self.ready = [0.0] * WARPS
         self.why = [LATENCY] * WARPS  # it is not sooner
         self.boards = [[(0.0, LATENCY)] * 6 for _ in range(WARPS)]
-        self.copied = [(0.0, L2)] * WARPS  # when asynchronous copies are there
+        self.copied = [(0.0, L2)] * WARPS  # when all asynchronous copies so far are there
+        self.groups: list[list[tuple[float, str]]] = [[] for _ in range(WARPS)]  # the same, when each was committed
+        self.newest = [int(i.operands[1], 16) if i.opcode == "DEPBAR.LE" else 0 for i in code.instructions]
         self.scheduler = [0.0] * constants.schedulers
         self.pipes = [0.0] * (MEMORY_PIPE * constants.schedulers + 1)
         self.filled = 0.0  # when the last sector has come from L2
@@ -233,8 +235,10 @@ class Clock:
         for k in self.static[pc][1]:
             if boards[k][0] > time:
                 time, reason = boards[k]
-        if self.families[pc] == "DEPBAR" and self.copied[warp][0] > time:
-            time, reason = self.copied[warp]
+        if self.families[pc] == "DEPBAR" and (groups := self.groups[warp][: -self.newest[pc] or None]):
+            if groups[-1][0] > time:
+                time, reason = groups[-1]
+            del self.groups[warp][: len(groups)]
         heapq.heappush(heap, (time, warp, reason))
 
     def _issue(
@@ -259,6 +263,8 @@ class Clock:
             if family == "LDGSTS":
                 self.copied[warp] = max(self.copied[warp], (done, reason))
                 done = time + 10
+        elif family == "LDGDEPBAR":
+            self.groups[warp].append(self.copied[warp])
         elif family in ("STG", "ST", "REDG", "RED"):
             self.stored = max(self.stored, time + c.l2)
             if self.strong[pc]:

@@ -113,6 +113,10 @@ __device__ __forceinline__ void copy_async16_if(bool when, float* to, const floa
                  ::"r"(shared_address(to)), "l"(from), "r"((unsigned)when) : "memory");
 }
 __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// What the thread has begun to copy since the last commit is a group, which may be empty.
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// For all groups of the thread but its N newest ones.
+template <int N> __device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #else
 __device__ __forceinline__ void copy_async4(float* to, const float* from) { *to = *from; }
 __device__ __forceinline__ void copy_async16(float* to, const float* from) { *(float4*)to = *(const float4*)from; }
@@ -121,6 +125,8 @@ __device__ __forceinline__ void copy_async16_if(bool when, float* to, const floa
     if (when) copy_async16(to, from);
 }
 __device__ __forceinline__ void copy_async_wait() {}
+__device__ __forceinline__ void copy_async_commit() {}
+template <int N> __device__ __forceinline__ void copy_async_wait() {}
 #endif
 
 // The registers that hold weights from one instruction to the next are declared here and known to ptxas alone. As members

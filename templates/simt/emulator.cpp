@@ -183,7 +183,7 @@ Word load_script(const Word* p)
     return *p;
 }
 
-// ---- asynchronous copies: begun now, made at the wait
+// ---- asynchronous copies: begun now, made at the wait for their group; where they come from is read at both times
 
 static void begin_copy(float* to, const float* from, uint32_t floats)
 {
@@ -196,20 +196,39 @@ static void begin_copy(float* to, const float* from, uint32_t floats)
     hot.fiber->copies.push_back({to, from, floats});
 }
 
-static void end_copies(Fiber& fiber, bool made)
+// The first `count` that are under way.
+static void end_copies(Fiber& fiber, size_t count, bool made)
 {
-    for (const Copy& copy : fiber.copies) {
-        if (made) std::copy(copy.from, copy.from + copy.floats, copy.to);
+    for (size_t k = 0; k < count; k++) {
+        const Copy& copy = fiber.copies[k];
+        if (made) {
+            if (hot.checking) touch<false>((uintptr_t)copy.from, 4 * copy.floats);
+            std::copy(copy.from, copy.from + copy.floats, copy.to);
+        }
         if (!machine.request.races) continue;
         Shadow* s = fiber.block->shared.shadow + (copy.to - (float*)fiber.block->shared.base);
         for (uint32_t i = 0; i < copy.floats; i++) end_write(s[i], fiber.thread);
     }
-    fiber.copies.clear();
+    fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + count);
 }
 
 void copy_async4(float* shared, const float* global) { begin_copy(shared, global, 1); }
 void copy_async16(float* shared, const float* global) { begin_copy(shared, global, 4); }
-void copy_async_wait() { end_copies(*hot.fiber, true); }
+void copy_async_wait()
+{
+    end_copies(*hot.fiber, hot.fiber->copies.size(), true);
+    hot.fiber->groups.clear();
+}
+void copy_async_commit() { hot.fiber->groups.push_back(hot.fiber->copies.size()); }
+void simt_copy_wait(unsigned newest)
+{
+    std::vector<size_t>& groups = hot.fiber->groups;
+    if (groups.size() <= newest) return;
+    const size_t done = groups.size() - newest, count = groups[done - 1];
+    end_copies(*hot.fiber, count, true);
+    groups.erase(groups.begin(), groups.begin() + done);
+    for (size_t& end : groups) end -= count;
+}
 
 // ---- accesses, as the compiler reports them
 static bool reports_accesses;  // set as the library is loaded, by code that the compiler adds
@@ -331,6 +350,7 @@ static void lay_out(const SimtRequest& request)
         f.polled = nullptr;
         f.seen = f.polls = 0;
         f.copies.clear();
+        f.groups.clear();
         std::fill_n(f.lanes, (uint32_t)LANES, machine.start);
         // Tops of stacks at different distances from a page's start: else all of them compete for the same cache sets.
         char* stack = machine.stacks.data + i * STACK_BYTES;
@@ -395,7 +415,7 @@ int vpps_simt_run(const SimtRequest* request)
     hot.checking = false;
     hot.stack_bytes = hot.pool_bytes = hot.shared_bytes = 0;
     for (Fiber& f : machine.fibers) {
-        end_copies(f, false);
+        end_copies(f, f.copies.size(), false);
         give_up_own(f);
     }
     return (int)machine.findings.size();

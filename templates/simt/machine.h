@@ -82,6 +82,7 @@ struct Fiber {
     Position polled_position;
     uint64_t polled_progress;
     std::vector<Copy> copies;
+    std::vector<size_t> groups;  // of copies: where each that was committed ends
     Time lanes[LANES];    // up to when it knows each lane of its warp, from barriers of parts of the warp
 };
 

@@ -161,6 +161,9 @@ inline void copy_async16_if(bool when, float* shared, const float* global)
     if (when) copy_async16(shared, global);
 }
 void copy_async_wait();
+void copy_async_commit();
+void simt_copy_wait(unsigned newest);
+template <int N> inline void copy_async_wait() { simt_copy_wait(N); }
 
 void nap(unsigned nanoseconds);      // in a loop that waits for another thread
 unsigned long long nanoseconds();    // of a virtual clock: see vpps/runtime/emulator.py

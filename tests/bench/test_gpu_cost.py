@@ -16,6 +16,7 @@ from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_err
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.engine.options import Example
+from vpps.kernel.render import template_dir
 from vpps.model.precisions import Precisions
 from vpps.placement.distribution import ONE
 from vpps.reference import Reference, weights_of
@@ -205,6 +206,38 @@ def test_fragments_lie_as_the_ptx_isa_says(shape: str, tmp_path: Path) -> None:
     for lane in range(32):
         for i in range(4):
             np.testing.assert_array_equal(found_c[:, lane, i], [e[at_c[lane][i]] for e in expected])
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_a_wait_for_copies_leaves_the_newest_groups_under_way(tmp_path: Path) -> None:
+    """The first group is waited for alone; the second one still takes time at the second wait."""
+    from gpu_cost.machine import BASE, Machine
+    from gpu_cost.machine_code import code_of
+    from gpu_cost.timing import L2, Clock, Constants
+
+    kernel = """
+    extern "C" __global__ void vpps_kernel(float* m) {
+        float* mine = shared_memory() + 4 * threadIdx.x;
+        copy_async16(mine, m + 4 * threadIdx.x);
+        copy_async_commit();
+        for (int k = 1; k < 6; k++) copy_async16(mine + 1024 * k, m + 4 * threadIdx.x + 1024 * k);
+        copy_async_commit();
+        copy_async_wait<1>();
+        const float x = mine[1];
+        copy_async_wait<0>();
+        m[threadIdx.x] = x + mine[5 * 1024];
+    }"""
+    source = f"#define VP_CACHED 0\n{(template_dir() / 'cuda/ptx.cuh').read_text()}{kernel}"
+    code = code_of(source, "sm_90", tmp_path, 64)
+    words = np.arange(8192, dtype=np.float32)
+    parameter = np.array([BASE], np.uint64).view(np.uint32)
+    ((_, trace),) = Machine(code, words.view(np.uint32), parameter, 0, 6 * 4096).run(set())
+    np.testing.assert_array_equal(words[:256], 4 * np.arange(256) * 2 + 1 + 5 * 1024)
+    spent = Clock(code, Constants(), 1).spend(trace)
+    first, second = (pc for pc, i in enumerate(code.instructions) if i.family == "DEPBAR")
+    assert spent.by[first, L2] > 0
+    assert spent.by[second, L2] > 0
 
 
 @pytest.mark.host

@@ -164,6 +164,21 @@ STAGING = """
     at(3); pool[6000 + b * nt + t] = shared[511 - t] + shared[512 + (t + 1) % nt];
 """
 
+# Two groups under way, the second one only while the first is used.
+GROUPS = """
+    at(1);
+    for (int g = 0; g < 2; g++) {
+        copy_async4(shared + g * nt + t, pool + b * 512 + g * nt + t);
+        copy_async_commit();
+    }
+    copy_async_wait<1>();
+    at(2); __syncthreads();
+    at(3); const float first = shared[255 - t];
+    copy_async_wait<0>();
+    at(4); __syncthreads();
+    at(5); pool[6000 + b * nt + t] = first + shared[511 - t];
+"""
+
 WARP_STAGING = """
     at(1); shared[t] = pool[b * nt + t];
     at(2); __syncwarp();
@@ -184,6 +199,7 @@ CORRECT: dict[str, tuple[str, int, object]] = {
     "reduction of a block": (REDUCTION, 4096, [SOURCE[b * 1024 : b * 1024 + 512].sum() for b in range(BLOCKS)]),
     "exchange between blocks": (EXCHANGE, 0, np.roll(SOURCE[:1024], -512) + 1),
     "asynchronous copies": (STAGING, 6000, np.concatenate([staged(b) for b in range(BLOCKS)])),
+    "groups of copies": (GROUPS, 6000, SOURCE[:2048].reshape(4, 2, 256)[:, :, ::-1].sum(axis=1).ravel()),
     "exchange within warps": (WARP_STAGING, 4096, SOURCE[:1024][np.arange(1024) ^ 1]),
     "atomic additions": (
         """
@@ -368,9 +384,26 @@ FAULTS: dict[str, tuple[str, str, set[int], str]] = {
         "at(1); float x = shared[5]; at(2); if (t == 200) shared[5] = 1; pool[b * nt + t] = x;", "race", {1, 2}, "",
     ),
     "no wait for a copy": (without(STAGING, "copy_async_wait();"), "race", {1, 3}, "copy_async_wait"),
+    "no wait for the last group": (without(GROUPS, "copy_async_wait<0>();"), "race", {1, 5}, "copy_async_wait"),
+    "a wait that leaves one group too many": (
+        without(GROUPS, "copy_async_wait<1>();", "copy_async_wait<2>();"), "race", {1, 3}, "copy_async_wait",
+    ),
+    "a copy that is in no group": (
+        without(GROUPS, "copy_async_commit();", "if (g == 0) copy_async_commit();"),
+        "race", {1, 3, 5}, "copy_async_wait",
+    ),
     "no barrier after a copy": (without(STAGING, "at(2); __syncthreads();"), "race", {1, 3}, ""),
     "a copy of what is not ordered": (
         "at(b); if (b == 0) copy_async4(shared + t, pool + t); if (b == 1) pool[t] = 1;", "race", {0, 1}, "",
+    ),
+    "a write of what is being copied": (
+        """
+        at(1); copy_async4(shared + t, pool + b * nt + t);
+        __syncthreads();
+        at(2); pool[b * nt + (t + 99) % nt] = 1;
+        at(3); copy_async_wait();
+        """,
+        "race", {2, 3}, "",
     ),
     "copies by memcpy that overlap": (
         "at(b); if (t == 0 && b < 2) memcpy(pool + 100 + b, pool + 200, 4 * (4 + b));", "race", {0, 1}, "",
