@@ -1,56 +1,92 @@
-"""What code costs that runs once: timelines of equal launches of the Tree-LSTM, by form of instruction.
+"""Where a launch of the Tree-LSTM spends its time, instruction by instruction: what bench/gpu_cost is calibrated by.
 
     python bench/gpu_timelines.py >> results/gpu/DATE-timelines.jsonl
 
-The same mini-batch is trained on again and again, so that launches differ in nothing but what the caches hold. For each
-form (Matvec, Tail, Update, ...) a line: how often a virtual processor executes one, how long its first one in a launch
-takes (`value`, median over virtual processors and launches), and how long the later ones take (`later`); `very_first`
-is that of the first launch of all, when nothing was in any cache. Where first ones take longer than later ones of the
-same form, code (or script) was fetched, or they were larger: `once` is that difference over all forms, per launch, and
-so no more than what code that runs once costs. Recording itself costs time: a store at every instruction.
+The same mini-batch is trained on again and again with a kernel that records, and the first launch is left out. A line
+per batch size: `value` is the median of the whole launch in microseconds; `table` has a row for every instruction of
+the script, in its order, and `columns` names what is in a row:
+
+    form        phase and kind, as gpu_cost calls them, such as "forward: product and tail"
+    name        of the instruction
+    vectors, width, columns     of its result and, if it has one, of its matrix
+    stage       of the graph; -1: of none
+    n           times that it was measured: blocks times launches
+    median, p95 microseconds, over all of these
+    shortest, longest   of the blocks in a launch, the median over launches
+    block       which one takes longest, by its own median
+
+`forms` sums up the rows of a form: their number, their medians, their longest. A wait ends when the last block has
+come: `shortest` is what it takes that one, the rest is the time by which it is late. Recording costs time, too: a store
+at every instruction.
 """
 
 from __future__ import annotations
 
-import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import harness
 import numpy as np
 from datasets import trees_file
+from gpu_cost.executing import kind_of
 from models import VppsTreeLstm
 from on_gpu import about
 from treelstm import LEARNING_RATE, initial_weights
 from trees import read_trees
 
 from vpps.engine.timeline import Timeline
+from vpps.script.disassemble import decode
 
 BENCH = "gpu_timelines"
-BARRIERS = ("Signal", "Wait", "Barrier")  # their time is that of others
+COLUMNS = "form name vectors width columns stage n median p95 shortest longest block".split()
 
 
-def by_form(timeline: Timeline) -> dict[str, tuple[float, float, float]]:
-    """Executions of a form per virtual processor; microseconds of the first one and of later ones (NaN: there are
-    none), medians over virtual processors."""
-    timeline.check_complete()
-    records, forms = timeline.records, timeline.forms
-    took = 1e-3 * (records["end"] - records["start"])
-    found = {}
-    for form in np.unique(forms).tolist():
-        own = forms == form
-        vps, first = np.unique(records["vp"][own], return_index=True)
-        later = np.delete(took[own], first)
-        found[form] = (
-            len(took[own]) / len(vps), float(np.median(took[own][first])),
-            float(np.median(later)) if len(later) else float("nan"),
-        )  # fmt: skip
+def measured(timelines: Sequence[Timeline]) -> np.ndarray[Any, Any]:
+    """Microseconds by launch, instruction and virtual processor; NaN where one does not execute it.
+
+    Exits where the launches have executed different instructions.
+    """
+    first = timelines[0]
+    found = np.full((len(timelines), len(first.activities), first.n_vps), np.nan)
+    for launch, timeline in zip(found, timelines, strict=True):
+        timeline.check_complete()
+        if [a.position for a in timeline.activities] != [a.position for a in first.activities]:
+            raise SystemExit("launches of one mini-batch have different scripts: they cannot be put into one table")
+        records = timeline.records
+        launch[timeline.activity_of, records["vp"]] = 1e-3 * (records["end"] - records["start"])
     return found
+
+
+def rows(timelines: Sequence[Timeline]) -> Iterator[list[Any]]:
+    """The rows of the table, see COLUMNS."""
+    took = measured(timelines)
+    by_vp = np.median(took, 0)
+    shortest, longest = (np.median(extreme(took, 2), 0) for extreme in (np.nanmin, np.nanmax))
+    plan = timelines[0].plan
+    for k, a in enumerate(timelines[0].activities):
+        d = decode(plan.script, a.position)
+        values = took[:, k][~np.isnan(took[:, k])]
+        phase = "load" if a.kind == "load" else a.phase
+        figures = np.median(values), np.percentile(values, 95), shortest[k], longest[k]
+        yield [
+            f"{phase}: {kind_of(d)}", a.instruction, d.n, d.width, d.fields.get("columns"), a.stage, len(values),
+            *(round(float(us), 3) for us in figures), int(np.nanargmax(by_vp[k])),
+        ]  # fmt: skip
+
+
+def by_form(table: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
+    """Rows of a form, the sum of their medians and that of their longest."""
+    sums: dict[str, Any] = defaultdict(lambda: np.zeros(3))
+    for row in table:
+        sums[row[0]] += 1, row[COLUMNS.index("median")], row[COLUMNS.index("longest")]
+    return {form: [round(value, 2) for value in found.tolist()] for form, found in sums.items()}
 
 
 def main() -> None:
     """Record launches of every batch size."""
     parser = harness.parser(
-        __doc__, trees=None, batch_sizes=[1, 16, 64], device="cuda", hidden=256, embedding=256, vps=None
+        __doc__, trees=None, batch_sizes=[1, 16, 64, 128], device="cuda", hidden=256, embedding=256, vps=None
     )
     parser.add_argument("--launches", type=int, default=8, help="that are recorded, two at least")
     options = parser.parse_args()
@@ -66,27 +102,13 @@ def main() -> None:
             net.step(batch)
             net.loss()
             timelines.append(net.handle.timeline())
-        report(f"batch={size} hidden={options.hidden} vps={net.handle.vps}", timelines, extra)
-        net.close()
-
-
-def report(case: str, timelines: list[Timeline], extra: dict[str, Any]) -> None:
-    """A line per form and one for whole launches. Of the launches but the first, each is like the one before it."""
-    very_first, *others = [by_form(timeline) for timeline in timelines]
-    once = 0.0
-    for form, (executed, first, _) in very_first.items():
-        firsts = [found[form][1] for found in others]
-        later = statistics.median(found[form][2] for found in others)
-        known = later == later and form not in BARRIERS
-        once += max(0.0, statistics.median(firsts) - later) if known else 0.0
+        table = list(rows(timelines[1:]))
         harness.report(
-            BENCH, f"{form}, first of a launch, {case}", firsts, "us", executed=round(executed, 1),
-            later=round(later, 3) if later == later else None, very_first=round(first, 3), **extra,
+            BENCH, f"batch={size} hidden={options.hidden} vps={net.handle.vps}",
+            [1e6 * timeline.duration for timeline in timelines[1:]], "us", forms=by_form(table), columns=COLUMNS,
+            table=table, **extra,
         )  # fmt: skip
-    durations = [1e6 * timeline.duration for timeline in timelines]
-    harness.report(
-        BENCH, f"launch, {case}", durations[1:], "us", very_first=round(durations[0], 1), once=round(once, 1), **extra
-    )
+        net.close()
 
 
 if __name__ == "__main__":

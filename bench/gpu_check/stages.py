@@ -24,8 +24,8 @@ STAGES = {
     "sanitizer": "compute-sanitizer's memcheck, racecheck and synccheck of a small case, every buffer an "
     "allocation of its own: is it right by luck?",
     "endurance": "10,000 launches, two handles at once, launches that are stopped: does it hold?",
-    "long": "timelines of equal launches (what does code that runs once cost?), the hardware's counters, all programs "
-    "and benches at full size: where does the time go?",
+    "long": "timelines of equal launches by instruction, the hardware's counters, all programs and benches at full "
+    "size: where does the time go?",
 }
 # The tests that tell most come first, files that are not named last.
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")

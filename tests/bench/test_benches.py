@@ -36,6 +36,7 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
     (f"gpu_lstm.py --sentences {{sentences}} {GPU} --tokens 4,real --batch-sizes 3 --precision float32,bf16 --vps 2",
      10, [], TORCH),
     (f"gpu_step.py --trees {{trees}} {GPU} --batch-sizes 2", 2, [], ()),
+    ("gpu_timelines.py --trees {trees} --device cpu --hidden 8 --embedding 8 --batch-sizes 1,3 --vps 2", 2, [], ()),
     (f"gpu_treelstm.py --trees {{odd}} {GPU} --batch-sizes 1,3 --precision float32,bf16 --vps 2", 20, [], TORCH),
     ("host_step.py --trees {trees} --batch-sizes 1,4 --hidden 8 --rounds 2 --shares", 12, [], ()),
     ("learning.py --tasks tree-lstm --data {data} --hidden 24 --epochs 8 --seeds 1,2 --precision bf16", 3,
