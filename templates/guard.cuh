@@ -52,7 +52,7 @@ VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
     if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
 }
 
-// Whether the launch goes on; says so to the host, and to the second launch of the script: a loss that is 0 or not finite.
+// Whether the launch goes on; says so to the host: a loss that is 0 or not finite.
 VP_DEVICE bool goes_on(const Vp& vp, Word left_out, bool fine, Word why)
 {
     if (vp.id == 0) tell(vp, left_out, fine ? 0.f : as_float(why));

@@ -60,7 +60,7 @@ struct Launch {
     float* losses;                // as the first floats of the pool; like the report in memory of the host, who reads both
                                   // when the launch has ended: that makes visible what was stored, in whatever order
     VP_TIMELINE(struct Track* recording;)  // one for each virtual processor, then their stamps (cuda/timeline.cuh)
-    VP_TIMELINE(unsigned room, run;)     // stamps of each that there is room for; 1 in the second launch of a script
+    VP_TIMELINE(unsigned room;)          // stamps of each that there is room for
 };
 
 // Part of an instruction's result (script.cuh).

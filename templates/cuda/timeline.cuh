@@ -3,7 +3,7 @@
 //
 // Thread 0 writes a stamp where an instruction begins, which is where the one before has ended for all threads. It counts
 // cycles, exact but of a clock that each multiprocessor has of its own, and whose rate changes. At the beginning and at
-// the end of a run it notes when that is by the clock of the whole GPU as well, which moves on in steps of up to a
+// the end of a launch it notes when that is by the clock of the whole GPU as well, which moves on in steps of up to a
 // microsecond: just after a step. From both the host makes nanoseconds (vpps/runtime/stamps.py).
 
 // Where an instruction begins, or the last one has ended. Mirrors STAMP there.
@@ -17,12 +17,10 @@ struct Clocks {
     unsigned long long nanoseconds, cycles;  // at one moment
 };
 
-// Of a virtual processor; zeros before a launch. A script whose gradients are products has two runs. Mirrors TRACK there.
+// Of a virtual processor; zeros before a launch. Mirrors TRACK there.
 struct alignas(128) Track {
-    struct Run {
-        Clocks begun, ended;
-        unsigned long long stamps;  // written or without room, at the end of this run
-    } runs[2];
+    Clocks begun, ended;
+    unsigned long long stamps;  // written or without room
 };
 
 #ifdef VP_SIMT
@@ -88,18 +86,16 @@ public:
     VP_DEVICE Recorder(const Vp& v, const Launch& l) : vp(v), launch(l)
     {
         if (thread() != 0) return;
-        Track& track = launch.recording[rank()];
-        stamps_written() = launch.run ? (unsigned)track.runs[0].stamps : 0;
-        floats_counted() = 0;
-        track.runs[launch.run].begun = clocks();
+        stamps_written() = floats_counted() = 0;
+        launch.recording[rank()].begun = clocks();
     }
     VP_DEVICE ~Recorder()
     {
         if (thread() != 0) return;
         stamp();
-        Track::Run& run = launch.recording[rank()].runs[launch.run];
-        run.stamps = stamps_written();
-        run.ended = clocks();
+        Track& track = launch.recording[rank()];
+        track.stamps = stamps_written();
+        track.ended = clocks();
     }
 
     VP_DEVICE void begin(const Word*) const

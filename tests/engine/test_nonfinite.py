@@ -126,7 +126,7 @@ ON_SIMT: dict[str, dict[str, Any]] = {
 }
 CHIPS: dict[str, dict[str, Any]] = {
     str(options): {"optimizer": SGD, "target": "simt", "vps": 4, "onchip": vpps.ChipOptions(**options)}  # type: ignore[arg-type]
-    for options in ({"groups": 2}, {"gradients": "gemm"}, {"gradients": "passes"})
+    for options in ({"groups": 2}, {"gradients": "passes"})
 }
 CASES = [
     *((how, history, matrix) for how in ON_CPU for history in HISTORIES for matrix in (True, False)),
@@ -280,4 +280,4 @@ def test_scripts_of_steps_are_guarded_and_verified() -> None:
         names = [line.split()[1] for line in text.splitlines() if not line.startswith(";")]
         assert names.index("guard") < min(k for k, name in enumerate(names) if "update" in name)
         plan = handle._plan_step(handle._configurator.prepare(graph), graph, loss, accumulate=False)
-        verify(plan.script, plan.layout, plan.origin, plan.continuation)
+        verify(plan.script, plan.layout, plan.origin)

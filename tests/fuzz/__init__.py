@@ -5,7 +5,7 @@ One generator of random cells and graphs (`cells.py`, `graphs.py`) serves the te
 
 - `graphs`: cells that recur, lists, unread results; policy, passes, dropout. Must agree with the float64
   reference norm-wise, to 1e-5 forward and 1e-4 in gradients; bits are equal for numbers of virtual processors,
-  schedules, and in inference; every kind of launch, planned for a machine with any schedule, groups or cuBLAS, passes
+  schedules, and in inference; every kind of launch, planned for a machine with any schedule or groups, passes
   the verifier; where PyTorch is installed, so do loss and gradients of its autograd (`autograd.py`). In a quarter of
   the cases products round to bf16, in the reference, too; what is near a tie is not compared with it.
 - `maps`: structures in tables and lists, several kinds, missing children. The bits of calls one by one, the reference.

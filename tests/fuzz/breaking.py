@@ -13,7 +13,6 @@ from vpps.errors import ScriptError
 from vpps.script.disassemble import Decoded, Words, instructions, line_of
 from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS, INDEXED, OFFSET_MASK, SCALAR, TABLE, Flag, Kind
-from vpps.script.products import Continuation
 from vpps.script.tails import ViewUse
 
 WORD = 1 << 32
@@ -38,12 +37,8 @@ class Broken:
         self.rng = rng
         self.script: Words = subject.script.copy()
         self.layout: MemoryMap = subject.layout
-        self.continuation: Continuation | None = subject.continuation
         self.told: list[str] = []
-        # Where the entry points are, launch after launch.
-        self.slots = [range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)]
-        if subject.continuation is not None and subject.continuation.entries:
-            self.slots.append(range(subject.continuation.entries, subject.continuation.entries + subject.layout.n_vps))
+        self.slots = range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)  # where the entry points are
         self._origin: dict[int, int] = {}
         self._subject = subject
 
@@ -55,11 +50,10 @@ class Broken:
 
     def choose_slots(self) -> list[int]:
         """Entry points of one virtual processor, or of all that share its stream."""
-        slots = self.rng.choice(self.slots)
-        slot = self.rng.choice(slots)
+        slot = self.rng.choice(self.slots)
         if self.rng.random() < 0.5:
             return [slot]
-        return [s for s in slots if self.script[s] == self.script[slot]]
+        return [s for s in self.slots if self.script[s] == self.script[slot]]
 
     def stream(self, slot: int) -> list[Decoded]:
         """The instructions from an entry point on."""
@@ -97,16 +91,13 @@ class Broken:
         found = [i for i, d in enumerate(self.stream(slots[0])) if suits(d)]
         if not found:
             return None
-        if len(slots) == 1 and (self.script[self.all_slots()] == self.script[slots[0]]).sum() > 1:
+        if len(slots) == 1 and (self.script[self.slots] == self.script[slots[0]]).sum() > 1:
             self.enter(slots, self.pieces(slots[0]), [d.position for d in self.stream(slots[0])])
             self.told.append(f"for VP {self.vp_of(slots[0])} alone")
         return self.stream(slots[0])[self.rng.choice(found)]
 
-    def all_slots(self) -> list[int]:
-        return [s for slots in self.slots for s in slots]
-
     def vp_of(self, slot: int) -> int:
-        return next(slot - slots.start for slots in self.slots if slot in slots)
+        return self.slots.index(slot)
 
     def put(self, position: int, value: int) -> None:
         """Change a word."""
@@ -176,7 +167,7 @@ def address(b: Broken, d: Decoded, name: str, at: int) -> None:
         case 0:
             new = near(b.rng, value, (d.width or 1, (mode & OFFSET_MASK) or 1, 16))
         case 1:  # where another one lies
-            others = [o for e in b.stream(b.all_slots()[0]) for _, k, o in places(e) if k in OPERANDS]
+            others = [o for e in b.stream(b.slots[0]) for _, k, o in places(e) if k in OPERANDS]
             new = int(b.script[b.rng.choice(others)])
         case 2:
             new = b.rng.randrange(b.layout.pool_floats)
@@ -247,7 +238,7 @@ def flag(b: Broken, d: Decoded) -> None:
 def opcode(b: Broken, d: Decoded) -> None:
     """Another instruction; often of the same form."""
     alike = [i for i in TABLE if i.form == d.instruction.form and i is not d.instruction]
-    used = [e.instruction for e in b.stream(b.all_slots()[0])]
+    used = [e.instruction for e in b.stream(b.slots[0])]
     new = b.rng.choice(b.rng.choice([x for x in (alike, used, list(TABLE)) if x]))
     b.put(d.position, d.bits << 16 | new.opcode)
     b.tell(d, f"became {new.name}")
@@ -261,7 +252,7 @@ def field(b: Broken, d: Decoded, name: str, at: int) -> None:
         case 0:
             new = near(b.rng, old, (2, 16, d.width or 1))
         case 1:  # what another one has there
-            same = [o for e in b.stream(b.all_slots()[0]) for m, _, o in places(e) if m == name]
+            same = [o for e in b.stream(b.slots[0]) for m, _, o in places(e) if m == name]
             new = int(b.script[b.rng.choice(same or [at])])
         case 2:
             new = b.rng.choice((0, old * 2, b.rng.choice(b.layout.lists.tolist() or [[0, 0]])[0]))
@@ -314,7 +305,7 @@ def bit(b: Broken, d: Decoded) -> None:
 
 def header(b: Broken) -> bool:
     """The script's first words, or where a virtual processor begins."""
-    slots = b.rng.choice(b.slots)
+    slots = b.slots
     if b.rng.random() < 0.2:
         at, new = b.rng.randrange(HEADER_WORDS), b.rng.randrange(20)
     else:
@@ -328,7 +319,7 @@ def header(b: Broken) -> bool:
 
 def swapped_owners(b: Broken) -> bool:
     """Two virtual processors have each other's streams."""
-    slots = b.rng.choice(b.slots)
+    slots = b.slots
     if len(slots) < 2:
         return False
     p, q = b.rng.sample(slots, 2)
@@ -439,7 +430,7 @@ def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
 
 def give(b: Broken) -> bool:
     """An instruction goes to another virtual processor, or is there as well."""
-    slots = b.rng.choice(b.slots)
+    slots = b.slots
     if len(slots) < 2:
         return False
     p, q = b.rng.sample(slots, 2)
@@ -511,7 +502,7 @@ def _same(b: Broken, subject: Subject) -> bool:
     if not np.array_equal(b.script[[0, 1, 2]], subject.script[[0, 1, 2]]):
         return False
     try:
-        for slot in b.all_slots():
+        for slot in b.slots:
             before = [
                 w
                 for d in instructions(subject.script, int(subject.script[slot]))

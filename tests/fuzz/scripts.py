@@ -63,7 +63,7 @@ class Outcome:
 def refusal_of(b: object) -> str:
     """What the verifier says; with a mark before it where it fails in another way than it should."""
     try:
-        verify(b.script, b.layout, b.origin, b.continuation)  # type: ignore[attr-defined]
+        verify(b.script, b.layout, b.origin)  # type: ignore[attr-defined]
     except ScriptError as error:
         return str(error) or "refused"
     except Exception as error:
@@ -71,13 +71,11 @@ def refusal_of(b: object) -> str:
     return ""
 
 
-def run(
-    subject: Subject, script: np.ndarray, continuation: object, orders: range
-) -> Iterator[tuple[str, str, np.ndarray]]:
+def run(subject: Subject, script: np.ndarray, orders: range) -> Iterator[tuple[str, str, np.ndarray]]:
     """(kind, message, pool afterwards) for one order of the threads, a seed of the emulator's, after the other."""
     for subject.machine.seed in orders:
         subject.machine.pool[:] = subject.pool
-        subject.machine.launch(script, continuation)  # type: ignore[arg-type]
+        subject.machine.launch(script)
         failure = subject.machine.wait()
         message = failure.message if failure is not None else ""
         kind = "stopped by the kernel" if message.startswith("the kernel stopped") else message.partition(":")[0]
@@ -93,7 +91,7 @@ def judged(subject: Subject, seed: int, number: int, reference: np.ndarray) -> O
     script = np.pad(b.script, 1 << 16)[1 << 16 : -(1 << 16)]
     first_order = number % 7
     orders = range(first_order, first_order + (1 if refusal else ORDERS))
-    for fault, message, pool in run(subject, script, b.continuation, orders):
+    for fault, message, pool in run(subject, script, orders):
         if fault:
             break
         if first is None:
@@ -110,7 +108,7 @@ def _work(subject: Subject, seed: int, numbers: range, out: Connection) -> None:
     most = pages * resource.getpagesize() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    *_, (fault, message, reference) = run(subject, subject.script, subject.continuation, range(1))
+    *_, (fault, message, reference) = run(subject, subject.script, range(1))
     assert not fault, message
     for number in numbers:
         out.send(judged(subject, seed, number, reference))

@@ -16,7 +16,6 @@ from vpps.placement.onchip import ChipOptions
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Words
 from vpps.script.footprint import MemoryMap
-from vpps.script.products import Continuation
 from vpps.script.verify import verify
 
 GUARD = 1 << 16  # words around each array: what lies a little outside one lies in no other
@@ -83,7 +82,6 @@ RECIPES: dict[str, Recipe] = {
     "weights in memory": Recipe(_layers, 3, options={"onchip": ALL_IN_MEMORY}),
     "in turns": Recipe(_layers, 3, options={"onchip": IN_TURNS}),
     "groups": Recipe(_several_cells, 4, options={"onchip": ChipOptions(groups=2)}),
-    "two launches": Recipe(_layers, 2, options={"onchip": ChipOptions(gradients="gemm")}),
 }
 
 
@@ -102,7 +100,6 @@ class Subject:
     script: Words
     layout: MemoryMap
     origin: Callable[[int], str]
-    continuation: Continuation | None
     pool: NDArray[np.float32]
     exact: bool
 
@@ -124,16 +121,14 @@ class Subject:
         plan, machine = handle._engine.plan, handle._engine.machine
         assert plan is not None
         assert isinstance(machine, SimtMachine)
-        verify(plan.script, plan.layout, plan.origin, plan.continuation)
+        verify(plan.script, plan.layout, plan.origin)
         pool = machine.pool[: plan.pool_floats].copy()
         for start, stop in plan.layout.unwritten:
             pool[start:stop] = np.nan
         machine._counters = np.stack([guarded(row) for row in machine._counters])[:, GUARD:-GUARD]
         machine.pool = guarded(pool)[GUARD:-GUARD]
         exact = not plan.instructions & {"matvec_transposed"}
-        return Subject(
-            name, handle, machine, plan.script.copy(), plan.layout, plan.origin, plan.continuation, pool, exact
-        )
+        return Subject(name, handle, machine, plan.script.copy(), plan.layout, plan.origin, pool, exact)
 
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from vpps.compiler.arrangement import arrangements, matrices_of
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import gpu_for, stacks_of
 from vpps.model.learned_policy import Encoding, LearnedPolicy
-from vpps.model.precisions import ALL_EXACT, Precisions
+from vpps.model.precisions import Precisions
 from vpps.ops.philox import LaunchKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
@@ -40,7 +40,6 @@ class Configuration(NamedTuple):
 
     target: str
     groups: int
-    gemm: bool
     schedule: str
     policy: str
     rule: str = "sgd"
@@ -52,7 +51,7 @@ class Configuration(NamedTuple):
     def __str__(self) -> str:
         """In words that stay the same if a field goes: three of them, then whatever is not as by default."""
         given = [self.target, self.schedule, self.policy]
-        for name, default in self._field_defaults.items() | {"groups": 1, "gemm": False}.items():
+        for name, default in self._field_defaults.items() | {"groups": 1}.items():
             value = getattr(self, name)
             if value != default:
                 given.append(f"{name}={value}")
@@ -60,24 +59,22 @@ class Configuration(NamedTuple):
 
 
 MACHINES = [
-    (target, groups, gemm, schedule)
-    for target, groups, gemm, schedule in product(
-        ("cpu", "simt", "cuda"), (1, 2, 4), (False, True), ("vector", "paper")
-    )
-    if (target != "cpu" or (groups == 1 and not gemm)) and (groups == 1 or (schedule == "vector" and not gemm))
+    (target, groups, schedule)
+    for target, groups, schedule in product(("cpu", "simt", "cuda"), (1, 2, 4), ("vector", "paper"))
+    if groups == 1 or (target != "cpu" and schedule == "vector")
 ]
 
 
 def parse(text: str) -> Configuration:
     """A configuration from its words."""
     target, schedule, policy, *given = text.split()
-    values: dict[str, Any] = {"groups": 1, "gemm": False}
+    values: dict[str, Any] = {"groups": 1}
     for name, _, value in (word.partition("=") for word in given):
         values[name] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
     return Configuration(target=target, schedule=schedule, policy=policy, **values)
 
 
-def draw(random: Random, machine: tuple[str, int, bool, str], policy: str = "") -> Configuration:
+def draw(random: Random, machine: tuple[str, int, str], policy: str = "") -> Configuration:
     """A random configuration of one of `MACHINES`, of a random policy if none is given."""
     return Configuration(
         *machine,
@@ -108,13 +105,13 @@ def policy_for(name: str, graph: vpps.Graph) -> str | LearnedPolicy:
 def distribution_of(
     it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes, precision: str
 ) -> Distribution:
-    """Where parameters lie, without the machine. With cuBLAS nothing is rounded."""
+    """Where parameters lie, without the machine."""
     update, moments = Update(rule, 1, 1, None), len(rule.moments)
-    precisions = ALL_EXACT if c.gemm else Precisions(precision)
+    precisions = Precisions(precision)
     if c.target == "cpu":
         stacks = stacks_of(it.model, it.graph, update, passes, PANEL)
         return Distribution(it.model, 3, PANEL, moments, True, True, averages, stacks=stacks, precisions=precisions)
-    chip = ChipOptions(groups=c.groups, gradients="gemm" if c.gemm else "auto")
+    chip = ChipOptions(groups=c.groups)
     gpu, _ = gpu_for(c.target, None, None, 12 if c.target == "simt" else 24)
     stacks = stacks_of(it.model, it.graph, update, passes, 1)
     vps = gpu.sms // c.groups
@@ -163,4 +160,4 @@ def _factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[An
 
 def verify(plan: Plan) -> None:
     """Have the verifier look at all its launches. Raises ScriptError."""
-    verifier.verify(plan.script, plan.layout, plan.origin, plan.continuation, plan.divisions)
+    verifier.verify(plan.script, plan.layout, plan.origin, plan.divisions)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import FakeCuda
-from tests.runtime.test_cublas import FakeCublas
 
 TARGETS = [pytest.param(t, marks=pytest.mark.cpu if t == "cpu" else pytest.mark.simt) for t in ("cpu", "simt", "cuda")]
 
@@ -17,7 +15,6 @@ TARGETS = [pytest.param(t, marks=pytest.mark.cpu if t == "cpu" else pytest.mark.
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     fake = fake_cuda.install_with_kernels(monkeypatch)
-    sys.modules["cupy"].cuda.cublas = FakeCublas(fake)
     yield fake
     assert fake.findings == [], "races, for one"
 

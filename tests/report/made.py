@@ -79,7 +79,7 @@ def made_timeline(
             for vp in range(n_vps):
                 rows[vp].append((clocks[vp], last + vp, 0, entry + behind, vp))
                 clocks[vp] = last + vp
-    plan = SimpleNamespace(script=script, streams=[(entry, stream)], n_barriers=steps - 1, blocks=[], later_launches=[])
+    plan = SimpleNamespace(script=script, streams=[(entry, stream)], n_barriers=steps - 1, blocks=[])
     spans = HostSpan.between(*(start - before for before in host))
     recording = cast(Recording, Recorded([row for own in rows for row in own], n_vps, lost))
     return Timeline(cast(Plan, plan), recording, spans)

@@ -25,7 +25,6 @@ from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import MAGIC, Flag
-from vpps.script.products import entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
 
 HIDDEN, LEAVES = 64, 6
@@ -85,10 +84,9 @@ def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
 
 
 def executed(timeline: Timeline, vp: int) -> list[Decoded]:
-    """What a virtual processor must execute, of both launches."""
-    script, continuation = timeline.plan.script, timeline.plan.continuation
-    scripts = [script] if continuation is None else [script, entered_at(script, continuation.entries)]
-    return [d for words in scripts for d in instructions(words, entry_points(words)[vp])]
+    """What a virtual processor must execute."""
+    script = timeline.plan.script
+    return list(instructions(script, entry_points(script)[vp]))
 
 
 def of_vp(timeline: Timeline, vp: int) -> Any:

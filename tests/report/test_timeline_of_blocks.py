@@ -5,57 +5,24 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 
 import vpps
 from tests.classifier import CLASSES, EMBEDDING, HIDDEN, new
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
-from tests.report.test_timeline import VPS, WEIGHTS, bytes_of, executed, of_vp, recording
+from tests.report.test_timeline import VPS, WEIGHTS, bytes_of, executed, recording
 from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import FakeCuda
-from vpps.engine.timeline import PRODUCTS
 from vpps.kernel.nvrtc import compile_cubin
 from vpps.kernel.render import TIMELINE_LINE, render_cuda
 from vpps.placement.onchip import ChipOptions
-from vpps.report.critical import releases
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import Flag
 from vpps.script.slices import share, unit_owners
 
 SHAPES = {"W": (HIDDEN, EMBEDDING), "U": (HIDDEN, HIDDEN), "Wo": (CLASSES, HIDDEN)}
-
-
-@pytest.mark.simt
-class TestRecords:
-    @pytest.mark.parametrize("target", ["simt", "cuda"], indirect=True)
-    def test_of_two_launches_of_a_script_are_of_both(self, target: str) -> None:
-        net = new()
-        with recording(net, target, onchip=ChipOptions(gradients="gemm")) as handle:
-            net.train(handle, range(2))
-            timeline = handle.timeline()
-            assert timeline.plan.continuation is not None
-            seconds = timeline.seconds()
-        for vp in range(VPS):
-            own = of_vp(timeline, vp)
-            assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
-            assert (own["end"][:-1] <= own["start"][1:]).all()
-            assert (own["end"][:-1] < own["start"][1:]).sum() == 1, "the products lie between"
-            idle = [i for i in timeline.idle() if i.vp == vp]
-            assert PRODUCTS in {i.why for i in idle}
-            covered = (own["end"] - own["start"]).sum() + sum(i.end - i.start for i in idle)
-            assert covered == timeline.end - timeline.start
-        np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
-        assert (seconds["update"] > 0).all()
-        # Counters begin at zero again in the second launch: its waits are ended by its own signals.
-        between = next(i.start for i in timeline.idle() if i.why == PRODUCTS)
-        found = np.array(list(releases(timeline)))
-        assert len(found) == np.count_nonzero(timeline.forms == "Wait")
-        later = timeline.records["start"][found] > between
-        assert (later[:, 0] == later[:, 1]).all()
-        assert set(later[:, 0].tolist()) == {False, True}
 
 
 @pytest.mark.simt

@@ -358,7 +358,6 @@ class FakeCuda:
             losses=_words(p.losses, FIRST_FREE).view(np.float32),
             recording=self._from(p.recording) if p.recording else None,
             room=p.room,
-            run=p.run,
         )
         return True
 

@@ -6,7 +6,6 @@ import gc
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +133,7 @@ def stop_next_launch(handle: vpps.Handle) -> None:
     machine = handle._engine.machine
     launch = machine.launch
 
-    def damaged(script: np.ndarray[tuple[int], np.dtype[np.uint32]], *continuation: Any) -> None:
+    def damaged(script: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> None:
         assert handle._engine.plan is not None
         start, stream = handle._engine.plan.streams[0]
         read = next(s for s in stream.sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
@@ -142,7 +141,7 @@ def stop_next_launch(handle: vpps.Handle) -> None:
         script = script.copy()  # the other one may be on its way already
         script[position] = 0xFFFF
         machine.launch = launch  # type: ignore[method-assign]
-        launch(script, *continuation)
+        launch(script)
 
     machine.launch = damaged  # type: ignore[method-assign]
 

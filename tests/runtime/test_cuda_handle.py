@@ -16,14 +16,13 @@ import vpps
 from tests.classifier import HIDDEN, Classifier, new, same_bits
 from tests.comparison import relative_error
 from tests.kernels import know_the_end_of_launches, widen
-from tests.runtime import fake_cuda, test_cublas
+from tests.runtime import fake_cuda
 from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
 from tests.runtime.fake_cuda import COUNTER_WORDS, CUresult, FakeCuda
 from tests.runtime.test_cpu import stop_next_launch
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
-from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.emulator import Emulator
 from vpps.runtime.simt import SimtMachine
@@ -31,8 +30,6 @@ from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
 
 pytestmark = pytest.mark.simt
-
-GEMM = ChipOptions(gradients="gemm")
 
 
 @pytest.fixture
@@ -225,13 +222,11 @@ def _same(net: Classifier, seed: int) -> tuple[vpps.Graph, list[vpps.Expression]
 class TestFailures:
     @pytest.mark.parametrize("accumulate", [False, True])
     @pytest.mark.parametrize("behind", [True, False])
-    @pytest.mark.parametrize("options", [{}, {"onchip": GEMM}], ids=["", "gemm"])
     def test_a_stopped_step_is_named_and_the_one_behind_it_has_not_happened(
-        self, fake: FakeCuda, accumulate: bool, behind: bool, options: dict[str, Any]
+        self, fake: FakeCuda, accumulate: bool, behind: bool
     ) -> None:
         net, witness = new(), new()
-        test_cublas.install(fake)
-        with on_cuda(net, **options) as handle, on_cuda(witness, **options) as other:
+        with on_cuda(net) as handle, on_cuda(witness) as other:
             for k in range(3):
                 handle.fb(*net.batch(k), accumulate=accumulate and k < 2)
             handle.sync_get_latest_loss()
@@ -460,33 +455,3 @@ class TestLife:
         net = new()
         with on_cuda(net, vps=5) as handle, pytest.raises(vpps.VppsError, match="at most 4"):
             handle.fb(*net.batch(0))
-
-
-class TestGemm:
-    """Steps of two launches with products between them are put behind each other like others."""
-
-    @pytest.fixture(autouse=True)
-    def cublas(self, fake: FakeCuda) -> None:
-        test_cublas.install(fake)
-
-    def test_training_is_that_of_the_emulator_whole_or_by_halves(self, fake: FakeCuda) -> None:
-        net, halves, witness = new(), new(), new()
-        rule: dict[str, Any] = {"optimizer": vpps.Adam(lr=0.01), "onchip": GEMM}
-        with on_cuda(net, **rule) as handle, on_cuda(witness, **rule, target="simt") as other:
-            in_flight = queued(handle)
-            for k in range(6):
-                for h, n in ((handle, net), (other, witness)):
-                    h.fb(*n.batch(k), accumulate=k == 4)
-        assert in_flight == [0, 1, 1, 1, 0, 0]  # what accumulates waits: it depends on whether the call before is made
-        for p in net.model:
-            assert relative_error(p.numpy(), witness.model[p.name].numpy()) < 1e-5, p.name
-        with on_cuda(halves, **rule, verify=True) as handle:
-            for k in range(6):
-                graph, loss = halves.batch(k)
-                if k in (0, 4, 5):  # beside whole steps, which wait for what is in flight
-                    handle.fb(graph, loss, accumulate=k == 4)
-                    continue
-                handle.forward(graph, [loss], train=True, keep=True, update=k % 3 == 1)
-                if found := handle.backward([1]):
-                    handle.apply(found)
-        assert same_bits(net.model.numpy(), halves.model.numpy())

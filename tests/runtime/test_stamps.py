@@ -13,24 +13,24 @@ pytestmark = pytest.mark.host
 
 
 class Block:
-    """What a virtual processor leaves in memory: runs of (clock pair, stamps, clock pair)."""
+    """What a virtual processor leaves in memory: stamps between two clock pairs."""
 
     def __init__(self, start: int, cycles_per_ns: float) -> None:
         self.start = start
         self.cycles_per_ns = cycles_per_ns
         self.stamps: list[tuple[int, int, int]] = []
-        self.runs: list[tuple[Any, Any, int]] = []
+        self.track: tuple[Any, Any, int] = ((0, 0), (0, 0), 0)
 
     def cycles(self, ns: int) -> int:
         return self.start + round(ns * self.cycles_per_ns)
 
     def run(self, begun: int, instructions: list[tuple[int, int, int]], ended: int) -> None:
-        """Instructions: (nanoseconds of the beginning, position, floats); the last one ends 10 ns before the run."""
+        """Instructions: (nanoseconds of the beginning, position, floats); the last one ends 10 ns before the launch."""
         floats = [0, *(moved for _, _, moved in instructions)]
         positions = [*(position for _, position, _ in instructions), 999]
         times = [*(ns for ns, _, _ in instructions), ended - 10]
         self.stamps += [(self.cycles(t), p, f) for t, p, f in zip(times, positions, floats, strict=True)]
-        self.runs.append(((begun, self.cycles(begun)), (ended, self.cycles(ended)), len(self.stamps)))
+        self.track = (begun, self.cycles(begun)), (ended, self.cycles(ended)), len(self.stamps)
 
 
 def filled(recording: StampedRecording, blocks: list[Block]) -> StampedRecording:
@@ -38,8 +38,7 @@ def filled(recording: StampedRecording, blocks: list[Block]) -> StampedRecording
     end = recording.track_bytes // 4
     tracks, stamps = memory[:end].view(TRACK), memory[end:].view(STAMP).reshape(-1, len(blocks))
     for vp, block in enumerate(blocks):
-        for k, run in enumerate(block.runs):
-            tracks["runs"][vp, k] = run
+        tracks[vp] = block.track
         for k, stamp in enumerate(block.stamps[: recording.room]):
             stamps[k, vp] = stamp
     recording.fill(memory[: recording.used_bytes(memory[:end]) // 4])
@@ -60,22 +59,6 @@ def test_of_clocks_that_differ_are_on_one() -> None:
     assert records["bytes"].tolist() == [12, 0, 0, 20, 0]
     np.testing.assert_allclose(records["start"] - 10**6, [1100, 1500, 1200, 1700, 2500], atol=2)
     np.testing.assert_allclose(records["end"] - 10**6, [1500, 2990, 1700, 2500, 3000], atol=2)
-
-
-def test_of_two_runs_on_different_multiprocessors_follow_each_other() -> None:
-    block = Block(500, 2.0)
-    block.run(1000, [(1100, 40, 0), (1500, 46, 0)], 2000)
-    block.start, block.cycles_per_ns = 90, 1.0
-    block.run(5000, [(5100, 70, 7)], 6000)
-    recording = filled(StampedRecording(1, 3), [block])
-    recording.align(100)
-    assert recording.span == (1000, 6000)
-    records = recording.records()
-    assert records["position"].tolist() == [40, 46, 70]
-    assert records["bytes"].tolist() == [0, 0, 28]
-    assert records["start"].tolist() == [1200, 1600, 5200]
-    assert records["end"].tolist() == [1600, 2090, 6090]
-    assert recording.lost == [0]
 
 
 @pytest.mark.parametrize("capacity, kept, lost", [(0, 0, 4), (2, 2, 2), (3, 3, 1), (4, 4, 0)])

@@ -104,10 +104,9 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
     for p in matrices:
         forward, transposed = roles[p.name], roles.get(f"{p.name}^T")
         dealt = _dealt(forward), None if transposed is None else _dealt(transposed)
-        gemm = forward.gradient == "gemm"
-        if any(dealt) or gemm:
+        if any(dealt):
             atomic = transposed is not None and transposed.tier == "atomic"
-            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT, gemm)
+            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT)
     return Arrangement(onchip.chip, in_slots, onchip)
 
 

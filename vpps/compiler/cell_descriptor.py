@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.compiler.barriers import owners_of
-from vpps.compiler.encoded_cell import EncodedCell, Gathered, Group
+from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.compiler.instr import (
     Args,
     Calls,
@@ -20,23 +20,19 @@ from vpps.compiler.instr import (
     Ints,
     ListKey,
     Offsets,
-    ParameterGradient,
     Positions,
     SameRow,
     SameRowGradient,
     TableRows,
     Uses,
     View,
-    whole_slab,
 )
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.records import (
     ArgumentRecord,
     CellRecord,
     CrossingRecord,
-    FactorRecord,
     From,
-    GatheredRecord,
     GradientRecord,
     GroupRecord,
     InstructionRecord,
@@ -53,7 +49,6 @@ from vpps.compiler.records import (
     SourceRecord,
     TableGradientRecord,
     TemplateRecord,
-    VectorCopyRecord,
 )
 from vpps.compiler.slabs import STAGGER, Life, SlabGroups
 from vpps.model.model import Parameter
@@ -127,7 +122,7 @@ class CellDescriptor:
         row_lists = [self._source(key) for key in lists]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
-        arguments, tables, watches, gradients, gathered = [], [], [], [], []
+        arguments, tables, watches, gradients = [], [], [], []
         if training:
             arguments = [
                 ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
@@ -138,7 +133,6 @@ class CellDescriptor:
                 for g in lowered.table_gradients
             ]
             watches = [self._instruction(group) for group in cell.watches]
-            gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
         for gradient, group in cell.gradients if training else ():
             p = gradient.parameter
             slots = distribution.physical[p].slots
@@ -175,7 +169,6 @@ class CellDescriptor:
             backward=[list(map(self._group, groups)) for groups in cell.backward if training],
             watches=watches,
             gradients=gradients,
-            gathered=gathered,
             matrices_of_forward=sorted(cell.numbers_used(training=False)),
             matrices_of_training=sorted(cell.numbers_used(training=True)) if training else [],
             input_gradient=SlabViewRecord(-1, 0) if wanted is None else SlabViewRecord(wanted.slab, wanted.offset),
@@ -216,16 +209,6 @@ class CellDescriptor:
         owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
         reads = sum(view.width for _, view in instr.views()) - instr.width
         return GroupRecord(template, instr.domain, max(reads, instr.width), owners)  # at least what it writes: III-B1
-
-    def _gathered(self, gradient: ParameterGradient, parameter: int, copies: Sequence[Gathered]) -> GatheredRecord:
-        """What a product of matrices needs of the cell, by side: where it lies side by side, and copies of it."""
-        factors = []
-        for side, width in zip(("dy", "x"), gradient.parameter.shape, strict=True):
-            view = whole_slab(gradient, side)
-            slab, offset = (-1, 0) if view is None else (view.slab, view.offset)
-            made = [VectorCopyRecord(c.column, self._instruction(c.group)) for c in copies if c.side == side]
-            factors.append(FactorRecord(width, slab, offset, made))
-        return GatheredRecord(parameter, gradient.instr.domain, factors)
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from vpps.compiler.barriers import Reads, follows_freely, in_groups, reuses_by_owner, shares_by_owner
 from vpps.compiler.instr import (
@@ -45,20 +45,6 @@ CACHED_FLOATS = 1 << 17
 
 FEWEST_ROWS = 64
 """Products of fewer rows would read their matrices more often than it pays."""
-
-
-class Gathered(NamedTuple):
-    """A copy of vectors to where a product of matrices finds them. The plan fills in the first operand: where that is.
-
-    Attributes:
-        side: "dy" or "x" of the outer product that the product stands for.
-        column: first one of that side.
-        group: the instruction.
-    """
-
-    side: str
-    column: int
-    group: Group
 
 
 class Group:
@@ -105,8 +91,7 @@ class EncodedCell:
         n_bases: how many there are, slabs included.
         n_forward_keys, n_forward_operands: the first of them are those that forward needs.
         watches: instructions that tell whether any gradient of parameters may not be finite.
-        gradients: contributions to dense gradients, each with its instruction; but for those that
-        gathered: a product of matrices makes after the launch, each with the copies of its vectors.
+        gradients: contributions to dense gradients, each with its instruction.
     """
 
     def __init__(
@@ -135,14 +120,7 @@ class EncodedCell:
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward)
         self.watches = [Group(self, [watch], whole=True) for watch in watches(self.lowered, distribution.groups > 1)]
-        self.gradients: list[tuple[ParameterGradient, Group]] = []
-        self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
-        for g in self.lowered.parameter_gradients:
-            slots = distribution.physical[g.parameter].slots
-            if slots is not None and slots.gemm:
-                self.gathered.append((g, self._copies(g.instr)))
-            else:
-                self.gradients.append((g, Group(self, [g.instr], whole=True)))
+        self.gradients = [(g, Group(self, [g.instr], whole=True)) for g in self.lowered.parameter_gradients]
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
         self._slab_groups: dict[bool, SlabGroups] = {}
@@ -257,20 +235,6 @@ class EncodedCell:
         values = {**i.values, **step_fields(place, ending.averaging), "hyper": 0}
         step = replace(i, name=f"outer_update.{ending.rule}", values=values, rounds=place.rounds)
         return Group(self, [step], whole=True)
-
-    def _copies(self, outer: Instr) -> list[Gathered]:
-        """Copies of the vectors of an outer product."""
-        copies: list[Gathered] = []
-        for side, views in (("dy", [outer.operands["dy"]]), ("x", outer.operands["x"])):
-            column = 0
-            for view in views:
-                nowhere = View(-1, None, 0, 0, view.width, outer.domain)
-                operands = {"dst": nowhere, "a": view}
-                values = {"value": 0.0}
-                copy = Instr("copy", outer.node, outer.domain, view.width, 1, operands, values, rows=True)
-                copies.append(Gathered(side, column, Group(self, [copy], whole=True)))
-                column += view.width
-        return copies
 
     def _groups(self, instrs: list[Instr]) -> list[list[Group]]:
         if self.exclusive:

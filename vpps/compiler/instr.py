@@ -288,11 +288,3 @@ class TableGradient:
     table: Lookup
     ids: Ints
     view: View
-
-
-def whole_slab(gradient: ParameterGradient, side: str) -> View | None:
-    """The view of one slab that has all vectors of one side of a contribution, if there is one. It lives to the end of
-    the launch: one array for all steps."""
-    operand = gradient.instr.operands[side]
-    first, *others = operand if isinstance(operand, list) else [operand]
-    return None if others or first.slab < 0 or first.domain != gradient.instr.domain else first

@@ -9,7 +9,7 @@ from vpps.compiler.cell_descriptor import NOTHING, Names, template_record
 from vpps.compiler.records import Frame, InstructionRecord, LoadRecord, ModelRecord, ParameterRecord, TemplateRecord
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import size
-from vpps.placement.distribution import AGAIN, LEFT_OUT
+from vpps.placement.distribution import LEFT_OUT
 from vpps.placement.update import Ending, matrix_division, step_fields
 from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
@@ -77,7 +77,6 @@ class ModelDescriptor:
             constants=self._instruction("input", 1, 0, alone, relocations={_WIDTH: Frame.ROWS}, **constants),
             clip=clip,
             guard=self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
-            guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
             loads=loads,
             parameters=[self._parameter(p) for p in distribution.physical],
             kernel_of=[physical.index(stack_of.get(p, p)) for p in distribution.places],

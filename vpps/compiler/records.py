@@ -126,30 +126,6 @@ class GradientRecord(NamedTuple):
     stepped: InstructionRecord
 
 
-class VectorCopyRecord(NamedTuple):
-    """A copy of vectors to where a product of matrices finds them: its first operand, which the plan fills in."""
-
-    column: I64  # of the product's factor
-    copy: InstructionRecord
-
-
-class FactorRecord(NamedTuple):
-    """A factor of such a product, as one cell contributes to it; `slab`: has all its vectors side by side, or -1."""
-
-    width: I64
-    slab: I32
-    offset: I64
-    copies: list[VectorCopyRecord]
-
-
-class GatheredRecord(NamedTuple):
-    """A contribution to a dense gradient that a product makes; `factors`: dy and x."""
-
-    parameter: I32
-    domain: I32
-    factors: list[FactorRecord]
-
-
 class GroupRecord(NamedTuple):
     """Instructions of a step between one barrier and the next. In an exclusive script it is one, executed for each row
     by itself: by all owners of rows of its matrix, or by one virtual processor whose load it adds to.
@@ -215,7 +191,6 @@ class CellRecord(NamedTuple):
     backward: list[list[GroupRecord]]
     watches: list[InstructionRecord]
     gradients: list[GradientRecord]
-    gathered: list[GatheredRecord]
     matrices_of_forward: list[I32]  # on the chip: their numbers
     matrices_of_training: list[I32]
     input_gradient: SlabViewRecord  # of a graph's input that wants its gradient
@@ -324,7 +299,6 @@ class ModelRecord(NamedTuple):
         header: of a script; from the fifth word on entry points.
         barrier, signal, wait: by counter, one of each group, then that of all where there are several; of a barrier and
             a wait the last word is the number of signals.
-        guard_again: in a second launch, by what the first has found.
     """
 
     n_vps: I64  # of each group
@@ -346,7 +320,6 @@ class ModelRecord(NamedTuple):
     constants: InstructionRecord
     clip: InstructionRecord
     guard: InstructionRecord
-    guard_again: InstructionRecord
     loads: list[LoadRecord]
     parameters: list[ParameterRecord]
     kernel_of: list[I32]

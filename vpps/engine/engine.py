@@ -39,8 +39,8 @@ from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
 from vpps.record.trace import TracedCell
 from vpps.runtime.machine import Wanted, make_machine
+from vpps.script.disassemble import entered_at
 from vpps.script.instructions import HEAD_WORDS
-from vpps.script.products import entered_at
 from vpps.targets import TARGETS
 
 _log = logging.getLogger(__name__)
@@ -391,10 +391,7 @@ class Engine:
             machine.helped = at_once
             # At the very end: Ctrl-C may come as soon as it runs.
             script = entered_at(plan.script, plan.divisions[part - 1]) if part else plan.script
-            if plan.continuation is None or part < len(plan.divisions):
-                machine.launch(script)
-            else:
-                machine.launch(script, plan.continuation)
+            machine.launch(script)
         except BaseException:
             self.check_begun()
             raise
@@ -402,7 +399,7 @@ class Engine:
     def _verify(self, plan: Plan) -> None:
         from vpps.script.verify import verify
 
-        verify(plan.script, plan.layout, plan.origin, plan.continuation, plan.divisions)
+        verify(plan.script, plan.layout, plan.origin, plan.divisions)
         # What the script does not write it must not read: gradients of former launches, memory of former batches.
         for start, stop in plan.layout.unwritten:
             self.machine.pool[start:stop] = np.nan
@@ -457,7 +454,7 @@ class Engine:
             step = self.model.step
             flight.undo()
             self.model._step = step
-        if not self.store.accumulated or not (flight.plan.continuation is not None or math.isinf(why)):
+        if not self.store.accumulated or not math.isinf(why):
             return False
         self.store.drop_gradients()
         return True

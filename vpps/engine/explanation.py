@@ -125,13 +125,9 @@ def _compiled(kernel: Machine | Specialized, stepped_down: int, driver: str) -> 
 
 
 def _launches(onchip: OnChip, spec: KernelSpec | None) -> list[tuple[str, str]]:
-    by_gemm = [held.name for held in onchip.held if held.gradient == "gemm"]
-    times = (
-        f"two per step, and between them a product by cuBLAS for {', '.join(by_gemm)}" if by_gemm else "one per step"
-    )
     blocks = onchip.vps * onchip.options.groups
     shared = "" if spec is None else f", {in_bytes(spec.chip.shared_bytes)} of shared memory each"
-    return [("launches", f"{times}; {blocks} blocks of {THREADS} threads{shared}")]
+    return [("launches", f"one per step; {blocks} blocks of {THREADS} threads{shared}")]
 
 
 def _memory(parameters: Distribution) -> list[tuple[str, str]]:

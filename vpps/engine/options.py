@@ -121,11 +121,11 @@ class Options:
         "warn",
         """what to say of a step whose loss or gradients are NaN or infinite, or so large that their squares may be. It
         is always left out: weights, moments, averages and what was accumulated stay as they were (but what was
-        accumulated is discarded, and that is said, with products by cuBLAS or where the norm of all gradients alone is
-        infinite). "warn" (once), "skip" (`skipped` counts them), or "raise" by the next call, with the cell and the
-        call where it began; then a step is not launched before the one before has ended, so that a GPU idles for a
-        moment between steps. A step that is left out has used its number (`model.step`), so schedules see the same
-        numbers in every mode; bias correction does not count it.""",
+        accumulated is discarded, and that is said, where the norm of all gradients alone is infinite). "warn" (once),
+        "skip" (`skipped` counts them), or "raise" by the next call, with the cell and the call where it began; then a
+        step is not launched before the one before has ended, so that a GPU idles for a moment between steps. A step
+        that is left out has used its number (`model.step`), so schedules see the same numbers in every mode; bias
+        correction does not count it.""",
         TEXT,
         _one_of(ON_NONFINITE, "'warn', 'skip' or 'raise'"),
     )

@@ -25,7 +25,6 @@ WAITING, LOAD = "waiting", "load"
 PHASES = (*(phase.value for phase in Phase), WAITING, LOAD)
 
 NOT_BEGUN, ENDED = "not begun", "at the end of its script"
-PRODUCTS = "a library multiplies"  # between the two launches of a script whose gradients are products of matrices
 
 _FORMS = np.array([i.form for i in TABLE])
 
@@ -145,8 +144,8 @@ class Timeline:
         return (self.end - self.start) * 1e-9
 
     def idle(self) -> list[Idle]:
-        """When virtual processors had not begun yet, were between two launches of their script, or had come to its end;
-        by virtual processor, in order of time. With these the records of each cover the launch.
+        """When virtual processors had not begun yet, or had come to the end of their script; by virtual processor, in
+        order of time. With these the records of each cover the launch.
         """
         found = []
         for vp in range(self.n_vps):
@@ -154,8 +153,6 @@ class Timeline:
             begin, end = (int(own["start"][0]), int(own["end"][-1])) if len(own) else (self.start, self.start)
             if self.start < begin:
                 found.append(Idle(vp, NOT_BEGUN, self.start, begin))
-            gaps = np.flatnonzero(own["end"][:-1] < own["start"][1:]).tolist()
-            found += [Idle(vp, PRODUCTS, int(own["end"][k]), int(own["start"][k + 1])) for k in gaps]
             if end < self.end:
                 found.append(Idle(vp, ENDED, end, self.end))
         return found
@@ -163,8 +160,8 @@ class Timeline:
     def seconds(self) -> dict[str, NDArray[np.float64]]:
         """Seconds of every virtual processor by phase: forward, backward, gradients, update, waiting, load.
 
-        Waiting is the time at barriers, before the own beginning, after the own end, and between the two launches of a
-        script whose gradients are products of matrices: the phases of a virtual processor add up to `duration`.
+        Waiting is the time at barriers, before the own beginning and after the own end: the phases of a virtual
+        processor add up to `duration`.
 
         Raises:
             KernelError: records are missing, so that the sums would mean nothing.

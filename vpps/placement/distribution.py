@@ -34,7 +34,6 @@ ZERO = 0
 ONE = 1
 LOSS_SLOTS = 2  # and 3: by parity of the launch
 LEFT_OUT = 2  # floats behind the loss: whether the launch has left its step out
-AGAIN = 2  # behind that: whether the second launch of the script has
 FIRST_FREE = ALIGN
 
 
@@ -138,21 +137,19 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class InSlots:
-    """A matrix that virtual processors hold on the chip, or whose gradient is a product of matrices.
+    """A matrix that virtual processors hold on the chip.
 
     Attributes:
         rows: how it is dealt; None: it is in memory, at most its transpose is on the chip.
         transposed: how its transpose is, where that is held as well; else it is in memory, or
         atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
         keeps_gradient: its gradient stays on the chip from the first outer product to the update.
-        gemm: its gradient is one product of all vectors that it met, made between two launches.
     """
 
     rows: Partition | None
     transposed: Partition | None
     atomic: bool
     keeps_gradient: bool
-    gemm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

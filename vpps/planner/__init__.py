@@ -9,6 +9,6 @@ messages read that; the verifier checks the launch's own words against it. In wh
 Vertices that the loss does not depend on get no backward at all: zero times infinity must not reach a weight.
 
 Scripts are compared by hash: `tests/planner/golden.json` has what the planner writes for random graphs and all tasks of
-the zoo, over policies, schedules, groups, cuBLAS products and targets. A change that moves words on purpose
+the zoo, over policies, schedules, groups and targets. A change that moves words on purpose
 runs `python -m tests.planner.golden` and says why; a suite runs a fifth of them (`test_golden.py`).
 """

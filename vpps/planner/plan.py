@@ -29,7 +29,6 @@ from vpps.record.ranges import Ints
 from vpps.script.disassemble import Words
 from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEADER_WORDS
-from vpps.script.products import Continuation, PoolRows, Product
 from vpps.script.tails import Tail
 from vpps.script.wellformed import KnownKernel
 
@@ -84,7 +83,6 @@ class Plan:
         loss_slot: address of the loss after the launch, or -1.
         n_barriers: barriers of a launch.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
-        continuation: what follows the script's first launch: products of matrices and a second launch, or None.
         held: gradients that the pool holds after the launch for a later one.
         kept: floats at the beginning of the pool that hold what was there before the launch.
         present: what is there after a launch in which values stay; None: they do not.
@@ -126,14 +124,11 @@ class Plan:
         self._touched = memory.touched if call.training else _NOTHING
         self._grouping = memory.grouping
         self.used = library.used(call.names, ids, bool(call.training))
-        n_divisions = 1 + call.ends_alone if call.seeded and call.n_wanted else 0
-        later = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
-        self.divisions, self._continued = later[:n_divisions], later[n_divisions:]
+        self.divisions = [call.entries + k * library.distribution.all_vps for k in range(call.n_launches - 1)]
         self.seeds: int = call.seeds_at
         self.is_torn = bool(call.torn)
         self.has_loss = bool(call.training and not call.seeded)
         self.updates_alone = bool(call.seeded and not call.n_wanted)
-        self.continuation = self._what_follows(memory, call) if call.n_products else None
         self.input_gradients = _NO_PAIRS
         if n := call.n_input_gradients:  # copies, as there will be others soon
             self.input_gradients = np.frombuffer(ctypes.string_at(call.input_gradients, 16 * n), np.int64).reshape(n, 2)
@@ -143,14 +138,6 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
-
-    def _what_follows(self, memory: Memory, call: Call) -> Continuation:
-        made = []
-        for found in memory.products[: call.n_products]:
-            p, gradient = self._library.parameters[found.parameter], self._library.gradients[found.parameter]
-            (rows, columns), sides = p.shape, (PoolRows(found.dy, found.dy_stride), PoolRows(found.x, found.x_stride))
-            made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in self._before.dense))
-        return Continuation(tuple(made), self._continued[0] if self._continued else 0)
 
     def _sums(self) -> HeldGradients:
         """What the pool holds after a launch that keeps gradients."""
@@ -164,11 +151,6 @@ class Plan:
     def zeros(self) -> set[Parameter]:
         """Held gradients that are zero and that the launch does not write."""
         return set(self.held.dense) - self._before.dense - self._with_gradient
-
-    @property
-    def launches(self) -> int:
-        """Launches that a step takes."""
-        return 1 + len(self.later_launches)
 
     # ---- what a launch does not need
 
@@ -251,12 +233,7 @@ class Plan:
     def _entries(self) -> Words:
         """Where the instructions of virtual processors begin."""
         n_vps = int(self.script[1])
-        return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *self.later_launches)])
-
-    @property
-    def later_launches(self) -> list[int]:
-        """Where entry points of launches after the first are."""
-        return [*self.divisions, *self._continued]
+        return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *self.divisions)])
 
     @property
     def account(self) -> Account:

@@ -246,7 +246,7 @@ class PlannerLibrary:
         self._values = max(self._values, batch.n_values)
         while True:
             memory = self._memory()
-            call.script, call.addresses, call.touched, call.tables, call.products = memory.at
+            call.script, call.addresses, call.touched, call.tables = memory.at
             if self.groups > 1:
                 call.grouping = memory.grouping.ctypes.data
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)

@@ -10,7 +10,6 @@ import numpy as np
 from vpps.planner.plan import Plan
 from vpps.planner.sections import Section
 from vpps.script.disassemble import Decoded, decode, entry_points
-from vpps.script.products import entered_at
 
 # Forms of instructions.
 BARRIERS = ("Signal", "Wait")
@@ -56,23 +55,19 @@ class Execution(NamedTuple):
     """A stream of instructions, and who executes it.
 
     Attributes:
-        launch: 1, or 2 for the second launch that products between two take.
         entry: word of the script where it begins.
         vps: virtual processors.
     """
 
-    launch: int
     entry: int
     vps: tuple[int, ...]
 
 
 def executions(plan: Plan) -> Iterator[Execution]:
-    """Every stream, launch by launch, by its position."""
-    scripts = [plan.script, *(entered_at(plan.script, at) for at in plan.later_launches)]
-    for launch, script in enumerate(scripts, 1):
-        entries = entry_points(script)
-        for entry in sorted(set(entries)):
-            yield Execution(launch, entry, tuple(vp for vp, e in enumerate(entries) if e == entry))
+    """Every stream of the launch, of the first where there are divisions, by its position."""
+    entries = entry_points(plan.script)
+    for entry in sorted(set(entries)):
+        yield Execution(entry, tuple(vp for vp, e in enumerate(entries) if e == entry))
 
 
 def walk(

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vpps.engine.timeline import Timeline
-from vpps.planner.reader import executions
-from vpps.script.instructions import BY_NAME, COUNTERS, FORMS, HEAD_WORDS
+from vpps.script.instructions import BY_NAME, FORMS, HEAD_WORDS
 
 BARRIERS = "passing barriers"
 BEGINNING = "before the first instruction"
@@ -34,13 +33,11 @@ def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
     first = np.searchsorted(records["vp"][signals], records["vp"][signals])
     # Where a clock is too coarse to tell, everybody's n-th signal comes before anybody's next one.
     order = signals[np.lexsort((np.arange(len(signals)) - first, records["start"][signals]))]
-    # Where a plan takes two launches of its script, the second one counts anew.
-    second = min((x.entry for x in executions(timeline.plan) if x.launch > 1), default=len(script))
-    counters = script[records["position"][order] + _COUNTER] + COUNTERS * (records["position"][order] >= second)
+    counters = script[records["position"][order] + _COUNTER]
     by_counter = {int(c): order[counters == c] for c in np.unique(counters)}
     for wait in np.flatnonzero(np.isin(opcodes, _WAIT)).tolist():
         position = int(records["position"][wait])
-        given = by_counter.get(int(script[position + _COUNTER]) + COUNTERS * (position >= second))
+        given = by_counter.get(int(script[position + _COUNTER]))
         target = int(script[position + _TARGET])
         if given is not None and 0 < target <= len(given):
             yield wait, int(given[target - 1])

@@ -160,7 +160,7 @@ class PlanReport(Readable):
         order = f"{counted(len(self.levels), 'level')}, {counted(len(set(forward)), 'stage')}"
         yield "order", f"{order}; {counted(len(forward), 'step')} forward{backward}"
         of = f" ({_items(self.barriers_of)})" if self.barriers_of else ""
-        yield "barriers", f"{self.barriers:,}{of}; {counted(plan.launches, 'launch', 'launches')}"
+        yield "barriers", f"{self.barriers:,}{of}"
         words = f"{len(plan.script):,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
         yield "script", f"{counted(self.instructions, 'instruction')}; {words}"
         yield "gathered", gathering(plan).describe(self.training)

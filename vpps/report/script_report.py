@@ -29,20 +29,13 @@ def script_text(plan: Plan, vp: int | None = None, most: int | None = None) -> T
 
 def _lines(plan: Plan, n_vps: int, vp: int | None, most: int | None) -> Iterator[str]:
     yield f"; {len(plan.script)} words, {counted(n_vps, 'virtual processor')}"
-    streams = list(executions(plan))
-    for launch in range(1, 1 + max(x.launch for x in streams)):
-        if launch == 2:
-            yield "; then a second launch"
-        for x in streams:
-            if x.launch == launch and vp in (None, *x.vps):
-                yield f"; virtual processors {_ranges(x.vps if vp is None else (vp,))}, from word {x.entry}"
-                found = [line_of(d, place.section.origin(place.offset)) for d, place in walk(plan, x.entry)]
-                yield from found[:most]
-                if more := len(found) - len(found[:most]):
-                    yield f"; ... and {counted(more, 'instruction')} more"
-        if launch == 1 and plan.continuation is not None:
-            yield "; then, outside the kernel"
-            yield from (f"          product {p}  ; gradient of {p.name!r}" for p in plan.continuation.products)
+    for x in executions(plan):
+        if vp in (None, *x.vps):
+            yield f"; virtual processors {_ranges(x.vps if vp is None else (vp,))}, from word {x.entry}"
+            found = [line_of(d, place.section.origin(place.offset)) for d, place in walk(plan, x.entry)]
+            yield from found[:most]
+            if more := len(found) - len(found[:most]):
+                yield f"; ... and {counted(more, 'instruction')} more"
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

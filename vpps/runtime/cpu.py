@@ -18,7 +18,6 @@ from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, freed_with, is_ending
 from vpps.runtime.recording import HostRecording
-from vpps.script.products import Continuation
 from vpps.script.tails import Tail
 from vpps.targets import CPU
 from vpps.values import as_index
@@ -131,9 +130,7 @@ class CpuMachine(Machine):
     def expect(self) -> None:
         self._state.lib.vpps_expect(self._state.handle)
 
-    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
-        if continuation is not None:
-            raise HandleError("target 'cpu' makes all gradients in the launch itself, so nothing can follow it")
+    def launch(self, script: NDArray[np.uint32]) -> None:
         state, pool = self._state, self.pool
         state.alive[:] = [pool, script, self._recording]
         if not state.lib.vpps_launch(state.handle, address(pool), address(script), self.helped):

@@ -1,8 +1,5 @@
 """The cuda target: thread blocks of a GPU as virtual processors; one cooperative launch per script.
 
-Where gradients are products of matrices, those and a second launch of the script come after the first, in the same
-stream: the host waits for the last of them alone.
-
 A launch is a few calls of the driver that return at once: the script goes from page-locked memory to the GPU in a
 stream of its own, the kernel waits for it and writes what the host wants to know to its memory (runtime/results.py).
 Between two launches there is nothing but an event.
@@ -18,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,14 +31,12 @@ from vpps.kernel.spec import KernelSpec
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device
-from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory, usable_gpus
 from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted, freed_with, is_ending
 from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
-from vpps.script.instructions import COUNTERS, HEADER_WORDS
-from vpps.script.products import Continuation
+from vpps.script.instructions import COUNTERS
 from vpps.targets import CUDA
 from vpps.text import counted
 from vpps.values import as_index
@@ -181,7 +176,6 @@ class _State:
         self.kernel: LoadedKernel | None = None
         self.launches = 0  # begun
         self.ended = 0
-        self.second_launches = 0  # of scripts
 
     def shutdown(self) -> None:
         """Wait for the launches in flight, which clock limits end if nothing else, and give everything back. No call
@@ -236,7 +230,6 @@ class CudaMachine(Machine):
         self.gpu = self._driver.uuid
         self._build = build
         self._staged: NDArray[np.uint32] | None = None  # what `stage` copies for the next launch
-        self._cublas: Cublas | None = None
         self._timeline = timeline
         self._clock = SharedClock()
         self._state = _State(self._driver)
@@ -250,7 +243,7 @@ class CudaMachine(Machine):
             self.pool = self._new_pool(0)
             self._clear(self._counters.nbytes)
         counters = [self._counters.address + k * COUNTERS * _LINE_BYTES for k in (0, 1)]
-        self._parameters = [  # for runs of even and of odd number; one clears the counters of the other
+        self._parameters = [  # for launches of even and of odd number; one clears the counters of the other
             LaunchParameters(
                 counters=counters[k],
                 cleared=counters[k ^ 1],
@@ -377,38 +370,20 @@ class CudaMachine(Machine):
             state.scripts[(state.launches + 1) & 1].load(script, state.copy)
         self._staged = script
 
-    def _running(
-        self, kernel: LoadedKernel, script: int, report: int, recording: int, number: int, second: bool = False
-    ) -> Call:
-        """A run of the kernel, with the counters that the run before has cleared.
+    def _running(self, kernel: LoadedKernel, script: int, recording: int, number: int) -> Call:
+        """A launch, with the counters that the one before has cleared.
 
         Args:
-            script, report, recording: their addresses on the GPU; 0 for no recording.
-            number: of the run.
-            second: whether it is the second one of a script.
+            script, recording: their addresses on the GPU; 0 for no recording.
         """
         k = number & 1
         p = self._parameters[k]
-        p.pool, p.script, p.report, p.recording = self.pool.address, script, report, recording
-        p.room, p.run = self._recording.room, int(second)
+        p.pool, p.script, p.report = self.pool.address, script, self._results.report_address(number)
+        p.recording, p.room = recording, self._recording.room
         parameters = ctypes.addressof(self._parameter_lists[k])
         return self._driver.launching(kernel, self.vps, THREADS, self._state.compute, parameters)
 
-    def _following(
-        self, cublas: Cublas, continuation: Continuation, script: int, running: Callable[..., Call], number: int
-    ) -> list[Call]:
-        """What follows the first launch of a script: products, and a second launch, for which other entry points are
-        copied into the script's head."""
-        state, driver = self._state, self._driver
-        calls = cublas.multiplying(self.pool.address, continuation.products)
-        if continuation.entries:
-            head, entries = script + WORD_BYTES * HEADER_WORDS, script + WORD_BYTES * continuation.entries
-            calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
-            calls.append(driver.copying(head, entries, WORD_BYTES * self.vps, state.compute))
-            calls.append(running(number, second=True))
-        return calls
-
-    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32]) -> None:
         """As `Machine.launch`; two at most may be in flight."""
         state = self._state
         if state.launches - state.ended > 1:
@@ -420,40 +395,23 @@ class CudaMachine(Machine):
         self._staged = None
         buffer = state.scripts[number & 1]
         self._results.begin(number)
-        with self._driver as driver, ExitStack() as context:
-            stream, run = state.compute, number + state.second_launches
+        with self._driver as driver:
+            stream = state.compute
             recorded = self._recorded[number & 1]
             recording = recorded.ready(self._recording, stream) if self._timeline else 0
-            report = self._results.report_address(number)
-            running = partial(self._running, state.kernel, buffer.address, report, recording)
-            first = running(run)
-            following: list[Call] = []
-            refused: tuple[type[Exception], ...] = ()
-            if continuation is not None:
-                cublas = self._cublas = self._cublas or Cublas(driver, stream)
-                following = self._following(cublas, continuation, buffer.address, running, run + 1)
-                context.enter_context(cublas.current)
-                refused = (cublas.error,)
-            ending = driver.recording(state.events[number & 1], stream)
+            running = self._running(state.kernel, buffer.address, recording, number)
             recorded.asked = time.perf_counter_ns()
             try:
                 # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
                 driver.run(
                     driver.awaiting(buffer.copied, stream),
-                    first,
+                    running,
                     partial(setattr, state, "launches", number),
-                    *following,
-                    ending,
+                    driver.recording(state.events[number & 1], stream),
                 )
-            except refused as error:  # and nothing that came after it was tried
-                self._clear(_COUNTER_BYTES)  # there may be runs that never were
-                driver.run(ending)
-                raise DriverError("cuBLAS", str(error)) from error
             except DriverError as error:
                 if error.index <= 1:
                     state.launches = number - 1
-                if continuation is not None and not error.lost:
-                    self._clear(_COUNTER_BYTES)
                 if error.name == _TOO_LARGE:
                     raise HandleError(
                         f"vps={self.vps}: the {self._driver.gpu.name} does not run that many virtual processors at "
@@ -494,7 +452,6 @@ class CudaMachine(Machine):
         return float(self._results.losses[slot])
 
     def close(self) -> None:
-        self._cublas = None  # while its stream is still there
         self._finalizer()
         self._state.ended = self._state.launches
         self._state.kernel = self.spec = self.resources = self._staged = None

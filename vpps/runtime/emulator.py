@@ -127,7 +127,6 @@ class Emulator:
         losses: FloatArray | None = None,
         recording: WordArray | None = None,
         room: int = 0,
-        run: int = 0,
         then: Callable[[], object] = tuple,
     ) -> list[Finding]:
         """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
@@ -145,7 +144,7 @@ class Emulator:
             seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
             races: whether to look for races, which needs a library compiled for that.
             stopped, losses: of a rendered kernel, likewise.
-            recording, room, run: of a kernel that records a timeline, what its `struct Launch` has besides.
+            recording, room: of a kernel that records a timeline, what its `struct Launch` has besides.
             then: called when it has run, with no point between at which a signal handler might look.
 
         Returns:
@@ -184,7 +183,7 @@ class Emulator:
             raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
 
         *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
-        parameters = LaunchParameters(*pointers, patience, flag, told, recorded, room, run)
+        parameters = LaunchParameters(*pointers, patience, flag, told, recorded, room)
         words = (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values()))
         request = _Request(parameters, words, seed, blocks, threads, shared_bytes, races)
         lib = self._library.lib

@@ -22,7 +22,6 @@ from vpps.placement.distribution import Pool
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
 from vpps.script.instructions import MAX_GROUPS
-from vpps.script.products import Continuation
 from vpps.targets import AUTO, GPUS, Target, listed, present_target, target_named
 from vpps.values import as_index
 
@@ -235,14 +234,12 @@ class Machine(ABC):
         """Begin to bring the script of the next launch to where it will be read, which may take a while."""
 
     @abstractmethod
-    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
-        """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended, or the
-        one before it where launches queue.
-
-        Products, and a second launch of the script, count as part of the launch.
+    def launch(self, script: NDArray[np.uint32]) -> None:
+        """Begin to execute a script; returns at once. The previous launch must have ended, or the one before it where
+        launches queue.
 
         Raises:
-            HandleError: too many launches are in flight, there is no kernel, or on this target nothing may follow.
+            HandleError: too many launches are in flight, or there is no kernel.
         """
 
     @property

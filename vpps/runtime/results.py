@@ -34,7 +34,6 @@ class LaunchParameters(ctypes.Structure):
         ("losses", ctypes.c_void_p),
         ("recording", ctypes.c_void_p),  # from here on for kernels that record a timeline; others know nothing of it
         ("room", ctypes.c_uint),
-        ("run", ctypes.c_uint),
     )
 
 

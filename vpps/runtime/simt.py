@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +22,6 @@ from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Fin
 from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, is_ending
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
-from vpps.script.products import Continuation, entered_at, multiply
 from vpps.targets import SIMT
 from vpps.values import as_index
 
@@ -79,9 +77,7 @@ class SimtMachine(Machine):
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
         self._losses = np.zeros(FIRST_FREE, FLOAT32.dtype)
         self._launches = 0
-        self._runs = 0  # of the kernel: second launches counted as well
         self._failure: Failure | None = None
-        self._is_between = False  # a launch has run in part
         self._open = True
         self._timeline = timeline
         self._recording = StampedRecording(count, 0)
@@ -109,45 +105,28 @@ class SimtMachine(Machine):
         self._recording = StampedRecording(self.vps, capacity)
         return self._recording
 
-    def launch(self, script: NDArray[np.uint32], continuation: Continuation | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32]) -> None:
         if self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
-        run = partial(self._run, self._emulator)
         recording = self._recording if self._timeline else None
         memory = np.zeros(recording.words if recording is not None else 0, np.uint32)
         begun = time.perf_counter_ns()
-        self._is_between = continuation is not None
-        try:
-            self._failure = run(script, memory, then=partial(setattr, self, "_launches", self._launches + 1))
-            if continuation is not None and self._failure is None:
-                for product in continuation.products:
-                    multiply(self.pool, product)
-                if continuation.entries:
-                    self._failure = run(entered_at(script, continuation.entries), memory, second=True)
-        finally:
-            self._is_between = False
+        self._failure = self._run(self._emulator, script, memory)
         if recording is not None:
             recording.fill(memory)
             if recording.span is not None:
                 recording.align(begun - recording.span[0])
 
-    def _run(
-        self,
-        emulator: Emulator,
-        script: NDArray[np.uint32],
-        recorded: NDArray[np.uint32],
-        second: bool = False,
-        then: Callable[[], object] = tuple,
-    ) -> Failure | None:
-        """The first or second run of the kernel for a script; its times go to `recorded`."""
+    def _run(self, emulator: Emulator, script: NDArray[np.uint32], recorded: NDArray[np.uint32]) -> Failure | None:
+        """Run the kernel; its times go to `recorded`."""
         assert self.spec is not None
-        self._runs += 1
+        number = self._launches + 1
         report = np.zeros(2 + self.vps, np.uint32)
         findings = emulator.run(
             self.pool,
             script,
-            self._counters[self._runs & 1],
-            self._counters[~self._runs & 1],
+            self._counters[number & 1],
+            self._counters[~number & 1],
             report,
             blocks=self.vps,
             shared_bytes=self.spec.chip.shared_bytes,
@@ -157,8 +136,7 @@ class SimtMachine(Machine):
             losses=self._losses,
             recording=recorded,
             room=self._recording.room,
-            run=int(second),
-            then=then,
+            then=partial(setattr, self, "_launches", number),
         )
         failure = _failure(findings, report)
         if failure is not None:
@@ -170,8 +148,6 @@ class SimtMachine(Machine):
         return self._launches
 
     def wait(self, number: int | None = None) -> Failure | None:
-        if self._is_between:  # asked by a signal handler
-            raise HandleError("target 'simt': a launch with products is being emulated; set a flag, and ask after it")
         return self._failure
 
     def loss(self, slot: int) -> float:

@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from vpps.ops.element import WORD_BYTES
 from vpps.runtime.recording import RECORD, Recording, Records
 
-RUNS = 2  # of the kernel, that a launch may have
-
 # Where an instruction begins, and the one before it ends: when, by the multiprocessor's clock; its place in the script;
 # floats that the one before has moved.
 STAMP = np.dtype([("cycles", "i8"), ("position", "u4"), ("floats", "u4")])
 
 # One moment by two clocks: that of the GPU, which all multiprocessors share, and that of the multiprocessor.
 _CLOCKS = np.dtype([("nanoseconds", "i8"), ("cycles", "i8")])
-_RUN = np.dtype([("begun", _CLOCKS), ("ended", _CLOCKS), ("stamps", "i8")])
-TRACK = np.dtype({"names": ["runs"], "formats": [(_RUN, RUNS)], "itemsize": 128})
+TRACK = np.dtype({"names": ["begun", "ended", "stamps"], "formats": [_CLOCKS, _CLOCKS, "i8"], "itemsize": 128})
 
 Words = NDArray[np.uint32]
 
@@ -34,7 +31,7 @@ class StampedRecording(Recording):
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.n_vps = n_vps
         self.capacity = capacity
-        self.room = capacity + RUNS  # in stamps: the end of a run is one, too
+        self.room = capacity + 1  # in stamps: the end of a launch is one, too
         self._tracks = np.zeros(n_vps, TRACK)
         self._stamps = np.zeros((0, n_vps), STAMP)
         self._offset = 0
@@ -51,7 +48,7 @@ class StampedRecording(Recording):
 
     def used_bytes(self, tracks: Words) -> int:
         """Bytes of the memory that a launch wrote to, tracks and stamps, by what it left in the tracks."""
-        written = int(tracks.view(TRACK)["runs"]["stamps"].max())
+        written = int(tracks.view(TRACK)["stamps"].max())
         return self.track_bytes + min(written, self.room) * self.n_vps * STAMP.itemsize
 
     def fill(self, memory: Words) -> None:
@@ -67,44 +64,35 @@ class StampedRecording(Recording):
     @property
     def span(self) -> tuple[int, int] | None:
         """From the first beginning to the last end, by the GPU's clock. None if the launch did nothing."""
-        runs = self._tracks["runs"]
-        there = runs[runs["stamps"] > 0]
+        there = self._tracks[self._tracks["stamps"] > 0]
         if not len(there):
             return None
         return int(there["begun"]["nanoseconds"].min()), int(there["ended"]["nanoseconds"].max())
 
     @cached_property
     def lost(self) -> list[int]:
-        stamps = self._tracks["runs"]["stamps"]
-        executed = stamps.max(axis=1) - (stamps > 0).sum(axis=1)
-        return [max(0, n - self.capacity) for n in executed.tolist()]
+        return [max(0, n - 1 - self.capacity) for n in self._tracks["stamps"].tolist()]
 
     def records(self) -> Records:
         return np.concatenate([self._of(vp)[: self.capacity] for vp in range(self.n_vps)])
 
     def _of(self, vp: int) -> Records:
         """Those of one virtual processor."""
-        found = [np.zeros(0, RECORD)]
-        first = 0
-        for run in self._tracks["runs"][vp]:
-            stamps = self._stamps[first : run["stamps"], vp]
-            first = max(first, int(run["stamps"]))
-            if len(stamps) < 2:
-                continue
-            times = _nanoseconds(stamps["cycles"], run["begun"], run["ended"]) + self._offset
-            records = np.zeros(len(stamps) - 1, RECORD)
-            records["start"], records["end"] = times[:-1], times[1:]
-            records["bytes"] = WORD_BYTES * stamps["floats"][1:].astype(np.uint64)
-            records["position"] = stamps["position"][:-1]
-            records["vp"] = vp
-            found.append(records)
-        return np.concatenate(found)
+        track = self._tracks[vp]
+        stamps = self._stamps[: track["stamps"], vp]
+        times = _nanoseconds(stamps["cycles"], track["begun"], track["ended"]) + self._offset
+        records = np.zeros(max(0, len(stamps) - 1), RECORD)
+        records["start"], records["end"] = times[:-1], times[1:]
+        records["bytes"] = WORD_BYTES * stamps["floats"][1:].astype(np.uint64)
+        records["position"] = stamps["position"][:-1]
+        records["vp"] = vp
+        return records
 
 
 def _nanoseconds(cycles: NDArray[np.int64], begun: np.void, ended: np.void) -> NDArray[np.int64]:
-    """The GPU's time at some moments of a run, whose beginning and end both clocks have seen.
+    """The GPU's time at some moments of a launch, whose beginning and end both clocks have seen.
 
-    The rate is that of the whole run: a multiprocessor that changes it meanwhile shifts what lies between.
+    The rate is that of the whole launch: a multiprocessor that changes it meanwhile shifts what lies between.
     """
     passed = int(ended["cycles"]) - int(begun["cycles"])
     rate = (int(ended["nanoseconds"]) - int(begun["nanoseconds"])) / passed if passed > 0 else 0.0

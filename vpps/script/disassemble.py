@@ -122,6 +122,14 @@ def entry_points(script: Words) -> list[int]:
     return [int(e) for e in script[HEADER_WORDS : HEADER_WORDS + n_vps]]
 
 
+def entered_at(script: Words, entries: int) -> Words:
+    """A copy of a script that is entered at other points: those that lie at a position of it."""
+    n_vps = int(script[1])
+    words = script.copy()
+    words[HEADER_WORDS : HEADER_WORDS + n_vps] = script[entries : entries + n_vps]
+    return words
+
+
 def instructions(script: Words, entry: int) -> Iterator[Decoded]:
     """The instructions of a virtual processor, `end` included."""
     position = entry

@@ -14,8 +14,7 @@
       thread than the one that writes it;
     - matrices are taken to the chip first of all, and each before its first product.
 
-What follows the first launch of a script - products of matrices, then a second launch - is the same history: each
-begins when all that came before is over.
+Launches of a script that follow the first one are the same history: each begins when all that came before is over.
 
 Order is tracked by vector clocks, so it holds for any arrangement of signals and waits, not only for full barriers.
 """
@@ -32,10 +31,9 @@ from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
 from vpps.script.access import Access, word
-from vpps.script.disassemble import Decoded, DecodedOperand, Words, decode, entry_points
+from vpps.script.disassemble import Decoded, DecodedOperand, Words, decode, entered_at, entry_points
 from vpps.script.footprint import BEFORE, Cells, Footprint, MemoryMap
 from vpps.script.instructions import BY_NAME, Flag
-from vpps.script.products import Continuation, PoolRows, Product, entered_at
 from vpps.script.slices import Ints
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import diagnostics
@@ -56,28 +54,24 @@ def verify(
     script: Words,
     layout: MemoryMap,
     origin: Callable[[int], str] = lambda position: "",
-    continuation: Continuation | None = None,
     divisions: Sequence[int] = (),
 ) -> None:
-    """Check a script, and what follows its first launch.
+    """Check a script.
 
     Args:
-        divisions: positions of the entry points of launches that follow first of all.
+        divisions: positions of the entry points of the launches after the first.
 
     Raises ScriptError naming the instruction and, through `origin`, the user's cell and op.
     """
-    Verifier(script, layout, origin, continuation).run(divisions)
+    Verifier(script, layout, origin).run(divisions)
 
 
 class Verifier(Footprint):
     """One execution."""
 
-    def __init__(
-        self, script: Words, layout: MemoryMap, origin: Callable[[int], str], continuation: Continuation | None = None
-    ) -> None:
+    def __init__(self, script: Words, layout: MemoryMap, origin: Callable[[int], str]) -> None:
         super().__init__(script, layout, origin)
         self.decoded: dict[int, tuple[Decoded, ...]] = {}  # virtual processors share streams
-        self.continuation = continuation
         self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
         self.written_in = np.full(layout.pool_floats, BEFORE)  # the period of each element's latest write
         for start, stop in layout.unwritten:
@@ -98,13 +92,6 @@ class Verifier(Footprint):
         for division in divisions:
             self.join()
             self.launch(entry_points(entered_at(self.script, division)))
-        if self.continuation is None:
-            return
-        self.join()
-        for product in self.continuation.products:
-            self.multiply(product)
-        if self.continuation.entries:
-            self.launch(entry_points(entered_at(self.script, self.continuation.entries)))
 
     def launch(self, entries: list[int]) -> None:
         """One launch: let the virtual processors run in turn, each until it must wait.
@@ -191,24 +178,6 @@ class Verifier(Footprint):
         self.targets.clear()
         for loaded in self.loaded:
             loaded.clear()
-
-    def multiply(self, product: Product) -> None:
-        """Check a product between two launches, and note what it writes."""
-        where = f"the product for the gradient of {product.name!r}"
-        size = product.rows * product.columns
-        self.now = self.latest
-        for side, at, n, width, read in (
-            ("G", PoolRows(product.gradient, 0), 1, size, product.accumulate),
-            ("dY", product.dy, product.n, product.rows, True),
-            ("X", product.x, product.n, product.columns, True),
-        ):
-            cells = Cells(at.address + np.arange(n) * at.stride, np.arange(width))
-            if len(outside := self.outside(cells)):
-                raise ScriptError(f"{where}: {width} elements of {side} from {outside[0]} on are no row of one array")
-            missing = cells.numbers[self.stale(cells)]
-            if read and len(missing):
-                raise ScriptError(f"{where}: reads element {missing[0]} of {side}, which nothing has written")
-        self.written_in[product.gradient : product.gradient + size] = self.now
 
     def step(self, p: int, d: Decoded) -> bool:
         """Execute one instruction of VP p; False if it must wait."""

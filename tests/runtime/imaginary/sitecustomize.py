@@ -11,12 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.runtime import fake_cuda, test_cublas
+from tests.runtime import fake_cuda
 from vpps.kernel import libnvrtc
 
 gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
 libnvrtc.library = lambda: SimpleNamespace(version="13.0")  # type: ignore[assignment]
-test_cublas.install(gpu)
 gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
 gpu.blocks_per_sm = 2  # and for two blocks on each
 

@@ -22,10 +22,7 @@ A matrix whose products round what they multiply (`Precision`) has slots of frag
 its precision. Beside float32 ones they have taller shapes and other costs, and are placed with them by one score.
 
 Gradients take the place of the weights by default: no register more, however large the model, and one pass over the
-vectors. The paper's fallback (`gemm`) large matrices that neither the chip nor L2 holds get by themselves: the first
-launch copies all vectors that met the matrix side by side, cuBLAS (on `simt` NumPy) multiplies them in stream order,
-and a second launch of the same script makes the step (`planner/native/products.h`, `script/products.py`,
-`runtime/cublas.py`). `store_gradient` and `load_gradient` move what must outlive a launch.
+vectors. `store_gradient` and `load_gradient` move what must outlive a launch.
 
 A kernel that spills is compiled again with the next smaller arrangement; where what the user forced leaves none,
 `SpillError` names it.

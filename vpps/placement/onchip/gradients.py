@@ -5,7 +5,6 @@ overlay: weight gradients run last, when nothing is multiplied by W any more, an
     Of fragments, which may take less than G, they take that of all W and W^T.
 registers: G has a place of its own beside W and W^T; to compare with.
 passes: slot after slot, straight into memory or the update; nothing persists.
-gemm: operands are concatenated and multiplied by cuBLAS, one product per matrix, and a second launch updates.
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vpps.errors import CapacityError
-from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, MatrixUse
-from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Place
+from vpps.placement.onchip.place import Place
 
 
 def choose_gradients(
     matrices: tuple[MatrixSpec, ...],
     uses: Mapping[str, MatrixUse],
     places: Mapping[str, Place],
-    device: Device,
     forced: str,
     groups: int,
     spilled: bool = False,
@@ -43,8 +39,6 @@ def choose_gradients(
     if forced in PERSISTENT:
         strategy = "overlay" if forced == "overlay" else "registers"
         _check_forced(strategy, uses)
-    elif forced == "gemm":
-        return "gemm", {m.name: "gemm" for m in trained}
     elif forced == "passes" or spilled or groups > 1 or not any(use.gradients for use in uses.values()):
         strategy = "passes"
     else:
@@ -54,22 +48,9 @@ def choose_gradients(
         place = places[m.name]
         if place.tier in uses and uses[place.tier].fits(strategy):
             of_matrix[m.name] = strategy
-        elif forced == "auto" and groups == 1 and _is_large(m, places, device):
-            of_matrix[m.name] = "gemm"
         else:
             of_matrix[m.name] = "passes"
-    if all(way == "gemm" for way in of_matrix.values()):
-        strategy = "gemm"
     return strategy, of_matrix
-
-
-def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -> bool:
-    """Whether neither the matrix nor its transpose is on the chip, and L2 does not hold it either: then operands are
-    read once more by a second launch for little beside the weights."""
-    roles = [places[name] for name in (matrix.name, f"{matrix.name}^T") if name in places]
-    off_chip = all(place.tier == "L2" and place.reason not in (ROW_SLICED, NARROW_ROWS) for place in roles)
-    exact = matrix.element == FLOAT32  # what others round is not that of vectors side by side
-    return off_chip and exact and FLOAT32.bytes * matrix.rows * matrix.columns > device.l2_bytes
 
 
 def _check_forced(strategy: Gradients, uses: Mapping[str, MatrixUse]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
+from vpps.hints import habit
 from vpps.kernel.chip import WARPS, Chip, sums_of
 from vpps.ops.element import FLOAT32, ElementType
 from vpps.ops.precision import PRECISIONS
@@ -20,7 +21,7 @@ from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
-Gradients = Literal["none", "overlay", "registers", "passes", "gemm"]
+Gradients = Literal["none", "overlay", "registers", "passes"]
 
 TIERS = ("registers", "shared", "atomic", "L2")
 TILES = (8, 4, 2, 1)
@@ -66,7 +67,7 @@ class ChipOptions:
         rpw: rows per warp, with round-robin ownership.
         blocks_per_sm: 1 or 2; 1 by default.
         transposed: "copy" (W^T is a matrix of its own), "atomic" (partial sums of W's rows) or "auto".
-        gradients: where weight gradients are gathered: "overlay", "registers", "passes", "gemm" or "auto".
+        gradients: where weight gradients are gathered: "overlay", "registers", "passes" or "auto".
         groups: of blocks, each with its own copy of the weights and its own part of the batch.
         tile: vertices that a product computes at a time.
         tiers: tier by name, "U" for the matrix and "U^T" for its transpose. A matrix that is named is not stacked with
@@ -77,7 +78,7 @@ class ChipOptions:
     rpw: int | None = None
     blocks_per_sm: int | None = None
     transposed: Literal["auto", "copy", "atomic"] = "auto"
-    gradients: Literal["auto", "overlay", "registers", "passes", "gemm"] = "auto"
+    gradients: Literal["auto", "overlay", "registers", "passes"] = "auto"
     groups: int = 1
     tile: int | None = None
     tiers: Mapping[str, Tier] = field(default_factory=dict)
@@ -300,32 +301,22 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
     for option, value, choices in (
         ("ownership", options.ownership, ("aligned", "round-robin")),
         ("transposed", options.transposed, ("auto", "copy", "atomic")),
-        ("gradients", options.gradients, ("auto", "overlay", "registers", "passes", "gemm")),
+        ("gradients", options.gradients, ("auto", "overlay", "registers", "passes")),
         ("blocks_per_sm", options.blocks_per_sm, (None, 1, 2)),
         ("tile", options.tile, (None, *TILES)),
     ):
         if type(value) not in (str, int, type(None)) or value not in choices:
-            raise HandleError(f"{option}={value!r}: expected one of {', '.join(map(repr, choices))}")
+            raise HandleError(
+                f"{option}={value!r}: expected one of {', '.join(map(repr, choices))}{habit(option, value)}"
+            )
     for name, tier in options.tiers.items():
         if name not in names:
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
         if not isinstance(tier, str) or tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
             expected = "'registers', 'shared', 'L2' or, of a transpose, 'atomic'"
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected {expected}")
-    _check_reduced(matrices, options)
     _check_rpw(matrices, options)
     _check_blocks(device, vps, options)
-
-
-def _check_reduced(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
-    """Products by cuBLAS are of vectors that nobody has rounded."""
-    for m in matrices:
-        if options.gradients == "gemm" and m.trained and m.element != FLOAT32:
-            raise HandleError(
-                f"gradients='gemm': cuBLAS multiplies vectors as they are, and matrix {m.name!r} has the precision "
-                f"{m.precision}; leave gradients to 'auto', or have it multiplied in float32: "
-                f"precision={{{m.name!r}: 'float32'}}"
-            )
 
 
 def _check_rpw(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:

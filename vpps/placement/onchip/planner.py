@@ -55,7 +55,7 @@ def _plan(request: SlotRequest) -> OnChip:
     device, options, room = request.device, request.options, attempt.room
     uses = attempt.uses()
     strategy, of_matrix = choose_gradients(
-        request.matrices, uses, attempt.places, device, options.gradients, options.groups, request.limits.passes
+        request.matrices, uses, attempt.places, options.gradients, options.groups, request.limits.passes
     )
     slots, ranges = _number_slots(attempt, uses, of_matrix)
     held = _holders(attempt, ranges, of_matrix)

@@ -19,7 +19,6 @@ WHERE = {
     "overlay": "in the place of the weights, once backward is done: the update has those in memory (overlay)",
     "registers": "in registers of their own",
     "passes": "tile by tile, not kept on the chip (passes)",
-    "gemm": "operands concatenated, one cuBLAS product per matrix and a second launch (gemm)",
 }
 HEADER = (
     *(("", "matrix"), ("", "role"), ("", "shape"), ("", "tier"), ("", "copies"), ("groups", "x blocks")),

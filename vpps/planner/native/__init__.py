@@ -16,7 +16,7 @@ compiler refuses a name that Python does not have, a field that lies elsewhere, 
 - `index_lists.h`, `row_lists.h` and `reverse_lists.h` place what precedes the instructions;
 - a schedule writes the steps into streams of instructions (`streams.h`): `vector_schedule.h` into one (`boundaries.h`
   decides its barriers), `grouped_schedule.h` and `paper_schedule.h` into several;
-- `launch_end.h` writes gradients and update (`used_tables.h`: of lookup tables; `products.h`: by cuBLAS);
+- `launch_end.h` writes gradients and update (`used_tables.h`: of lookup tables);
 - `account.h` and `memory_map.h` note, where asked, what was made and what lies where.
 
 **Where backward begins**: behind the scalar arithmetic that makes the loss (`loss_chain.h`), whose forward runs beside

@@ -106,9 +106,6 @@ class Account:
             return cell.backward[a][b], "backward"
         if made is Made.WATCH:
             return cell.watches[b], "gradients"
-        if made is Made.COPY:
-            gradient, copies = cell.gathered[a]
-            return copies[b].group, f"vectors for the gradient of {gradient.parameter.name!r}"
         gradient, group = cell.gradients[b]
         if made is Made.STEPPED:
             group = cell.fused(gradient, self._ending)

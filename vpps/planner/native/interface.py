@@ -27,12 +27,12 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     training splits chunk_rows account
     n_blocks blocks n_calls n_values wanted n_wanted loss_slot key_on key_low key_high outside n_examples examples
     updates keeps clips max_norm averages n_hyper hyper hyper_of
-    held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at ends_alone
+    held n_held_rows held_rows n_given_rows given_rows seeded seeds n_seed_floats seeds_at
     stays present n_present present_stop
     script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells torn
     new_block key n_key new_pair
-    products n_products entries n_launches input_gradients n_input_gradients
+    entries n_launches input_gradients n_input_gradients
     """
 )
 class Call(Structure):
@@ -50,14 +50,12 @@ class Call(Structure):
         given_rows: likewise, of tables whose gradients the caller writes before the launch.
         seeded: whether the caller writes the gradients of what is wanted, `seeds`, between two launches, forward and
             what follows; else a loss is wanted. Where nothing is: the end of a launch alone.
-        ends_alone: whether what follows backward is a launch of its own, as gradients of inputs are wanted meanwhile.
         seeds, seeds_at: where each of them is among n_seed_floats, which lie there in the pool.
         stays: whether all values that are computed stay in the pool, in inference.
         present, n_present, present_stop: addresses of the first values of the graph, u32s, NOWHERE of those that are to
             be computed; behind them the pool is free. Blocks may leave out vertices whose values are there.
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
-        products: memory for a GivenProduct each.
         grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
         torn: whether the loss depends on some, and not on all, of the parameters of a stack.
         entries: position of the entry points of the launches after the first, one after the other.
@@ -126,11 +124,6 @@ class UsedTable(Structure):
     """The used rows of a lookup table: their number, and where what belongs to them is (update.UsedRows)."""
 
 
-@fields(ints="parameter n dy dy_stride x x_stride")
-class GivenProduct(Structure):
-    """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
-
-
 @fields(ints="first_own first_joining n_components")
 class FoundGrouping(Structure):
     """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it is each group's load."""
@@ -151,7 +144,6 @@ class Made(IntEnum):
     WATCH = auto()  # -, which of the cell's
     GRADIENT = auto()  # likewise
     STEPPED = auto()  # likewise; it makes the matrix's step as well
-    COPY = auto()  # a copy for a product of matrices: which of the cell's gradients, which of its copies
     BARRIER = auto()  # a Reason, a stage
     END = auto()
     # Instructions that no cell makes; `a` is the parameter that some of them work on.
@@ -314,7 +306,7 @@ def header() -> str:
     """`interface.h`."""
     enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind, During, Made, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, GivenProduct, FoundGrouping),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, FoundBatches, FoundAutomaton),
     )

@@ -33,7 +33,7 @@ struct Launch {
     void begin(Call* of)
     {
         call = of;
-        call->words = call->n_tables = call->n_products = call->entries = names = 0;
+        call->words = call->n_tables = call->entries = names = 0;
         account = call->account ? &noted_ : nullptr;
         if (account)
             account->begin();

@@ -1,25 +1,11 @@
 // The end of a launch: gradients of parameters, and the optimizer's step.
 #pragma once
 
-#include "products.h"
 #include "used_tables.h"
 
 class LaunchEnd {
 public:
-    explicit LaunchEnd(Launch& launch)
-        : launch_(launch), products_(launch), tables_(launch), hyper_(launch.model.parameters.size())
-    {
-    }
-
-    // Takes what the end needs of the memory that slabs leave.
-    void take_memory(Memory& memory)
-    {
-        products_.find();
-        products_.take_memory(memory);
-    }
-
-    // Products of matrices are made between two launches, the second of which makes the steps that need them.
-    bool is_continued() const { return launch_.call->updates && products_.any(); }
+    explicit LaunchEnd(Launch& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
 
     // Which parameters have a gradient from this batch. Whether there is one that somebody asked for: inputs have none
     // of a step that is of parameters alone.
@@ -41,8 +27,6 @@ public:
                 continue;
             gives_to_inputs_ |= b.cell->input_gradient.slab >= 0;
             for (const Gradient& g : b.cell->gradients)
-                touched_[g.parameter] = reached[g.parameter];
-            for (const Gathered& g : b.cell->gathered)
                 touched_[g.parameter] = reached[g.parameter];
         }
         const bool steps = (launch_.call->updates || launch_.call->keeps) && !launch_.call->seeded;
@@ -72,17 +56,11 @@ public:
             schedule.meet(Reason::GRADIENTS);
             launch_.write(Made::GUARD, launch_.model.guard);
         }
-        // The norm of all gradients must be known before any step is made.
-        waits_ = call.clips && is_continued();
         gradients();
         schedule.meet(Reason::UPDATE);
         launch_.begin_phase(During::UPDATE);
-        if (waits_)
-            wait_for_products();
         if (guarded && !first)
             launch_.write(Made::GUARD, launch_.model.guard);
-        else if (waits_)
-            launch_.write(Made::GUARD, launch_.model.guard_again);
         if (call.updates)
             update();
     }
@@ -98,14 +76,11 @@ public:
         for (size_t p = 0; p < reach.users.size(); p++)
             launch_.call->torn |= !reach.users[p] && reach.parameters[launch_.model.kernel_of[p]];
         tables_.report();
-        products_.report();
     }
 
 private:
     Launch& launch_;
-    GradientProducts products_;
     UsedTables tables_;
-    bool waits_ = false;      // all steps are made in the second launch
     bool gives_to_inputs_ = false;
     i64 idle_hyper_ = 0;      // position of those that change nothing; where averages are made
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
@@ -149,11 +124,10 @@ private:
 
     bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
 
-    // Whether the gradients make steps, or add to what is held, or products of matrices replace some.
+    // Whether the gradients make steps, or add to what is held.
     bool changes_with_gradients() const
     {
         bool found = launch_.call->keeps || std::any_of(held_.begin(), held_.end(), [](u8 held) { return held; });
-        found |= products_.any() && !launch_.call->clips;
         for (const Block& b : launch_.rows)
             for (const Gradient& g : b.cell->gradients)
                 found |= makes_step(g);
@@ -173,9 +147,8 @@ private:
 
     void gradients()
     {
-        const bool updates = launch_.call->updates && !waits_;
+        const bool updates = launch_.call->updates;
         const auto& parameters = launch_.model.parameters;
-        products_.gather();
         written_ = held_;
         stepped_.assign(parameters.size(), 0);
         for (size_t p = 0; p < parameters.size(); p++)
@@ -209,36 +182,13 @@ private:
             }
     }
 
-    // Begins the second launch; gradients that the chip keeps went to memory meanwhile.
-    void wait_for_products()
-    {
-        const auto& parameters = launch_.model.parameters;
-        launch_.streams.next_launch();
-        for (size_t p = 0; p < parameters.size(); p++)
-            if (parameters[p].keeps_gradient && has_gradient(p))
-                launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
-    }
-
     void update()
     {
         if (launch_.call->clips)
             clip();
-        if (waits_ || !products_.any()) {
-            steps([](size_t) { return true; });
-            return;
-        }
-        steps([&](size_t p) { return !products_.makes(p); });
-        launch_.streams.next_launch();
-        launch_.write(Made::GUARD, launch_.model.guard_again);
-        steps([&](size_t p) { return products_.makes(p); });
-    }
-
-    // Of some parameters.
-    template <class Which> void steps(Which&& some)
-    {
         for (size_t p = 0; p < launch_.model.parameters.size(); p++) {
             const Parameter& parameter = launch_.model.parameters[p];
-            if (!parameter.trainable || stepped_[p] || !some(p))
+            if (!parameter.trainable || stepped_[p])
                 continue;
             launch_.frame[Frame::HYPER] = hyper_[p];
             if (parameter.is_table && !tables_.present(p))

@@ -91,16 +91,6 @@ public:
         settle(graph);
     }
 
-    // For the last period alone, after `for_training`.
-    i64 take_at_end(i64 floats)
-    {
-        begin(end());
-        const i64 at = arena_.take(floats, end());
-        if (keeps_arrays && floats)
-            at_end_.push_back({at, at + floats, end(), end(), Array::ALL});
-        return at;
-    }
-
     // `stay`: so many of the first values are there to the end, and those that are wanted.
     void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted, i64 stay)
     {
@@ -142,10 +132,10 @@ public:
         settle(graph);
     }
 
-    // All arrays but those that last: what `take_at_end` gave, then those of the blocks.
+    // All arrays of the blocks but those that last.
     std::vector<Array> arrays(const RowsOfBlocks& graph) const
     {
-        std::vector<Array> found = at_end_;
+        std::vector<Array> found;
         for (const i64 k : made_)
             of_block_[k].arrays(graph.blocks[k], found);
         return found;
@@ -157,7 +147,6 @@ private:
 
     Arena arena_;
     bool training_ = false;
-    std::vector<Array> at_end_;  // where arrays are kept
     std::vector<i64> made_, readers_;
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
     std::vector<i64> periods_;   // in which steps are executed, in order
@@ -184,7 +173,6 @@ private:
     {
         training_ = training;
         arena_.reset(start);
-        at_end_.clear();
         made_.clear();
         top = 0;
         of_block_.resize(std::max<size_t>(of_block_.size(), graph.n_blocks));

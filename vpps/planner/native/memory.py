@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from vpps.planner.native.inputs import WORD
-from vpps.planner.native.interface import FoundGrouping, GivenProduct, UsedTable
+from vpps.planner.native.interface import FoundGrouping, UsedTable
 from vpps.record.arrays import Ints
 
 OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
@@ -21,8 +21,8 @@ class Memory:
         script, addresses: the words, and the address of each value.
         touched: of each of the kernel's parameters flags (native/launch_end.h); then which of the user's the loss
             depends on.
-        tables, products: what it says of tables, and of products of matrices.
-        at: addresses of the five.
+        tables: what it says of tables.
+        at: addresses of the four.
     """
 
     def __init__(self, words: int, values: int, parameters: int, users: int, groups: int) -> None:
@@ -30,9 +30,8 @@ class Memory:
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + users, np.uint8)
         self.tables = (UsedTable * (parameters + 1))()
-        self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
-        self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
+        self.at = [*arrays, ctypes.addressof(self.tables)]
         self.grouping = np.zeros(OF_GROUPING + groups if groups > 1 else 0, np.int64)
         self._unused = self._references()
 

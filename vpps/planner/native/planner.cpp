@@ -185,8 +185,6 @@ private:
             memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
         else
             memory_.for_inference(rows, start(), wanted(), call_->n_wanted, call_->stays ? graph_.n_values : 0);
-        if (call_->training)
-            end_.take_memory(memory_);
         launch_.cursor = aligned(std::max(memory_.stop(), start()));
         launch_.lists.addresses = pointer<u32>(call_->addresses);
         std::fill_n(launch_.lists.addresses, rows.n_values, static_cast<u32>(NOWHERE));
@@ -214,8 +212,8 @@ private:
     template <class Schedule> void write_instructions(Schedule& schedule)
     {
         const bool divided = is_divided();
-        call_->ends_alone = divided && call_->updates && end_.gives_to_inputs();
-        launch_.begin_instructions(1 + divided + call_->ends_alone + (call_->training && end_.is_continued()));
+        const bool ends_alone = divided && call_->updates && end_.gives_to_inputs();
+        launch_.begin_instructions(1 + divided + ends_alone);
         if (launch_.account)
             launch_.account->top = memory_.top;
         launch_.load(call_->training && !divided);
@@ -233,7 +231,7 @@ private:
             schedule.steps(true);
             launch_.begin_phase(During::GRADIENTS);
             schedule.end_backward();
-            if (call_->ends_alone)
+            if (ends_alone)
                 next_launch();
             end_.write(schedule);
         } else {
