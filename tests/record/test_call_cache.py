@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,41 @@ def test_calls_like_earlier_ones_do_not_ask_the_graph(
     assert vpps.sum([loss, loss]).shape == ()
     assert (loss + loss).shape == ()
     assert len(graph) == before + 5
+
+
+@pytest.mark.parametrize("recorder", ["python", "compiled"])
+def test_calls_that_differ_do_what_they_do_as_first_calls(recorder: str, use_recorder: Callable[[str], None]) -> None:
+    """The same error, with the same words, and nothing recorded."""
+    use_recorder(recorder)
+    differ: list[tuple[Callable[[E, E], tuple[Any, ...]], type[Exception] | None]] = [
+        (lambda x, y: (y, [y], [y], 1), None),
+        (lambda x, y: (x, [x], [x, x], 1), vpps.ShapeError),
+        (lambda x, y: (x, [x, y], [x, x], 1), vpps.ShapeError),
+        (lambda x, y: (x, [x, 1], [x, x], 1), vpps.DtypeError),
+        (lambda x, y: (x, x, [x], 1), vpps.VppsError),
+        (lambda x, y: (np.zeros(3), [x], [x], 1), vpps.DtypeError),
+        (lambda x, y: (x, [x], [x], 1.0), vpps.DtypeError),
+        (lambda x, y: (x, [x], [x], 3), vpps.IndexRangeError),
+        (lambda x, y: (x, [x], [x], -1), vpps.IndexRangeError),
+        (lambda x, y: (x, [x], [x], True), vpps.DtypeError),
+        (lambda x, y: (x, [x], [x]), vpps.TraceError),
+    ]
+    for arguments, error in differ:
+        said = set()
+        for earlier in (0, 2):
+            graph = vpps.Graph()
+            x, y = graph.zeros(3), graph.zeros(2)
+            for _ in range(earlier):
+                node(x, [x], [x], 1)
+            before = len(graph)
+            if error is None:
+                assert [e.shape for e in node(*arguments(x, y))] == [(2,), ()]
+                continue
+            with pytest.raises(error) as caught:
+                node(*arguments(x, y))
+            assert len(graph) == before
+            said.add(re.sub(r"\b(graph|call)\s\d+", r"\1", str(caught.value)))
+        assert len(said) <= 1, said
 
 
 def test_empty_lists_follow_the_first_call_that_had_them() -> None:
