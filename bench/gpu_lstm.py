@@ -5,14 +5,14 @@
     loss: sum over all tokens of cross_entropy(Wo h + bo, label) / batch size
 
     python bench/gpu_lstm.py --sentences en.txt >> results/gpu/DATE-lstm.jsonl
-    python bench/gpu_lstm.py --sentences en.txt --device cpu --limit 8 --batch-sizes 1,4        (a check, no figures)
+    python bench/gpu_lstm.py --sentences en.txt --device cpu --seconds 0 --limit 8 --batch-sizes 1,4         (a check)
 
-Sequences per second of forward, backward and SGD. The text is `word|label` tokens, a sentence a line; `tokens=25` cuts
-it into pieces of that length, `tokens=real` takes the sentences as they are. There is a line of vpps alone, then one
-for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no figure;
-whoever fails is named, the next one runs, and the exit status is 1. "graph" is a CUDA graph of the whole step, for
-equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing dynamic in it. To
-vpps the sequences are data.
+Sequences per second of forward, backward and SGD, at steady state (steady.py). The text is `word|label` tokens, a
+sentence a line; `tokens=25` cuts it into pieces of that length, `tokens=real` takes the sentences as they are. There
+is a line of vpps alone, then one for each of the others beside it. Losses of the first batches, each after an update,
+must agree, or there is no figure; whoever fails is named, the next one runs, and the exit status is 1. "graph" is a
+CUDA graph of the whole step, for equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing
+dynamic in it. To vpps the sequences are data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import harness
 import numpy as np
 from datasets import Tokens, sentences_file
 from numpy.typing import NDArray
-from on_gpu import TOLERANCES, about, choose_contenders, compare, configure, each_beside_vpps, parse
+from on_gpu import TOLERANCES, about, alone_then_beside, choose_contenders, compare, configure, parse
 from treelstm import in_batches
 
 BENCH = "gpu_lstm"
@@ -92,8 +92,8 @@ def make_contender(
     return TorchLstm(weights, LEARNING_RATE, options.device, graph=name == "graph", autocast=precision == "bf16")
 
 
-def run(names: list[str], tokens: str, batch_size: int, precision: str, options: argparse.Namespace) -> None:
-    """Check, warm up, time and report contenders in one case."""
+def run(names: list[str], tokens: str, batch_size: int, precision: str, options: argparse.Namespace) -> bool:
+    """Check, warm up, time and report contenders in one case. Whether all could be measured."""
     configure(names, options.device, precision)
     sentences, words, labels = read_sentences(options.sentences)
     weights = initial_weights(words, labels, options.embedding, options.hidden)
@@ -101,16 +101,18 @@ def run(names: list[str], tokens: str, batch_size: int, precision: str, options:
     found = found[: len(found) // batch_size * batch_size]  # whole mini-batches: a graph per shape
     if not found:
         raise ValueError(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
-    contenders = {name: make_contender(name, weights, precision, options) for name in names}
-    batches = {name: in_batches([c.prepare(each) for each in found], batch_size) for name, c in contenders.items()}
     sizes = f"hidden={options.hidden} embedding={options.embedding}"
     case = f"tokens={tokens} batch={batch_size} {sizes} precision={precision}"
+
+    def made(name: str) -> tuple[Any, list[Any]]:
+        contender = make_contender(name, weights, precision, options)
+        return contender, in_batches([contender.prepare(each) for each in found], batch_size)
 
     def shown(name: str) -> str:
         return "torch.nn.LSTM" + (", CUDA graph" if name == "graph" else "")
 
-    compare(
-        BENCH, case, "sequences/s", contenders, batches, len(found), TOLERANCES[precision], options.passes, shown,
+    return compare(
+        BENCH, case, "sequences/s", names, made, len(found), TOLERANCES[precision], options, shown,
         about(names, options.device, options.sentences),
     )  # fmt: skip
 
@@ -118,7 +120,7 @@ def run(names: list[str], tokens: str, batch_size: int, precision: str, options:
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = harness.parser(
-        __doc__, batch_sizes=[1, 4, 16, 64], device="cuda", hidden=256, embedding=256, limit=256, passes=5, vps=None,
+        __doc__, batch_sizes=[1, 4, 16, 64], device="cuda", hidden=256, embedding=256, limit=256, passes=3, vps=None,
         contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument(
@@ -128,7 +130,7 @@ def parse_options() -> argparse.Namespace:
     options = parse(parser)
     if options.quick:
         options.tokens, options.batch_sizes, options.limit = ["25", "real"], [1, 16], 64
-        options.passes, options.precision = 2, ["float32"]
+        options.passes, options.seconds, options.precision = 2, 0.1, ["float32"]
     options.contenders = choose_contenders(options.contenders, CONTENDERS, options.device)
     options.sentences = sentences_file(options.sentences)
     return options
@@ -143,7 +145,7 @@ def main() -> None:
             names = [name for name in options.contenders if name != "graph" or tokens != "real"]
             for batch_size in options.batch_sizes:
                 case = partial(run, tokens=tokens, batch_size=batch_size, precision=precision, options=options)
-                well &= each_beside_vpps(names, case)
+                well &= alone_then_beside(names, case)
     sys.exit(not well)
 
 

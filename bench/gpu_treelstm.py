@@ -1,13 +1,14 @@
 """Training speed of the Tree-LSTM of treelstm.py on a GPU: vpps beside four programs in PyTorch, from equal weights.
 
     python bench/gpu_treelstm.py --trees train.txt >> results/gpu/DATE-treelstm.jsonl
-    python bench/gpu_treelstm.py --trees train.txt --device cpu --limit 8 --batch-sizes 1,4     (a check, no figures)
+    python bench/gpu_treelstm.py --trees train.txt --device cpu --seconds 0 --limit 8 --batch-sizes 1,4      (a check)
 
-Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. To vpps graphs are data, as
-the others have levels that were planned before, unless --program says otherwise. There is a line of vpps alone, then
-one for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no
-figure; whoever fails is named, the next one runs, and the exit status is 1. All is repeated for each precision of
-products; PyTorch's is autocast, or what it comes to, for bf16, TF32 allowed for tf32, and float32 beside 3xtf32.
+Sentences per second at steady state (steady.py); what the four programs do is written in peers/torch_gpu_treelstm.py.
+To vpps graphs are data, as the others have levels that were planned before, unless --program says otherwise. There is
+a line of vpps alone, then one for each of the others beside it. Losses of the first batches, each after an update,
+must agree, or there is no figure; whoever fails is named, the next one runs, and the exit status is 1. All is repeated
+for each precision of products; PyTorch's is autocast, or what it comes to, for bf16, TF32 allowed for tf32, and
+float32 beside 3xtf32.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import harness
 from datasets import trees_file
-from on_gpu import TOLERANCES, about, choose_contenders, compare, configure, each_beside_vpps, parse
+from on_gpu import TOLERANCES, about, alone_then_beside, choose_contenders, compare, configure, parse
 from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import read_trees
 
@@ -40,23 +41,26 @@ def make_contender(name: str, weights: dict[str, Any], precision: str, options: 
     return make(name, weights, lr, options.device, options.compile, precision == "bf16")
 
 
-def run(names: list[str], batch_size: int, precision: str, options: argparse.Namespace) -> None:
-    """Check, warm up, time and report contenders at one batch size."""
+def run(names: list[str], batch_size: int, precision: str, options: argparse.Namespace) -> bool:
+    """Check, warm up, time and report contenders at one batch size. Whether all could be measured."""
     configure(names, options.device, precision)
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.embedding, options.hidden)
-    contenders = {name: make_contender(name, weights, precision, options) for name in names}
-    batches = {name: in_batches([c.prepare(tree) for tree in trees], batch_size) for name, c in contenders.items()}
-    for name, contender in contenders.items():
+
+    def made(name: str) -> tuple[Any, list[Any]]:
+        contender = make_contender(name, weights, precision, options)
+        batches = in_batches([contender.prepare(tree) for tree in trees], batch_size)
         if name != "vpps":
-            contender.plan(batches[name])
+            contender.plan(batches)
+        return contender, batches
+
     case = f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} precision={precision}"
 
     def shown(name: str) -> str:
         return f"torch {name}{', compiled cells' if options.compile and name in ('manual', 'graphs') else ''}"
 
-    compare(
-        BENCH, case, "sentences/s", contenders, batches, len(trees), TOLERANCES[precision], options.passes, shown,
+    return compare(
+        BENCH, case, "sentences/s", names, made, len(trees), TOLERANCES[precision], options, shown,
         {"program": options.program, **about(names, options.device, options.trees)},
     )  # fmt: skip
 
@@ -65,7 +69,7 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 2, 4, 8, 16, 32, 64, 128], device="cuda", hidden=256, embedding=256,
-        limit=512, passes=5, vps=None, contenders=None, quick=False,
+        limit=512, passes=3, vps=None, contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
     parser.add_argument(
@@ -77,6 +81,7 @@ def parse_options() -> argparse.Namespace:
     options = parse(parser)
     if options.quick:
         options.batch_sizes, options.limit, options.passes, options.precision = [1, 16], 64, 2, ["float32"]
+        options.seconds = 0.1
     if options.device == "cpu":
         options.compile = False
     options.contenders = choose_contenders(options.contenders, CONTENDERS, options.device)
@@ -91,7 +96,7 @@ def main() -> None:
     for precision in options.precision:
         for batch_size in options.batch_sizes:
             case = partial(run, batch_size=batch_size, precision=precision, options=options)
-            well &= each_beside_vpps(options.contenders, case)
+            well &= alone_then_beside(options.contenders, case)
     sys.exit(not well)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import harness
 from datasets import name_of
-from treelstm import check_losses, train
+from steady import Steady
+from treelstm import compare_losses, first_losses, train
 
 
 def choose_contenders(asked: str | None, known: Sequence[str], device: str) -> list[str]:
@@ -37,60 +38,71 @@ def _why_torch_is_unusable(device: str) -> str | None:
     return None
 
 
-class LossesDifferError(Exception):
-    """Contenders do not compute the same: their figures would mean nothing."""
-
-
-def each_beside_vpps(contenders: Sequence[str], run: Callable[[list[str]], None]) -> bool:
-    """Call `run` with vpps alone, then with vpps and each of the others, so that there is a figure as soon as one of
-    them has run. Whoever fails is named, and the next one runs. Whether none failed."""
-    others = [name for name in contenders if name != "vpps"]
-    own = ["vpps"] if "vpps" in contenders else []
+def alone_then_beside(contenders: Sequence[str], run: Callable[[list[str]], bool]) -> bool:
+    """Call `run` with vpps alone, so that there is a figure before anything of PyTorch has run, then with all. A call
+    that fails is named, and the next one is made. Whether all went well."""
     well = True
-    for names in [own] * bool(own) + [[*own, name] for name in others]:
+    for names in dict.fromkeys((tuple(name for name in contenders if name == "vpps"), tuple(contenders))):
         try:
-            run(names)
+            well &= not names or run(list(names))
         except Exception:
             well = False
-            traceback.print_exc()
-            print(f"{' beside '.join(names)}: failed, see above", file=sys.stderr, flush=True)
+            _tell(" beside ".join(names))
     return well
 
 
+def _tell(who: str) -> None:
+    traceback.print_exc()
+    print(f"{who}: failed, see above", file=sys.stderr, flush=True)
+
+
 def compare(
-    bench: str, case: str, unit: str, contenders: dict[str, Any], batches: dict[str, list[Any]], n: int,
-    tolerance: float, passes: int, shown: Callable[[str], str], extra: dict[str, object],
-) -> None:  # fmt: skip
-    """Check, warm up, time and report: a line of vpps beside each of the others, of whoever is alone else.
+    bench: str, case: str, unit: str, names: Sequence[str], make: Callable[[str], tuple[Any, list[Any]]], n: int,
+    tolerance: float, options: argparse.Namespace, shown: Callable[[str], str], extra: dict[str, object],
+) -> bool:  # fmt: skip
+    """Check, warm up, time in turns and report: a line of vpps beside each of the others, of whoever is alone else.
+    Whether all could be measured: whoever fails before is named and left out.
 
     Args:
-        n: sentences or sequences of a pass, of which `unit` counts so many per second.
+        make: a contender of that name and its batches.
+        n: sentences or sequences in the batches, of which `unit` counts so many per second.
         tolerance: relative, of losses.
         shown: how lines call a peer.
         extra: for every line.
-
-    Raises:
-        LossesDifferError: they do not compute the same.
     """
-    check_losses(contenders, batches, tolerance, LossesDifferError)
-    passes_of = {name: partial(train, contender, batches[name]) for name, contender in contenders.items()}
-    for warm_up in passes_of.values():
-        warm_up()  # all sizes once: allocator, cuBLAS, compilers
-    rates = {name: [n / s for s in times] for name, times in harness.interleave(passes_of, passes).items()}
-    losses = {name: contender.loss() for name, contender in contenders.items()}
-    padding = {name: {"padding": round(c.padding, 3)} for name, c in contenders.items() if hasattr(c, "padding")}
+    losses: dict[str, list[float]] = {}
+    contenders, measured = {}, {}
+    for name in names:
+        try:
+            contender, batches = make(name)
+            found = first_losses(contender, batches)
+            compare_losses({**dict(list(losses.items())[:1]), name: found}, tolerance)
+            train(contender, batches)  # all sizes once: allocator, cuBLAS, compilers
+            measured[name] = Steady(contender, batches, n, options.seconds)
+        except Exception:
+            _tell(name)
+        else:
+            losses[name], contenders[name] = found, contender
+    if list(measured) == ["vpps"] != list(names):  # there is a line of that already
+        measured.clear()
+    if measured:
+        harness.interleave({name: steady.measure for name, steady in measured.items()}, options.passes)
     for contender in contenders.values():
         contender.close()
-    own = rates.pop("vpps", None)
-    emit = partial(harness.report, bench, case, unit=unit, **extra)
-    for name, values in rates.items():
-        more = padding.get(name, {})
+    own = measured.pop("vpps", None)
+    emit = partial(harness.report, bench, case, unit=unit, seconds=options.seconds, **extra)
+    for name, steady in measured.items():
+        more = {"padding": round(contenders[name].padding, 3)} if hasattr(contenders[name], "padding") else {}
         if own is None:
-            emit(values=values, program=shown(name), loss=losses[name], **more)
+            emit(values=steady.rates, program=shown(name), loss=losses[name][-1], **steady.apart(), **more)
         else:
-            emit(values=own, peer=(shown(name), values), loss=losses["vpps"], peer_loss=losses[name], **more)
-    if own is not None and not rates:
-        emit(values=own, loss=losses["vpps"])
+            emit(
+                values=own.rates, peer=(shown(name), steady.rates), loss=losses["vpps"][-1],
+                peer_loss=losses[name][-1], **own.apart(), **steady.apart("peer_"), **more,
+            )  # fmt: skip
+    if own is not None and not measured:
+        emit(values=own.rates, loss=losses["vpps"][-1], **own.apart())
+    return len(losses) == len(names)
 
 
 TOLERANCES = {"float32": 1e-4, "bf16": 1e-2, "tf32": 1e-2, "3xtf32": 1e-4}
@@ -98,7 +110,8 @@ TOLERANCES = {"float32": 1e-4, "bf16": 1e-2, "tf32": 1e-2, "3xtf32": 1e-4}
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """A command line with `--precision`."""
+    """A command line with `--precision` and `--seconds`."""
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a pass, at least (default: %(default)s)")
     parser.add_argument(
         "--precision", type=harness.words, default=list(TOLERANCES), metavar="NAME,...",
         help=f"of products, one after the other (default: {','.join(TOLERANCES)})",

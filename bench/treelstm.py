@@ -93,22 +93,30 @@ def most_nodes(trees: list[Tree], batch_size: int) -> int:
     return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 
-def check_losses(
-    contenders: dict[str, Contender],
-    batches: dict[str, list[Any]],
-    tolerance: float = TOLERANCE,
-    error: type[BaseException] = SystemExit,
-) -> None:
-    """Train all on the first batches; raises `error` (status 1) where a loss differs from the first contender's."""
-    for number in range(min(CHECKED_BATCHES, min(map(len, batches.values())))):
-        losses = {}
-        for name, contender in contenders.items():
-            contender.step(batches[name][number])
-            losses[name] = contender.loss()
-        expected = next(iter(losses.values()))
+def first_losses(contender: Contender, batches: Sequence[Any]) -> list[float]:
+    """Train on the first batches: their losses."""
+    losses = []
+    for batch in batches[:CHECKED_BATCHES]:
+        contender.step(batch)
+        losses.append(contender.loss())
+    return losses
+
+
+def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]], tolerance: float = TOLERANCE) -> None:
+    """Train all on the first batches; exits (status 1) where a loss differs from the first contender's."""
+    try:
+        compare_losses({name: first_losses(c, batches[name]) for name, c in contenders.items()}, tolerance)
+    except ArithmeticError as error:
+        raise SystemExit(str(error)) from None
+
+
+def compare_losses(by_name: dict[str, list[float]], tolerance: float) -> None:
+    """Raises ArithmeticError where a loss differs from that of the first contender."""
+    for number, losses in enumerate(zip(*by_name.values(), strict=True)):
         # Written so that a NaN fails too.
-        if not all(abs(loss - expected) <= tolerance * abs(expected) for loss in losses.values()):
-            raise error(f"the losses of batch {number} differ, the figures would mean nothing: {losses}")
+        if not all(abs(loss - losses[0]) <= tolerance * abs(losses[0]) for loss in losses):
+            found = dict(zip(by_name, losses, strict=True))
+            raise ArithmeticError(f"the losses of batch {number} differ, the figures would mean nothing: {found}")
 
 
 def train(contender: Contender, batches: Sequence[Any]) -> None:

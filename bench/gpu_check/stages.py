@@ -18,8 +18,8 @@ STAGES = {
     "the float64 reference: does anything run, and is it right? Under 30 s",
     "precisions": "the same in bf16, tf32 and 3xtf32, and how far that is from the exact reference; Tree-LSTM at batch "
     "1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: right, exact enough, how much faster?",
-    "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, in CUDA graphs, per node), chain LSTM beside "
-    "cuDNN: is it fast?",
+    "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, with and without CUDA graphs), chain LSTM "
+    "beside cuDNN, seconds at steady state: is it fast? What do host and GPU take?",
     "tests": "tests/gpu, file by file: is all of it right?",
     "sanitizer": "compute-sanitizer's memcheck, racecheck and synccheck of a small case, every buffer an "
     "allocation of its own: is it right by luck?",
@@ -40,6 +40,7 @@ TEST_SECONDS, WORKERS = 150, 16  # of one test at most; processes that compile a
 BATCH_SIZES = (1, 64, 16, 128)
 EXACT, PRECISIONS = ("--precision", "float32"), ("bf16", "tf32", "3xtf32")
 SMALLEST = ("--hidden", "8", "--embedding", "8", "--vps", "2")
+ONE_ROUND = ("--limit", "4", "--passes", "1", "--seconds", "0")
 
 
 @dataclass(frozen=True)
@@ -96,21 +97,22 @@ def _precisions(smallest: bool) -> Iterator[Step]:
 
 
 def _trees(stage: str, name: str, smallest: bool, *options: str) -> Iterator[Step]:
-    few = (*SMALLEST, "--limit", "4", "--passes", "1") if smallest else ("--passes", "3")
+    few = (*SMALLEST, *ONE_ROUND) if smallest else ("--passes", "2")
     for size in (2,) if smallest else BATCH_SIZES:
         limit = () if smallest else ("--limit", str(max(64, 2 * size)))
         command = _program("gpu_treelstm.py", "--batch-sizes", str(size), "--no-compile", *options, *limit, *few)
-        yield Step(stage, f"{name} batch={size}", command, 15, 120)
+        yield Step(stage, f"{name} batch={size}", command, 25, 120)
 
 
 def _peers(smallest: bool) -> Iterator[Step]:
-    yield from _trees("peers", "Tree-LSTM", smallest, *EXACT)
-    few = (*SMALLEST, "--limit", "4", "--passes", "1") if smallest else ("--passes", "3")
+    strongest = () if smallest else ("--contenders", "vpps,graphs,manual")
+    yield from _trees("peers", "Tree-LSTM", smallest, *EXACT, *strongest)
+    few = (*SMALLEST, *ONE_ROUND) if smallest else ("--passes", "2")
     for size in (1,) if smallest else (1, 16, 64):
         limit = () if smallest else ("--limit", str(max(32, 2 * size)))
         tokens = "3" if smallest else "25,real"
         command = _program("gpu_lstm.py", "--batch-sizes", str(size), "--tokens", tokens, *EXACT, *limit, *few)
-        yield Step("peers", f"LSTM batch={size}", command, 15, 90)
+        yield Step("peers", f"LSTM batch={size}", command, 35, 120)
 
 
 def test_files() -> list[Path]:

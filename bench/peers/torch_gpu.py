@@ -1,7 +1,9 @@
-"""What the PyTorch peers on a GPU share: one upload of indices per step, precision, and capture into CUDA graphs."""
+"""What the PyTorch peers on a GPU share: one upload of indices per step, losses that are read steps later, precision,
+capture into CUDA graphs, the time that a GPU takes for a step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _STAGES = 4  # pinned buffers, so that the host can be steps ahead of the device
+_CYCLES = 2e9  # of a GPU in a second, about
+_LONGEST_SLEEP = 0.05  # seconds
 
 
 def configure(device: str, tf32: bool) -> None:
@@ -64,6 +68,53 @@ class Uploader:
         buffer = torch.empty(2 * length, dtype=torch.int64, pin_memory=True)
         self._stages[self._next] = buffer, torch.cuda.Event()
         return self._stages[self._next]
+
+
+class Losses:
+    """Losses of the steps, on their way to the host: each is read when its place is wanted again, steps later, so that
+    the host waits only where the device is behind by that many.
+
+    Attributes:
+        read: the one that was read so.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self._places = torch.full((_STAGES,), math.nan, pin_memory=on_gpu)
+        self._arrived = [torch.cuda.Event() for _ in range(_STAGES)] if on_gpu else []
+        self._latest = 0
+        self.read = math.nan
+
+    def put(self, loss: Tensor) -> None:
+        """That of the latest step."""
+        self._latest = (self._latest + 1) % _STAGES
+        self.read = self.latest()
+        self._places[self._latest].copy_(loss, non_blocking=True)
+        if self._arrived:
+            self._arrived[self._latest].record()
+
+    def latest(self) -> float:
+        """Wait for it."""
+        if self._arrived:
+            self._arrived[self._latest].synchronize()
+        return self._places[self._latest].item()
+
+
+def kernel_seconds(step: Callable[[], None], host: float) -> float:
+    """Seconds of the GPU for a step, from the first to the last of what it puts into the stream. The GPU sleeps until
+    all of that is there, and never waits for the host - unless the host takes longer than _LONGEST_SLEEP, or there are
+    more launches than the driver's queue holds, about a thousand.
+
+    Args:
+        host: seconds that the host takes for it.
+    """
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(int(_CYCLES * min(2 * host + 1e-4, _LONGEST_SLEEP)))
+    begun.record()
+    step()
+    ended.record()
+    ended.synchronize()
+    return 1e-3 * begun.elapsed_time(ended)
 
 
 class Captured:

@@ -7,7 +7,6 @@ one index_add; the second bias of torch.nn.LSTM stays zero and is not trained, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from peers.torch_gpu import Captured, Uploader
+from peers.torch_gpu import Captured, Losses, Uploader
 
 
 def pack(batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -54,7 +53,7 @@ class TorchLstm:
         self._upload = Uploader(self.device)
         self._graphs: dict[tuple[int, int], tuple[Tensor, Captured]] = {}
         self._pool = torch.cuda.graph_pool_handle() if graph and device == "cuda" else None
-        self._loss = torch.tensor(math.nan)
+        self._losses = Losses(self.device)
 
     @staticmethod
     def prepare(tokens: Tokens) -> Tokens:
@@ -66,7 +65,7 @@ class TorchLstm:
         words, labels, sizes = pack(batch)
         if not self.graph:
             integers = self._upload([words, labels])
-            self._loss = self._train(integers, torch.from_numpy(sizes), len(batch))
+            self._losses.put(self._train(integers, torch.from_numpy(sizes), len(batch)))
             return
         key = len(sizes), len(batch)
         if key not in self._graphs:
@@ -77,7 +76,7 @@ class TorchLstm:
             self._graphs[key] = nothing, captured
         integers, train = self._graphs[key]
         self._upload([words, labels], integers)
-        self._loss = train()
+        self._losses.put(train())
 
     def _train(self, integers: Tensor, sizes: Tensor, batch: int) -> Tensor:
         words, labels = integers.chunk(2)
@@ -97,7 +96,7 @@ class TorchLstm:
 
     def loss(self) -> float:
         """Loss of the latest step, before its update; waits for it."""
-        return self._loss.item()
+        return self._losses.latest()
 
     def close(self) -> None:
         """Nothing to release."""

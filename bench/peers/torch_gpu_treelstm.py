@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from trees import Tree
 
-from peers.torch_gpu import Captured, Uploader
+from peers.torch_gpu import Captured, Losses, Uploader
 from peers.torch_treelstm import PreparedTree, Schedule, TorchTreeLstm, forward_by_level
 
 MODES = ("pernode", "autograd", "manual", "graphs")
@@ -47,14 +47,14 @@ class _GpuTreeLstm:
         self.dtype = torch.bfloat16 if bf16 else torch.float32  # of products
         self.hidden = weights["Wo"].shape[1]
         self._upload = Uploader(self.device)
-        self._loss = torch.tensor(math.nan)
+        self._losses = Losses(self.device)
 
     def plan(self, batches: Sequence[Sequence[NamedTuple]]) -> None:
         """Look at all mini-batches of the run before it."""
 
     def loss(self) -> float:
         """Loss of the latest step, before its update; waits for it."""
-        return self._loss.item()
+        return self._losses.latest()
 
     def close(self) -> None:
         """Nothing to release."""
@@ -76,7 +76,7 @@ class _AutogradTreeLstm(_GpuTreeLstm):
         self.optimizer.zero_grad(set_to_none=True)
         assert x.grad is not None
         self.weights["words"].index_add_(0, words, x.grad, alpha=-self.lr)
-        self._loss = loss.detach()
+        self._losses.put(loss.detach())
 
 
 class PerNode(_AutogradTreeLstm):
@@ -215,7 +215,7 @@ class Manual(_GpuTreeLstm):
     def step(self, batch: Sequence[Nodes]) -> None:
         """Train on one mini-batch."""
         sizes, integers = lay_out(batch)
-        self._loss = self._train(sizes, self._upload(integers))
+        self._losses.put(self._train(sizes, self._upload(integers)))
 
     @torch.no_grad()
     def _train(self, sizes: Sequence[int], integers: Tensor) -> Tensor:
@@ -318,7 +318,7 @@ class Graphs(Manual):
         key = _rounded(int(max(tree.heights[-1] for tree in batch)) + 1, _LEVELS_STEP)
         integers, train = self._graphs[key]
         self._upload(lay_out(batch, self._capacities[key]).integers, integers)
-        self._loss = train()
+        self._losses.put(train())
 
 
 def _rounded(number: int, step: int) -> int:

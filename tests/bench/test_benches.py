@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from learning import SETUPS, Run, summary
-from treelstm import check_losses
+from treelstm import compare_losses
 
 from tests.bench.programs import brackets, lines_of, run_bench
 from tests.nvrtc import needs_nvrtc
@@ -33,11 +33,13 @@ BENCHES: list[tuple[str, int, list[str], Any]] = [
     ("constants.py --steps 100 --hidden 8 --calls 2", 3, [], ()),
     ("data_parallel.py --trees {trees} --limit 12 --passes 1 --rounds 1 --cases 2", 1, [], ()),
     ("decoding.py --hidden 8 --rounds 1 --lengths 3,12", 2, [], ()),
-    (f"gpu_lstm.py --sentences {{sentences}} {GPU} --tokens 4,real --batch-sizes 3 --precision float32,bf16 --vps 2",
+    (f"gpu_lstm.py --sentences {{sentences}} {GPU} --seconds 0 --tokens 4,real --batch-sizes 3 --vps 2 --precision "
+     "float32,bf16",
      10, [], TORCH),
     (f"gpu_step.py --trees {{trees}} {GPU} --batch-sizes 2", 2, [], ()),
     ("gpu_timelines.py --trees {trees} --device cpu --hidden 8 --embedding 8 --batch-sizes 1,3 --vps 2", 2, [], ()),
-    (f"gpu_treelstm.py --trees {{odd}} {GPU} --batch-sizes 1,3 --precision float32,bf16 --vps 2", 20, [], TORCH),
+    (f"gpu_treelstm.py --trees {{odd}} {GPU} --seconds 0 --batch-sizes 1,3 --precision float32,bf16 --vps 2",
+     20, [], TORCH),
     ("host_step.py --trees {trees} --batch-sizes 1,4 --hidden 8 --rounds 2 --shares", 12, [], ()),
     ("learning.py --tasks tree-lstm --data {data} --hidden 24 --epochs 8 --seeds 1,2 --precision bf16", 3,
      ["learning.py --table {lines}"], ()),
@@ -117,26 +119,12 @@ def test_unknown_names_are_named(command: str, words: str) -> None:
     assert words in run.stderr
 
 
-class _Losing:
-    """A contender whose losses are given."""
-
-    def __init__(self, *losses: float) -> None:
-        self._losses = list(losses)
-
-    def step(self, batch: Any) -> None:
-        pass
-
-    def loss(self) -> float:
-        return self._losses.pop(0)
-
-
 @pytest.mark.host
 @pytest.mark.parametrize("wrong", [2.001, float("nan")])
 def test_programs_stop_where_losses_differ(wrong: float) -> None:
-    batches = {"vpps": [None, None], "peer": [None, None]}
-    check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, 2.0)}, batches)
-    with pytest.raises(ValueError, match="losses of batch 1 differ"):
-        check_losses({"vpps": _Losing(3.0, 2.0), "peer": _Losing(3.0, wrong)}, batches, 1e-4, ValueError)
+    compare_losses({"vpps": [3.0, 2.0], "peer": [3.0, 2.0]}, 1e-4)
+    with pytest.raises(ArithmeticError, match="losses of batch 1 differ"):
+        compare_losses({"vpps": [3.0, 2.0], "peer": [3.0, wrong]}, 1e-4)
 
 
 @pytest.mark.host

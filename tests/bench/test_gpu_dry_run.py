@@ -107,7 +107,7 @@ def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())
     log = (tmp_path / "out" / record.LOG).read_text()
     for peer in ("autograd", "graphs", "manual", "pernode", "cudnn", "graph"):
-        assert f"vpps beside {peer}: failed" in log
+        assert f": {peer}: failed, see above" in log
     assert log.count("RuntimeError: this needs a device: torch.tensor(..., device='cuda')") == 7
 
 

@@ -284,6 +284,9 @@ class FakeCuda:
         self._put(stream, lambda: self._pass(event))
         return self._done("record", event, stream)
 
+    def cuEventElapsedTime(self, begun: int, ended: int) -> tuple[CUresult, float]:
+        return (OK, 1.0) if not self.events[begun] and not self.events[ended] else (CUresult.CUDA_ERROR_NOT_READY, 0.0)
+
     def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[CUresult]:
         self._put(stream, lambda: not self.events[event])
         return self._done("wait event", stream, event)

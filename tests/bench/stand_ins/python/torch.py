@@ -38,8 +38,12 @@ def _module(name: str, **names: Any) -> Any:
     return module
 
 
-backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace()), cudnn=SimpleNamespace())
-cuda = SimpleNamespace(is_available=lambda: True, graph_pool_handle=lambda: None)
+backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace()), cudnn=SimpleNamespace(version=lambda: 0))
+version = SimpleNamespace(cuda="0")
+_properties = SimpleNamespace(name="Imaginary 1", major=9, minor=0, multi_processor_count=8)
+cuda = SimpleNamespace(
+    is_available=lambda: True, graph_pool_handle=lambda: None, get_device_properties=lambda number: _properties
+)
 _rnn = _module("torch.nn.utils.rnn", PackedSequence=object)
 nn = _module(
     "torch.nn", functional=_module("torch.nn.functional"), utils=_module("torch.nn.utils", rnn=_rnn), Module=object
