@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from models import PROGRAMS
+from treelstm import LEARNING_RATE, initial_weights
+from trees import read_trees
 
 import vpps
 from gpu_cost.machine import BASE
@@ -48,12 +51,20 @@ class Case:
     code: Code
 
 
-def case_of(name: str, batch: int, trees: Path | None, folder: Path, precision: str = EXACT.name) -> Case:
-    """A task of vpps-train with a batch of its data."""
-    data = ["--data", str(trees)] if trees is not None and name == "tree-lstm" else []
-    work = load_workload(name, batch, data)
+def case_of(name: str, batch: int, folder: Path, precision: str = EXACT.name) -> Case:
+    """A task of vpps-train with a batch of synthetic data."""
+    work = load_workload(name, batch, [])
     example = work.first(1)[0]
     return planned(f"{name} batch={batch}", batch, work.model, example, folder, precision=precision)
+
+
+def bench_case(batch: int, trees: Path, folder: Path, precision: str = EXACT.name) -> Case:
+    """The first batch of gpu_treelstm.py and gpu_timelines.py."""
+    read, words = read_trees(trees, batch)
+    net = PROGRAMS["vpps-bulk"](initial_weights(words, 256, 256), "sgd", LEARNING_RATE["sgd"], 1)
+    example = net.graph([net.prepare(tree) for tree in read])
+    rule = vpps.SGD(lr=LEARNING_RATE["sgd"])
+    return planned(f"bench batch={batch}", batch, net.handle.model, example, folder, SMS, precision, rule)
 
 
 def comb_case(
@@ -86,9 +97,10 @@ def planned(
     folder: Path,
     sms: int = SMS,
     precision: str = EXACT.name,
+    rule: vpps.Optimizer | None = None,
 ) -> Case:
-    """A case of any model: its kernel, compiled twice, and a plan to train on a graph."""
-    rule, passes = vpps.Adam(lr=1e-3), vpps.Passes()
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph, by Adam if no rule is named."""
+    rule, passes = rule or vpps.Adam(lr=1e-3), vpps.Passes()
     kernel = vpps.specialize(
         model, example, arch=ARCH, sms=sms, vps=sms, optimizer=rule, passes=passes, precision=precision
     )

@@ -1,13 +1,17 @@
 """What a training step costs on a GPU that is not there: a model, which ranks wastes and shows what a change brings.
 
-    python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64] [--trees DIR]
+    python bench/gpu_cost --bench 1,16,64 [--trees FILE]    (batches of gpu_treelstm.py)
+    python bench/gpu_cost --bench 1,16,64 --measured bench/results/h100/2026-11-26-kernel.jsonl
+    python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64]
     python bench/gpu_cost --combs 1,2,8,64      (trees whose levels all have so many inner nodes: costs of a level)
     python bench/gpu_cost --combs 8,64 --precision bf16
 
 The kernel is compiled as for an H200, the batch is planned as for training, and some thread blocks of the launch are
 executed instruction by instruction, as the machine code says (machine.py). How often what runs is therefore counted,
-not estimated. When it runs is a model (timing.py), with constants that no GPU here could confirm. Between two barriers
-the slowest of the blocks that were executed counts. Lines go to standard output, tables to standard error.
+not estimated. When it runs is a model (timing.py); how far that is off was measured by form of instruction
+(calibration.py), and figures are corrected for it; "raw" is what the model says. Between two barriers the slowest of
+the blocks that were executed counts. Lines go to standard output, tables to standard error. With --measured (lines of
+gpu_timelines.py) there is one table, the model beside what was measured.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import harness
+from datasets import trees_file
 
-from gpu_cost.cases import Case, case_of, comb_case
+from gpu_cost.calibration import compare, measurements
+from gpu_cost.cases import Case, bench_case, case_of, comb_case
 from gpu_cost.executing import blocks_of, executed, slowest
-from gpu_cost.reporting import report
+from gpu_cost.reporting import report, say
 from gpu_cost.timing import Constants
 from vpps.ops.precision import EXACT
 
@@ -31,12 +37,15 @@ MODELS = ("tree-lstm", "bilstm-tagger", "lattice-lstm")
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = harness.parser(__doc__, batch_sizes=[1, 16, 64])
+    parser = harness.parser(__doc__, batch_sizes=[1, 16, 64], trees=None)
     parser.add_argument("--models", default=",".join(MODELS), metavar="NAME,...")
     parser.add_argument(
         "--combs", type=harness.numbers, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
     )
-    parser.add_argument("--trees", type=Path, metavar="DIR", help="real trees for tree-lstm (default: synthetic ones)")
+    parser.add_argument(
+        "--bench", type=harness.numbers, metavar="N,...", help="first batches of gpu_treelstm.py, alone"
+    )
+    parser.add_argument("--measured", type=Path, metavar="FILE", help="compare --bench with its launches, and no more")
     parser.add_argument("--precision", default=EXACT.name, metavar="NAME", help="of products with parameters")
     parser.add_argument("--blocks", type=harness.numbers, metavar="N,...", help="thread blocks to execute")
     parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
@@ -48,16 +57,25 @@ def main() -> None:
     """All cases that are asked for."""
     options = parse_options()
     constants = Constants() if options.l2 is None else replace(Constants(), l2=options.l2)
+    runs, launches = {}, {}
     with tempfile.TemporaryDirectory() as name:
         for case in _cases(options, Path(name)):
-            runs = [executed(case, block, constants) for block in blocks_of(case, options.blocks)]
-            report(case, slowest(runs), constants, options.top)
+            blocks = [executed(case, block, constants) for block in blocks_of(case, options.blocks)]
+            runs[case.examples], launches[case.examples] = blocks, slowest(blocks)
+            if not options.measured:
+                report(case, slowest(blocks), constants, options.top)
+    if options.measured:
+        say(compare(runs, launches, measurements(options.measured)))
 
 
 def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
     precision = options.precision
+    if options.bench:
+        trees = trees_file(options.trees)
+        yield from (bench_case(batch, trees, folder, precision) for batch in options.bench)
+        return
     if options.combs:
         yield from (comb_case(batch, folder, precision) for batch in options.combs)
         return
     for model in harness.choose(options.models, MODELS, "models"):
-        yield from (case_of(model, batch, options.trees, folder, precision) for batch in options.batch_sizes)
+        yield from (case_of(model, batch, folder, precision) for batch in options.batch_sizes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_cost.calibration import calibration
 from gpu_cost.cases import Case, memory_of
 from gpu_cost.machine import Machine
 from gpu_cost.machine_code import Code
@@ -30,6 +31,7 @@ class Executed:
         kind: "product", "tail", ...
         decoded: None before the first instruction.
         block: who executed it.
+        raw: microseconds, as the model says.
     """
 
     phase: str
@@ -37,6 +39,17 @@ class Executed:
     decoded: Decoded | None
     block: int
     spent: Spent
+    raw: float
+
+    @property
+    def form(self) -> str:
+        """Of instruction."""
+        return self.decoded.instruction.form if self.decoded else ""
+
+    @property
+    def us(self) -> float:
+        """Microseconds, calibrated."""
+        return calibration().us(self.form, self.raw)
 
 
 def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
@@ -74,7 +87,8 @@ def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
     with np.errstate(all="ignore"):
         for (phase, d), (_, trace) in zip(placed, machine.run(interpreter(case.code)), strict=True):
             phase = "load" if d is not None and d.instruction.name == "load" else phase
-            found.append(Executed(phase, kind_of(d), d, block, clock.spend(trace)))
+            spent = clock.spend(trace)
+            found.append(Executed(phase, kind_of(d), d, block, spent, spent.cycles / constants.clock_ghz / 1e3))
     if memory[:2].any():
         sys.exit(f"{case.name}: block {block} stopped the launch at word {memory[0] - 1}")
     return found
@@ -125,7 +139,7 @@ def slowest(runs: Sequence[Sequence[Executed]]) -> list[Executed]:
     return [
         e
         for interval in zip(*parts, strict=True)
-        for e in max(interval, key=lambda part: sum(each.spent.cycles for each in part))
+        for e in max(interval, key=lambda part: sum(each.us for each in part))
     ]
 
 

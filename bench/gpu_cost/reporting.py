@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import harness
 import numpy as np
 from table import markdown, three_digits
 
+from gpu_cost.calibration import LAUNCH, calibration
 from gpu_cost.cases import Case
 from gpu_cost.executing import Executed, ends_with_wait
 from gpu_cost.machine import WARPS
@@ -28,16 +29,20 @@ class Sum:
     """Of some instructions of the script."""
 
     us: float = 0.0
+    raw: float = 0.0
     bound: float = 0.0
     warp_instructions: float = 0.0
     scripted: int = 0
     barriers: int = 0
     block_barriers: int = 0
     trips: int = 0
+    forms: set[str] = field(default_factory=set)
 
     def add(self, e: Executed, c: Constants) -> None:
         """One more."""
-        self.us += e.spent.cycles / c.clock_ghz / 1e3
+        self.us += e.us
+        self.raw += e.raw
+        self.forms.add(e.form)
         self.bound += issue_bound(e.spent, c) / c.clock_ghz / 1e3
         self.warp_instructions += sum(e.spent.issued.values()) / WARPS
         self.scripted += e.decoded is not None
@@ -45,10 +50,16 @@ class Sum:
         self.block_barriers += e.spent.block_barriers
         self.trips += e.spent.trips
 
+    @property
+    def remark(self) -> str:
+        """How far off it is, if it is of one form."""
+        return calibration().remark(*self.forms) if len(self.forms) == 1 else ""
+
     def line(self) -> dict[str, object]:
         """For JSON."""
         return {
-            "bound_us": round(self.bound, 2), "instructions_per_warp": round(self.warp_instructions),
+            "raw_us": round(self.raw, 2), "remark": self.remark, "bound_us": round(self.bound, 2),
+            "instructions_per_warp": round(self.warp_instructions),
             "script_instructions": self.scripted, "barriers": self.barriers, "block_barriers": self.block_barriers,
             "l2_trips": self.trips,
         }  # fmt: skip
@@ -80,16 +91,18 @@ def report(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None
     for (phase, kind), s in kinds.items():
         harness.report(BENCH, f"{case.name} {phase}: {kind}", [s.us], "us", **s.line())
     say(f"\n## {case.name}: {total.us:.0f} us, {case.examples / total.us * 1e6:,.0f} examples/s (a model's estimate)\n")
+    low, high = calibration().ratios.get(LAUNCH, (0.0, 0.0))
+    say(f"Calibrated; of launches {low:.2f} to {high:.2f} times as much was measured. raw: as the model says.\n")
     say(
         f"{total.barriers} barriers, {resources.code_bytes / 1024:.0f} KiB of code, of which {touched / 1024:.0f} KiB "
         f"are executed, {resources.registers} registers\n"
     )
-    head = ["", "us", "bound", "instructions/warp", "of the script", "barriers", "block's", "L2 trips"]
+    head = ["", "us", "raw", "bound", "instructions/warp", "of the script", "barriers", "block's", "L2 trips", "remark"]
     rows = [[name, *_cells(s)] for name, s in [("step", total), *phases.items()]]
     say(markdown([head, *rows]) + "\n")
     ranked = sorted(kinds.items(), key=lambda item: -item[1].us)[:top]
     say(markdown([head, *([f"{phase}: {kind}", *_cells(s)] for (phase, kind), s in ranked)]) + "\n")
-    _report_levels(case, done, c)
+    _report_levels(case, done)
     _report_products(case, done)
     _report_regions(case, done, c, top)
     _report_lines(case, done, c, top)
@@ -97,13 +110,14 @@ def report(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None
 
 def _cells(s: Sum) -> list[str]:
     return [
-        f"{s.us:.2f}", f"{s.bound:.2f}", three_digits(s.warp_instructions), str(s.scripted), str(s.barriers),
-        str(s.block_barriers), str(s.trips),
+        f"{s.us:.2f}", f"{s.raw:.2f}", f"{s.bound:.2f}", three_digits(s.warp_instructions), str(s.scripted),
+        str(s.barriers), str(s.block_barriers), str(s.trips), s.remark,
     ]  # fmt: skip
 
 
-def _report_levels(case: Case, done: Sequence[Executed], c: Constants) -> None:
+def _report_levels(case: Case, done: Sequence[Executed]) -> None:
     """Products, tails and barriers of forward and backward by number of vertices: the mean of those that are alike."""
+    forms: dict[str, str] = {}
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     n = 0
     for e in done:
@@ -114,15 +128,18 @@ def _report_levels(case: Case, done: Sequence[Executed], c: Constants) -> None:
         ):
             n = e.decoded.n if e.kind.startswith("product") or (e.kind == "tail" and e.phase == "backward") else n
             kind = e.decoded.instruction.name if e.kind == "signal, wait" else e.kind
-            found.setdefault((e.phase, n), {}).setdefault(kind, []).append(e.spent.cycles / c.clock_ghz / 1e3)
+            found.setdefault((e.phase, n), {}).setdefault(kind, []).append(e.us)
+            forms[kind] = e.form
     head = ["level", "product", "product and tail", "tail", "barrier", "sum"]
+    remarks = {kind: remark for kind, form in forms.items() if (remark := calibration().remark(form))}
     rows = []
     for (phase, count), kinds in sorted(found.items()):
         means = [float(np.mean(kinds[k])) if k in kinds else 0.0 for k in head[1:-1]]
         rows.append([f"{phase}, n = {count}", *(f"{m:.2f}" for m in means), f"{sum(means):.2f}"])
         values = dict(zip(head[1:-1], (round(m, 3) for m in means), strict=True))
-        harness.report(BENCH, f"{case.name} {phase} level n={count}", [sum(means)], "us", **values)
-    say(markdown([head, *rows]) + "\n")
+        harness.report(BENCH, f"{case.name} {phase} level n={count}", [sum(means)], "us", **values, remarks=remarks)
+    shown = [f"{kind} ({remarks[kind]})" if kind in remarks else kind for kind in head]
+    say(markdown([shown, *rows]) + "\n")
 
 
 def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
@@ -175,8 +192,8 @@ def _report_regions(case: Case, done: Sequence[Executed], c: Constants, top: int
         why = ", ".join(f"{reason} {v / cycles:.0%}" for reason, v in reasons[what].most_common(3))
         where = {phase: round(v / c.clock_ghz / 1e3, 2) for phase, v in phases[what].items()}
         rows.append([f"{us:.2f}", what, why, ", ".join(f"{phase} {v:.1f}" for phase, v in where.items())])
-        harness.report(BENCH, f"{case.name} region {what}", [us], "us", why=why, **where)
-    say(markdown([["us", "where time goes", "as", "phases"], *rows]) + "\n")
+        harness.report(BENCH, f"{case.name} region {what}", [us], "us, raw", why=why, **where)
+    say(markdown([["us, raw", "where time goes", "as", "phases"], *rows]) + "\n")
 
 
 def _report_lines(case: Case, done: Sequence[Executed], c: Constants, top: int) -> None:
@@ -200,8 +217,8 @@ def _report_lines(case: Case, done: Sequence[Executed], c: Constants, top: int) 
         us = cycles / c.clock_ghz / 1e3
         text = case.code.source[line - 1].strip()[:70].replace("|", "\\|")
         rows.append([f"{us:.2f}", function, f"`{text}`", why])
-        harness.report(BENCH, f"{case.name} line {function}: {text}", [us], "us", why=why)
-    say(markdown([["us", "function", "line, and what it calls", "goes to"], *rows]) + "\n")
+        harness.report(BENCH, f"{case.name} line {function}: {text}", [us], "us, raw", why=why)
+    say(markdown([["us, raw", "function", "line, and what it calls", "goes to"], *rows]) + "\n")
 
 
 def say(text: str) -> None:

@@ -6,7 +6,8 @@ the warp has to stand still, and which scoreboards it waits for. So latencies of
 what takes a time of its own (memory, shuffles, special functions, barriers) is in `Constants`.
 
 Left out: fetching instructions that are not in the instruction cache (counted beside), other programs, and that some
-thread blocks are late: all are taken to come to a barrier at the same moment.
+thread blocks are late: all are taken to come to a barrier at the same moment. calibration.py has factors from
+measurements for it all.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Constants:
     taken_branch: int = 8
     fence: int = 300
     same_address: float = 1.0
-    fill: float = 2.0  # sectors a cycle
+    fill: float = 0.8  # sectors a cycle
     # Cycles that a warp's instruction keeps a pipe of its scheduler.
     fma: int = 1
     alu: int = 2
@@ -61,7 +62,8 @@ class Constants:
             "taken_branch": "assumption, beyond the stall in the code",
             "fence": "assumption: a round trip to L2 behind the last store's",
             "same_address": "assumption: L2 adds to one address once a cycle",
-            "fill": "64 bytes a cycle from L2 to a multiprocessor (A100 whitepaper: 5120 bytes a cycle in all)",
+            "fill": "25.5 bytes a cycle and multiprocessor, as if always all 132 read: 16.8 MB came in 2.53 us "
+            "(gpu_registers in results/h100/2026-11-25-gpu_check.jsonl). One alone could have 64 (A100 whitepaper)",
             "fma": f"{GUIDE}: 128 a cycle and multiprocessor; whole-number multiply-adds 64, counted as `alu`",
             "alu": f"{GUIDE}: 64 a cycle and multiprocessor (additions, shifts, logic, comparisons, selects)",
             "conversion": f"{GUIDE}: 64",

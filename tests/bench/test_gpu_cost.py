@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import cache
@@ -120,6 +121,67 @@ def test_counts_follow_from_code_and_script(
     assert '"case": "small bf16 step"' in printed.out
     assert "| forward: product and tail |" in printed.err
     assert "| 40 x 16, n = 2 |" in printed.err
+    assert '"raw_us": ' in printed.out
+    assert "not measured" in printed.err  # of forms that are not in the committed calibration
+
+
+@pytest.mark.host
+def test_factors_follow_from_measurements() -> None:
+    """Of a form the geometric mean, of waits what they take more; what is off by more than 15 % says so."""
+    from gpu_cost.calibration import Beside, Calibration
+
+    found = [
+        *(Beside(n, "Matvec", 2.0, us) for n, us in ((1, 3.0), (16, 3.0))),
+        *(Beside(n, "Tail", 2.0, us) for n, us in ((1, 2.0), (16, 4.5))),
+        *(Beside(n, "Wait", 1.0, us) for n, us in ((1, 1.7), (16, 1.9))),
+    ]
+    fitted = Calibration(found)
+    assert [fitted.us(form, 4.0) for form in ("Matvec", "Tail", "Wait", "Guard")] == pytest.approx([6, 6, 4.8, 4])
+    assert [fitted.remark(form) for form in ("Matvec", "Wait")] == ["", ""]
+    assert fitted.remark("Tail") == "measured: 0.67 to 1.50 times this"
+    assert fitted.remark("Guard") == "not measured"
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_the_model_stands_beside_timelines(
+    program: Callable[[str], Program], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside lines by form, as there once were, and beside a table of instructions."""
+    from gpu_cost.calibration import compare, measurements
+    from gpu_cost.executing import executed
+    from gpu_cost.timing import Constants
+
+    run, path = executed(program("bf16")[-1], 0, Constants()), tmp_path / "lines.jsonl"
+    table = {"columns": ["name", "median"], "table": [["held_matvec", 9.0], ["held_matvec", 3.0], ["wait", 1.5]]}
+    once = [
+        {"case": f"{form}, first of a launch, batch=3", "value": first, "later": later}
+        for form, first, later in (("Matvec", 9.0, 3.0), ("Wait", 1.5, None), ("Guard", 0.4, None))
+    ]
+    for lines in (
+        [{"case": "batch=3", "value": 100.0, **table}],
+        [*once, {"case": "launch, batch=3", "value": 100.0}],
+    ):
+        path.write_text("".join(json.dumps({"bench": "gpu_timelines", **line}) + "\n" for line in lines))
+        shown = compare({3: [run]}, {3: run}, measurements(path))
+        printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert {line["form"]: line["measured"] for line in printed} == {"Matvec": 3.0, "Wait": 1.5, "launch": 100.0}
+        assert printed[-1]["calibrated"] > printed[-1]["value"] > 0
+        assert "| Matvec | 3 |" in shown
+
+
+@pytest.mark.host
+def test_the_batch_of_the_bench_is_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first trees of a file, trained by SGD."""
+    from gpu_cost import cases
+
+    trees = tmp_path / "trees.txt"
+    trees.write_text("(1 (2 a) (3 (2 b) (1 a)))\n(2 b)\n(1 c)\n")
+    monkeypatch.setattr(cases, "planned", lambda *given: given)
+    name, batch, model, example, *_, rule = cases.bench_case(2, trees, tmp_path)
+    assert (name, batch, type(rule)) == ("bench batch=2", 2, vpps.SGD)
+    assert next(p.shape for p in model if p.name == "words") == (2, 256)
+    assert np.isfinite(Reference(example[0], weights_of(model)).value(example[1]))
 
 
 @pytest.mark.nvrtc

@@ -1,0 +1,143 @@
+"""How far the model is off, by form of instruction, and the factors that follow.
+
+Measurements are lines of gpu_timelines.py; `results/gpu_cost/calibration.jsonl` has the model beside them. Of a form
+its later executions in a launch are compared, or the only one: the median over thread blocks. Why a form takes longer
+than the model says is not known. Another run on a GPU gives new factors: `python bench/gpu_cost --bench 1,16,64
+--measured FILE`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import harness
+from table import Line, markdown, read, setting
+
+from vpps.script.instructions import BY_NAME
+
+if TYPE_CHECKING:
+    from gpu_cost.executing import Executed
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu_cost" / "calibration.jsonl"
+WAIT, LAUNCH = "Wait", "launch"
+TOLERANCE = 0.15
+SHORTEST = 1.0  # us: in less, most blocks find that they own nothing, which says nothing of those that do
+
+
+class Beside(NamedTuple):
+    """Microseconds of a form of instruction, or of the launch, on the first batch of the bench."""
+
+    batch: int
+    form: str
+    raw: float
+    measured: float
+
+
+class Calibration:
+    """What the model's microseconds become.
+
+    Attributes:
+        factors: of forms that were measured.
+        skew: us that a wait takes longer: blocks come one after the other, stores drain before a signal.
+        ratios: of a form, and of launches, measured to calibrated: the smallest and the largest.
+    """
+
+    def __init__(self, found: Iterable[Beside], launches: Iterable[float] = ()) -> None:
+        """Args: launches: their ratios."""
+        forms: dict[str, list[Beside]] = defaultdict(list)
+        for b in found:
+            forms[b.form].append(b)
+        waits = forms.get(WAIT, [])
+        self.skew = statistics.fmean(b.measured - b.raw for b in waits) if waits else 0.0
+        self.factors = {
+            form: statistics.geometric_mean(b.measured / b.raw for b in group)
+            for form, group in forms.items()
+            if form != WAIT
+        }
+        ratios = {form: [b.measured / self.us(form, b.raw) for b in group] for form, group in forms.items()}
+        ratios[LAUNCH] = list(launches)
+        self.ratios = {form: (min(each), max(each)) for form, each in ratios.items() if each}
+
+    def us(self, form: str, raw: float) -> float:
+        """Of an instruction."""
+        return raw + self.skew if form == WAIT else raw * self.factors.get(form, 1.0)
+
+    def remark(self, form: str) -> str:
+        """What every figure of a form has to say; "" where it is within TOLERANCE."""
+        low, high = self.ratios.get(form, (0.0, 0.0))
+        if not high:
+            return "not measured"
+        is_off = max(high - 1, 1 - low) > TOLERANCE
+        return f"measured: {low:.2f} to {high:.2f} times this" if is_off else ""
+
+
+@cache
+def calibration() -> Calibration:
+    """By RESULTS."""
+    lines = read([RESULTS], ["gpu_cost"]) if RESULTS.exists() else []
+    found = [Beside(line["batch"], line["form"], line["value"], line["measured"]) for line in lines]
+    launches = [line["measured"] / line["calibrated"] for line in lines if line["form"] == LAUNCH]
+    return Calibration([b for b in found if b.form != LAUNCH], launches)
+
+
+def typical(executions: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Of (form, microseconds) in the order of a launch: the median of all but the first execution of a form."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for form, us in executions:
+        found[form].append(us)
+    return {form: statistics.median(each[1:] or each) for form, each in found.items()}
+
+
+def measurements(path: Path) -> dict[int, dict[str, float]]:
+    """By batch size: microseconds of forms, and of the launch, from lines of gpu_timelines.py: as they are now, with a
+    table of instructions, or as on 26 November 2026, of a form each."""
+    found: dict[int, dict[str, float]] = defaultdict(dict)
+    for line in read([path], ["gpu_timelines"]):
+        of_batch = found[int(setting(line, "batch"))]
+        form = LAUNCH if "table" in line else line["case"].partition(",")[0]
+        of_batch[form] = line.get("later") or line["value"]
+        if "table" in line:
+            name, median = (line["columns"].index(column) for column in ("name", "median"))
+            of_batch |= typical((BY_NAME[row[name]].form, row[median]) for row in line["table"])
+    return found
+
+
+def compare(
+    runs: Mapping[int, Sequence[Sequence[Executed]]],
+    launches: Mapping[int, Sequence[Executed]],
+    measured: Mapping[int, Mapping[str, float]],
+) -> str:
+    """Lines of the model beside measurements; returns a table.
+
+    Args:
+        runs: by batch size, those of thread blocks.
+        launches: of them, what the launch waits for.
+    """
+    found = []
+    for batch, blocks in runs.items():
+        by_block = [typical((e.form, e.raw) for e in run) for run in blocks]
+        for form, us in measured[batch].items():
+            if form in by_block[0] and us >= SHORTEST:
+                found.append(Beside(batch, form, statistics.median(each[form] for each in by_block), us))
+    fitted = Calibration(found)
+    for batch, launch in launches.items():
+        found.append(Beside(batch, LAUNCH, sum(e.raw for e in launch), measured[batch][LAUNCH]))
+    head = ["form", "batch", "model, us", "calibrated", "measured", "measured / calibrated", "off by more than 15 %"]
+    rows = [head]
+    for b in sorted(found, key=lambda b: (b.form == LAUNCH, b.form, b.batch)):
+        us = fitted.us(b.form, b.raw)
+        if b.form == LAUNCH:
+            us = sum(fitted.us(e.form, e.raw) for e in launches[b.batch])
+        ratio = b.measured / us
+        is_off = abs(ratio - 1) > TOLERANCE
+        beside: Line = {"calibrated": harness.median([us]), "measured": b.measured, "off": is_off}
+        harness.report("gpu_cost", f"{b.form}, batch={b.batch}", [b.raw], "us", form=b.form, batch=b.batch, **beside)
+        figures = (f"{value:.2f}" for value in (b.raw, us, b.measured, ratio))
+        rows.append([b.form, str(b.batch), *figures, "yes" if is_off else ""])
+    factors = ", ".join(f"{form} {factor:.2f}" for form, factor in sorted(fitted.factors.items()))
+    return f"{markdown(rows)}\n\nFactors: {factors}. A wait takes {fitted.skew:.2f} us more."
