@@ -47,6 +47,7 @@ ATTRIBUTES = {
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
     "L2_CACHE_SIZE": 50 << 20,
+    "CLUSTER_LAUNCH": 0,
 }
 
 
@@ -432,6 +433,8 @@ def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> Fa
         Memory=plain,
         MemoryPointer=MemoryPointer,
         Stream=lambda non_blocking: nullcontext(SimpleNamespace(synchronize=lambda: None)),
+        Event=lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None),
+        get_elapsed_time=lambda begin, end: 1.0,
     )
     cupy.__dict__.update(
         ndarray=array,
