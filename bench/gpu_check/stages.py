@@ -16,16 +16,18 @@ PLUGIN = "bench.gpu_check.tests_plugin"
 STAGES = {
     "contact": "device, driver, versions; the smallest kernel; a fused Tree-LSTM's loss, gradients and update against "
     "the float64 reference: does anything run, and is it right? Under 30 s",
-    "precisions": "the same in bf16, tf32 and 3xtf32, and how far that is from the exact reference; Tree-LSTM at batch "
-    "1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: right, exact enough, how much faster?",
+    "products": "micro programs: products beside the frozen routine, on tensor cores too, gradients by tiles beside "
+    "cuBLAS, ways in which blocks meet, levels of a recurrence: what is worth building? Under a minute",
+    "timelines": "of equal launches by instruction, at batch 1, 16, 64, 128: where does a launch spend its time?",
     "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, with and without CUDA graphs), chain LSTM "
     "beside cuDNN, seconds at steady state: is it fast? What do host and GPU take?",
+    "precisions": "fused Tree-LSTM in bf16, tf32 and 3xtf32, and how far that is from the exact reference; Tree-LSTM "
+    "at batch 1, 64, 16, 128 in every precision, and in bf16 beside PyTorch: right, exact enough, how much faster?",
     "tests": "tests/gpu, file by file: is all of it right?",
     "sanitizer": "compute-sanitizer's memcheck, racecheck and synccheck of a small case, every buffer an "
     "allocation of its own: is it right by luck?",
     "endurance": "10,000 launches, two handles at once, launches that are stopped: does it hold?",
-    "long": "timelines of equal launches by instruction, the hardware's counters, all programs and benches at full "
-    "size: where does the time go?",
+    "long": "the hardware's counters, all programs and benches at full size: where does the time go?",
 }
 # The tests that tell most come first, files that are not named last.
 FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
@@ -67,8 +69,8 @@ class Step:
 def steps(smallest: bool, cores: int) -> list[Step]:
     """All of them, in order. smallest: at sizes at which an imaginary GPU takes seconds."""
     return [
-        *_contact(smallest), *_precisions(smallest), *_peers(smallest), *_tests(smallest, cores), *_sanitizer(smallest),
-        *_endurance(smallest), *_long(smallest),
+        *_contact(smallest), *_products(smallest), *_timelines(smallest), *_peers(smallest), *_precisions(smallest),
+        *_tests(smallest, cores), *_sanitizer(smallest), *_endurance(smallest), *_long(smallest),
     ]  # fmt: skip
 
 
@@ -82,6 +84,17 @@ def _contact(smallest: bool) -> Iterator[Step]:
     yield Step("contact", "versions", _program("gpu_contact.py", "versions"), 2, 60)
     yield Step("contact", "smallest kernel", _program("gpu_contact.py", "smallest", *size, *few), 3, 90)
     yield Step("contact", "fused Tree-LSTM", _program("gpu_contact.py", "tree-lstm", *size, *few), 10, 240)
+
+
+def _products(smallest: bool) -> Iterator[Step]:
+    size = ("--smallest",) if smallest else ()
+    for part, seconds in (("products", 20), ("gradients", 8), ("meetings", 8), ("levels", 8)):
+        yield Step("products", part, _program("gpu_products.py", "--only", part, *size), seconds, 120)
+
+
+def _timelines(smallest: bool) -> Iterator[Step]:
+    size = ("--batch-sizes", "2", *SMALLEST, "--launches", "2") if smallest else ("--batch-sizes", "1,16,64,128")
+    yield Step("timelines", "timelines", _program("gpu_timelines.py", *size), 30, 180)
 
 
 def _precisions(smallest: bool) -> Iterator[Step]:
@@ -162,9 +175,7 @@ def _endurance(smallest: bool) -> Iterator[Step]:
 def _long(smallest: bool) -> Iterator[Step]:
     size = SMALLEST if smallest else ()
     one = ("--batch-sizes", "2", *size) if smallest else ()
-    launches = ("--launches", "2") if smallest else ()
     few = ("--passes", "1", "--limit", "4", "--profiled", "1") if smallest else ()
-    yield Step("long", "timelines", _program("gpu_timelines.py", *one, *launches), 20, 180)
     yield Step("long", "host's share, bytes", _program("gpu_step.py", *one, *few), 30, 180)
     yield Step("long", "counters", _program("gpu_counters.py", *one), 30, 180, needs="ncu")
     if smallest:

@@ -65,7 +65,9 @@ def plain_checkout(folder: Path) -> Path:
 
 
 # Few, as in each there is a process that says what the device is.
-PLAIN, BESIDE_PYTORCH, TESTS = CALLS = "contact", "precisions,peers,sanitizer,endurance,long", "tests"
+PLAIN, TESTS = "contact", "tests"
+BESIDE_PYTORCH = "products,timelines,peers,precisions,sanitizer,endurance,long"
+CALLS = PLAIN, BESIDE_PYTORCH, TESTS
 
 
 def assert_complete(lines: list[dict[str, Any]], only: str, commit: Any) -> None:
@@ -103,7 +105,7 @@ def test_tests_run_to_their_end(tmp_path: Path) -> None:
 def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
     """What was measured before that call is not lost with it."""
     lines = dry_run(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
-    assert [line["stage"] for line in failures(lines)] == ["precisions", "peers", "peers"]
+    assert [line["stage"] for line in failures(lines)] == ["peers", "peers", "precisions"]
     assert_complete(lines, BESIDE_PYTORCH, harness.commit())
     log = (tmp_path / "out" / record.LOG).read_text()
     for peer in ("autograd", "graphs", "manual", "pernode", "cudnn", "graph"):
