@@ -49,14 +49,13 @@ SOURCES = Path(__file__).resolve().parent / "gpu_micro"
 THREADS, HEAD, LINE = 256, 8, 32  # common.cuh
 COUNTED = (2 * COUNTERS + 2) * LINE  # words that begin with zeros: counters, `stopped`, `losses`
 PATIENCE, TARGET = 10**9, 300e3  # nanoseconds: of a loop that waits; that a launch is to take
-KINDS = {
-    "float32": (0, 1e-5),
-    "bf16": (1, 1e-2),
-    "tf32": (2, 1e-3),
-    "3xtf32": (3, 1e-5),
-}  # and errors, of norms, at most
-SHAPES = {(10, 512): (5, 4, 4), (40, 512): (5, 4, 4), (4, 1280): (4, 5, 8), (16, 1280): (4, 5, 8), (24, 256): (3, 2, 4),
-          (8, 768): (2, 3, 8)}  # rows and columns: slot of today's kernel  # fmt: skip
+# KIND of product.cuh, and the error of norms, at most.
+KINDS = {"float32": (0, 1e-5), "bf16": (1, 1e-2), "tf32": (2, 1e-3), "3xtf32": (3, 1e-5)}
+# Rows and columns of a block's weights: R, C, W of today.cu, as vpps's kernel had them.
+SHAPES = {
+    (10, 512): (5, 4, 4), (40, 512): (5, 4, 4), (4, 1280): (4, 5, 8), (16, 1280): (4, 5, 8), (24, 256): (3, 2, 4),
+    (8, 768): (2, 3, 8),
+}  # fmt: skip
 COUNTER, CLUSTER, POLLED, ROUND_TRIP = range(4)  # meeting.cu
 NONE = np.zeros(0, np.uint32)
 Floats = NDArray[np.float32]
@@ -129,7 +128,7 @@ class Scale(NamedTuple):
 
     @property
     def products(self) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
-        """Rows, columns, vectors, slot of today's kernel."""
+        """Rows, columns, vectors, slot of today's routine."""
         for (rows, k), slot in {(10, 128): (5, 1, 4)}.items() if self.smallest else SHAPES.items():
             for n in (1, 17) if self.smallest else (1, 4, 16, 64, 256, 1024):
                 yield rows, k, n, slot
@@ -274,7 +273,7 @@ Case = tuple[str, list[Program], Callable[..., None]]
 
 
 def products(scale: Scale) -> Iterator[Case]:
-    """P1 beside today's routine; on tensor cores beside itself."""
+    """The successor beside today's routine; on tensor cores beside itself."""
     for rows, k, n, (r, c, w) in scale.products:
         today = Program("today.cu", {"R": r, "C": c, "W": w}, 4 * (32 * 32 * c * w + 16 * 8 * r))
         others = {"unroll=2": product(rows, k, n), "unroll=8": product(rows, k, n, 8)}
@@ -312,7 +311,7 @@ def multiplied(gpu: Gpu, program: Program, rows: int, k: int, n: int, most: floa
 
 
 def gradients(scale: Scale) -> Iterator[Case]:
-    """P3 beside cuBLAS."""
+    """Tiles beside cuBLAS."""
     for dy, dx in ((64, 128),) if scale.smallest else ((1280, 512), (768, 256)):
         for n in (35,) if scale.smallest else (35, 325, 1353, 2577):
             program = Program("gradient.cu", {"DY": dy, "DX": dx}, 4 * 3 * 32 * 128)
