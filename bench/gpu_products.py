@@ -460,9 +460,10 @@ def main() -> int:
     cases = [(f"{part}: {name}", *of) for part in options.only for name, *of in PARTS[part](scale)]
     sources = dict.fromkeys(program.source for _, programs, _ in cases for program in programs)
     with ThreadPoolExecutor(harness.usable_cores()) as threads:
-        made = list(threads.map(lambda source: nvrtc.compile_cubin(source, arch), sources))
+        made = [threads.submit(nvrtc.compile_cubin, source, arch) for source in sources]  # what fails fails its case
     if gpu is None:
-        print(f"{len(made)} programs, spills: {sum(cubin.resources.spill_stores for cubin in made)} bytes")
+        spills = sum(cubin.result().resources.spill_stores for cubin in made)
+        print(f"{len(made)} programs, spills: {spills} bytes")
         return 0
     failed = False
     with gpu.driver:
