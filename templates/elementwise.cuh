@@ -91,8 +91,10 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
                 float* y = i.dst.row(r);
                 const Word* entries = vp.script + i.offsets[r];
                 const int n = (int)(i.offsets[r + 1] - i.offsets[r]);
-                sum_columns(vp, n, u0, u1, [&](int k) { return vp.pool + entries[k] + i.shift; },
-                            [&](int u, float sum) { y[u] = accumulate ? y[u] + sum * scale(n) : sum * scale(n); });
+                VP_ROLLED for (int u = u0; u < u1; u++) {
+                    const float sum = sum_by_block(n, [&](int k) { return vp.pool + entries[k] + i.shift + u; }) * scale(n);
+                    for_run(vp, 1, [&](int) { y[u] = accumulate ? y[u] + sum : sum; });
+                }
             }
             return;
         }

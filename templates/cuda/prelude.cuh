@@ -291,7 +291,7 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
             __syncthreads();
             if (worker == 0) {
                 const int full = least(workers, (n - first + CHUNK - 1) / CHUNK);
-                VP_ROLLED for (int w = 0; w < full; w++) chunks.add(scratch()[w * width + u]);
+                VP_TWICE for (int w = 0; w < full; w++) chunks.add(scratch()[w * width + u]);
             }
             __syncthreads();
         }
@@ -299,5 +299,29 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
     }
 }
 
-// Whether few sums are to be made, of many terms: then the block makes one after the other.
-VP_DEVICE bool few_long_sums(int rows, int units, int terms) { return rows * units < THREADS / 4 && terms > 64 * rows; }
+// The sum of *f(0) ... *f(n - 1) that sum_strip makes, by the whole block: threads sum a chunk each, some then CHUNK of those.
+// Without shuffles, for which the compiler took registers that large models have for weights.
+template <class F> VP_DEVICE float sum_by_block(int n, F f)
+{
+    float total = 0.f;
+    VP_ROLLED for (int first = 0; first < n; first += THREADS * CHUNK) {
+        const int begin = first + thread() * CHUNK;
+        scratch()[thread()] = sum_of_chunk(begin, least(begin + CHUNK, n), [&](int k) { return *f(k); });
+        __syncthreads();
+        if (thread() < THREADS / CHUNK) {
+            const float* mine = scratch() + thread() * CHUNK;
+            float part = 0.f;
+            VP_TWICE for (int c = 0; c < CHUNK; c++) part += mine[c];
+            scratch()[THREADS + thread()] = part;
+        }
+        __syncthreads();
+        VP_TWICE for (int p = 0; p < THREADS / CHUNK; p++) total += scratch()[THREADS + p];
+    }
+    return total;
+}
+
+// Whether few sums are to be made, of so many terms that it is quicker if the block makes one after the other.
+VP_DEVICE bool few_long_sums(int rows, int units, int terms)
+{
+    return rows * units < THREADS / 4 && terms > CHUNK / 2 * rows * rows * units;
+}

@@ -48,3 +48,21 @@ def test_sums_of_very_many_rows_keep_their_digits(width: int) -> None:
     with vpps.Handle(model, vps=1) as handle:
         (value,) = handle.forward(graph, [total])
     assert np.allclose(value, 20_000 * float(np.float32(0.7)), rtol=2e-6)
+
+
+@pytest.mark.parametrize("n", [17, 300, 4_500])
+def test_a_sum_that_the_block_makes_has_the_bits_of_one_that_a_thread_makes(n: int) -> None:
+    """In chunks of 16, of which 16 are added up, and then all of those: whether it is the only sum or one of many."""
+
+    def in_order(x: np.ndarray) -> np.ndarray:
+        return np.array([np.add.accumulate(x[k : k + 16])[-1] for k in range(0, len(x), 16)])
+
+    terms = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    graph = vpps.Graph()
+    xs = [graph.input(x) for x in terms.reshape(n, 1)]
+    sums = [vpps.sum(xs) for _ in range(64 if n < 4_500 else 1)]
+    with vpps.Handle(vpps.Model(seed=1), target="simt", vps=1, train=False) as handle:
+        (alone,) = handle.forward(graph, sums[:1])
+        values = handle.forward(graph, sums)
+    assert alone == np.add.accumulate(in_order(in_order(terms)))[-1]
+    assert {value.item() for value in values} == {alone.item()}
