@@ -404,5 +404,5 @@ float64 fp64 double: there is none wider than 'float32'
 fsm: it is learned before: policy=vpps.learn_policy(graph)
 auto: removed, as 'sinks-last', the default, was as fast; leave policy out
 [gradients]
-gemm: removed, as a launch makes all gradients itself; leave gradients to 'auto'
+gemm passes: removed, as gradients that do not stay on the chip are summed up in tiles; leave gradients to 'auto'
 """

@@ -1,4 +1,4 @@
-// ---- gradients: G += dy x^T over n vertices, in the shape of the matrix's slots
+// ---- gradients that the chip keeps, in the published scheme: G += dy x^T over n vertices, in the shape of the matrix's slots
 
 // Rows of a slot lie so far apart in shared memory, group of warps by group of warps, that a few loads bring those of a warp.
 VP_DEVICE constexpr int rows_apart(int rows, int warps)
@@ -115,11 +115,10 @@ VP_DEVICE void add_outer(const Owned& owned, int number, const X& x, RowGradient
     add_outer_of<S>(x, rows, dy.apart, n, g);
 }
 
-#if VP_KEEPS
-// Outer products add to the gradient where the chip keeps it.
-template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slots)
+VP_ROUTINE void held_outer(Vp& vp, const Outer& i)
 {
     const Owned owned(vp, i.head);
+    const Range slots = slots_of(i.matrix);
     if (!(i.head.flags & ACCUMULATE))
         for_slots<0>(slots, [&](auto slot, int) {
             using S = decltype(slot);
@@ -141,98 +140,15 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
         });
     });
 }
-#endif
 
-#if VP_PASSES
-// Where the chip does not keep gradients: finish is called for piece after piece, its gradients in slot_memory(), with as
-// many passes over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's
-// weights (ROOM, of fragments): nothing is multiplied by them any more, and the update has them in memory.
-template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
+// The gradient of a piece from where the chip keeps it to slot_memory(), where each thread has its own; zeros if there is none.
+template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, const Piece& p)
 {
-    const Owned owned(vp, i.head);
-    const bool accumulate = i.head.flags & ACCUMULATE;
-    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        if (VP_GROUPS > 1 && (s - slots.first) * shape_of(s).all_rows() >= owned.count) return;
-        for_slots<0>({s, s + 1}, [&](auto slot, int) {
-            using S = decltype(slot);
-            if constexpr (S::TRAINED) {
-                Values<S> g;
-                g.clear();
-                g.write_sums(vp.store);
-            }
-        });
-        for_outer(vp, i, owned, [&](const auto& x, RowGradients dy, int n) {
-            for_slots<0>({s, s + 1}, [&](auto slot, int) {
-                using S = decltype(slot);
-                if constexpr (S::TRAINED) {
-                    Values<S> g;
-                    g.read_sums(vp.store);
-                    add_outer<S>(owned, s - slots.first, x, dy, n, g.of);
-                    g.write_sums(vp.store);
-                }
-            });
-        });
-        Piece p(slots, s);
-        do {
-            if (!p.is_owned(owned)) break;
-            for_slots<0>({s, s + 1}, [&](auto slot, int) {
-                using S = decltype(slot);
-                if constexpr (S::TRAINED) Values<S>::Sums::drain(vp.store, slot_memory(), p.number);
-            });
-            if (accumulate)
-                for_elements(owned, p, (int)i.columns, [&](float& sum, int row, int column) {
-                    if (row >= 0) sum = vp.pool[i.gradient + (size_t)row * i.columns + column] + sum;
-                });
-            finish(owned, p);
-            __syncthreads();
-        } while (p.next());
-    }
-}
-#endif
-
-// Whether the chip keeps the gradient of what is in some slots: of all that is trained, or it depends.
-VP_DEVICE bool keeps(Range slots)
-{
-    bool found = VP_KEEPS;
-    if (!VP_KEEPS || !VP_PASSES) return found;
-    for_slots<0>(slots, [&](auto slot, int) { found = decltype(slot)::GRADIENT >= 0; });
-    return found;
-}
-
-VP_ROUTINE void held_outer(Vp& vp, const Outer& i)
-{
-    const Range slots = slots_of(i.matrix);
-    VP_TIMELINE(if (!keeps(slots)) count_elements(vp, i, i.head.flags & ACCUMULATE ? 2 : 1);)
-#if VP_KEEPS
-    if (keeps(slots)) return keep_outer(vp, i, slots);
-#endif
-#if VP_PASSES
-    outer_in_passes(vp, i, slots, [&](const Owned& owned, const Piece& p) {
-        for_elements(owned, p, (int)i.columns, [&](float g, int row, int column) {
-            if (row >= 0) vp.pool[i.gradient + (size_t)row * i.columns + column] = g;
-        });
+    if (i.head.flags & NO_GRADIENT) return for_elements(owned, p, (int)i.columns, [](float& place, int, int) { place = 0.f; });
+    for_slots<0>({p.s, p.s + 1}, [&](auto slot, int) {
+        using S = decltype(slot);
+        if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory(), p.number);
     });
-#endif
-}
-
-// The gradient of a piece to slot_memory(), where each thread has its own: from where the chip keeps it, or from memory.
-template <class Args>
-VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, Range slots, const Piece& p)
-{
-    const bool none = i.head.flags & NO_GRADIENT;
-    if (!none && keeps(slots)) {
-        for_slots<0>({p.s, p.s + 1}, [&](auto slot, int) {
-            using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory(), p.number);
-        });
-        return;
-    }
-    const float* g = vp.pool + i.gradient;
-    for_elements(owned, p, (int)i.columns, [&](float& place, int row, int column) {
-        if (VP_PASSES && row >= 0 && !VP_OPAQUE(none)) copy_async4(&place, g + (size_t)row * i.columns + column);
-        else place = 0.f;
-    });
-    copy_async_wait();
 }
 
 // Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
@@ -243,7 +159,7 @@ template <class Args, class F> VP_DEVICE void for_gradients_in_slots(Vp& vp, con
         Piece p(slots, s);
         do {
             if (!p.is_owned(owned)) break;
-            bring_gradient(vp, i, owned, slots, p);
+            bring_gradient(vp, i, owned, p);
             for_elements(owned, p, (int)i.columns, [&](float g, int row, int column) {
                 if (row >= 0) f(g, row, column);
             });

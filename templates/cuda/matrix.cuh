@@ -7,8 +7,10 @@ enum {
 // What a product multiplies, rounded as flags BF16 and TF32 of its instruction say.
 struct Rounding {
 #if VP_ROUNDS
+    enum { IS_THERE = 1 };
     int flags;
     VP_DEVICE explicit Rounding(const Head& h) : flags(h.flags) {}
+    VP_DEVICE bool any() const { return flags & (BF16 | TF32); }
     VP_DEVICE float operator()(float x) const
     {
         const float bf16 = as_float(bf16_pair(0.f, x) & 0xffff0000u), tf32 = as_float(tf32_of(x) & ~0x1fffu);
@@ -28,7 +30,9 @@ struct Rounding {
         }
     }
 #else
+    enum { IS_THERE = 0 };
     VP_DEVICE explicit Rounding(const Head&) {}
+    VP_DEVICE bool any() const { return false; }
     VP_DEVICE float operator()(float x) const { return x; }
     template <int N> VP_DEVICE void all(float (&)[N]) const {}
 #endif
@@ -99,53 +103,6 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) { product_from_memory(vp, i, r0, r1, u0, u1); });
 }
 
-// G = dy x^T summed over n vertices, for the tiles of G that this virtual processor owns: each warp sums some of the
-// vertices, for up to VP_TILE_COLUMNS columns of one row. finish(g, row, column) gets every element.
-template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp, const Args& i, Finish finish)
-{
-    enum { COLUMNS = VP_TILE_COLUMNS / WARP, AT_ONCE = VP_AMPLE ? 8 : 2 };  // vertices whose values are on their way
-    const int n = i.head.n, v0 = share(n, warp(), WARPS), v1 = share(n, warp() + 1, WARPS);
-    const Rounding rounded(i.head);
-    for_tiles(vp, i.head.width, (int)i.columns, [&](int row, int from, int to, int) {
-        VP_ROLLED for (int k = 0; k < COLUMNS; k++) {
-            const int column = from + k * WARP + lane();
-            float sum = 0.f;
-            if (column < to) {
-                int s = 0, first = 0, width;
-                Operand x = segment(vp, i.x, 0, &width);
-                VP_ROLLED while (column >= first + width) {
-                    first += width;
-                    x = segment(vp, i.x, ++s, &width);
-                }
-                VP_ROLLED for (int v = v0; v < v1; v += AT_ONCE) {
-                    float dy[AT_ONCE], e[AT_ONCE];
-                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) {
-                        const int r = least(v + j, v1 - 1);
-                        dy[j] = i.dy.row(r)[row], e[j] = x.row(r)[column - first];
-                    }
-                    rounded.all(dy), rounded.all(e);
-                    VP_UNROLL for (int j = 0; j < AT_ONCE; j++) sum = v + j < v1 ? fma_(dy[j], e[j], sum) : sum;
-                }
-            }
-            scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;
-        }
-        __syncthreads();
-        if (from + thread() < to) {
-            const size_t at = (size_t)row * i.columns + from + thread();
-            float g = VP_OPAQUE(i.head.flags) & ACCUMULATE ? vp.pool[i.gradient + at] : 0.f;
-            VP_UNROLL for (int w = 0; w < WARPS; w++) g += scratch()[w * VP_TILE_COLUMNS + thread()];
-            finish(g, row, from + thread());
-        }
-        __syncthreads();
-    });
-}
-
-VP_ROUTINE void outer(const Vp& vp, const Outer& i)
-{
-    VP_TIMELINE(count_elements(vp, i, i.head.flags & ACCUMULATE ? 2 : 1);)
-    outer_in_memory(vp, i, [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; });
-}
-
 // The step of one weight, and the new weight into the transpose as well.
 template <class Rule, class Args>
 VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float g, int row, int column)
@@ -154,13 +111,6 @@ VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float
     const int k = row * (int)i.columns + column;
     vp.pool[i.transposed + (size_t)column * i.head.width + row] = step<Rule>(at, k, g * vp.gradient_scale, h);
     if (VP_OPAQUE(at.average)) average(at, k, i.complement);
-}
-
-template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpdate& i)
-{
-    const Hyper h = hyper_of(vp, i.hyper);
-    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(i.head.flags & ACCUMULATE) + 1);)  // the transpose
-    outer_in_memory(vp, i, [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); });
 }
 
 template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMatrix& i)

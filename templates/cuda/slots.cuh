@@ -127,7 +127,6 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
 template <class S> struct Values {
     using Weights = Held<S, S::AT, S::IN_REGISTERS>;
     using Gradient = Held<S, S::GRADIENT, S::IN_REGISTERS>;
-    using Sums = Held<S, S::KIND ? S::ROOM : S::AT, S::IN_REGISTERS>;  // gradients, while a pass makes them
     float of[S::R * S::C];
 
     VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }
@@ -136,8 +135,6 @@ template <class S> struct Values {
         VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = 0.f;
     }
     VP_DEVICE void read_weights(const Store& store) { Weights::read(store, of); }
-    VP_DEVICE void read_sums(const Store& store) { Sums::read(store, of); }
-    VP_DEVICE void write_sums(Store& store) { Sums::write(store, of); }
     VP_DEVICE void read_gradient(const Store& store) { Gradient::read(store, of); }
     VP_DEVICE void write_gradient(Store& store) { Gradient::write(store, of); }
 };

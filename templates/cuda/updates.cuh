@@ -1,4 +1,4 @@
-// ---- the end of a launch, for matrices in slots: steps, norms, and gradients that stay or come back
+// ---- the end of a launch, for matrices whose gradients the chip keeps: steps, norms, and gradients that stay or come back
 
 // New weights from slot_memory() into the transpose: lanes side by side take rows that lie side by side there, as far as
 // this virtual processor owns such rows, so that they write to the same sectors.
@@ -101,29 +101,17 @@ VP_DEVICE void step_of_piece(const Vp& vp, const Args& i, const Hyper& h, const 
     store_transposed(vp, i, owned, p);
 }
 
-template <class Rule> VP_ROUTINE void held_outer_update(Vp& vp, const OuterUpdate& i)
-{
-#if VP_PASSES
-    // Where the chip keeps the gradient, an instruction of its own makes the step.
-    const Hyper h = hyper_of(vp, i.hyper);
-    const Range slots = slots_of(i.matrix);
-    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(i.head.flags & ACCUMULATE) + 1);)  // the transpose
-    outer_in_passes(vp, i, slots, [&](const Owned& owned, const Piece& p) { step_of_piece<Rule>(vp, i, h, owned, p); });
-#endif
-}
-
 template <class Rule> VP_ROUTINE void held_update_matrix(Vp& vp, const UpdateMatrix& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
     const Range slots = slots_of(i.matrix);
-    VP_TIMELINE(const bool from_memory = !(i.head.flags & NO_GRADIENT) && !keeps(slots);)
-    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(from_memory) + 1);)  // the transpose
+    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(false) + 1);)  // the transpose
     const Owned owned(vp, i.head);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
         Piece p(slots, s);
         do {
             if (!p.is_owned(owned)) break;
-            bring_gradient(vp, i, owned, slots, p);
+            bring_gradient(vp, i, owned, p);
             step_of_piece<Rule>(vp, i, h, owned, p);
             __syncthreads();
         } while (p.next());
@@ -163,7 +151,6 @@ VP_ROUTINE void store_gradient(Vp& vp, const KeptGradient& i)
 VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
 {
     VP_TIMELINE(count_elements(vp, i, 1);)
-#if VP_KEEPS
     const Owned owned(vp, i.head);
     const Range slots = slots_of(i.matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
@@ -182,5 +169,4 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
             if (FRAGMENTS) __syncthreads();
         } while (p.next());
     }
-#endif
 }

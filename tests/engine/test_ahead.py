@@ -73,15 +73,15 @@ class TestInstructions:
         assert not any(name.endswith(".sgd") for name in names)
 
     def test_are_those_that_a_launch_has_for_where_its_matrices_are(self) -> None:
-        """An outer product is made with the step, the mean of the losses has no backward."""
+        """Partial tiles are added up with the step, the mean of the losses has no backward."""
         model, (graph, loss) = tree_lstm(256)
         update = Update(vpps.Adam(), 1, 1, None)
         options = vpps.ChipOptions()
         example = graph, loss * 0.5
         found = specs(model, example, known_device("H200"), 132, update, 2, options, passes=vpps.Passes())
         names = next(found)[0].instructions
-        assert {name for name in names if "mat" in name or "outer" in name} == {
-            "held_matvec", "held_outer", "held_update_matrix.adam", "matvec", "outer_update.adam",
+        assert {name for name in names if "mat" in name or "tiles" in name} == {
+            "held_matvec", "matvec", "outer_tiles", "step_tiles.adam",
         }  # fmt: skip
         assert "mul" in names
         assert not any(name.startswith("mul.grad") for name in names)

@@ -126,7 +126,7 @@ ON_SIMT: dict[str, dict[str, Any]] = {
 }
 CHIPS: dict[str, dict[str, Any]] = {
     str(options): {"optimizer": SGD, "target": "simt", "vps": 4, "onchip": vpps.ChipOptions(**options)}  # type: ignore[arg-type]
-    for options in ({"groups": 2}, {"gradients": "passes"})
+    for options in ({"groups": 2}, {"ownership": "round-robin", "rpw": 1})
 }
 CASES = [
     *((how, history, matrix) for how in ON_CPU for history in HISTORIES for matrix in (True, False)),

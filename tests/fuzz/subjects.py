@@ -61,7 +61,7 @@ def _layers() -> Network:
 FUSED = {"passes": vpps.Passes()}
 EXCLUSIVE = {"schedule": "paper"}
 ALL_IN_MEMORY = ChipOptions(tiers={f"W{k}{t}": "L2" for k in range(2) for t in ("", "^T")})
-IN_TURNS = ChipOptions(ownership="round-robin", rpw=1, gradients="passes", transposed="atomic")
+IN_TURNS = ChipOptions(ownership="round-robin", rpw=1, gradients="tiles", transposed="atomic")
 
 RECIPES: dict[str, Recipe] = {
     "tree": Recipe(_tree, 2),

@@ -19,7 +19,8 @@ from tests.simt.test_slots import (
 )
 from tests.training import ReferenceTraining
 from vpps.placement.onchip import ChipOptions as Options
-from vpps.placement.onchip import Gradients, OnChip, Tier
+from vpps.placement.onchip import OnChip, Tier
+from vpps.placement.onchip.slots import Ownership
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import Properties
 from vpps.zoo import TreeLSTMSentiment
@@ -82,9 +83,10 @@ CASES: dict[str, Case] = {
     "small": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers"),
     "256 wide": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers", hidden=256),
     "512 wide": Case(Options(), lambda c: tiers(c) >= {"registers", "shared"}, hidden=512),
-    "gradients in registers": Case(Options(gradients="registers"), lambda c: c.gradients == "registers", hidden=256),
-    "gradients in place": Case(Options(gradients="overlay"), lambda c: c.gradients == "overlay", hidden=256),
-    "gradients in passes": Case(Options(gradients="passes"), lambda c: c.gradients == "passes", hidden=256),
+    "gradients in registers": Case(
+        Options(gradients="registers", ownership="round-robin"), lambda c: c.gradients == "registers", hidden=256
+    ),
+    "gradients in place": Case(Options(ownership="round-robin"), lambda c: c.gradients == "overlay", hidden=256),
     **{
         f"round-robin, rpw {rpw}": Case(
             Options(ownership="round-robin", rpw=rpw),
@@ -98,7 +100,7 @@ CASES: dict[str, Case] = {
     ),
     "shared memory": Case(Options(tiers=SHARED), lambda c: "shared" in tiers(c)),
     "gradients in shared memory, over transposes": Case(
-        Options(tiers=SHARED, gradients="overlay"), lambda c: "shared" in tiers(c) and c.gradients == "overlay"
+        Options(tiers=SHARED, ownership="round-robin"), lambda c: "shared" in tiers(c) and c.gradients == "overlay"
     ),
     "registers, shared memory, L2": Case(
         Options(tiers={U: "shared", f"{U}^T": "L2", W: "registers", f"{W}^T": "L2"}),
@@ -153,7 +155,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
 SIGNS = 1e-2
 
 
-@pytest.mark.parametrize("options", [Options(), Options(gradients="passes"), Options(transposed="atomic")])
+@pytest.mark.parametrize("options", [Options(), Options(ownership="round-robin"), Options(transposed="atomic")])
 def test_the_paper_schedule_runs_on_the_same_kernels(options: Options, gpu: Properties) -> None:
     net = Sentiment(256, 256)
     graph, loss = net.batch(1)
@@ -166,14 +168,14 @@ def test_the_paper_schedule_runs_on_the_same_kernels(options: Options, gpu: Prop
         assert relative_error(gradients[p.name], expected[p.name]) < GRADIENT_TOLERANCE, p.name
 
 
-@pytest.mark.parametrize("gradients", ["registers", "passes"])
+@pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_updates_what_is_held(name: str, gradients: Gradients, gpu: Properties) -> None:
+def test_every_optimizer_updates_what_is_held(name: str, ownership: Ownership, gpu: Properties) -> None:
     """With clipping and without, and with averages of the weights."""
     for clip_norm in (None, 0.3):
         net = Sentiment(SMALL, SMALL)
         witness = ReferenceTraining(net.model, OPTIMIZERS[name](), clip_norm, ema=0.9)
-        options = Options(gradients=gradients)
+        options = Options(ownership=ownership)
         vps = min(FEW, gpu.sms)
         with vpps.Handle(
             net.model, OPTIMIZERS[name](), vps=vps, clip_norm=clip_norm, ema=0.9, onchip=options

@@ -100,7 +100,7 @@ def test_what_decides_nothing_is_not_reduced() -> None:
 def test_factors_of_products_are_rounded_and_nothing_else() -> None:
     """No address of a master, a moment or a gradient, no bias, no sum."""
     found = {(i.form, f.name) for i in TABLE for f in i.fields if f.rounded}
-    forms = {"Matvec", "MatvecTransposed", "PackedMatmul", "PackedMatmulGradient", "Outer", "OuterUpdate"}
+    forms = {"Matvec", "MatvecTransposed", "PackedMatmul", "PackedMatmulGradient", "Outer", "OuterUpdate", "OuterTiles"}
     assert {form for form, _ in found} == forms
     assert {name for _, name in found} == {"weights", "x", "dy"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def shape(plan: OnChip, name: str) -> tuple[int, int, int]:
 
 
 def test_tree_lstm_of_256_units_takes_52_registers_as_designed() -> None:
-    plan = plan_onchip(tree_lstm(256)[:2], H200, 128, Options(gradients="overlay"))
+    plan = plan_onchip(tree_lstm(256)[:2], H200, 128)
     assert {name: shape(plan, name) for name in tiers(plan)} == {
         "U": (5, 4, 4),
         "U^T": (4, 5, 8),
@@ -111,11 +112,12 @@ def test_a_plan_reaches_the_capacity(device: str) -> None:
 
 def test_separate_gradients_halve_the_capacity() -> None:
     half = MatrixSpec("A", 132 * 96, 256, role_t_parts=0)
-    plan = plan_onchip([half], H200, 132, Options(gradients="registers"))
+    plan = plan_onchip([half], H200, 132, Options(gradients="registers", ownership="round-robin"))
     assert half.rows * half.columns == pytest.approx(3.2e6, rel=0.02)
     assert (plan.chip.registers, plan.gradients) == (192, "registers")
     both = [half, MatrixSpec("B", 132 * 96, 256, role_t_parts=0)]
-    plan = plan_onchip(both, H200, 132, Options(gradients="registers", tiers={"A": "registers", "B": "shared"}))
+    apart: dict[str, Any] = {"A": "registers", "B": "shared"}
+    plan = plan_onchip(both, H200, 132, Options(gradients="registers", ownership="round-robin", tiers=apart))
     assert sum(m.rows * m.columns for m in both) == pytest.approx(6.9e6, rel=0.06)
     assert {slot.gradient - slot.at for slot in plan.chip.slots} == {96} == {plan.weights_in("shared")}
 
@@ -178,7 +180,7 @@ def test_shapes_with_fewer_registers_are_taken_where_more_fits_then() -> None:
 def test_a_narrow_output_layer_divides_vertices() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 132)
     wo = plan.of("Wo")
-    assert (wo.tier, wo.reason, wo.shape, wo.gradient) == ("L2", ROW_SLICED, None, "passes")
+    assert (wo.tier, wo.reason, wo.shape, wo.gradient) == ("L2", ROW_SLICED, None, "tiles")
     assert (plan.of("Wo^T").tier, plan.of("Wo^T").reason) == ("L2", NARROW_ROWS)  # 256 rows of 5 columns
     wide = [MatrixSpec("Wo", NARROW, 256)]
     assert plan_onchip(wide, H200, 132).of("Wo^T").tier == "registers"  # its rows are dealt like any other's
@@ -226,10 +228,13 @@ def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
 # Gradients
 
 
+IN_TURNS = Options(ownership="round-robin")
+
+
 @pytest.mark.parametrize("hidden", [256, 512, 1792])
 def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
-    """They cost nothing, however large the model is."""
-    plan = plan_onchip(tree_lstm(hidden), H200, 132)
+    """In the published scheme they cost nothing, however large the model is."""
+    plan = plan_onchip(tree_lstm(hidden), H200, 132, IN_TURNS)
     assert plan.gradients == "overlay"
     w = {s for name in ("U", "W") for s in plan.of(name).slots}
     assert [slot.gradient for slot in plan.chip.slots] == [
@@ -239,24 +244,26 @@ def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
 
 
 def test_frozen_matrices_have_no_gradient() -> None:
-    plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132)
+    plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132, IN_TURNS)
     assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
     assert {plan.chip.slots[s].gradient for s in plan.of("A").slots} == {-1}
-    apart = plan_onchip(plan.matrices, H200, 132, Options(gradients="registers"))
+    apart = plan_onchip(plan.matrices, H200, 132, dataclasses.replace(IN_TURNS, gradients="registers"))
     assert min(apart.chip.slots[s].gradient for s in apart.of("B").slots) == apart.weights_in("registers")
     assert apart.chip.registers == apart.weights_in("registers") + apart.of("B").shape.registers
 
 
-def test_gradients_of_matrices_off_the_chip_are_made_in_passes() -> None:
-    plan = plan_onchip([square("A", 8192), square("B", 512)], H200, 132)
-    assert [plan.of(name).gradient for name in "AB"] == ["passes", "overlay"]
+def test_gradients_of_matrices_off_the_chip_are_made_in_tiles() -> None:
+    plan = plan_onchip([square("A", 8192), square("B", 512)], H200, 132, IN_TURNS)
+    assert [plan.of(name).gradient for name in "AB"] == ["tiles", "overlay"]
     assert plan.gradients == "overlay"
 
 
-def test_groups_gather_gradients_in_passes() -> None:
+def test_gradients_are_made_in_tiles_but_for_the_published_scheme() -> None:
     plan = plan_onchip(tree_lstm(256), H200, 66, Options(groups=2))
-    assert plan.gradients == "passes"
     assert plan.of("U").copies == 2
+    for other in (plan, plan_onchip(tree_lstm(256), H200, 132)):
+        assert {held.gradient for held in other.held if not held.transposed} == {"tiles"} == {other.gradients}
+        assert {slot.gradient for slot in other.chip.slots} == {-1}
 
 
 # Options
@@ -287,10 +294,15 @@ REFUSED: list[tuple[list[MatrixSpec], Options, type[Exception], str]] = [
      "staging 8 of its rows takes 256 KiB of 216 KiB"),
     ([square("A", 4096)], TRANSPOSED, CapacityError,
      "transposed='atomic'.*'A' need its rows on the chip, and it is in L2"),
-    (tree_lstm(512), Options(gradients="registers"), CapacityError,
-     r"gradients='registers' does not fit: weights take 92, transposes 92 and gradients 92 registers of each thread, "
-     r"276 together, and there are 192; gradients='overlay' fits, and so does .* \(transposed='atomic'\)"),
-    ([square("A", 8192)], Options(gradients="overlay"), CapacityError, "no trained matrix is on the chip"),
+    (tree_lstm(512), Options(gradients="registers", ownership="round-robin"), CapacityError,
+     r"gradients='registers' does not fit: weights take 112, transposes 80 and gradients 112 registers of each thread, "
+     "304 together, and there are 192; gradients='overlay' fits"),
+    ([square("A", 1280)], Options(gradients="registers", ownership="round-robin"), CapacityError,
+     r"gradients='overlay' fits, and so does .* \(transposed='atomic'\)"),
+    ([square("A", 8192)], Options(gradients="overlay", ownership="round-robin"), CapacityError,
+     "no trained matrix is on the chip"),
+    (tree_lstm(256), Options(gradients="overlay"), HandleError,
+     "gradients='overlay': expected ownership='round-robin' with it; else .* in tiles"),
     ([square("A", 1024)], ROUND_ROBIN, CapacityError,
      "rpw=7: rows of up to 1024 columns take 32 registers each .*valid: 1 to 6"),
     ([MatrixSpec("A", 1536, 512)], Options(ownership="round-robin", rpw=6), CapacityError,
@@ -311,8 +323,8 @@ def test_groups_and_devices_that_do_not_fit_are_refused() -> None:
         plan_onchip(tree_lstm(256), H200, 66, Options(groups=2, gradients="overlay"))
     with pytest.raises(HandleError, match="device 'H300' is not known; expected one of T4, A100"):
         known_device("H300")
-    forced = Options(gradients="registers", transposed="atomic")
-    assert plan_onchip(tree_lstm(512), H200, 132, forced).gradients == "registers"
+    forced = Options(gradients="registers", transposed="atomic", ownership="round-robin")
+    assert plan_onchip([square("A", 1024)], H200, 132, forced).gradients == "registers"
     rows = Options(ownership="round-robin", rpw=6, transposed="atomic")
     assert shape(plan_onchip([square("A", 1024)], H200, 132, rows), "A") == (6, 32, 1)
 
@@ -456,14 +468,14 @@ def test_what_was_moved_out_says_so() -> None:
 
 
 def test_forced_choices_do_not_step_down() -> None:
-    options = Options(tile=8, gradients="overlay", tiers={"U": "registers"})
+    options = Options(tile=8, gradients="overlay", ownership="round-robin", tiers={"U": "registers"})
     for plan in step_down(plan_onchip(tree_lstm(256), H200, 132, options)):
         assert (plan.chip.tile, plan.gradients, plan.of("U").tier) == (8, "overlay", "registers")
 
 
 def test_a_plan_forced_in_everything_is_an_error_with_advice() -> None:
     forced = Options(
-        ownership="round-robin", rpw=2, tile=4, tiers={"A": "registers", "A^T": "registers"}, gradients="passes"
+        ownership="round-robin", rpw=2, tile=4, tiers={"A": "registers", "A^T": "registers"}, gradients="tiles"
     )
     plan = plan_onchip([square("A", 256)], H200, 132, forced)
     with pytest.raises(SpillError, match=r"tile=4, rpw=2, tiers=.* leaves nothing to give up; leave one of them") as e:
@@ -480,14 +492,14 @@ def test_the_key_is_what_the_kernel_depends_on() -> None:
     assert plan.to_key() == plan_onchip(tree_lstm(256), H200, 132).to_key()
     renamed = [dataclasses.replace(m, name=m.name + "2") for m in tree_lstm(256)]
     assert plan_onchip(renamed, H200, 132).to_key() == plan.to_key()
-    for other in (Options(tile=4), Options(gradients="registers"), Options(tiers={"U": "shared"})):
+    for other in (Options(tile=4), IN_TURNS, Options(tiers={"U": "shared"})):
         assert plan_onchip(tree_lstm(256), H200, 132, other).to_key() != plan.to_key()
 
 
 def test_explain_shows_every_role() -> None:
     text = explain(plan_onchip(tree_lstm(256), H200, 132), moments=2)
     row = next(line for line in text.splitlines() if line.startswith("U ") and "W^T" not in line)
-    assert re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB overlay [1]"
+    assert re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB tiles [1]"
     assert f"[2] {ROW_SLICED}" in text
     assert "52 of 192 per thread; weights take 52" in text
     assert "167 of 216 KiB per block: two staging buffers of 80 KiB, 2 KiB of partial sums, 5 KiB of" in text

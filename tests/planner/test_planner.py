@@ -87,7 +87,7 @@ def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -
     losses += [task.loss(graph, task.train[2:4]) * 0.5]
     outputs, loss = task.outputs(graph, task.train[:2]), vpps.sum(losses)
     it, random = launches.Example(task.model, graph, loss, [loss, outputs, *outputs[:4]]), Random(f"{name} {groups}")
-    c = launches.draw(random, ("simt", groups, False, "vector"))
+    c = launches.draw(random, ("simt", groups, "vector"))
     for plan in list(launches.plans(it, c))[::3]:
         launches.verify(plan)
 

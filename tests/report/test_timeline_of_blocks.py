@@ -30,7 +30,8 @@ class TestBytes:
     @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
     def test_are_those_of_the_weights(self, ownership: str) -> None:
         """Every weight is loaded once; so is its transpose, where backward needs it. The update reads and writes the
-        weight and two moments, reads its gradient unless the chip keeps it, and writes the transpose."""
+        weight and two moments, and writes the transpose; reads its gradient unless the chip keeps it, or makes the step
+        with the sum of partial tiles."""
         net = new()
         with recording(net, "simt", onchip=ChipOptions(ownership=ownership)) as handle:
             net.train(handle, range(1))
@@ -41,13 +42,14 @@ class TestBytes:
         loads = {d.fields["matrix"]: d for d in executed(timeline, 0) if d.instruction.name == "load"}
         sizes = [d.width * int(d.fields["columns"]) for d in loads.values()]
         assert sum(bytes_of(timeline, "Load")) == 4 * sum(sizes) > 0
-        records, forms = timeline.records, ("UpdateMatrix", "UpdateVector", "UpdateRows")
+        records, forms = timeline.records, ("UpdateMatrix", "StepTiles", "UpdateVector", "UpdateRows")
         of = {form: records[timeline.forms == form]["bytes"].sum() for form in forms}
-        updates = [d for d in executed(timeline, 0) if d.instruction.form == "UpdateMatrix"]
-        assert len(updates) == len(SHAPES)
-        assert kept
-        assert of["UpdateMatrix"] == 4 * sum(
-            (7 if d.fields["matrix"] in kept else 8) * d.width * int(d.fields["columns"]) for d in updates
+        steps = [d for d in executed(timeline, 0) if d.instruction.form in forms[:2]]
+        assert len(steps) == len(SHAPES)
+        assert bool(kept) == (ownership == "round-robin")
+        assert of["UpdateMatrix"] + of["StepTiles"] == 4 * sum(
+            (7 if "matrix" not in d.fields or d.fields["matrix"] in kept else 8) * d.width * int(d.fields["columns"])
+            for d in steps
         )
         assert of["UpdateVector"] == 4 * 7 * (HIDDEN + CLASSES)
         assert of["UpdateRows"] == 4 * 7 * EMBEDDING * len(timeline.plan.tables[net.model["words"]].rows)

@@ -12,7 +12,7 @@ from tests.fuzz.subjects import Subject
 
 pytestmark = pytest.mark.simt
 
-FIRST, COUNT = 80, 40  # of these none runs for ever: to see that takes half a minute
+FIRST, COUNT = 120, 40  # of these none runs for ever: to see that takes half a minute
 
 
 @pytest.mark.parametrize("name", ["tree, fused", "attention"])

@@ -77,8 +77,8 @@ def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
     # wait for the shared state, what joins, and then likewise.
     assert [len(meetings(plan, group)) for group in (0, 1)] == [7, 5]
     ends = [d for d in instructions(plan.script, entry_points(plan.script)[0]) if d.flags & Flag.ALL]
-    updates = {f"{name}.adam" for name in ("outer_update", "update_rows", "update_vector")}
-    assert {d.instruction.name for d in ends} == {"watch", "guard", "column_sum", "gather_sum", *updates}
+    updates = {f"{name}.adam" for name in ("step_tiles", "update_rows", "update_vector")}
+    assert {d.instruction.name for d in ends} == {"outer_tiles", "watch", "guard", "column_sum", "gather_sum", *updates}
 
 
 @pytest.mark.parametrize("groups, vps", SIZES)
@@ -156,13 +156,13 @@ def test_rows_of_another_group_are_not_touched() -> None:
 
 
 def test_instructions_for_all_that_are_divided_by_group_are_found() -> None:
-    """Without flag ALL, each group would make the whole gradient: they write the same elements."""
+    """Without flag ALL, each group would step all weights: they write the same elements."""
     plan = make_plan(2, 2)
-    outer = next(
+    step = next(
         d
         for d in instructions(plan.script, entry_points(plan.script)[0])
-        if d.flags & Flag.ALL and d.instruction.name.startswith("outer")
+        if d.flags & Flag.ALL and d.instruction.name.startswith("step_tiles")
     )
-    plan.script[outer.position] &= ~np.uint32(int(Flag.ALL) << 16)
+    plan.script[step.position] &= ~np.uint32(int(Flag.ALL) << 16)
     with pytest.raises(ScriptError, match="race"):
         _Races(plan.script, plan.layout, plan.origin).run()

@@ -164,10 +164,10 @@ def rows_that_others_write(script: Words) -> None:
     script[place(d, "dst") : place(d, "dst") + 2] = a.address + a.stride, a.stride
 
 
-def no_rows_of_a_list(script: Words) -> None:
-    d = find(script, "held_outer")
-    script[d.position + 2] = 0
-    script[place(d, "dy") + 1] |= INDEXED
+def product_behind_gradients(script: Words) -> None:
+    product, tiles = find(script, "held_matvec"), find(script, "outer_tiles")
+    end = tiles.position + tiles.words
+    script[end : end + product.words] = script[product.position : product.position + product.words]
 
 
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
@@ -209,7 +209,8 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "turns of what is in memory": ("plain", flipped("tanh", Flag.TURNS), "TURNS.* mean nothing to it"),
     "owners of what is in memory": ("plain", flipped("tanh", Flag.OWNED), "OWNED.* mean nothing to it"),
     "a chain that begins with no product": ("plain", flipped("tanh", Flag.CHAINED), "CHAINED.* mean nothing to it"),
-    "an owner of nothing": ("fused", flipped("held_outer", Flag.OWNED), "are their owners'"),
+    "an owner of nothing": ("fused", flipped("outer_tiles", Flag.OWNED), "OWNED.* mean nothing to it"),
+    "a product behind gradients": ("fused", product_behind_gradients, "has not been loaded"),
     "rows in parts of units": ("plain", flipped("dot", Flag.ROWS), "they must be divided by rows"),
     "no parts": ("plain", head("tanh", 4, 0), "33 units are not 0 equal parts"),
     "no parts on the chip": ("fused", head("held_matvec", 4, 0), "equal parts|is held as"),
@@ -220,8 +221,8 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a matrix on the chip twice": ("fused", loaded_twice, "is on the chip already"),
     "a matrix that is not there": ("fused", loaded_by_one_alone, "has not been loaded"),
     "a load too late": ("fused", loaded_late, "loads are executed at the beginning only"),
-    "no columns": ("fused", field("held_outer", "columns", 0), "0 columns"),
-    "segments that are no row": ("fused", field("held_outer", "x", 21, 2), "segments of .* are no"),
+    "no columns": ("fused", field("outer_tiles", "columns", 0), "0 columns"),
+    "segments that are no row": ("fused", field("outer_tiles", "x", 21, 2), "segments of .* are no"),
     "another program": ("fused", field("tail", "number", 7), "the kernel has no program 0x7"),
     "a view that is said to be read": ("fused", view(ViewUse.WRITE, 2, lambda use: 0), "does something else with view"),
     "a list that nobody looks at": ("fused", view(ViewUse.WRITE, 1, lambda m: m | INDEXED), "does something else"),
@@ -230,7 +231,6 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "rates beyond the script": ("fused", field("update_vector.adam", "hyper", 10**6), "no part of one list"),
     "a list that goes back": ("plain", list_that_goes_back, "a list ends before it begins"),
     "a narrower result": ("plain", field("dot.grad0", "row_width", 9), "it makes 9 floats of a row of 9"),
-    "no rows of a list": ("fused", no_rows_of_a_list, "nothing before the first row of dy"),
     "rows on one another": ("plain", rows_on_one_another, r"writes element \d+ twice"),
     "rows that others write": ("plain", rows_that_others_write, r"one thread reads element \d+, another one writes it"),
 }

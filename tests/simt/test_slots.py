@@ -93,7 +93,7 @@ EVERY_TIER: dict[str, Tier] = {
     "tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "output/W": "registers",
 }  # fmt: skip
 CASES: dict[str, Case] = {
-    "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "overlay", paper=True),
+    "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "tiles", paper=True),
     "tagger": Case(models.tagger, 3, Options(), lambda c: "registers" in tiers(c)),
     "child-sum": Case(models.child_sum, 2, Options(), lambda c: "registers" in tiers(c), paper=True),
     "attention": Case(models.attention, 3, Options(), lambda c: "registers" in tiers(c), paper=True),
@@ -103,20 +103,18 @@ CASES: dict[str, Case] = {
     "alone": Case(models.tree_lstm, 1, Options(), lambda c: "registers" in tiers(c)),
     # where gradients are
     "gradients in registers of their own": Case(
-        models.tree_lstm, 3, Options(gradients="registers"), lambda c: c.gradients == "registers"
+        models.tree_lstm, 3, Options(gradients="registers", ownership="round-robin", rpw=1),
+        lambda c: c.gradients == "registers",
     ),
-    "gradients in passes": Case(
-        models.tree_lstm, 3, Options(gradients="passes"), lambda c: c.gradients == "passes", paper=True
+    "gradients in place": Case(
+        models.tree_lstm, 3, Options(ownership="round-robin", rpw=1), lambda c: c.gradients == "overlay", paper=True
     ),
-    "gradients in passes over many slots": Case(
-        some_square, 2, Options(gradients="passes", ownership="round-robin", rpw=1),
+    "gradients in tiles, many slots": Case(
+        some_square, 2, Options(gradients="tiles", ownership="round-robin", rpw=1),
         lambda c: all(len(held.slots) > 1 for held in c.held),
     ),
     # shapes of slots
     "wk 1, 2, 4, 8": Case(some_wide, 8, Options(), lambda c: {slot.warps for slot in c.chip.slots} == {1, 2, 4, 8}),
-    "wk 8 in passes": Case(
-        some_wide, 8, Options(gradients="passes"), lambda c: 8 in {slot.warps for slot in c.chip.slots}
-    ),
     "wk 8, atomic": Case(
         some_wide, 8, Options(transposed="atomic"), lambda c: {1, 4, 8} <= {s.warps for s in c.chip.slots}
     ),
@@ -140,7 +138,7 @@ CASES: dict[str, Case] = {
         models.tree_lstm, 3, Options(tiers=EVERY_TIER), lambda c: tiers(c) == {"registers", "shared", "L2"}, paper=True
     ),
     "gradients in shared memory, over transposes": Case(
-        models.attention, 3, Options(tiers=dict.fromkeys(ATTENTION, "shared"), gradients="overlay"),
+        models.attention, 3, Options(tiers=dict.fromkeys(ATTENTION, "shared"), ownership="round-robin", rpw=1),
         lambda c: tiers(c) == {"shared"} and c.gradients == "overlay",
     ),
     "L2": Case(
@@ -171,7 +169,7 @@ def in_pairs(onchip: OnChip) -> bool:
 FRAGMENTS: dict[str, Case] = {
     **{
         f"tails take results, {name}": Case(
-            models.tree_lstm, 3, Options(), lambda c: c.gradients == "overlay", paper=name == "bf16", precision=name
+            models.tree_lstm, 3, Options(), lambda c: c.gradients == "tiles", paper=name == "bf16", precision=name
         )
         for name in ("bf16", "tf32")
     },
@@ -186,7 +184,7 @@ FRAGMENTS: dict[str, Case] = {
     "partial sums by atomics, 3xtf32": Case(
         some_square, 2, Options(transposed="atomic"), in_pairs, precision="3xtf32"
     ),
-    "in passes, 3xtf32": Case(some_square, 2, Options(gradients="passes"), in_pairs, precision="3xtf32"),
+    "two blocks, 3xtf32": Case(some_square, 2, Options(), in_pairs, precision="3xtf32"),
     "vectors multiplied where they lie, in several passes": Case(
         lambda: models.layers((16, 512), (40, 128), n=75), 3, Options(), lambda c: c.chip.leaves_registers,
         precision="bf16",
@@ -202,11 +200,8 @@ FRAGMENTS: dict[str, Case] = {
     "several lots of rows": Case(
         some_square, 1, Options(), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="bf16"
     ),
-    "several lots of rows, in passes": Case(
-        some_square, 1, Options(gradients="passes"), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="tf32"
-    ),
-    "many slots in passes, round-robin": Case(
-        unevenly_dealt, 1, Options(ownership="round-robin", rpw=8, gradients="passes", transposed="atomic"),
+    "many slots, gradients in tiles, round-robin": Case(
+        unevenly_dealt, 1, Options(ownership="round-robin", rpw=8, gradients="tiles", transposed="atomic"),
         lambda c: max(len(held.slots) for held in c.held) > 1 and c.chip.turns, precision="bf16",
     ),
     "many slots, round-robin": Case(
@@ -228,7 +223,7 @@ FRAGMENTS: dict[str, Case] = {
     ),
     **{
         f"gradients in shared memory, over transposes, {name}": Case(
-            models.attention, 1, Options(tiers=dict.fromkeys(ATTENTION, "shared"), gradients="overlay"),
+            models.attention, 1, Options(tiers=dict.fromkeys(ATTENTION, "shared"), ownership="round-robin", rpw=8),
             lambda c, name=name: c.gradients == "overlay" and PRECISIONS[name].element.name in elements(c),  # type: ignore[misc]
             precision=name,
         )
@@ -270,8 +265,8 @@ def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multip
 
 
 @pytest.mark.usefixtures("roomy_kernels")
-@pytest.mark.parametrize("rpw, strategy", [(8, "overlay"), (16, "passes")])
-def test_slots_are_trained_piece_by_piece(rpw: int, strategy: Literal["overlay", "passes"]) -> None:
+@pytest.mark.parametrize("rpw, strategy", [(8, "overlay"), (16, "tiles")])
+def test_slots_are_trained_piece_by_piece(rpw: int, strategy: Literal["overlay", "tiles"]) -> None:
     network = wide_and_tall()
     rule = vpps.Adam(lr=0.01, eps=1e-3)
     witness = ReferenceTraining(network.model, rule, clip_norm=0.1)
@@ -287,12 +282,12 @@ def test_slots_are_trained_piece_by_piece(rpw: int, strategy: Literal["overlay",
         assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
 
 
-@pytest.mark.parametrize("strategy", ["registers", "passes"])
+@pytest.mark.parametrize("strategy", ["registers", "tiles"])
 def test_a_gpu_without_asynchronous_copies_has_one_buffer_of_vectors(
-    strategy: Literal["registers", "passes"], monkeypatch: pytest.MonkeyPatch
+    strategy: Literal["registers", "tiles"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(known_device("T4"), sms=self.vps)))
-    options = Options(gradients=strategy, tile=4)
+    options = Options(gradients=strategy, tile=4, ownership="round-robin", rpw=1)
     check(Case(some_square, 3, options, lambda c: c.chip.buffers == 1), "vector")
 
 

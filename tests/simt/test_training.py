@@ -36,9 +36,10 @@ class Rule(NamedTuple):
 
 
 PLACES = {
-    "registers": ChipOptions(gradients="registers"),
-    "overlay": ChipOptions(gradients="overlay", tile=4),
-    "passes": ChipOptions(gradients="passes", ownership="round-robin", rpw=1),
+    "registers": ChipOptions(gradients="registers", ownership="round-robin", rpw=1),
+    "overlay": ChipOptions(gradients="overlay", ownership="round-robin", rpw=1, tile=4),
+    "turns, tiles": ChipOptions(gradients="tiles", ownership="round-robin", rpw=1),
+    "aligned": ChipOptions(),
     "atomic": ChipOptions(transposed="atomic"),
     "mixed": ChipOptions(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
     "two groups": ChipOptions(groups=2),
@@ -95,7 +96,7 @@ CASES = [
     (place, how)
     for place in PLACES
     for how in RULES
-    if how == EVERYTHING or (how == "sgd" and "group" not in place) or place in ("registers", "passes", "two groups")
+    if how == EVERYTHING or (how == "sgd" and "group" not in place) or place in ("registers", "aligned", "two groups")
 ]
 
 

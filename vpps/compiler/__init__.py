@@ -15,7 +15,8 @@ of list arguments in domains from 1 on.
 - Slices are views. A concatenation that only products read is never made: products read segments. `W @ x + b` is one
   instruction.
 - Backward is in gather form (`lower_backward.py`).
-- **Weight gradients run once, after backward**, over all rows of a cell: `outer` and `column_sum` (Cavs's lazy
+- **Weight gradients run once, after backward**, over all rows of a cell: `outer` (on a GPU `outer_tiles`, then
+  `sum_tiles` or `step_tiles`) and `column_sum` (Cavs's lazy
   batching).
 - A computed matrix is a row of floats, so reshapes and slices of its rows are views (`matrices.py`).
 - Ops that look at all elements of a list count vertices and find rows of elements by index lists.

@@ -133,17 +133,16 @@ class CellDescriptor:
                 for g in lowered.table_gradients
             ]
             watches = [self._instruction(group) for group in cell.watches]
-        for gradient, group in cell.gradients if training else ():
-            p = gradient.parameter
+        for contribution in cell.gradients if training else ():
+            p, name = contribution.gradient.parameter, contribution.gradient.instr.name
             slots = distribution.physical[p].slots
-            stepped = NOTHING
-            if (
-                ending.rule is not None
-                and gradient.instr.name == "outer"
-                and (slots is None or not slots.keeps_gradient)
-            ):
-                stepped = self._instruction(cell.fused(gradient, ending))
-            gradients.append(GradientRecord(parameters[p], self._instruction(group), stepped))
+            stepped = tiles = NOTHING
+            if ending.rule is not None and name == "outer" and (slots is None or not slots.keeps_gradient):
+                stepped = self._instruction(cell.fused(contribution, ending))
+            if contribution.tiles is not None:
+                tiles = self._instruction(contribution.tiles)
+            plain = self._instruction(contribution.group)
+            gradients.append(GradientRecord(parameters[p], plain, stepped, tiles, contribution.summed_by))
         wanted = lowered.input_gradient if training else None
         self.record = CellRecord(
             id=id,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vpps.compiler.barriers import Reads, follows_freely, in_groups, reuses_by_owner, shares_by_owner
 from vpps.compiler.instr import (
@@ -31,7 +31,7 @@ from vpps.placement.distribution import Distribution
 from vpps.placement.update import Ending, step_fields
 from vpps.record.trace import Constant, List, TracedCell, Vector
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
-from vpps.script.instructions import BY_NAME, Field, Kind, Role
+from vpps.script.instructions import BY_NAME, NO_FLAGS, Field, Kind, Role
 from vpps.script.tails import Tail, ViewUse
 from vpps.values import float_word
 
@@ -45,6 +45,21 @@ CACHED_FLOATS = 1 << 17
 
 FEWEST_ROWS = 64
 """Products of fewer rows would read their matrices more often than it pays."""
+
+
+class Contribution(NamedTuple):
+    """A contribution to a dense gradient.
+
+    Attributes:
+        group: the instruction that makes it, or adds it up from partial tiles.
+        tiles: the instruction that makes these before.
+        summed_by: number of the contribution whose partial tiles have the terms of this sum beside them; or -1.
+    """
+
+    gradient: ParameterGradient
+    group: Group
+    tiles: Group | None = None
+    summed_by: int = -1
 
 
 class Group:
@@ -91,7 +106,7 @@ class EncodedCell:
         n_bases: how many there are, slabs included.
         n_forward_keys, n_forward_operands: the first of them are those that forward needs.
         watches: instructions that tell whether any gradient of parameters may not be finite.
-        gradients: contributions to dense gradients, each with its instruction.
+        gradients: contributions to dense gradients.
     """
 
     def __init__(
@@ -119,8 +134,15 @@ class EncodedCell:
         self.forward = self._groups(self.lowered.forward)
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward)
-        self.watches = [Group(self, [watch], whole=True) for watch in watches(self.lowered, distribution.groups > 1)]
-        self.gradients = [(g, Group(self, [g.instr], whole=True)) for g in self.lowered.parameter_gradients]
+        gradients = self.lowered.parameter_gradients
+        summed_by = [self._tiles_of_sum(g, distribution) for g in gradients]
+        watched = [g for g, k in zip(gradients, summed_by, strict=True) if k < 0 and not _is_tiled(g, distribution)]
+        made = watches(self.lowered, watched, distribution.groups > 1)
+        self.watches = [Group(self, [watch], whole=True) for watch in made]
+        self.gradients = [
+            self._tiled(g) if _is_tiled(g, distribution) else Contribution(g, Group(self, [g.instr], True), None, k)
+            for g, k in zip(gradients, summed_by, strict=True)
+        ]
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
         self._slab_groups: dict[bool, SlabGroups] = {}
@@ -228,12 +250,32 @@ class EncodedCell:
             found.setdefault(operand.key, []).append(operand)
         return list(found.items())
 
-    def fused(self, gradient: ParameterGradient, ending: Ending) -> Group:
-        """The group of an outer product that goes straight into its matrix's step."""
-        i, place = gradient.instr, ending.distribution.physical[gradient.parameter]
+    def _tiles_of_sum(self, gradient: ParameterGradient, distribution: Distribution) -> int:
+        """Number of the gradient that is a product of the same vectors as those whose sum this one is; or -1."""
+        i = gradient.instr
+        for k, g in enumerate(self.lowered.parameter_gradients if i.name == "column_sum" else ()):
+            other = g.instr
+            if _is_tiled(g, distribution) and (other.operands["dy"], other.domain) == (i.operands["src"], i.domain):
+                return k
+        return -1
+
+    def _tiled(self, gradient: ParameterGradient) -> Contribution:
+        """The gradient of a matrix, by way of partial tiles."""
+        i = gradient.instr
+        values = {"partials": 0, "columns": i.values["columns"], "sums": 0, "turn": 0}
+        tiles = Group(self, [replace(i, name="outer_tiles", values=values)], whole=True)
+        added = replace(i, name="sum_tiles", operands={}, values={**i.values, "partials": 0}, rounds=NO_FLAGS)
+        return Contribution(gradient, Group(self, [added], whole=True), tiles)
+
+    def fused(self, contribution: Contribution, ending: Ending) -> Group:
+        """The group of an outer product that goes straight into its matrix's step; or of a sum of partial tiles."""
+        i, place = contribution.gradient.instr, ending.distribution.physical[contribution.gradient.parameter]
         # Where the hyper-parameters are the plan fills in: their position is the first field.
         values = {**i.values, **step_fields(place, ending.averaging), "hyper": 0}
         step = replace(i, name=f"outer_update.{ending.rule}", values=values, rounds=place.rounds)
+        if contribution.tiles is not None:
+            values["partials"] = 0
+            step = replace(i, name=f"step_tiles.{ending.rule}", operands={}, values=values, rounds=NO_FLAGS)
         return Group(self, [step], whole=True)
 
     def _groups(self, instrs: list[Instr]) -> list[list[Group]]:
@@ -324,11 +366,17 @@ class EncodedCell:
         return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)
 
 
-def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
-    """Instructions that read all that gradients of parameters are made of: dy, and x where they are sums of dy x^T."""
+def _is_tiled(gradient: ParameterGradient, distribution: Distribution) -> bool:
+    """Whether it is made in tiles, as a GPU does."""
+    return gradient.instr.name == "outer" and distribution.physical[gradient.parameter].tiled
+
+
+def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_all: bool) -> list[Instr]:
+    """Instructions that read all that gradients of tables and other ones are made of: dy, and x where they are sums of
+    dy x^T."""
     read: list[tuple[int, int, View, list[View], int]] = []  # node, domain, dy, x, terms of a row
     read += [(0, t.view.domain, t.view, [], 1) for t in lowered.table_gradients]
-    for instr in (g.instr for g in lowered.parameter_gradients):
+    for instr in (g.instr for g in gradients):
         name = "dy" if "dy" in instr.operands else "src"
         terms = instr.values["columns"] if instr.name == "packed_matmul_gradient" else 1
         read.append((instr.node, instr.domain, instr.operands[name], instr.operands.get("x", []), terms))

@@ -146,7 +146,7 @@ class Backward(Forward):
             write = partial(self._transposed_product, i, x, matrix, dy)
             self.contribute(i, x, matrix.shape[1], write)
         if matrix.trainable:
-            dealt = place.slots.rows if place.slots is not None else None
+            dealt = place.slots.rows if place.slots is not None and not place.tiled else None
             instr = Instr(
                 "outer",
                 i,

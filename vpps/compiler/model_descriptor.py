@@ -13,7 +13,7 @@ from vpps.placement.distribution import LEFT_OUT
 from vpps.placement.update import Ending, matrix_division, step_fields
 from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
-from vpps.script.slices import sliced_by_rows, tiles
+from vpps.script.slices import GRADIENT_ROWS, MOST_SEGMENTS, SEGMENT, SHARED_TILES, TILE_COLUMNS, sliced_by_rows, tiles
 
 _WIDTH = 3  # word of an instruction's head
 
@@ -66,6 +66,11 @@ class ModelDescriptor:
             accumulate=int(Flag.ACCUMULATE) << 16,
             no_gradient=int(Flag.NO_GRADIENT) << 16,
             head_words=HEAD_WORDS,
+            tile_rows=GRADIENT_ROWS,
+            tile_columns=TILE_COLUMNS,
+            segment=SEGMENT,
+            most_segments=MOST_SEGMENTS,
+            shared_tiles=SHARED_TILES,
             indexed=INDEXED,
             offset_mask=OFFSET_MASK,
             header=header,

@@ -119,11 +119,18 @@ class InstructionRecord(NamedTuple):
 
 
 class GradientRecord(NamedTuple):
-    """A contribution to a dense gradient; `stepped` also makes the matrix's step, if there is such an instruction."""
+    """A contribution to a dense gradient; `stepped` also makes the matrix's step, if there is such an instruction.
+
+    Attributes:
+        tiles: where there is such an instruction, it makes partial tiles, which `plain` or `stepped` adds up.
+        summed_by: the gradient of the cell whose partial tiles have the terms of this sum beside them; else -1.
+    """
 
     parameter: I32
     plain: InstructionRecord
     stepped: InstructionRecord
+    tiles: InstructionRecord
+    summed_by: I32
 
 
 class GroupRecord(NamedTuple):
@@ -295,6 +302,7 @@ class ModelRecord(NamedTuple):
         load_name: bit of the name of loads.
         exclusive: every virtual processor has instructions of its own.
         accumulate, no_gradient: flags, shifted to their place.
+        tile_rows, tile_columns, segment, most_segments, shared_tiles: of partial tiles (`script/slices.py`).
         indexed, offset_mask: of an operand's second word.
         header: of a script; from the fifth word on entry points.
         barrier, signal, wait: by counter, one of each group, then that of all where there are several; of a barrier and
@@ -309,6 +317,11 @@ class ModelRecord(NamedTuple):
     accumulate: U32
     no_gradient: U32
     head_words: I64
+    tile_rows: I64
+    tile_columns: I64
+    segment: I64
+    most_segments: I64
+    shared_tiles: I64
     indexed: I64
     offset_mask: I64
     header: list[U32]

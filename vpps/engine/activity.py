@@ -129,7 +129,7 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
     cell = names.cells[program.name]
     if section.phase.startswith("gradient of "):
         of = names.parameter(section.phase.removeprefix("gradient of ").strip("'"))
-        step = " and step" if form == "OuterUpdate" else ""
+        step = " and step" if form in ("OuterUpdate", "StepTiles") else ""
         return f"{cell}: gradient{step} of {of}"
     if form == "Watch":
         return f"{cell}: whether gradients are finite"

@@ -14,6 +14,8 @@ SCRATCH_FLOATS = SUM_FLOATS + 4  # and for the verdict of a wait
 KERNEL_SHARED = WORD_BYTES * (SCRIPT_WORDS + SCRATCH_FLOATS)  # bytes of shared memory that every kernel takes
 AMPLE_REGISTERS = 128  # that weights take of a thread, at most, where some are left: with more, kernels spilled
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
+FEWEST_GRADIENT_VERTICES = 8  # that are brought together to add up gradients: one for each warp
+GRADIENT_FLOATS = 2 * 192  # of shared memory, a vertex: 128 of dy and 64 of x, in two buffers (cuda/tiles.cuh)
 KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
 MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
 FRAGMENT_ROWS = 8  # slots of fragments have a multiple: of a last mma only half of the rows are kept
@@ -52,9 +54,6 @@ class KernelSlot:
         gradient: first register (or unit) of its gradient, where the chip keeps that; else -1.
         trained: whether its matrix has a gradient at all (a transpose has none).
         element: of the weights in it.
-        room: of trained fragments whose gradient the chip does not keep, else -1: first register (or unit) of where it
-            is made, `floats` of them, before it goes to memory. They are free then: nothing is multiplied by any
-            weights any more, and no other gradient is there. (Those of a float32 slot take the place of its weights.)
     """
 
     rows: int
@@ -65,7 +64,6 @@ class KernelSlot:
     gradient: int = -1
     trained: bool = True
     element: ElementType = FLOAT32
-    room: int = -1
 
     @property
     def size(self) -> int:
@@ -85,8 +83,7 @@ class KernelSlot:
     @property
     def end(self) -> int:
         """First register (or unit) behind all that it ever takes."""
-        gradient = max(self.gradient, self.room)
-        return max(self.at + self.size, gradient + self.floats if gradient >= 0 else 0)
+        return max(self.at + self.size, self.gradient + self.floats if self.gradient >= 0 else 0)
 
     @property
     def width(self) -> int:
@@ -98,7 +95,7 @@ class KernelSlot:
         return (
             f"R = {self.rows}, C = {self.columns}, W = {self.warps}, AT = {self.at}, "
             f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, TRAINED = {int(self.trained)}, "
-            f"KIND = {KINDS.index(self.element)}, ROOM = {self.room}"
+            f"KIND = {KINDS.index(self.element)}"
         )
 
 
@@ -137,6 +134,7 @@ class Chip:
         vps: thread blocks of all groups, where the kernel is made for that number and divides by a constant; else 0.
         turns: whether rows of some matrix are dealt in turns.
         last: whether there is no smaller arrangement: then it is compiled even if it is expected to spill.
+        gradient_vertices: that are brought together to add up gradients.
     """
 
     slots: tuple[KernelSlot, ...] = ()
@@ -154,6 +152,7 @@ class Chip:
     vps: int = 0
     turns: bool = False
     last: bool = False
+    gradient_vertices: int = FEWEST_GRADIENT_VERTICES
 
     @property
     def leaves_registers(self) -> bool:
@@ -171,14 +170,27 @@ class Chip:
         return any(s.element != FLOAT32 for s in self.slots)
 
     @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients of some matrices stay there until the update."""
+        return any(s.gradient >= 0 for s in self.slots)
+
+    @property
     def staged(self) -> int:
         """Floats of shared memory for vectors; room, too, for the weights or gradients of a slot."""
         return max(self.buffers * self.tiles * self.tile * self.stage, self.most * THREADS) if self.slots else 0
 
     @property
+    def gradients_at(self) -> int:
+        """Floats behind which gradients are added up in shared memory: none, over weights that nothing is
+        multiplied by any more, unless gradients stay among them."""
+        held = self.staged + self.sums + self.results + self.shared_units * THREADS
+        return held if self.keeps_gradients else 0
+
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return KERNEL_SHARED + WORD_BYTES * (self.staged + self.sums + self.results + self.shared_units * THREADS)
+        held = self.staged + self.sums + self.results + self.shared_units * THREADS
+        return KERNEL_SHARED + WORD_BYTES * max(held, self.gradients_at + self.gradient_vertices * GRADIENT_FLOATS)
 
     def describe(self) -> str:
         """One line for the head of the source."""

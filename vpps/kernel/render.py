@@ -25,7 +25,7 @@ from vpps.script.instructions import (
     TABLE,
     Flag,
 )
-from vpps.script.slices import TILE_COLUMNS
+from vpps.script.slices import GRADIENT_ROWS, MOST_SEGMENTS, SEGMENT, SHARED_TILES, TILE_COLUMNS
 from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
 
 
@@ -83,9 +83,11 @@ HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/lanes.h")
 HOST_PAIRS = ("host/pairs.h",)  # where products round
 HOST_MATRICES = ("host/products.cuh", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_FRAGMENTS = "cuda/fragments.cuh"
+CUDA_KEPT = ("cuda/gradients.cuh", "cuda/updates.cuh")  # where the chip keeps gradients
+_ON_KEPT_GRADIENTS = "held_outer", "held_update", "held_squares"
 CUDA_ROUTINES = (
     *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", CUDA_FRAGMENTS, "cuda/loads.cuh", "cuda/staging.cuh",
-    "cuda/products.cuh", "cuda/gradients.cuh", "cuda/updates.cuh", "cuda/matrix.cuh", "cuda/matmul.cuh",
+    "cuda/products.cuh", *CUDA_KEPT, "cuda/matrix.cuh", "cuda/tiles.cuh", "cuda/matmul.cuh",
 )  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
@@ -210,8 +212,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     chip = spec.chip
     table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
     used = {i.form for i in table}
-    keeps = any(s.gradient >= 0 for s in chip.slots)
-    makes_passes = any(s.trained and s.gradient < 0 for s in chip.slots)
+    keeps = any(i.form == "KeptGradient" or i.name.startswith(_ON_KEPT_GRADIENTS) for i in table)
     maps = sorted(form for form in used if form.startswith("Map"))
     configuration = {
         "VP_PANEL": (1, "units are dealt one by one"),
@@ -230,9 +231,14 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_BUFFERS": (chip.buffers, "such sets of vectors in shared memory: 2 where the next one comes meanwhile"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
         "VP_RESULTS": (chip.results, "floats of products that wait for a tail; 0: in scratch memory"),
-        "VP_KEEPS": (int(keeps), "gradients stay on the chip until the update, of some matrices"),
+        "VP_KEEPS": (int(chip.keeps_gradients), "gradients of some matrices stay on the chip until the update"),
+        "VP_GRADIENTS_AT": (chip.gradients_at, "floats of shared memory behind which gradients are added up"),
+        "VP_GRADIENT_ROWS": (GRADIENT_ROWS, "of a tile of a gradient, VP_TILE_COLUMNS columns wide"),
+        "VP_GRADIENT_VERTICES": (chip.gradient_vertices, "that are brought together to add up gradients"),
+        "VP_SEGMENT": (SEGMENT, "vertices for which a gradient's sum has one more segment"),
+        "VP_MOST_SEGMENTS": (MOST_SEGMENTS, "of such segments"),
+        "VP_SHARED_TILES": (SHARED_TILES, "partial tiles of a gradient in memory; with more, segments are not divided"),
         "VP_TURNS": (int(chip.turns), "rows of some matrices are dealt in turns, not by parts"),
-        "VP_PASSES": (int(makes_passes), "gradients are made slot after slot, of some matrices"),
     }
     if spec.rounds:
         configuration |= _ROUNDS
@@ -240,7 +246,8 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
     configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "tails take the results of products"
     routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ())
-    routines += tuple(name for name in CUDA_ROUTINES if name != CUDA_FRAGMENTS or chip.has_fragments)
+    without = {*((CUDA_FRAGMENTS,) * (not chip.has_fragments)), *(CUDA_KEPT * (not keeps))}
+    routines += tuple(name for name in CUDA_ROUTINES if name not in without)
     routines += CUDA_TAILS if spec.tails else ()
     return _render(
         spec.timeline,

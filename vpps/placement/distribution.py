@@ -76,6 +76,7 @@ class ParameterPlace:
         floats: number of floats of each of them.
         slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
         precision: of products with it.
+        tiled: its gradient is summed up in tiles, in memory.
     """
 
     weights: int
@@ -87,6 +88,7 @@ class ParameterPlace:
     slots: InSlots | None = None
     rounded: int = 0
     precision: Precision = EXACT
+    tiled: bool = False
 
     @property
     def bytes(self) -> int:
@@ -249,8 +251,9 @@ class Distribution:
                 moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
                 average = take(floats) if updated and averages else 0
                 on_chip = None if slots is None else slots.get(p)
+                tiled = matrix and panel == 1 and (on_chip is None or not on_chip.keeps_gradient)
                 self.physical[p] = ParameterPlace(
-                    weights, transposed, gradient, moments, average, floats, on_chip, rounded, precision
+                    weights, transposed, gradient, moments, average, floats, on_chip, rounded, precision, tiled
                 )
             self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
         self.end = cursor

@@ -106,9 +106,9 @@ def step_fields(place: ParameterPlace, averaging: Averaging | None) -> dict[str,
 
 
 def matrix_division(place: ParameterPlace) -> tuple[Flag, int, int]:
-    """(flags, parts, number) of an instruction on a whole matrix: divided by tiles, or by the rows that the chip holds;
-    by those that it would hold if all groups were one."""
+    """(flags, parts, number) of an instruction on a whole matrix: divided by tiles, or, where the chip keeps its
+    gradient, by the rows that the chip holds."""
     slots = place.slots
-    if slots is None or slots.rows is None:
+    if slots is None or slots.rows is None or place.tiled:
         return NO_FLAGS, 1, 0
     return Flag.OWNED | slots.rows.flags, slots.rows.word, slots.rows.number

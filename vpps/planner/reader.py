@@ -14,7 +14,7 @@ from vpps.script.disassemble import Decoded, decode, entry_points
 # Forms of instructions.
 BARRIERS = ("Signal", "Wait")
 PRODUCTS = ("Matvec", "MatvecTransposed", "PackedMatmul")
-STEPS = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate")
+STEPS = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate", "StepTiles")
 """Of the optimizer."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from vpps.script.disassemble import Decoded, DecodedOperand
 from vpps.script.instructions import TABLE, Field, Flag, Kind, Role, Slices
-from vpps.script.slices import Ints, share, tile_elements, units_of
+from vpps.script.slices import GradientTiles, Ints, share, tile_elements, units_of
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import MOMENTS, single
 
@@ -77,6 +77,9 @@ class Reach(Enum):
     PAIRS = "the words with these elements in the packed pairs, which lie before those of the transpose, at the address"
     TRANSPOSED_PAIRS = "the words with these elements in the packed pairs of the transpose"
     SUMS = "a float for each row of a tile"
+    PARTIAL = "partial tiles that the slice has"
+    PARTIAL_SUMS = "of the sums beside them, those of the first tile of a row of tiles"
+    STORED = "of all partial tiles that hold them, the elements of the slice"
 
 
 class Touch(NamedTuple):
@@ -168,6 +171,7 @@ _STEPS = {
     "UpdateRows": Reach.TABLE,
     "UpdateMatrix": Reach.TILES,
     "OuterUpdate": Reach.TILES,
+    "StepTiles": Reach.TILES,
 }
 
 
@@ -199,6 +203,18 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             yield touch("vector", result, Content.GRADIENT, Reach.ONCE)
         case "Outer" | "OuterUpdate" | "PackedMatmulGradient" | "PackedRowsGradient":
             yield touch("gradient", result, Content.GRADIENT, Reach.TILES)
+        case "OuterTiles":
+            yield touch("partials", Access.WRITE, Content.PARTIALS, Reach.PARTIAL)
+            if word(d, "sums"):
+                yield touch("sums", Access.WRITE, Content.PARTIALS, Reach.PARTIAL_SUMS)
+            yield Touch("mark", Access.ADD, Content.REPORT, Reach.ONCE, DecodedOperand(MARK, 0), 1)
+        case "SumTiles":
+            yield touch("partials", Access.READ, Content.PARTIALS, Reach.STORED)
+            yield touch("gradient", result, Content.GRADIENT, Reach.TILES)
+        case "StepTiles":
+            yield touch("partials", Access.READ, Content.PARTIALS, Reach.STORED)
+            if d.bits & _ACCUMULATE:
+                yield touch("gradient", Access.OWN, Content.GRADIENT, Reach.TILES)
         case "KeptGradient":  # the chip's copy stands here as the same elements
             yield touch("gradient", Access.CHANGE, Content.GRADIENT, Reach.TILES)
         case "SquaresMatrix":
@@ -221,7 +237,7 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             yield touch("slot", Access.WRITE, Content.REPORT, Reach.FIRST, width=1)
     if form in _STEPS:
         reach = _STEPS[form]
-        if form != "OuterUpdate" and not d.bits & _NO_GRADIENT:
+        if form not in ("OuterUpdate", "StepTiles") and not d.bits & _NO_GRADIENT:
             own = Reach.OWN if form == "UpdateRows" else reach  # a row for each that is used
             yield touch("gradient", Access.OWN, Content.GRADIENT, own, d.width)
         moments = [f"moment{k}" for k in range(MOMENTS[d.instruction.name.partition(".")[2]])]
@@ -289,6 +305,12 @@ def units_of_rows(width: int, parts: int, bits: int, panel: int, index: int, cou
 def columns_of_tiles(d: Decoded) -> int:
     """Columns of the packed matrix that an instruction divides by tiles."""
     return word(d, "inner" if d.instruction.form == "PackedMatmulGradient" else "columns")
+
+
+def partial_tiles_of(d: Decoded, index: int, count: int) -> Ints:
+    """Numbers of the partial tiles that virtual processor `index` makes."""
+    found = GradientTiles.of(d.n, d.width, word(d, "columns"))
+    return np.arange((index - word(d, "turn")) % count, found.tiles * found.stored, count)
 
 
 def tiles_of(rows: int, columns: int, parts: int, bits: int, panel: int, index: int, count: int) -> Ints:

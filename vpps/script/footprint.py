@@ -24,6 +24,7 @@ from vpps.script.access import (
     Touch,
     columns_of_tiles,
     lists,
+    partial_tiles_of,
     rows_of,
     tiles_of,
     touches,
@@ -32,7 +33,7 @@ from vpps.script.access import (
 )
 from vpps.script.disassemble import Decoded, DecodedOperand, Words
 from vpps.script.instructions import Flag, Slices
-from vpps.script.slices import TILE_COLUMNS, Ints, row_and_column
+from vpps.script.slices import GRADIENT_ROWS, TILE_COLUMNS, GradientTiles, Ints, row_and_column
 from vpps.script.wellformed import EVERYTHING, KnownKernel
 
 # By names of their own: they are asked for at every step.
@@ -162,6 +163,8 @@ class Footprint:
         """(rows, units) that one of those who divide an instruction owns of the result; of tiles (rows, elements)."""
         if d.instruction.slices is Slices.UNITS:
             return rows_of(d, index, count), units_of_rows(d.width, d.parts, d.bits, self.panel, index, count)
+        if d.instruction.form == "OuterTiles":
+            return range(d.n), partial_tiles_of(d, index, count)
         if d.instruction.slices is Slices.TILES:
             columns = columns_of_tiles(d)
             return range(d.n), tiles_of(d.width, columns, d.parts, d.bits, self.panel, index, count)
@@ -227,6 +230,8 @@ class Footprint:
                 span = panel * len(mine)
                 return Cells(start + np.unique(units // width // panel) * span, np.arange(span))
         columns = columns_of_tiles(d)
+        if touch.reach in (Reach.PARTIAL, Reach.PARTIAL_SUMS, Reach.STORED):
+            return self.partial_cells(d, touch.reach, start, units, columns)
         row, column = row_and_column(units, columns, panel)
         if touch.reach is Reach.PAIRS:  # the last panel's padding included
             n_pairs = -(-columns // 2)
@@ -239,6 +244,22 @@ class Footprint:
             height = -(-d.width // 2)
             return Cells(start + np.unique((column // panel * height + row // 2) * panel + column % panel))
         return Cells(start + (column // panel * d.width + row) * panel + column % panel)
+
+    def partial_cells(self, d: Decoded, reach: Reach, start: int, units: Ints, columns: int) -> Cells:
+        """Elements of the partial tiles of a gradient, or of the sums beside them."""
+        found = GradientTiles.of(d.n, d.width, columns)
+        tall, wide = GRADIENT_ROWS, TILE_COLUMNS
+        size = tall * wide
+        if reach is Reach.PARTIAL:
+            return Cells(start + units * size, np.arange(size))
+        if reach is Reach.PARTIAL_SUMS:
+            tile, part = np.divmod(units[units // found.stored % found.across == 0], found.stored)
+            row = tile[:, None] // found.across * tall + np.arange(tall)
+            return Cells((start + part[:, None] * d.width + row)[row < d.width])
+        row, column = row_and_column(units, columns, self.panel)
+        tile = (row // tall * found.across + column // wide) * found.stored
+        at = start + tile * size + row % tall * wide + column % wide
+        return Cells((at[:, None] + np.arange(found.stored) * size).reshape(-1))
 
     def between(self, d: Decoded, offsets: int, rows: range) -> range:
         """Numbers from the beginning of the first row's list to the end of the last one's, which follow each other."""

@@ -22,6 +22,7 @@ How an instruction is divided among the virtual processors (`Slices`):
     rows: it owns some rows, whole (flag ROWS set);
     alone: it computes all of the result, since the instruction is in no other one's script (flag ALONE set);
     tiles: it owns some tiles of a packed matrix; or, where the chip holds the matrix, the rows it holds (flag OWNED);
+        of `outer_tiles` virtual processors make a partial tile in turn;
     one: virtual processor 0 does it.
 
 Where virtual processors form groups, those of a group divide its instructions among them: they are counted by group.
@@ -144,7 +145,8 @@ class Instruction:
         device: the C++ function that executes it, `device(vp, form)`.
         slices: how it is divided among virtual processors.
         doc: one line for the reference page.
-        on_chip: only for targets that hold weights on the chip.
+        on_chip: only for GPUs, which hold weights on the chip.
+        on_host: only for CPUs.
         fixed_words: words without segments and views.
     """
 
@@ -156,6 +158,7 @@ class Instruction:
     slices: Slices
     doc: str
     on_chip: bool = False
+    on_host: bool = False
     fixed_words: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -245,6 +248,10 @@ FORMS: dict[str, tuple[Field, ...]] = {
     "Outer": (*_words("gradient columns"), _NUMBER, _DY, _X),
     # The hyper-parameters first, so that a plan finds them: they differ from launch to launch.
     "OuterUpdate": (_HYPER, *_STATE, *_MATRIX, *_words("transposed gradient"), _DY, _X),
+    # Partial tiles of a gradient, and sums of dy where `sums` is not 0 (`slices.GradientTiles`); `turn`: who begins.
+    "OuterTiles": (*_words("partials columns sums turn"), _DY, _X),
+    "SumTiles": _words("gradient columns partials"),
+    "StepTiles": (_HYPER, *_STATE, *_words("weights columns transposed gradient partials")),
     "SquaresMatrix": (*_words("gradient columns"), _NUMBER, *_words("partials")),
     "SquaresRows": _words("gradient partials"),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT), Field("left_out", Kind.WORD)),
@@ -289,6 +296,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         yield name, "KeptGradient", name, tiles, f"the gradient of a matrix, {doc}"
     for name, of in (("outer", ""), ("held_outer", ", of a matrix that the chip holds")):
         yield name, "Outer", name, tiles, f"G = sum over rows of dy x^T{of}"
+    yield "outer_tiles", "OuterTiles", "outer_tiles", tiles, "partial tiles of the sum over rows of dy x^T, and of dy"
+    yield "sum_tiles", "SumTiles", "sum_tiles", tiles, "G = sum of partial tiles"
     yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
     name = "packed_matmul"
     yield name, "PackedMatmul", name, units, "dst[r] = W M for a matrix M of every vertex; W as in matvec"
@@ -345,16 +354,21 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         ):
             form = what.removeprefix(HELD).title().replace("_", "")
             yield f"{what}.{rule}", form, what + device, sliced, f"{optimizer.__name__} step of {of}"
-        for what, of in (("outer_update", "its matrix"), ("held_outer_update", "its matrix, held on the chip")):
-            doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of {of}"
-            yield f"{what}.{rule}", "OuterUpdate", what + device, tiles, doc
+        doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of its matrix"
+        yield f"outer_update.{rule}", "OuterUpdate", f"outer_update{device}", tiles, doc
+        doc = f"the sum of a gradient's last partial tiles, and the {optimizer.__name__} step of its matrix"
+        yield f"step_tiles.{rule}", "StepTiles", f"step_tiles{device}", tiles, doc
 
 
-_ON_CHIP = frozenset({"MatvecTransposed", "Load", "KeptGradient"})
+_ON_CHIP = frozenset({"MatvecTransposed", "Load", "KeptGradient", "OuterTiles", "SumTiles", "StepTiles"})
 
 
 def _is_on_chip(row: tuple[str, str, str, Slices, str]) -> bool:
     return row[1] in _ON_CHIP or row[0].startswith(HELD)
+
+
+def _is_on_host(row: tuple[str, str, str, Slices, str]) -> bool:
+    return row[0] == "outer" or row[1] == "OuterUpdate"
 
 
 def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
@@ -363,7 +377,7 @@ def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
 
 
 TABLE: tuple[Instruction, ...] = tuple(
-    Instruction(row[0], opcode, row[1], FORMS[row[1]], row[2], row[3], row[4], _is_on_chip(row))
+    Instruction(row[0], opcode, row[1], FORMS[row[1]], *row[2:], _is_on_chip(row), _is_on_host(row))
     for opcode, row in enumerate(sorted(_rows(), key=_is_sliced))
 )
 FIRST_SLICED = sum(not _is_sliced(row) for row in _rows())  # opcode, from which on device code wants its slice

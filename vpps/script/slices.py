@@ -8,6 +8,7 @@ that does not depend on it.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,11 @@ Ints = NDArray[np.int64]
 TILE_COLUMNS = 64
 
 TURN_BITS = 16  # see unit_owners
+
+# Of gradients on a GPU: vertices for which another segment is begun, the most segments, and how many partial tiles
+# there may be in memory before one virtual processor adds up all segments of a tile (32 MiB).
+SEGMENT, MOST_SEGMENTS, SHARED_TILES = 64, 8, 1024
+GRADIENT_ROWS = 128  # of a tile of such a gradient, which has TILE_COLUMNS columns
 
 
 def share(total: int, vp: int, n_vps: int) -> tuple[int, int]:
@@ -86,6 +92,28 @@ def tile_elements(rows: int, columns: int, panel: int, vp: int, n_vps: int) -> I
         for tile in share(tiles(rows, columns, panel), vp, n_vps)
     )
     return np.arange(begin, end)
+
+
+class GradientTiles(NamedTuple):
+    """How the gradient of a matrix is divided, by its shape and the number of vertices alone.
+
+    Attributes:
+        across: tiles side by side.
+        tiles: of the matrix.
+        stored: partial tiles of each, one behind the other.
+    """
+
+    across: int
+    tiles: int
+    stored: int
+
+    @classmethod
+    def of(cls, n: int, rows: int, columns: int) -> GradientTiles:
+        """That of a sum over n vertices."""
+        across = -(-columns // TILE_COLUMNS)
+        n_tiles = -(-rows // GRADIENT_ROWS) * across
+        segments = max(1, min(MOST_SEGMENTS, -(-n // SEGMENT)))
+        return cls(across, n_tiles, 1 if n_tiles * segments > SHARED_TILES else segments)
 
 
 def row_and_column(elements: Ints, columns: int, panel: int) -> tuple[Ints, Ints]:

@@ -12,7 +12,8 @@
       (read after write, write after read, write after write);
     - threads of one virtual processor do not meet within an instruction: nothing is written twice, nor read by another
       thread than the one that writes it;
-    - matrices are taken to the chip first of all, and each before its first product.
+    - matrices are taken to the chip first of all, and each before its first product; behind partial tiles of gradients
+      there is none.
 
 Launches of a script that follow the first one are the same history: each begins when all that came before is over.
 
@@ -197,8 +198,10 @@ class Verifier(Footprint):
                 self.targets.setdefault(word(d, "counter"), set()).add(target)
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
         else:
-            if d.instruction.on_chip:
+            if "matrix" in d.fields and d.instruction.on_chip:
                 self.hold(p, d)
+            elif d.instruction.form in ("OuterTiles", "SumTiles", "StepTiles"):
+                self.loaded[p].clear()  # they may take the place of the weights
             accesses = [(cells, access) for cells, access in self.touches(p, d) if cells.start < cells.stop]
             for cells, _ in accesses:
                 if cells.start < 0 or cells.stop > self.layout.pool_floats:

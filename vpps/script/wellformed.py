@@ -81,11 +81,12 @@ def _allowed(instruction: Instruction) -> int:
     found = Flag.ALL
     if instruction.slices is not Slices.ONE:
         found |= Flag.ACCUMULATE | Flag.MEAN | Flag.NO_GRADIENT
-    if instruction.on_chip:
+    holds = any(f.name == "matrix" for f in instruction.fields)
+    if instruction.on_chip and holds:
         found |= Flag.TURNS
     elif instruction.slices is Slices.UNITS:
         found |= Flag.ROWS | Flag.ALONE
-    if instruction.on_chip and instruction.slices is Slices.TILES:
+    if instruction.on_chip and holds and instruction.slices is Slices.TILES:
         found |= Flag.OWNED
     if instruction.name == "held_matvec":
         found |= Flag.CHAINED
@@ -103,7 +104,7 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
         if words.get(name) == 0:
             yield f"0 {name} cannot be divided among threads"
             return
-    if d.instruction.on_chip:
+    if d.instruction.on_chip and "matrix" in words:
         yield from _held(d, knows.matrices.get(words["matrix"]), words)
     if form in ("Signal", "Wait") and words["counter"] >= COUNTERS:
         yield f"there is no counter {words['counter']}"
@@ -117,7 +118,7 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
         width = 1 if "dst" in single(d.instruction) else words["row_width"]
         if d.width != width:
             yield f"it makes {width} floats of a row of {words['row_width']}, not {d.width}"
-    elif form in ("Matvec", "Outer", "OuterUpdate"):
+    elif form in ("Matvec", "Outer", "OuterUpdate", "OuterTiles"):
         yield from _segments(d, words["columns"], 1)
     elif form in ("PackedMatmul", "PackedMatmulGradient"):
         yield from _segments(d, words["inner"] * words["columns"], words["columns"])

@@ -144,7 +144,7 @@ def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> No
     loss = vpps.dot(last, x)
     example = launches.Example(model, graph, loss, [last])
     for seed in range(3):
-        c = launches.draw(Random(seed), (target, 1, False, "vector"), "depth")._replace(fusion=True)
+        c = launches.draw(Random(seed), (target, 1, "vector"), "depth")._replace(fusion=True)
         for plan in launches.plans(example, c):
             launches.verify(plan)
 

@@ -19,9 +19,14 @@
 #define VP_BUFFERS 2                // such sets of vectors in shared memory: 2 where the next one comes meanwhile
 #define VP_SUMS 128                 // floats of partial sums
 #define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
-#define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
+#define VP_KEEPS 0                  // gradients of some matrices stay on the chip until the update
+#define VP_GRADIENTS_AT 0           // floats of shared memory behind which gradients are added up
+#define VP_GRADIENT_ROWS 128        // of a tile of a gradient, VP_TILE_COLUMNS columns wide
+#define VP_GRADIENT_VERTICES 32     // that are brought together to add up gradients
+#define VP_SEGMENT 64               // vertices for which a gradient's sum has one more segment
+#define VP_MOST_SEGMENTS 8          // of such segments
+#define VP_SHARED_TILES 1024        // partial tiles of a gradient in memory; with more, segments are not divided
 #define VP_TURNS 0                  // rows of some matrices are dealt in turns, not by parts
-#define VP_PASSES 0                 // gradients are made slot after slot, of some matrices
 #define VP_MOST_SUMS 1              // of listed rows, that a tail begins with
 #define VP_CHAINS 0                 // tails take the results of products
 
@@ -37,11 +42,11 @@ enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4,
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
-// register, or unit of shared memory, of the weights and of their gradient (-1: nowhere), ROOM of that where it does not stay;
+// register, or unit of shared memory, of the weights and of their gradient (-1: nowhere);
 // KIND: 0 floats, or fragments for tensor cores
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, TRAINED = 1, KIND = 0, ROOM = -1 }; };
-template <> struct Slot<1> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0, KIND = 0, ROOM = -1 }; };
+template <> struct Slot<0> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 1, KIND = 0 }; };
+template <> struct Slot<1> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0, KIND = 0 }; };
 
 // The same for code that is not to be there once for each slot; it ends with one that is none.
 struct SlotShape { int rows, columns, warps; };
@@ -157,21 +162,22 @@ struct Load {
     }
 };
 
-struct Outer {
+struct OuterTiles {
     Head head;
-    Word gradient;
+    Word partials;
     Word columns;
-    Word matrix;
+    Word sums;
+    Word turn;
     Operand dy;
     Segments x;
-    VP_DEVICE static Outer decode(const Vp& vp, const Word* ip)
+    VP_DEVICE static OuterTiles decode(const Vp& vp, const Word* ip)
     {
         Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
+        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
     }
 };
 
-struct OuterUpdate {
+struct StepTiles {
     Head head;
     Word hyper;
     Word moment0;
@@ -180,15 +186,13 @@ struct OuterUpdate {
     float complement;
     Word weights;
     Word columns;
-    Word matrix;
     Word transposed;
     Word gradient;
-    Operand dy;
-    Segments x;
-    VP_DEVICE static OuterUpdate decode(const Vp& vp, const Word* ip)
+    Word partials;
+    VP_DEVICE static StepTiles decode(const Vp& vp, const Word* ip)
     {
         Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word(), in.word(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
+        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word(), in.word(), in.word(), in.word(), in.word()};
     }
 };
 
@@ -212,25 +216,6 @@ struct Guard {
     {
         Reader in(vp, ip);
         return {in.head(), in.word(), in.word()};
-    }
-};
-
-struct UpdateMatrix {
-    Head head;
-    Word weights;
-    Word columns;
-    Word matrix;
-    Word transposed;
-    Word gradient;
-    Word moment0;
-    Word moment1;
-    Word average;
-    float complement;
-    Word hyper;
-    VP_DEVICE static UpdateMatrix decode(const Vp& vp, const Word* ip)
-    {
-        Reader in(vp, ip);
-        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word()};
     }
 };
 
@@ -306,9 +291,8 @@ struct End {
 #include "cuda/loads.cuh"
 #include "cuda/staging.cuh"
 #include "cuda/products.cuh"
-#include "cuda/gradients.cuh"
-#include "cuda/updates.cuh"
 #include "cuda/matrix.cuh"
+#include "cuda/tiles.cuh"
 #include "cuda/matmul.cuh"
 #include "tails.cuh"
 #include "cuda/tails.cuh"
@@ -317,8 +301,8 @@ struct End {
 VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
 {
     switch (opcode) {
-    case 59: return apply<&Tanh::forward>(r, u, value);
-    case 73: return apply<&Copy::forward>(r, u, value);
+    case 61: return apply<&Tanh::forward>(r, u, value);
+    case 75: return apply<&Copy::forward>(r, u, value);
     default: return 0.f;
     }
 }
@@ -382,7 +366,7 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
     Word position;
     do {
         const Word* ip = fetch(vp);
-        if (opcode_of(ip) >= 46) vp.slices = slices_of(vp, ip);
+        if (opcode_of(ip) >= 48) vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
@@ -390,19 +374,18 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 4: held_matvec(vp, Matvec::decode(vp, ip)); break;
-        case 10: held_outer(vp, Outer::decode(vp, ip)); break;
-        case 16: going = guard(vp, Guard::decode(vp, ip)); break;
-        case 17: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 31: held_update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // held_update_matrix.adam
-        case 32: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 49: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 51: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 58: watch(vp, Watch::decode(vp, ip)); break;
-        case 155: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 156: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 180: tail(vp, Tail::decode(vp, ip)); break;
-        case 188: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
-        case 59: case 73: map(vp, Map1::decode(vp, ip)); break;  // tanh, copy
+        case 11: outer_tiles(vp, OuterTiles::decode(vp, ip)); break;
+        case 18: going = guard(vp, Guard::decode(vp, ip)); break;
+        case 19: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 35: step_tiles<Adam>(vp, StepTiles::decode(vp, ip)); break;  // step_tiles.adam
+        case 51: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 53: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 60: watch(vp, Watch::decode(vp, ip)); break;
+        case 157: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 158: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 182: tail(vp, Tail::decode(vp, ip)); break;
+        case 190: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 61: case 75: map(vp, Map1::decode(vp, ip)); break;  // tanh, copy
         default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
         position = vp.position;

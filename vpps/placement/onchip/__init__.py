@@ -21,8 +21,10 @@ matrices are and no other: a launch notes what it uses exactly (`Plan.instructio
 A matrix whose products round what they multiply (`Precision`) has slots of fragments for tensor cores, in the type of
 its precision. Beside float32 ones they have taller shapes and other costs, and are placed with them by one score.
 
-Gradients take the place of the weights by default: no register more, however large the model, and one pass over the
-vectors. `store_gradient` and `load_gradient` move what must outlive a launch.
+Gradients are summed up in tiles, in memory, by all blocks (`templates/cuda/tiles.cuh`): nothing is multiplied by
+weights any more, and registers and shared memory are free for that. Only the published scheme, rows in turns on one
+group of blocks, keeps them on the chip, in the place of the weights. `store_gradient` and `load_gradient` move what
+must outlive a launch.
 
 A kernel that spills is compiled again with the next smaller arrangement; where what the user forced leaves none,
 `SpillError` names it.

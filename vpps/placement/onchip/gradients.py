@@ -1,10 +1,10 @@
 """Where weight gradients are gathered.
 
+tiles: in memory, by all blocks (`templates/cuda/tiles.cuh`). The choice, except for the published scheme (VPPS, section
+    III-C1), rows in turns on one group of blocks: there the chip keeps gradients if they fit.
 overlay: weight gradients run last, when nothing is multiplied by W any more, and the update finds W in memory: G takes
-    the place of W. Costs nothing, so it is the choice. (VPPS, section III-C2, keeps W for the update and needs more.)
-    Of fragments, which may take less than G, they take that of all W and W^T.
+    the place of W. Of fragments, which may take less than G, they take that of all W and W^T.
 registers: G has a place of its own beside W and W^T; to compare with.
-passes: slot after slot, straight into memory or the update; nothing persists.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ def choose_gradients(
     uses: Mapping[str, MatrixUse],
     places: Mapping[str, Place],
     forced: str,
-    groups: int,
-    spilled: bool = False,
+    may_stay: bool,
 ) -> tuple[Gradients, dict[str, Gradients]]:
     """(strategy of the kernel, strategy of each trained matrix).
 
     Args:
-        spilled: whether a kernel that kept gradients, more than its weights, did.
+        may_stay: whether the chip may keep gradients (`SlotRequest.may_keep_gradients`).
 
     Raises:
         CapacityError: the forced strategy does not fit; says by how much, and what does.
@@ -39,8 +38,8 @@ def choose_gradients(
     if forced in PERSISTENT:
         strategy = "overlay" if forced == "overlay" else "registers"
         _check_forced(strategy, uses)
-    elif forced == "passes" or spilled or groups > 1 or not any(use.gradients for use in uses.values()):
-        strategy = "passes"
+    elif not may_stay or not any(use.gradients for use in uses.values()):
+        strategy = "tiles"
     else:
         strategy = "overlay"
     of_matrix: dict[str, Gradients] = {}
@@ -49,7 +48,7 @@ def choose_gradients(
         if place.tier in uses and uses[place.tier].fits(strategy):
             of_matrix[m.name] = strategy
         else:
-            of_matrix[m.name] = "passes"
+            of_matrix[m.name] = "tiles"
     return strategy, of_matrix
 
 
@@ -64,7 +63,7 @@ def _check_forced(strategy: Gradients, uses: Mapping[str, MatrixUse]) -> None:
             continue
         unit = "registers of each thread" if tier == "registers" else "KiB of shared memory"
         total = use.total(strategy)
-        others: list[Gradients] = ["overlay", "passes"]
+        others: list[Gradients] = ["overlay", "tiles"]
         others = [s for s in others if s != strategy and all(u.fits(s) for u in uses.values())]
         advice = f"gradients={others[0]!r} fits"
         if strategy == "registers" and use.weights + use.gradients <= use.budget:

@@ -21,7 +21,7 @@ from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
-Gradients = Literal["none", "overlay", "registers", "passes"]
+Gradients = Literal["none", "overlay", "registers", "tiles"]
 
 TIERS = ("registers", "shared", "atomic", "L2")
 TILES = (8, 4, 2, 1)
@@ -67,7 +67,8 @@ class ChipOptions:
         rpw: rows per warp, with round-robin ownership.
         blocks_per_sm: 1 or 2; 1 by default.
         transposed: "copy" (W^T is a matrix of its own), "atomic" (partial sums of W's rows) or "auto".
-        gradients: where weight gradients are gathered: "overlay", "registers", "passes" or "auto".
+        gradients: "tiles", in memory; with round-robin ownership also "overlay" or "registers", on the chip, as in
+            VPPS; "auto" keeps them on the chip if that is possible and they fit.
         groups: of blocks, each with its own copy of the weights and its own part of the batch.
         tile: vertices that a product computes at a time.
         tiers: tier by name, "U" for the matrix and "U^T" for its transpose. A matrix that is named is not stacked with
@@ -78,7 +79,7 @@ class ChipOptions:
     rpw: int | None = None
     blocks_per_sm: int | None = None
     transposed: Literal["auto", "copy", "atomic"] = "auto"
-    gradients: Literal["auto", "overlay", "registers", "passes"] = "auto"
+    gradients: Literal["auto", "overlay", "registers", "tiles"] = "auto"
     groups: int = 1
     tile: int | None = None
     tiers: Mapping[str, Tier] = field(default_factory=dict)
@@ -98,14 +99,14 @@ class Limits:
         evicted: names of roles that may not be in registers.
         shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
         max_rows: most rows R of a slot; None for what the accumulators allow.
-        passes: whether gradients do not stay on the chip, as they take more than the weights.
+        tiles: whether gradients do not stay on the chip, as they take more than the weights.
     """
 
     tile: int = TILES[0]
     evicted: frozenset[str] = frozenset()
     shapes: Mapping[str, SlotShape] = field(default_factory=dict)
     max_rows: int | None = None
-    passes: bool = False
+    tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,7 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
     for option, value, choices in (
         ("ownership", options.ownership, ("aligned", "round-robin")),
         ("transposed", options.transposed, ("auto", "copy", "atomic")),
-        ("gradients", options.gradients, ("auto", "overlay", "registers", "passes")),
+        ("gradients", options.gradients, ("auto", "overlay", "registers", "tiles")),
         ("blocks_per_sm", options.blocks_per_sm, (None, 1, 2)),
         ("tile", options.tile, (None, *TILES)),
     ):
@@ -354,10 +355,15 @@ def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
             f"{options.groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
             f"multiprocessors take {room} blocks; {remedy}"
         )
-    if options.groups > 1 and options.gradients not in ("auto", "passes"):
+    if options.gradients in PERSISTENT and options.groups > 1:
         raise HandleError(
             f"gradients={options.gradients!r} with groups={options.groups}: a gradient is summed over groups in "
-            "memory; leave gradients to 'auto' (then 'passes'), or use one group"
+            "memory; leave gradients to 'auto' (then 'tiles'), or use one group"
+        )
+    if options.gradients in PERSISTENT and options.ownership != "round-robin":
+        raise HandleError(
+            f"gradients={options.gradients!r}: expected ownership='round-robin' with it; else gradients are summed up "
+            "in tiles, which is faster; leave gradients to 'auto'"
         )
 
 

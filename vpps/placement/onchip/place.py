@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
-from vpps.kernel.chip import THREADS, WARPS, stage_of
+from vpps.kernel.chip import FEWEST_GRADIENT_VERTICES, GRADIENT_FLOATS, THREADS, WARPS, stage_of
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
@@ -159,6 +159,13 @@ class SlotRequest:
         """W, and W^T where it is needed, of each matrix."""
         return roles_of(self.matrices)
 
+    @property
+    def may_keep_gradients(self) -> bool:
+        """Whether gradients may stay on the chip: those of the published scheme, unless a kernel with them spilled."""
+        options = self.options
+        is_published = options.ownership == "round-robin" and options.groups == 1
+        return is_published and options.gradients != "tiles" and not self.limits.tiles
+
 
 class Attempt:
     """Roles placed with one tile, one number of rows per warp and one taste in shapes.
@@ -180,7 +187,8 @@ class Attempt:
         self.misfit = ""
         self.too_wide = False
         device, blocks = request.device, request.blocks_per_sm
-        self.room = Room(device.registers(blocks), device.shared(blocks), tile)
+        beside = FLOAT32.bytes * FEWEST_GRADIENT_VERTICES * GRADIENT_FLOATS * request.may_keep_gradients
+        self.room = Room(device.registers(blocks), device.shared(blocks) - beside, tile)
         for role in sorted(request.roles, key=self._priority):
             self.places[role.name] = self._place(role)
 
@@ -202,7 +210,8 @@ class Attempt:
                 in_registers += role.floats * role.matrix.uses * (where.tier == "registers")
         uses, forced = self.uses(), self.request.options.gradients
         as_forced = forced not in PERSISTENT or all(use.fits(forced) for use in uses.values())
-        return as_forced, on_chip, in_registers, uses["registers"].fits("overlay"), -cost
+        beside = not self.request.may_keep_gradients or uses["registers"].fits("overlay")
+        return as_forced, on_chip, in_registers, beside, -cost
 
     def uses(self) -> dict[str, MatrixUse]:
         """What registers and shared memory hold."""
@@ -254,15 +263,16 @@ class Attempt:
             return Place("L2", None, NARROW_ROWS)
         shapes = self.candidates(role)
         wanted: tuple[Tier, ...] = (forced,) if forced else ("registers", "shared")
+        keeps = role.trained and self.request.may_keep_gradients
         for tier in wanted:
             if tier == "registers" and role.name in self.request.limits.evicted:
                 continue
-            shape = next((s for s in shapes if self.room.takes(s, tier, role.trained)), None)
+            shape = next((s for s in shapes if self.room.takes(s, tier, keeps)), None)
             if shape is not None:
                 reason = f"forced to {tier}" if forced else self._why(role, tier, shapes)
-                self.room = self.room.take(shape, tier, role.trained)
+                self.room = self.room.take(shape, tier, keeps)
                 return Place(tier, shape, reason)
-            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier, role.trained) for s in shapes)
+            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier, keeps) for s in shapes)
         if forced:
             self.misfit = self.misfit or f"{_written(role, forced)} does not fit: {self._short(role, shapes)}"
         return self._off_chip(role, shapes)
@@ -279,7 +289,7 @@ class Attempt:
         least = min(shapes, key=lambda s: (s.registers, s.width, s.gradient))
         room = self.room.beside(least)
         left = room.left("shared")
-        if role.trained and least.gradient > room.registers:
+        if role.trained and self.request.may_keep_gradients and least.gradient > room.registers:
             return f"the gradient of a slot takes {least.gradient} registers, and {room.registers} are for slots"
         if left < 0:
             staging, slots = FLOAT32.bytes * (room.staged + room.sums) // KIB, self.room.taken["shared"]

@@ -30,6 +30,7 @@ from vpps.placement.onchip.slots import pieces, row_step
 from vpps.script.slices import most_units
 
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
+MOST_GRADIENT_VERTICES = 32  # that are brought together to add up gradients: with more, a GPU would only wait longer
 
 
 def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions | None = None) -> OnChip:
@@ -55,7 +56,7 @@ def _plan(request: SlotRequest) -> OnChip:
     device, options, room = request.device, request.options, attempt.room
     uses = attempt.uses()
     strategy, of_matrix = choose_gradients(
-        request.matrices, uses, attempt.places, options.gradients, options.groups, request.limits.passes
+        request.matrices, uses, attempt.places, options.gradients, request.may_keep_gradients
     )
     slots, ranges = _number_slots(attempt, uses, of_matrix)
     held = _holders(attempt, ranges, of_matrix)
@@ -74,7 +75,11 @@ def _plan(request: SlotRequest) -> OnChip:
         groups=options.groups,
         turns=bool(slots) and options.ownership == "round-robin",
     )
-    available = room.shared + KERNEL_SHARED
+    available = device.shared(request.blocks_per_sm) + KERNEL_SHARED
+    vertices = chip.gradient_vertices  # in the place of weights
+    while not chip.keeps_gradients and (vertices := 2 * vertices) <= MOST_GRADIENT_VERTICES:
+        if replace(chip, gradient_vertices=vertices).shared_bytes <= available:
+            chip = replace(chip, gradient_vertices=vertices)
     # If there is room, a second staging buffer first, then one for results, then twice the vectors in all of them.
     doubled = replace(chip, buffers=2)
     if slots and device.sm >= CP_ASYNC and doubled.shared_bytes <= available:
@@ -97,7 +102,7 @@ def _number_slots(
 
     Gradients are made when nothing is multiplied by any weights any more. Those of float32 take the place of their own;
     where there are fragments, whose gradients take more, one comes after the other from the first register on, over all
-    weights of the tier. Those that do not stay are made there, too, each when the one before is in memory.
+    weights of the tier.
     """
     slots: list[KernelSlot] = []
     ranges: dict[str, range] = {}
@@ -111,11 +116,10 @@ def _number_slots(
             assert shape is not None
             for _ in range(shape.slots):
                 gradient = {"overlay": at if exact else over, "registers": free}.get(way or "", -1)
-                is_made_there = way is not None and gradient < 0 and shape.element != FLOAT32
                 slots.append(
                     KernelSlot(
                         shape.rows, shape.columns, shape.warps, at, tier == "registers", gradient,
-                        way is not None, shape.element, 0 if is_made_there else -1,
+                        way is not None, shape.element,
                     )
                 )  # fmt: skip
                 at += slots[-1].size
@@ -214,7 +218,7 @@ def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
 
 def _no_gradients(last: OnChip) -> Iterator[OnChip]:
     if last.gradients == "overlay" and last.options.gradients == "auto":
-        plan = _again(last, passes=True)
+        plan = _again(last, tiles=True)
         if plan.chip.registers < last.chip.registers:
             yield plan
 

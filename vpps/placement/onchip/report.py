@@ -18,7 +18,7 @@ WHERE = {
     "none": "none: nothing is trained",
     "overlay": "in the place of the weights, once backward is done: the update has those in memory (overlay)",
     "registers": "in registers of their own",
-    "passes": "tile by tile, not kept on the chip (passes)",
+    "tiles": "in tiles, in memory",
 }
 HEADER = (
     *(("", "matrix"), ("", "role"), ("", "shape"), ("", "tier"), ("", "copies"), ("groups", "x blocks")),

@@ -106,10 +106,13 @@ class Account:
             return cell.backward[a][b], "backward"
         if made is Made.WATCH:
             return cell.watches[b], "gradients"
-        gradient, group = cell.gradients[b]
+        contribution = cell.gradients[b]
+        group: Group | None = contribution.group
         if made is Made.STEPPED:
-            group = cell.fused(gradient, self._ending)
-        return group, f"gradient of {gradient.parameter.name!r}"
+            group = cell.fused(contribution, self._ending)
+        elif made is Made.TILES:
+            group = contribution.tiles
+        return group, f"gradient of {contribution.gradient.parameter.name!r}"
 
     def _instruction(self, made: Made, p: Parameter) -> str:
         """What the optimizer's step of a parameter is called, or the sum of squares of its gradient."""

@@ -142,6 +142,7 @@ class Made(IntEnum):
     FORWARD = 0  # a cell's group: between which barriers, and which there
     BACKWARD = auto()  # likewise
     WATCH = auto()  # -, which of the cell's
+    TILES = auto()  # likewise
     GRADIENT = auto()  # likewise
     STEPPED = auto()  # likewise; it makes the matrix's step as well
     BARRIER = auto()  # a Reason, a stage

@@ -50,12 +50,13 @@ public:
         const Call& call = *launch_.call;
         find_last();
         const bool guarded = call.updates || call.keeps, first = guarded && changes_with_gradients();
+        const bool tiled = tiles();
         if (guarded && (first || !call.clips))
             watch();
-        if (first) {
+        if (first || tiled)
             schedule.meet(Reason::GRADIENTS);
+        if (first)
             launch_.write(Made::GUARD, launch_.model.guard);
-        }
         gradients();
         schedule.meet(Reason::UPDATE);
         launch_.begin_phase(During::UPDATE);
@@ -87,6 +88,10 @@ private:
     enum : u8 { HAS_GRADIENT = 1, STEPS = 4 };  // as the caller reads them (plan.py)
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
+    struct Partials {
+        i64 tiles = 0, sums = 0, stored = 0;  // addresses in the pool, partial tiles of each tile
+    };
+    std::vector<Partials> partials_;  // by gradient of all blocks
 
     void place_hyper()
     {
@@ -145,8 +150,49 @@ private:
         }
     }
 
+    // Partial tiles of the gradients that are made so; false if there are none. Sums of the same vectors come with them.
+    bool tiles()
+    {
+        bool any = false;
+        i64 turn = 0;  // who makes the first one: all have as many to make as others
+        const Model& model = launch_.model;
+        partials_.clear();
+        for (const Block& b : launch_.rows) {
+            const std::vector<Gradient>& of = b.cell->gradients;
+            const size_t first = partials_.size();
+            partials_.resize(first + of.size());
+            for (size_t k = 0; k < of.size() && b.n_needed; k++) {
+                if (!size(of[k].tiles.words))
+                    continue;
+                const auto is_summed = [&](const Gradient& g) {
+                    return g.summed_by == static_cast<i32>(k) && touched_[g.parameter];
+                };
+                const bool sums = std::any_of(of.begin(), of.end(), is_summed);
+                if (!touched_[of[k].parameter] && !sums)
+                    continue;
+                launch_.note(Made::TILES, b, 0, k);
+                u32* words = launch_.write_needed(b, of[k].tiles);
+                const i64 rows = words[3], columns = words[model.head_words + 1];
+                const i64 tiles = upward(rows, model.tile_rows) * upward(columns, model.tile_columns);
+                const i64 segments = std::clamp<i64>(upward(words[2], model.segment), 1, model.most_segments);
+                Partials& at = partials_[first + k];
+                at.stored = tiles * segments > model.shared_tiles ? 1 : segments;
+                at.tiles = launch_.take(tiles * at.stored * model.tile_rows * model.tile_columns);
+                at.sums = sums ? launch_.take(at.stored * rows) : 0;
+                words[model.head_words] = static_cast<u32>(at.tiles);
+                words[model.head_words + 2] = static_cast<u32>(at.sums);
+                words[model.head_words + 3] = static_cast<u32>(turn);
+                turn = (turn + tiles * at.stored) % (model.n_vps * model.groups);
+                any = true;
+            }
+        }
+        return any;
+    }
+    static i64 upward(i64 n, i64 by) { return (n + by - 1) / by; }
+
     void gradients()
     {
+        size_t first = 0;  // of the partial tiles of a block's gradients
         const bool updates = launch_.call->updates;
         const auto& parameters = launch_.model.parameters;
         written_ = held_;
@@ -155,14 +201,25 @@ private:
             if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
                 launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
         for (const Block& b : launch_.rows) {
+            const Partials* of_block = partials_.data() + first;
+            first += b.cell->gradients.size();
             if (!b.n_needed)
                 continue;
             for (const Gradient& g : b.cell->gradients) {
                 if (!touched_[g.parameter])
                     continue;
                 const bool stepped = makes_step(g);
-                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, b, 0, &g - b.cell->gradients.data());
-                u32* words = launch_.write_needed(b, stepped ? g.stepped : g.plain);
+                const i64 k = &g - b.cell->gradients.data();
+                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, b, 0, k);
+                const Instruction& instruction = stepped ? g.stepped : g.plain;
+                u32* words = launch_.write_needed(b, instruction);
+                if (size(g.tiles.words)) {
+                    words[size(instruction.words) - 1] = static_cast<u32>(of_block[k].tiles);
+                } else if (g.summed_by >= 0) {
+                    words[2] = static_cast<u32>(of_block[g.summed_by].stored);
+                    words[launch_.model.head_words + 1] = static_cast<u32>(of_block[g.summed_by].sums);
+                    words[launch_.model.head_words + 2] = words[3];
+                }
                 if (stepped) {
                     words[launch_.model.head_words] = static_cast<u32>(hyper_[g.parameter]);
                     stepped_[g.parameter] = 1;
