@@ -164,6 +164,8 @@ class Footprint:
         if d.instruction.slices is Slices.UNITS:
             return rows_of(d, index, count), units_of_rows(d.width, d.parts, d.bits, self.panel, index, count)
         if d.instruction.form == "OuterTiles":
+            if word(d, "turn") >= count:
+                self.fail(d, f"turn {word(d, 'turn')} is none of {count} virtual processors")
             return range(d.n), partial_tiles_of(d, index, count)
         if d.instruction.slices is Slices.TILES:
             columns = columns_of_tiles(d)

@@ -106,6 +106,8 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
             return
     if d.instruction.on_chip and "matrix" in words:
         yield from _held(d, knows.matrices.get(words["matrix"]), words)
+    if words.get("partials", 0) % 4 and form in ("OuterTiles", "SumTiles", "StepTiles"):
+        yield f"partial tiles are read and written by fours of floats, and do not begin at {words['partials']}"
     if form in ("Signal", "Wait") and words["counter"] >= COUNTERS:
         yield f"there is no counter {words['counter']}"
     elif form == "Loss" and words["slot"] >= knows.reported:
