@@ -85,7 +85,11 @@ def product(
     rows: int, k: int, n: int, unroll: int = 2, kind: str = "float32", file: str = "product.cu", more: int = 0,
     **macros: int,
 ) -> Program:  # fmt: skip
-    """Of product.cuh, with a tile that suits n vectors. more: floats of shared memory that the file uses besides."""
+    """The program of product.cuh, with a tile that suits n vectors.
+
+    Args:
+        more: floats of shared memory that the file uses besides.
+    """
     chunk = macros.setdefault("KC", min(k, 256))
     buffers = k // chunk + 1 if n <= 8 else 2
     if kind == "float32":
@@ -101,7 +105,7 @@ def product(
 
 
 def levels_program(how: int, blocks: int, n: int, width: int) -> Program:
-    """Of n vertices of `width` units, by a group of `blocks`."""
+    """The program of 20 levels of n vertices of `width` units, for groups of `blocks` blocks."""
     units = -(-width // blocks)
     own = {"KC": width, "HOW": how, "UNITS": units, "VERTICES": n}
     return product(5 * units, 2 * width, n, file="levels.cu", more=7 * units * n, **own)
@@ -169,7 +173,7 @@ class Gpu:
 
 
 def error_of(found: NDArray[Any], expected: NDArray[Any], most: float) -> float:
-    """Of norms. Raises ValueError for a wrong result."""
+    """Relative error, by norms. Raises ValueError if it is larger than `most`."""
     error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     if not error <= most:
         raise ValueError(f"relative error {error:.3g}, at most {most:.3g}")

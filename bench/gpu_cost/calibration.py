@@ -39,7 +39,7 @@ class Beside(NamedTuple):
 
 
 class Calibration:
-    """What the model's microseconds become.
+    """Corrects the microseconds of the model by measurements.
 
     Attributes:
         factors: of forms that were measured.
@@ -64,11 +64,11 @@ class Calibration:
         self.ratios = {form: (min(each), max(each)) for form, each in ratios.items() if each}
 
     def us(self, form: str, raw: float) -> float:
-        """Of an instruction."""
+        """Corrected time of an instruction, microseconds."""
         return raw + self.skew if form == WAIT else raw * self.factors.get(form, 1.0)
 
     def remark(self, form: str) -> str:
-        """What every figure of a form has to say; "" where it is within TOLERANCE."""
+        """A warning for every figure of a form; "" if the form is within TOLERANCE."""
         low, high = self.ratios.get(form, (0.0, 0.0))
         if not high:
             return "not measured"

@@ -43,7 +43,7 @@ class Executed:
 
     @property
     def form(self) -> str:
-        """Of instruction."""
+        """Form of the instruction; "" if the kernel spends the time outside the script."""
         return self.decoded.instruction.form if self.decoded else ""
 
     @property

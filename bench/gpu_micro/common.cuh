@@ -1,4 +1,4 @@
-// What the programs of this folder share; templates/cuda/ptx.cuh is in front of it, a program behind it. A program's script
+// Shared by the programs of this folder: templates/cuda/ptx.cuh comes before it, a program behind it. A program's script
 // begins with HEAD words: 1 is n (vectors, levels), 2 repetitions, 3 its length, others as the program says.
 struct Launch {
     float* pool;
@@ -22,7 +22,7 @@ DEV void tell(const Launch& p, unsigned long long began)
     if (threadIdx.x == 0) p.report[2 + blockIdx.x] = (unsigned)(nanoseconds() - began);
 }
 
-// Whether a loop that waits has gone on for too long, or another one has: from then on nobody waits.
+// True if a waiting loop has run out of patience, in this block or in another one: then no block waits any longer.
 DEV bool hopeless(const Launch& p, unsigned long long began)
 {
     if (nanoseconds() - began > p.patience) store_relaxed(p.stopped, 1);
