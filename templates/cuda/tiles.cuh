@@ -95,16 +95,18 @@ VP_DEVICE bool is_small(float x) { return fabsf(x) < 0x1p56f; }
 VP_DEVICE void partial_tile(
     const Vp& vp, const OuterTiles& i, int row0, int column0, int from, int to, bool adds, float* result, float* sums)
 {
-    const int row = warp() / 2 * 32 + lane() / 8 * 4, column = warp() % 2 * 32 + lane() % 8 * 4;
+    // Opaque: else the compiler works out places once for the whole kernel, and keeps them in registers.
+    const int me = VP_OPAQUE(thread()), lane = me % WARP, warp = me / WARP;
+    const int row = warp / 2 * 32 + lane / 8 * 4, column = warp % 2 * 32 + lane % 8 * 4;
     const int n = to - from, stages = (n + VERTICES - 1) / VERTICES;
-    const bool is_inside = row0 + warp() / 2 * 32 < i.head.width && column0 + warp() % 2 * 32 < (int)i.columns;
+    const bool is_inside = row0 + warp / 2 * 32 < i.head.width && column0 + warp % 2 * 32 < (int)i.columns;
     // A thread brings four columns of dy of every eighth vertex, and of x of every sixteenth.
     enum { OF_DY = VERTICES / WARPS, TIMES = OF_DY + (VERTICES + 2 * WARPS - 1) / (2 * WARPS) };
-    const FourColumns dy = FourColumns::of_dy(i, row0 + lane() * 4);
-    const FourColumns x = FourColumns::of_x(vp, i, column0 + lane() % (WARP / 2) * 4);
+    const FourColumns dy = FourColumns::of_dy(i, row0 + lane * 4);
+    const FourColumns x = FourColumns::of_x(vp, i, column0 + lane % (WARP / 2) * 4);
     const auto bringing = [&](int q) -> const FourColumns& { return q < OF_DY ? dy : x; };
-    const auto vertex = [](int q) { return warp() + (q < OF_DY ? q : 2 * (q - OF_DY) + lane() / (WARP / 2)) * WARPS; };
-    const auto place = [&](int q) { return vertex(q) * PITCH + (q < OF_DY ? lane() * 4 : TALL + lane() % (WARP / 2) * 4); };
+    const auto vertex = [=](int q) { return warp + (q < OF_DY ? q : 2 * (q - OF_DY) + lane / (WARP / 2)) * WARPS; };
+    const auto place = [&](int q) { return vertex(q) * PITCH + (q < OF_DY ? lane * 4 : TALL + lane % (WARP / 2) * 4); };
     const auto takes_part = [&](int q) { return VERTICES >= 2 * WARPS || vertex(q) < VERTICES; };
     const Rounding rounded(i.head);
     Word found[TIMES] = {};
@@ -153,7 +155,7 @@ VP_DEVICE void partial_tile(
     }
     if (sums) {
         __syncthreads();
-        *(float4*)(tile_memory() + warp() * TALL + lane() * 4) = {of_dy[0], of_dy[1], of_dy[2], of_dy[3]};
+        *(float4*)(tile_memory() + warp * TALL + lane * 4) = {of_dy[0], of_dy[1], of_dy[2], of_dy[3]};
         __syncthreads();
     }
     bool fine = true;
@@ -164,11 +166,11 @@ VP_DEVICE void partial_tile(
         to = total;
         fine &= is_small(total.x) && is_small(total.y) && is_small(total.z) && is_small(total.w);
     }
-    if (sums && thread() < least(TALL, i.head.width - row0)) {
+    if (sums && me < least(TALL, i.head.width - row0)) {
         float total = 0.f;
-        VP_UNROLL for (int w = 0; w < WARPS; w++) total += tile_memory()[w * TALL + thread()];
-        if (adds) total = sums[thread()] + total;
-        sums[thread()] = total;
+        VP_UNROLL for (int w = 0; w < WARPS; w++) total += tile_memory()[w * TALL + me];
+        if (adds) total = sums[me] + total;
+        sums[me] = total;
         fine &= is_small(total);
     }
     if (!fine) mark(vp.counters + NOT_FINITE);
@@ -214,7 +216,7 @@ template <class Args, class F> VP_DEVICE void for_sums_of_tiles(const Vp& vp, co
     enum { FOURS = WIDE / 4 };
     const GradientTiles tiles(i.head.n, i.head.width, (int)i.columns);
     const OwnTiles own(vp, i.head.width, (int)i.columns);
-    VP_ROLLED for (int k = own.first * FOURS + thread(); k < own.last * FOURS; k += THREADS) {
+    VP_ROLLED for (int k = own.first * FOURS + VP_OPAQUE(thread()); k < own.last * FOURS; k += THREADS) {
         const int t = k / FOURS, row = t / own.across, across = t - row * own.across, within = k % FOURS * 4;
         Four four = {row, across * WIDE + within, least(4, (int)i.columns - across * WIDE - within)};
         if (four.inside <= 0) continue;
@@ -268,7 +270,9 @@ template <class Rule> VP_ROUTINE void step_tiles(Vp& vp, const StepTiles& i)
             if constexpr (Rule::MOMENTS > 0) at.m[first + c] = m[c];
             if constexpr (Rule::MOMENTS > 1) at.v[first + c] = v[c];
             vp.pool[i.transposed + (size_t)(four.column + c) * i.head.width + four.row] = w[c];
-            if (VP_OPAQUE(at.average)) average(at, (int)first + c, i.complement);
+        }
+        if (at.average) {
+            VP_ROLLED for (int c = 0; c < four.inside; c++) average(at, (int)first + c, i.complement);
         }
     });
     forget_weights(vp);

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.host
 
 @cache
 def plan(kind: str) -> Plan:
-    """Of a step of training; "fused", "kept" (gradients, by the chip) and "plain" for an emulated GPU that nobody makes:
-    nothing is compiled."""
+    """A step of training. The plans "fused", "plain" and "kept" (gradients stay on the chip) are for an emulated GPU;
+    nothing is compiled for it."""
     if kind == "tree":
         return test_verify.make_plan(2, precision="bf16")
     if kind == "lists":

@@ -118,7 +118,7 @@ def taken_from_memory() -> None:
 
 
 def one_buffer() -> None:
-    """Vectors so wide that there is one buffer for them: outer products of a pass end before the next one is brought."""
+    """Vectors so wide that there is one buffer: outer products of a pass end before the next one is brought."""
     network, options = models.layers((8, 4000), n=20), ChipOptions(ownership="round-robin", rpw=1)
     with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=1, onchip=options) as handle:
         handle.fb(*network.batch(0))
