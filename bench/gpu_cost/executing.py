@@ -53,12 +53,13 @@ class Executed:
 
 
 def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
-    """Blocks to execute: the first, the last (where few rows go), and one that owns most units."""
+    """Blocks to execute, of the first group: the first, the last (where few rows go), and one that owns most units."""
     if asked:
         return list(asked)
-    ends = [share(UNITS, block, case.blocks) for block in range(case.blocks)]
+    count = case.blocks // case.kernel.spec.chip.groups
+    ends = [share(UNITS, block, count) for block in range(count)]
     units = [last - first for first, last in ends]
-    return sorted({0, units.index(max(units)), case.blocks - 1})
+    return sorted({0, units.index(max(units)), count - 1})
 
 
 def interpreter(code: Code) -> set[int]:

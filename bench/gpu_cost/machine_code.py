@@ -20,6 +20,7 @@ _FROM = re.compile(r'\s*//## File "[^"]*", line (\d+)')
 _LABEL = re.compile(r"([.$\w]+):$")
 _BANK = re.compile(r"\.nv\.constant(\d)")
 _BYTES = re.compile(r"\s+/\*[0-9a-f]+\*/\s+\.byte\s+(.*)")
+_ZEROS = re.compile(r"\s+\.zero\s+(\d+)")
 _TEXT = re.compile(r"(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>\S+)\s*(?P<operands>.*)")
 _FUNCTION = re.compile(r"(?:^|\s)(?:VP_DEVICE|VP_ROUTINE|VP_GLOBAL|__device__)\s.*?([A-Za-z_]\w*)\s*\(")
 _STRUCT = re.compile(r"^(?:template <.*> )?struct (\w+)")
@@ -122,8 +123,12 @@ def parse(listing: str, source: str, registers: int) -> Code:
                 fresh = False
             elif found := _LABEL.match(line):
                 labels[found[1]] = 16 * len(raw)
-        elif (bank := _BANK.match(section)) and (found := _BYTES.match(line)):
-            banks.setdefault(int(bank[1]), bytearray()).extend(int(byte, 16) for byte in found[1].split(","))
+        elif bank := _BANK.match(section):
+            held = banks.setdefault(int(bank[1]), bytearray())
+            if found := _BYTES.match(line):
+                held.extend(int(byte, 16) for byte in found[1].split(","))
+            elif found := _ZEROS.match(line):
+                held.extend(bytes(int(found[1])))
     if not raw:
         raise CompileError(f"nvdisasm's listing is not of a form that is known here:\n{listing[:500]}")
     instructions = [_instruction(*each, labels) for each in raw]

@@ -63,6 +63,16 @@ VP_DEVICE void take(Vp& vp, const Coming& coming)
 // no load any more waits for them (false).
 VP_DEVICE bool load(Vp& vp, const Word* ip, bool more, Coming& coming)
 {
+#if VP_DENSE
+    if (more && (!VP_SLOTS || dense(ip[VP_HEAD_WORDS + 2]).window >= 0)) {
+        load_dense(vp, Load::decode(vp, ip));
+        return true;
+    }
+#endif
+#if !VP_SLOTS
+    copy_async_wait();
+    return false;
+#endif
     Range slots = {0, 1};
     if (more) slots = slots_of(Load::decode(vp, ip).matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {

@@ -116,9 +116,10 @@ struct Results {
 VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);
 #endif
 
+#if VP_SLOTS
 // dst = W x + bias from the slots of W: pass after pass of vectors. Or, where a tail takes the result, no dst: when the vectors
 // are done, or there is room for no more, the tail is executed for those that are.
-VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
+VP_DEVICE void slot_matvec(Vp& vp, const Matvec& i)
 {
     const Range slots = slots_of(i.matrix);
     const Owned owned(vp, i.head);
@@ -201,6 +202,20 @@ VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
         }
 #endif
     }, pass, stages);
+}
+#endif
+
+#if VP_DENSE
+VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i);
+#endif
+VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
+{
+#if VP_DENSE
+    if (!VP_SLOTS || dense(i.matrix).window >= 0) return dense_matvec(vp, i);
+#endif
+#if VP_SLOTS
+    slot_matvec(vp, i);
+#endif
 }
 
 // dst += W^T x from the slots of W: every virtual processor adds what its rows give (VPPS III-C1). The order of the

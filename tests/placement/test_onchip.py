@@ -263,7 +263,7 @@ def test_gradients_are_made_in_tiles_but_for_the_published_scheme() -> None:
     assert plan.of("U").copies == 2
     for other in (plan, plan_onchip(tree_lstm(256), H200, 132)):
         assert {held.gradient for held in other.held if not held.transposed} == {"tiles"} == {other.gradients}
-        assert {slot.gradient for slot in other.chip.slots} == {-1}
+        assert {slot.gradient for slot in other.chip.slots} <= {-1}
 
 
 # Options

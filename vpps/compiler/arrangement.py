@@ -111,8 +111,8 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
 
 
 def _dealt(held: HeldMatrix) -> Partition | None:
-    if held.shape is None:
+    if not held.number:
         return None
-    turn = 8 * held.shape.rows if held.ownership == "round-robin" else 0
+    turn = 8 * held.shape.rows if held.shape is not None and held.ownership == "round-robin" else 0
     assert turn < 1 << TURN_BITS
     return Partition(held.number, held.parts, turn, held.first_vp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 
@@ -16,6 +17,9 @@ AMPLE_REGISTERS = 128  # that weights take of a thread, at most, where some are 
 RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
 FEWEST_GRADIENT_VERTICES = 8  # that are brought together to add up gradients: one for each warp
 GRADIENT_FLOATS = 2 * 192  # of shared memory, a vertex: 128 of dy and 64 of x, in two buffers (cuda/tiles.cuh)
+CHUNK_COLUMNS = 256  # of a vector that are brought to shared memory at a time
+PLACES = 512  # of segments of vectors that are looked up together, at most
+MOST_BUFFERS = 16  # of chunks
 KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
 MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
 FRAGMENT_ROWS = 8  # slots of fragments have a multiple: of a last mma only half of the rows are kept
@@ -115,12 +119,100 @@ class KernelMatrix:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
-    """Slots of a kernel and the memory around them.
+def fours_of(columns: int) -> int:
+    """Fours of floats that a row of so many takes in shared memory: an even number."""
+    return 2 * -(-columns // 8)
+
+
+def pitch_of(columns: int) -> int:
+    """Floats from a row in shared memory to the next one: eight rows begin in different banks."""
+    return 4 * (fours_of(columns) + 1)
+
+
+class ProductTile(NamedTuple):
+    """Results that a warp makes at a time: `lanes` lanes have different vectors, the others different rows.
 
     Attributes:
-        slots, matrices: what is held.
+        lanes: a power of two.
+        rows, vectors: of a lane.
+    """
+
+    lanes: int
+    rows: int
+    vectors: int
+
+    @property
+    def all_vectors(self) -> int:
+        """Of a warp; all warps have the same ones, and other columns."""
+        return self.lanes * self.vectors
+
+    @property
+    def all_rows(self) -> int:
+        """Likewise."""
+        return 32 // self.lanes * self.rows
+
+    @property
+    def pitch(self) -> int:
+        """Floats from the partial sums of a vector to those of the next one: in different banks."""
+        return self.all_rows | 1
+
+    @property
+    def sums(self) -> int:
+        """Floats of partial sums of all warps."""
+        return WARPS * self.all_vectors * self.pitch
+
+    def __str__(self) -> str:
+        """As members of an enum of the kernel."""
+        return (
+            f"LV = {self.lanes}, LR = {32 // self.lanes}, RT = {self.rows}, VT = {self.vectors}, "
+            f"VECTORS = {self.all_vectors}, PITCH = {self.pitch}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMatrix:
+    """A matrix whose rows lie one after the other in a window, a part of shared memory.
+
+    Attributes:
+        number: that instructions call it by.
+        rows: of the block that owns most.
+        columns: of a row.
+        window: number of its window; a matrix and its transpose may have one.
+        at: the window's first float.
+        home: the first of the registers that hold it until it is needed; -1: it is in the window from the beginning.
+        tiles: numbers of the product tiles for few, some and many vectors.
+        what: its name, for whoever reads the kernel.
+    """
+
+    number: int
+    rows: int
+    columns: int
+    window: int
+    at: int
+    home: int
+    tiles: tuple[int, int, int]
+    what: str
+
+    @property
+    def fours(self) -> int:
+        """Fours of floats that each thread holds in registers."""
+        return -(-self.rows * fours_of(self.columns) // THREADS)
+
+    @property
+    def end(self) -> int:
+        """First float of shared memory behind it."""
+        return self.at + self.rows * pitch_of(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """Slots of a kernel, windows, and the memory around them.
+
+    Attributes:
+        slots, matrices: what is held in slots.
+        dense: what is held in windows.
+        product_tiles: of products with those.
+        chunk_buffers: chunks of as many vectors as a pass may have that shared memory has room for.
         registers: floats of weights and gradients in the registers of every thread.
         shared_units: the same in shared memory.
         tile: vectors whose products with the slots are summed up at a time.
@@ -139,6 +231,9 @@ class Chip:
 
     slots: tuple[KernelSlot, ...] = ()
     matrices: tuple[KernelMatrix, ...] = ()
+    dense: tuple[DenseMatrix, ...] = ()
+    product_tiles: tuple[ProductTile, ...] = ()
+    chunk_buffers: int = 2
     registers: int = 0
     shared_units: int = 0
     tile: int = 8
@@ -177,26 +272,87 @@ class Chip:
     @property
     def staged(self) -> int:
         """Floats of shared memory for vectors; room, too, for the weights or gradients of a slot."""
-        return max(self.buffers * self.tiles * self.tile * self.stage, self.most * THREADS) if self.slots else 0
+        of_slots = max(self.buffers * self.tiles * self.tile * self.stage, self.most * THREADS) if self.slots else 0
+        return max(of_slots, self.chunk_floats + 2 * PLACES if self.dense else 0)
+
+    @property
+    def chunk_floats(self) -> int:
+        """Floats of shared memory for chunks of vectors that are multiplied by a matrix in a window."""
+        return self.chunk_buffers * self.most_vectors * pitch_of(self.chunk_columns)
+
+    def is_for(self, tile: ProductTile, few: bool) -> bool:
+        """Whether some products of few vectors, or of many, are made by that tile."""
+        number = self.product_tiles.index(tile)
+        return any(number in (m.tiles[:2] if few else m.tiles[2:]) for m in self.dense)
+
+    def buffers_of(self, tile: ProductTile) -> int:
+        """For how many chunks of its vectors there is room."""
+        return self.chunk_floats // (tile.all_vectors * pitch_of(self.chunk_columns))
+
+    @property
+    def by_number(self) -> list[KernelMatrix | DenseMatrix]:
+        """All matrices that are held."""
+        return sorted((*self.matrices, *self.dense), key=lambda m: m.number)
+
+    @property
+    def homes(self) -> list[DenseMatrix]:
+        """Matrices in windows that registers hold first."""
+        return [m for m in self.dense if m.home >= 0]
+
+    @property
+    def most_vectors(self) -> int:
+        """Of a pass of a product with a matrix in a window."""
+        return max((t.all_vectors for t in self.product_tiles), default=0)
+
+    @property
+    def chunk_columns(self) -> int:
+        """Columns of them that are brought at a time."""
+        return min(CHUNK_COLUMNS, max((4 * fours_of(m.columns) for m in self.dense), default=0))
+
+    @property
+    def windows_at(self) -> int:
+        """Floats of shared memory of slots and products in front of the windows."""
+        return self.staged + self.sums + self.results + self.shared_units * THREADS
+
+    @property
+    def window_floats(self) -> int:
+        """Of all windows. Tiles have rows behind the last one of a matrix; what is there is read, and not used."""
+        rows = {
+            m: max(-(-m.rows // t.all_rows) * t.all_rows for t in map(self.product_tiles.__getitem__, m.tiles))
+            for m in self.dense
+        }
+        return max((m.at + rows[m] * pitch_of(m.columns) for m in self.dense), default=0)
+
+    @property
+    def window_kib(self) -> int:
+        """KiB of all windows, the last begun one counted."""
+        return -(-WORD_BYTES * self.window_floats // 1024)
+
+    @property
+    def held_floats(self) -> int:
+        """Of slots, windows and products: behind the windows is a word for each, which matrix it has."""
+        return self.windows_at + self.window_floats + len({m.window for m in self.dense})
 
     @property
     def gradients_at(self) -> int:
         """Floats behind which gradients are added up in shared memory: none, over weights that nothing is
         multiplied by any more, unless gradients stay among them."""
-        held = self.staged + self.sums + self.results + self.shared_units * THREADS
-        return held if self.keeps_gradients else 0
+        return self.windows_at if self.keeps_gradients else 0
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        held = self.staged + self.sums + self.results + self.shared_units * THREADS
-        return KERNEL_SHARED + WORD_BYTES * max(held, self.gradients_at + self.gradient_vertices * GRADIENT_FLOATS)
+        return KERNEL_SHARED + WORD_BYTES * max(
+            self.held_floats, self.gradients_at + self.gradient_vertices * GRADIENT_FLOATS
+        )
 
     def describe(self) -> str:
         """One line for the head of the source."""
-        held = f"{len(self.matrices)} matrices in {len(self.slots)} slots" if self.slots else "weights in memory"
+        held = [f"{len(self.matrices)} matrices in {len(self.slots)} slots"] if self.slots else []
+        held += [f"{len(self.dense)} in windows"] if self.dense else []
         groups = f"{self.groups} groups, " if self.groups > 1 else ""
-        return f"{groups}{held}, {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
+        what = ", ".join(held) or "weights in memory"
+        return f"{groups}{what}, {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
 
 
 MEMORY_ONLY = Chip()

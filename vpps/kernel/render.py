@@ -10,7 +10,7 @@ from typing import Any
 
 from vpps._version import __version__
 from vpps.errors import CompileError
-from vpps.kernel.chip import SCRIPT_WORDS, THREADS
+from vpps.kernel.chip import PLACES, SCRIPT_WORDS, THREADS
 from vpps.kernel.spec import KernelSpec
 from vpps.model.optim import HYPER
 from vpps.script.instructions import (
@@ -83,11 +83,13 @@ HOST_ROUTINES = ("host/sync.h", *ROUTINES, "host/dropout.h", "host/lanes.h")
 HOST_PAIRS = ("host/pairs.h",)  # where products round
 HOST_MATRICES = ("host/products.cuh", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_FRAGMENTS = "cuda/fragments.cuh"
+CUDA_DENSE = ("cuda/windows.cuh", "cuda/dense.cuh")  # where some matrices are in windows
 CUDA_KEPT = ("cuda/gradients.cuh", "cuda/updates.cuh")  # where the chip keeps gradients
 _ON_KEPT_GRADIENTS = "held_outer", "held_update", "held_squares"
 CUDA_ROUTINES = (
-    *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", CUDA_FRAGMENTS, "cuda/loads.cuh", "cuda/staging.cuh",
-    "cuda/products.cuh", *CUDA_KEPT, "cuda/matrix.cuh", "cuda/tiles.cuh", "cuda/matmul.cuh",
+    *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", CUDA_FRAGMENTS, CUDA_DENSE[0], "cuda/loads.cuh",
+    "cuda/staging.cuh", "cuda/products.cuh", CUDA_DENSE[1], *CUDA_KEPT, "cuda/matrix.cuh",
+    "cuda/tiles.cuh", "cuda/matmul.cuh",
 )  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
@@ -231,6 +233,16 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_BUFFERS": (chip.buffers, "such sets of vectors in shared memory: 2 where the next one comes meanwhile"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
         "VP_RESULTS": (chip.results, "floats of products that wait for a tail; 0: in scratch memory"),
+        "VP_DENSE": (len(chip.dense), "matrices in windows"),
+        "VP_HOMES": (len(chip.homes), "of these that registers hold until they are needed"),
+        "VP_WINDOWS_AT": (chip.windows_at, "floats of shared memory in front of the windows"),
+        "VP_WINDOW_FLOATS": (chip.window_floats, "of all windows"),
+        "VP_PRODUCT_TILES": (len(chip.product_tiles), "shapes of what a warp computes of products with them"),
+        "VP_MOST_VECTORS": (chip.most_vectors, "that are multiplied by a matrix in a window at a time"),
+        "VP_CHUNK_BUFFERS": (chip.chunk_buffers, "for chunks of as many vectors as a pass may have"),
+        "VP_CHUNKS": (chip.chunk_floats, "floats of shared memory for chunks of vectors that are multiplied by them"),
+        "VP_CHUNK_COLUMNS": (chip.chunk_columns, "of a chunk"),
+        "VP_PLACES": (PLACES, "of segments of vectors that are looked up together"),
         "VP_KEEPS": (int(chip.keeps_gradients), "gradients of some matrices stay on the chip until the update"),
         "VP_GRADIENTS_AT": (chip.gradients_at, "floats of shared memory behind which gradients are added up"),
         "VP_GRADIENT_ROWS": (GRADIENT_ROWS, "of a tile of a gradient, VP_TILE_COLUMNS columns wide"),
@@ -246,7 +258,11 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
     configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "tails take the results of products"
     routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ())
-    without = {*((CUDA_FRAGMENTS,) * (not chip.has_fragments)), *(CUDA_KEPT * (not keeps))}
+    without = {
+        *((CUDA_FRAGMENTS,) * (not chip.has_fragments)),
+        *(CUDA_KEPT * (not keeps)),
+        *(CUDA_DENSE * (not chip.dense)),
+    }
     routines += tuple(name for name in CUDA_ROUTINES if name not in without)
     routines += CUDA_TAILS if spec.tails else ()
     return _render(

@@ -19,6 +19,16 @@
 #define VP_BUFFERS 2                // such sets of vectors in shared memory: 2 where the next one comes meanwhile
 #define VP_SUMS 128                 // floats of partial sums
 #define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
+#define VP_DENSE 0                  // matrices in windows
+#define VP_HOMES 0                  // of these that registers hold until they are needed
+#define VP_WINDOWS_AT 2688          // floats of shared memory in front of the windows
+#define VP_WINDOW_FLOATS 0          // of all windows
+#define VP_PRODUCT_TILES 0          // shapes of what a warp computes of products with them
+#define VP_MOST_VECTORS 0           // that are multiplied by a matrix in a window at a time
+#define VP_CHUNK_BUFFERS 2          // for chunks of as many vectors as a pass may have
+#define VP_CHUNKS 0                 // floats of shared memory for chunks of vectors that are multiplied by them
+#define VP_CHUNK_COLUMNS 0          // of a chunk
+#define VP_PLACES 512               // of segments of vectors that are looked up together
 #define VP_KEEPS 0                  // gradients of some matrices stay on the chip until the update
 #define VP_GRADIENTS_AT 0           // floats of shared memory behind which gradients are added up
 #define VP_GRADIENT_ROWS 128        // of a tile of a gradient, VP_TILE_COLUMNS columns wide

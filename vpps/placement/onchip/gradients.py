@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vpps.errors import CapacityError
-from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, MatrixUse
-from vpps.placement.onchip.place import Place
+from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, MatrixUse, Place
 
 
 def choose_gradients(

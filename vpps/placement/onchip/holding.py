@@ -11,17 +11,26 @@ from numpy.typing import NDArray
 
 from vpps.errors import HandleError
 from vpps.hints import habit
-from vpps.kernel.chip import WARPS, Chip, sums_of
+from vpps.kernel.chip import WARPS, Chip, DenseMatrix, fours_of, pitch_of, sums_of
 from vpps.ops.element import FLOAT32, ElementType
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.slots import ACCUMULATORS, Ownership, SlotShape, in_slot_order, row_step, valid_rpw
 from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
+from vpps.text import KIB
 from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
 Gradients = Literal["none", "overlay", "registers", "tiles"]
+
+ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
+
+# Columns below which a row fills less than half of a warp: slots would be padding, and their products all overhead.
+NARROW = 16
+NARROW_ROWS = f"rows of fewer than {NARROW} columns would fill slots with padding"
+
+SPILLED = "kept out of registers: the kernel spilled"
 
 TIERS = ("registers", "shared", "atomic", "L2")
 TILES = (8, 4, 2, 1)
@@ -70,6 +79,9 @@ class ChipOptions:
         gradients: "tiles", in memory; with round-robin ownership also "overlay" or "registers", on the chip, as in
             VPPS; "auto" keeps them on the chip if that is possible and they fit.
         groups: of blocks, each with its own copy of the weights and its own part of the batch.
+        products: "slots" (weights are in registers, and lanes divide the columns), "windows" (they are in shared
+            memory, or in registers until they are needed there, and lanes have results of their own) or "auto": windows
+            with several groups, if all float32 matrices fit.
         tile: vertices that a product computes at a time.
         tiers: tier by name, "U" for the matrix and "U^T" for its transpose. A matrix that is named is not stacked with
             others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
@@ -81,6 +93,7 @@ class ChipOptions:
     transposed: Literal["auto", "copy", "atomic"] = "auto"
     gradients: Literal["auto", "overlay", "registers", "tiles"] = "auto"
     groups: int = 1
+    products: Literal["auto", "slots", "windows"] = "auto"
     tile: int | None = None
     tiers: Mapping[str, Tier] = field(default_factory=dict)
 
@@ -172,6 +185,15 @@ class MatrixRole:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Tier of a role, shape of its slots if it has any, and why."""
+
+    tier: Tier
+    shape: SlotShape | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeldMatrix(MatrixRole):
     """Where one role lives.
 
@@ -184,6 +206,7 @@ class HeldMatrix(MatrixRole):
         reason: why this tier, for the user.
         gradient: where its gradient is gathered; "" for a transpose and for a matrix that is not trained.
         shape: of its slots, None where it has none.
+        dense: its window; None where it has none.
         ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
     """
 
@@ -195,22 +218,37 @@ class HeldMatrix(MatrixRole):
     reason: str
     gradient: Gradients | Literal[""]
     shape: SlotShape | None
+    dense: DenseMatrix | None
     ownership: Ownership
     first_vp: int
 
     @property
     def in_slots(self) -> str:
-        """For tables: "2 x (4,8,1)", and its precision unless that is float32; "" without slots."""
+        """For tables: "2 x (4,8,1)", and its precision unless that is float32; "window 0"; "" without any."""
+        if self.dense is not None:
+            return f"window {self.dense.window}"
         if self.shape is None:
             return ""
         precision = "" if self.shape.element == FLOAT32 else f" {self.matrix.precision}"
         return f"{self.shape.slots} x ({self.shape.rows},{self.shape.columns},{self.shape.warps}){precision}"
 
     @property
+    def registers(self) -> int:
+        """Of each thread, in the tier of that name."""
+        return 4 * self.dense.fours if self.dense else self.shape.registers if self.shape else 0
+
+    @property
+    def kib(self) -> int:
+        """Of a block."""
+        if self.dense is None:
+            return self.registers
+        return -(-FLOAT32.bytes * self.dense.rows * pitch_of(self.columns) // KIB)
+
+    @property
     def warps_busy(self) -> int:
-        """Warps of a block that hold some of it, in the block that owns most."""
+        """Warps of a block that multiply by some of it, in the block that owns most."""
         if self.shape is None:
-            return 0
+            return min(WARPS, fours_of(self.columns)) if self.dense else 0
         return min(WARPS, -(-self.rows_owned // self.shape.rows) * self.shape.warps)
 
 
@@ -245,12 +283,19 @@ class OnChip:
 
     def weights_in(self, tier: Tier) -> int:
         """Registers or KiB that weights take in a tier."""
-        return sum(slot.size for slot in self.chip.slots if slot.in_registers == (tier == "registers"))
+        in_registers = tier == "registers"
+        windows = sum(4 * m.fours for m in self.chip.homes) if in_registers else self.chip.window_kib
+        return windows + sum(slot.size for slot in self.chip.slots if slot.in_registers == in_registers)
 
     def to_key(self) -> Hashable:
         """What the kernel depends on: equal keys, equal kernels."""
         strategies = frozenset(held.gradient for held in self.held)
         return replace(self.chip, matrices=()), strategies, any(held.tier == "atomic" for held in self.held)
+
+
+def written(role: MatrixRole, tier: Tier) -> str:
+    """What the user wrote to force a tier."""
+    return f"tiers={{{role.name!r}: {tier!r}}}"
 
 
 def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
@@ -262,8 +307,11 @@ def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
         n_vps: blocks of a group, as planned.
 
     Returns:
-        (slots, groups of warps, R), -1 where there is padding; of a role without slots (0, 0, 0).
+        (slots, groups of warps, R), -1 where there is padding; of a role in a window (1, 1, rows), of one in neither
+        (0, 0, 0).
     """
+    if held.dense is not None:
+        return units_of(held.rows, held.parts, 1, vp, n_vps).astype(np.int32).reshape(1, 1, -1)
     if held.shape is None:
         return np.empty((0, 0, 0), np.int32)
     turns = held.ownership != "aligned"
@@ -304,6 +352,7 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         ("transposed", options.transposed, ("auto", "copy", "atomic")),
         ("gradients", options.gradients, ("auto", "overlay", "registers", "tiles")),
         ("blocks_per_sm", options.blocks_per_sm, (None, 1, 2)),
+        ("products", options.products, ("auto", "slots", "windows")),
         ("tile", options.tile, (None, *TILES)),
     ):
         if type(value) not in (str, int, type(None)) or value not in choices:

@@ -10,18 +10,24 @@ from vpps.kernel.chip import FEWEST_GRADIENT_VERTICES, GRADIENT_FLOATS, THREADS,
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
+    NARROW,
+    NARROW_ROWS,
     PERSISTENT,
+    ROW_SLICED,
+    SPILLED,
     TILES,
     ChipOptions,
     Limits,
     MatrixRole,
     MatrixSpec,
     MatrixUse,
+    Place,
     Tier,
     roles_of,
     sums_carried,
     tile_for,
     valid_rpws,
+    written,
 )
 from vpps.placement.onchip.slots import (
     ACCUMULATORS,
@@ -32,16 +38,9 @@ from vpps.placement.onchip.slots import (
     shapes,
     whole_rows,
 )
+from vpps.placement.onchip.windows import Windows
 from vpps.script.slices import most_units
 from vpps.text import KIB
-
-ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
-
-# Columns below which a row fills less than half of a warp: slots would be padding, and their products all overhead.
-NARROW = 16
-NARROW_ROWS = f"rows of fewer than {NARROW} columns would fill slots with padding"
-
-SPILLED = "kept out of registers: the kernel spilled"
 
 # Bytes that L2 moves for one float added by an atomic: it is read and written there.
 ATOMIC_BYTES = 8
@@ -50,15 +49,6 @@ ATOMIC_BYTES = 8
 # Tastes in shapes: which roles take the one with the fewest registers that there is, instead of the fastest one, and
 # whether a slot may be larger than the staging buffer of its matrix, in which it is updated.
 TASTES = [(thrifty, flat) for flat in (False, True) for thrifty in ("none", "W", "all")]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Tier of a role, shape of its slots if it has any, and why."""
-
-    tier: Tier
-    shape: SlotShape | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +138,7 @@ class SlotRequest:
     vps: int
     options: ChipOptions
     limits: Limits
+    windows: Windows = field(default_factory=Windows)
 
     @property
     def blocks_per_sm(self) -> int:
@@ -156,8 +147,8 @@ class SlotRequest:
 
     @property
     def roles(self) -> list[MatrixRole]:
-        """W, and W^T where it is needed, of each matrix."""
-        return roles_of(self.matrices)
+        """W, and W^T where it is needed, of each matrix that may have slots."""
+        return [role for role in roles_of(self.matrices) if role.name not in self.windows.places]
 
     @property
     def may_keep_gradients(self) -> bool:
@@ -188,7 +179,7 @@ class Attempt:
         self.too_wide = False
         device, blocks = request.device, request.blocks_per_sm
         beside = FLOAT32.bytes * FEWEST_GRADIENT_VERTICES * GRADIENT_FLOATS * request.may_keep_gradients
-        self.room = Room(device.registers(blocks), device.shared(blocks) - beside, tile)
+        self.room = Room(device.registers(blocks), device.shared(blocks) - beside - request.windows.bytes, tile)
         for role in sorted(request.roles, key=self._priority):
             self.places[role.name] = self._place(role)
 
@@ -252,10 +243,10 @@ class Attempt:
         options = self.request.options
         forced = options.tiers.get(role.name)
         if role.transposed and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
-            return self._atomic_by_force(role, _written(role, forced) if forced else "transposed='atomic'")
+            return self._atomic_by_force(role, written(role, forced) if forced else "transposed='atomic'")
         if role.sliced_by_rows(self.request.vps):
             if forced in ("registers", "shared"):
-                self.misfit = self.misfit or f"{_written(role, forced)}: {ROW_SLICED}; leave it out"
+                self.misfit = self.misfit or f"{written(role, forced)}: {ROW_SLICED}; leave it out"
             return Place("L2", None, ROW_SLICED)
         if forced == "L2":
             return Place("L2", None, "forced to L2")
@@ -274,7 +265,7 @@ class Attempt:
                 return Place(tier, shape, reason)
             self.too_wide |= any(replace(self.room, tile=1).takes(s, tier, keeps) for s in shapes)
         if forced:
-            self.misfit = self.misfit or f"{_written(role, forced)} does not fit: {self._short(role, shapes)}"
+            self.misfit = self.misfit or f"{written(role, forced)} does not fit: {self._short(role, shapes)}"
         return self._off_chip(role, shapes)
 
     def _why(self, role: MatrixRole, tier: Tier, shapes: Sequence[SlotShape]) -> str:
@@ -327,11 +318,6 @@ class Attempt:
         """Blocks that own some of a matrix: each adds a partial sum to every element of the result."""
         shares = pieces(rows, self.rpw) if self.rpw is not None else rows // parts
         return min(self.request.vps, shares)
-
-
-def _written(role: MatrixRole, tier: Tier) -> str:
-    """What the user wrote to force a tier."""
-    return f"tiers={{{role.name!r}: {tier!r}}}"
 
 
 def _kib(count: float) -> str:

@@ -24,9 +24,11 @@ from vpps.placement.onchip.holding import (
     OnChip,
     Tier,
     check,
+    roles_of,
 )
 from vpps.placement.onchip.place import Attempt, SlotRequest, place
 from vpps.placement.onchip.slots import pieces, row_step
+from vpps.placement.onchip.windows import Windows, place_windows
 from vpps.script.slices import most_units
 
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
@@ -48,29 +50,41 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
     """
     options = options if options is not None else ChipOptions()
     check(matrices, device, vps, options)
-    return _plan(SlotRequest(tuple(matrices), device, vps, options, Limits()))
+    return _plan(_request(tuple(matrices), device, vps, options, Limits()))
+
+
+def _request(
+    matrices: tuple[MatrixSpec, ...], device: Device, vps: int, options: ChipOptions, limits: Limits
+) -> SlotRequest:
+    windows = place_windows(matrices, device, vps, options, limits)
+    return SlotRequest(matrices, device, vps, options, limits, windows)
 
 
 def _plan(request: SlotRequest) -> OnChip:
     attempt = place(request)
+    windows = request.windows
+    attempt.places |= windows.places
     device, options, room = request.device, request.options, attempt.room
     uses = attempt.uses()
     strategy, of_matrix = choose_gradients(
         request.matrices, uses, attempt.places, options.gradients, request.may_keep_gradients
     )
     slots, ranges = _number_slots(attempt, uses, of_matrix)
-    held = _holders(attempt, ranges, of_matrix)
     top = {  # gradients lie where the weights do, or behind all slots
         tier: max((s.end for s in slots if s.in_registers == (tier == "registers")), default=0) for tier in ON_CHIP
     }
+    held = _holders(attempt, ranges, of_matrix, windows.behind(top["registers"]))
     chip = Chip(
         slots,
         tuple(KernelMatrix(h.number, h.slots.start, h.slots.stop, _described(h)) for h in held if h.slots),
-        registers=top["registers"],
+        tuple(h.dense for h in held if h.dense is not None),
+        windows.tiles,
+        windows.buffers,
+        registers=top["registers"] + sum(4 * h.dense.fours for h in held if h.dense and h.dense.home >= 0),
         shared_units=top["shared"],
         tile=attempt.tile,
         stage=room.stage,
-        sums=room.sums,
+        sums=max(room.sums, *(t.sums for t in windows.tiles), 0),
         blocks_per_sm=request.blocks_per_sm,
         groups=options.groups,
         turns=bool(slots) and options.ownership == "round-robin",
@@ -85,11 +99,11 @@ def _plan(request: SlotRequest) -> OnChip:
     if slots and device.sm >= CP_ASYNC and doubled.shared_bytes <= available:
         chip = doubled
     with_results = replace(chip, results=RESULT_FLOATS)
-    if slots and with_results.shared_bytes <= available:
+    if (slots or windows.dense) and with_results.shared_bytes <= available:
         chip = with_results
         longer = replace(chip, tiles=2, sums=2 * chip.sums)
         assert 2 * SUM_FLOATS <= RESULT_FLOATS  # as many results has a tile at most (compiler/passes/chaining.py)
-        if chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
+        if slots and chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
             chip = longer
     return OnChip(chip, held, strategy, request.vps, device, request.matrices, options, request.limits)
 
@@ -131,12 +145,12 @@ def _number_slots(
 
 
 def _holders(
-    attempt: Attempt, ranges: Mapping[str, range], of_matrix: Mapping[str, Gradients]
+    attempt: Attempt, ranges: Mapping[str, range], of_matrix: Mapping[str, Gradients], windows: Windows
 ) -> tuple[HeldMatrix, ...]:
     request, holders = attempt.request, list[HeldMatrix]()
     numbers = count(1)
     next_piece = 0  # the paper deals a matrix from where the one before it ended
-    for role in request.roles:
+    for role in roles_of(request.matrices):
         where, slots = attempt.places[role.name], ranges.get(role.name, range(0))
         n_pieces = 0
         if request.options.ownership == "round-robin" and where.shape is not None:
@@ -144,6 +158,8 @@ def _holders(
             rows_owned = most_units(role.rows, WARPS * where.shape.rows, request.vps, turns=True)
         else:
             rows_owned = attempt.rows_owned(role)
+        dense = windows.dense.get(role.name)
+        number = next(numbers) if slots or dense else 0
         holders.append(
             HeldMatrix(
                 name=role.name,
@@ -153,13 +169,14 @@ def _holders(
                 transposed=role.transposed,
                 matrix=role.matrix,
                 tier=where.tier,
-                number=next(numbers) if slots else 0,
+                number=number,
                 slots=slots,
                 copies={"atomic": 0, "L2": 1}.get(where.tier, request.options.groups),
                 rows_owned=rows_owned,
                 reason=where.reason,
                 gradient=of_matrix.get(role.name, ""),
                 shape=where.shape,
+                dense=None if dense is None else replace(dense, number=number),
                 ownership=request.options.ownership,
                 first_vp=next_piece % request.vps if n_pieces else 0,
             )
@@ -204,12 +221,12 @@ def _again(last: OnChip, **changes: Any) -> OnChip:
         "evicted": last.limits.evicted | out,
     }
     limits = replace(last.limits, **(kept | changes))
-    return _plan(SlotRequest(last.matrices, last.device, last.vps, last.options, limits))
+    return _plan(_request(last.matrices, last.device, last.vps, last.options, limits))
 
 
 def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
     only_fragments = last.chip.has_fragments and all(slot.element != FLOAT32 for slot in last.chip.slots)
-    if last.options.tile is None and not only_fragments:
+    if last.options.tile is None and last.chip.slots and not only_fragments:
         for tile in TILES:
             if 2 <= tile < last.chip.tile:
                 last = _again(last, tile=tile)

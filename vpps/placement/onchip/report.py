@@ -6,11 +6,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vpps.kernel.chip import KERNEL_SHARED, WARPS
+from vpps.kernel.chip import KERNEL_SHARED, WARPS, Chip
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.holding import HeldMatrix, MatrixSpec, OnChip, Tier
-from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED
+from vpps.placement.onchip.holding import NARROW_ROWS, ROW_SLICED, HeldMatrix, MatrixSpec, OnChip, Tier
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
 from vpps.text import KIB, WIDTH, columns, in_bytes, labelled, note
 
@@ -43,7 +42,6 @@ def _table(onchip: OnChip, moments: int) -> str:
     reasons = list(dict.fromkeys(held.reason for held in onchip.held))
     rows = []
     for held in onchip.held:
-        shape = held.shape
         has_moments = moments and held.gradient
         rows.append(
             (
@@ -54,9 +52,9 @@ def _table(onchip: OnChip, moments: int) -> str:
                 str(held.copies),
                 f"{onchip.options.groups} x {_blocks(onchip, held)}",
                 held.in_slots or "-",
-                str(shape.registers) if shape and held.tier == "registers" else "-",
-                f"{held.warps_busy}/{WARPS}" if shape else "-",
-                f"{shape.registers} KiB" if shape else "-",
+                str(held.registers) if held.tier == "registers" else "-",
+                f"{held.warps_busy}/{WARPS}" if held.number else "-",
+                f"{held.kib} KiB" if held.number else "-",
                 in_bytes(FLOAT32.bytes * moments * held.rows * held.columns) if has_moments else "-",
                 held.gradient or "-",
                 f"[{1 + reasons.index(held.reason)}]",
@@ -68,9 +66,9 @@ def _table(onchip: OnChip, moments: int) -> str:
 
 def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
     """Blocks of a group that hold some of it; of what is in no slot, those that compute with it."""
-    if held.shape is None:
+    if not held.number:
         return onchip.vps
-    if held.ownership == "round-robin":
+    if held.shape is not None and held.ownership == "round-robin":
         return min(onchip.vps, -(-held.rows // (8 * held.shape.rows)))
     return min(onchip.vps, held.rows // held.parts)
 
@@ -78,18 +76,18 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
     blocks, slots = chip.blocks_per_sm, onchip.weights_in("shared")
-    staging = FLOAT32.bytes * chip.tiles * chip.tile * chip.stage
-    gradients = chip.shared_units - slots
+    staging = FLOAT32.bytes * chip.staged // (chip.chunk_buffers if chip.dense else chip.buffers)
+    gradients = chip.shared_units - slots + chip.window_kib
     all_weights = sum(h.floats for h in onchip.held)
     on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
     off = sum(h.bytes for h in onchip.held if h.tier == "L2")
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
-    buffers = "two staging buffers" if chip.buffers == 2 else "a staging buffer"
+    buffers = "two staging buffers" if chip.buffers == 2 or chip.dense else "a staging buffer"
     share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared(blocks) // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
     shared += [f"{in_bytes(FLOAT32.bytes * chip.sums)} of partial sums"] if chip.sums else []
     shared += [f"{in_bytes(FLOAT32.bytes * chip.results)} of results"] if chip.results else []
-    shared += [f"slots of {slots} KiB"] if slots else []
+    shared += [f"{'windows' if chip.dense else 'slots'} of {slots} KiB"] if slots else []
     shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")
     memory = FLOAT32.bytes * moments * sum(m.rows * m.columns for m in onchip.matrices if m.trained)
@@ -100,8 +98,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
         ),
         (
             "kernel",
-            f"{chip.tile} vertices per tile, {chip.tiles * chip.tile} brought together, {onchip.options.ownership} "
-            "ownership",
+            f"{_vertices(chip)}, {onchip.options.ownership} ownership",
         ),
         ("gradients", WHERE[onchip.gradients]),
         (
@@ -117,6 +114,12 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
         ),
         *([("moments", f"{in_bytes(memory)} in memory")] if memory else []),
     ]
+
+
+def _vertices(chip: Chip) -> str:
+    if chip.dense:
+        return f"at most {chip.most_vectors} vertices brought together"
+    return f"{chip.tile} vertices per tile, {chip.tiles * chip.tile} brought together"
 
 
 def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> tuple[int, int]:

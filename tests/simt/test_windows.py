@@ -1,0 +1,133 @@
+"""Products with matrices in windows agree with the reference, race-free in any order of the threads, for operands of
+every form. Their bits follow from the number of columns alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from tests.kernels import know_gradients, widen
+from tests.simt import models
+from tests.simt.test_slots import Case, check, some_square, some_wide, tiers, unevenly_dealt
+from vpps.kernel.chip import PLACES
+from vpps.placement.onchip import ChipOptions as Options
+from vpps.placement.onchip import OnChip, known_device, windows
+from vpps.runtime.simt import SimtMachine
+
+pytestmark = pytest.mark.simt
+
+WINDOWS = Options(products="windows")
+
+
+@pytest.fixture(autouse=True)
+def one_kernel_for_both_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    widen(monkeypatch, SimtMachine, know_gradients)
+
+
+def has_windows(onchip: OnChip) -> bool:
+    return bool(onchip.chip.dense) and not onchip.chip.slots and tiers(onchip) <= {"shared", "registers", "L2"}
+
+
+def in_pages(onchip: OnChip) -> bool:
+    """Whether 300 vectors of two segments are several pages."""
+    return has_windows(onchip) and PLACES // 2 < 300
+
+
+def in_tiles_of_rows(onchip: OnChip) -> bool:
+    chip = onchip.chip
+    return has_windows(onchip) and any(m.rows > chip.product_tiles[t].all_rows for m in chip.dense for t in m.tiles)
+
+
+def in_two_chunks(onchip: OnChip) -> bool:
+    return has_windows(onchip) and any(
+        m.columns % 8 and m.columns > onchip.chip.chunk_columns for m in onchip.chip.dense
+    )
+
+
+def many_parts(parts: int = 70, n: int = 40) -> models.Network:
+    """Vectors of so many segments that they are not looked up ahead."""
+    model = vpps.Model(seed=4)
+    table, W = model.lookup("x", (9, 3), init="normal"), model.parameter("W", (12, 3 * parts))
+
+    @vpps.cell
+    def layer(*xs: vpps.Expression) -> vpps.Expression:
+        return vpps.tanh(W @ vpps.concat(list(xs)))
+
+    def batch(seed: int) -> models.Batch:
+        rng, graph = np.random.default_rng(seed), vpps.Graph()
+        rows = [graph.lookup(table, k) for k in range(9)]
+        ys = [layer(*(rows[k] for k in rng.integers(0, 9, parts).tolist())) for _ in range(n)]
+        weights = graph.input(rng.normal(size=12))
+        return graph, vpps.mean([vpps.dot(weights, y) for y in ys])
+
+    return models.Network(model, batch, [])
+
+
+CASES: dict[str, Case] = {
+    "tree-lstm": Case(models.tree_lstm, 3, WINDOWS, has_windows, paper=True),
+    "tagger": Case(models.tagger, 3, WINDOWS, has_windows),
+    "child-sum": Case(models.child_sum, 2, WINDOWS, has_windows),
+    "attention, with empty lists": Case(models.attention, 3, WINDOWS, has_windows),
+    "mv-rnn": Case(models.mv_rnn, 3, WINDOWS, has_windows),
+    "tied": Case(models.tied, 3, WINDOWS, has_windows),
+    "rows in tiles": Case(lambda: models.layers((500, 30), n=20), 1, WINDOWS, in_tiles_of_rows),
+    "narrow and wide": Case(some_wide, 8, WINDOWS, has_windows),
+    "columns in two chunks": Case(lambda: models.layers((24, 300), (20, 513), n=35), 2, WINDOWS, in_two_chunks),
+    "uneven": Case(unevenly_dealt, 3, WINDOWS, has_windows),
+    "several passes": Case(some_square, 3, WINDOWS, has_windows),
+    "at any float": Case(lambda: models.layers((40, 128), n=37, before=1), 3, WINDOWS, has_windows),
+    "pages of vectors": Case(
+        lambda: models.tree_lstm(hidden=16, embedding=16, leaves=(300, 2)), 3, WINDOWS, in_pages
+    ),
+    "many segments": Case(many_parts, 2, WINDOWS, has_windows),
+    "more virtual processors than rows": Case(
+        lambda: models.layers((5, 30), (12, 20), (3, 16)), 9, WINDOWS, lambda c: c.of("W2").tier == "L2"
+    ),
+    "groups": Case(models.tree_lstm, 4, Options(groups=2), has_windows),
+    "groups of a tagger": Case(models.tagger, 9, Options(groups=3), has_windows),
+}  # fmt: skip
+RUNS = [(name, "vector") for name in CASES] + [(name, "paper") for name, case in CASES.items() if case.paper]
+
+
+@pytest.mark.parametrize("name, schedule", RUNS)
+def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: str, schedule: str) -> None:
+    check(CASES[name], schedule)
+
+
+HOMES: dict[str, Callable[[], models.Network]] = {
+    "tree-lstm": lambda: models.tree_lstm(hidden=40, embedding=40, leaves=(5, 2)),
+    "tagger": lambda: models.tagger(hidden=40, embedding=40),
+}
+
+
+@pytest.mark.parametrize("name", HOMES)
+@pytest.mark.parametrize("device", ["RTX 3090", "T4"])
+def test_transposes_take_the_windows_of_their_matrices(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where shared memory has no room for both; on a T4 without asynchronous copies."""
+    small = replace(known_device(device), shared_per_block=66 << 10, shared_per_sm=67 << 10)
+    monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
+    check(Case(HOMES[name], 6, WINDOWS, lambda c: has_windows(c) and "registers" in tiers(c)), "vector")
+
+
+def values(vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float32]:
+    """Of one product, of n vectors in passes of at most so many."""
+    monkeypatch.setattr(windows, "BUFFERED", ((most, 2),))
+    model = vpps.Model(seed=2)
+    W, b = model.parameter("W", (24, 300)), model.parameter("b", (24,))
+    graph, rng = vpps.Graph(), np.random.default_rng(3)
+    ys = [W @ graph.input(rng.normal(size=300).astype(np.float32)) + b for _ in range(n)]
+    options = Options(products="windows", groups=groups)
+    with vpps.Handle(model, target="simt", vps=vps, onchip=options) as handle:
+        return np.array(handle.forward(graph, ys))
+
+
+def test_bits_follow_from_the_number_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from tiles, nor from the division among virtual processors and groups, nor from the number of vectors."""
+    whole = values(1, 1, 45, 32, monkeypatch)
+    for vps, groups, n, most in ((3, 1, 45, 8), (6, 2, 45, 16), (2, 1, 7, 32), (5, 1, 1, 24)):
+        assert np.array_equal(values(vps, groups, n, most, monkeypatch), whole[:n]), (vps, groups, n, most)
