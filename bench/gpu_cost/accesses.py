@@ -38,8 +38,9 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
         gets = [m.words(f"{head}[{base}+{int(offset or '0', 16) + 4 * k:#x}]") for k in range(count)]
 
     def run(mask: Mask) -> None:
-        for put, get in zip(puts, gets, strict=True):
-            put(get(), mask)
+        found = [get() for get in gets]  # before the first of them may take the place of the address
+        for put, words in zip(puts, found, strict=True):
+            put(words, mask)
 
     return run
 

@@ -51,29 +51,29 @@ class Case:
     code: Code
 
 
-def case_of(name: str, batch: int, folder: Path, precision: str = EXACT.name, groups: int = 1) -> Case:
+def case_of(name: str, batch: int, folder: Path, precision: str = EXACT.name, **options: Any) -> Case:
     """A task of vpps-train with a batch of synthetic data."""
     work = load_workload(name, batch, [])
     example = work.first(1)[0]
-    return planned(f"{name} batch={batch}", batch, work.model, example, folder, precision=precision, groups=groups)
+    return planned(f"{name} batch={batch}", batch, work.model, example, folder, precision=precision, **options)
 
 
-def bench_case(batch: int, trees: Path, folder: Path, precision: str = EXACT.name, groups: int = 1) -> Case:
+def bench_case(batch: int, trees: Path, folder: Path, precision: str = EXACT.name, **options: Any) -> Case:
     """The first batch of gpu_treelstm.py and gpu_timelines.py."""
     read, words = read_trees(trees, batch)
     net = PROGRAMS["vpps-bulk"](initial_weights(words, 256, 256), "sgd", LEARNING_RATE["sgd"], 1)
     example = net.graph([net.prepare(tree) for tree in read])
     rule = vpps.SGD(lr=LEARNING_RATE["sgd"])
-    return planned(f"bench batch={batch}", batch, net.handle.model, example, folder, SMS, precision, rule, groups)
+    return planned(f"bench batch={batch}", batch, net.handle.model, example, folder, SMS, precision, rule, **options)
 
 
 def comb_case(
     batch: int,
     folder: Path,
     precision: str = EXACT.name,
-    groups: int = 1,
     levels: int = COMB_LEVELS,
     hidden: int = 256,
+    **options: Any,
 ) -> Case:
     """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
     rng = np.random.default_rng(1)
@@ -84,7 +84,7 @@ def comb_case(
     graph = vpps.Graph()
     loss = network.loss(graph, graphs[:]) * (1 / batch)
     name = f"tree-lstm comb={levels} batch={batch}"
-    return planned(name, batch, model, (graph, loss), folder, precision=precision, groups=groups)
+    return planned(name, batch, model, (graph, loss), folder, precision=precision, **options)
 
 
 def _comb(words: Sequence[str]) -> Tree:
@@ -103,27 +103,24 @@ def planned(
     sms: int = SMS,
     precision: str = EXACT.name,
     rule: vpps.Optimizer | None = None,
-    groups: int = 1,
+    **options: Any,
 ) -> Case:
-    """A case of any model: its kernel, compiled twice, and a plan to train on a graph, by Adam if no rule is named."""
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph, by Adam if no rule is named.
+
+    Args:
+        options: `groups` and `products`, of the weights on the chip.
+    """
     rule, passes = rule or vpps.Adam(lr=1e-3), vpps.Passes()
+    vps = sms // options.get("groups", 1)
     kernel = vpps.specialize(
-        model,
-        example,
-        arch=ARCH,
-        sms=sms,
-        vps=sms // groups,
-        groups=groups,
-        optimizer=rule,
-        passes=passes,
-        precision=precision,
+        model, example, arch=ARCH, sms=sms, vps=vps, optimizer=rule, passes=passes, precision=precision, **options
     )
     assert kernel.resources is not None
     code = code_of(kernel.source, ARCH, folder, kernel.resources.registers)
     planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
     plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
     beside = f" {precision}" if precision != EXACT.name else ""
-    beside += f" groups={groups}" if groups > 1 else ""
+    beside += "".join(f" {name}={value}" for name, value in options.items() if value not in (1, "auto"))
     return Case(name + beside, batch, sms, kernel, plan, code)
 
 

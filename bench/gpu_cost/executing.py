@@ -32,6 +32,7 @@ class Executed:
         decoded: None before the first instruction.
         block: who executed it.
         raw: microseconds, as the model says.
+        form: of the instruction; "" if the kernel spends the time outside the script.
     """
 
     phase: str
@@ -40,11 +41,7 @@ class Executed:
     block: int
     spent: Spent
     raw: float
-
-    @property
-    def form(self) -> str:
-        """Form of the instruction; "" if the kernel spends the time outside the script."""
-        return self.decoded.instruction.form if self.decoded else ""
+    form: str
 
     @property
     def us(self) -> float:
@@ -89,10 +86,16 @@ def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
         for (phase, d), (_, trace) in zip(placed, machine.run(interpreter(case.code)), strict=True):
             phase = "load" if d is not None and d.instruction.name == "load" else phase
             spent = clock.spend(trace)
-            found.append(Executed(phase, kind_of(d), d, block, spent, spent.cycles / constants.clock_ghz / 1e3))
+            us = spent.cycles / constants.clock_ghz / 1e3
+            found.append(Executed(phase, kind_of(d), d, block, spent, us, _form(case, d)))
     if memory[:2].any():
         sys.exit(f"{case.name}: block {block} stopped the launch at word {memory[0] - 1}")
     return found
+
+
+def _form(case: Case, d: Decoded | None) -> str:
+    form = d.instruction.form if d else ""
+    return "Matvec in windows" if form == "Matvec" and d.instruction.on_chip and case.kernel.spec.chip.dense else form
 
 
 def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:

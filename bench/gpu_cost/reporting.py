@@ -142,9 +142,12 @@ def _report_levels(case: Case, done: Sequence[Executed]) -> None:
     say(markdown([shown, *rows]) + "\n")
 
 
+MULTIPLIES = {"for_slots", "for_slots_by_table", "Lane::multiply"}
+
+
 def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
-    """What a warp executes for products, by shape and number of vectors: in all but tails, in the loop over slots where
-    it multiplies and adds up over lanes, and of which kinds that is."""
+    """What a warp executes for products, by shape and number of vectors: in all but tails; where it multiplies and,
+    with slots, adds up over lanes; and of which kinds that is."""
     places = [set(case.code.places(pc)) for pc in range(len(case.code.instructions))]
     found: dict[str, dict[str, float]] = {}
     for e in done:
@@ -157,7 +160,7 @@ def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]
         for pc, issued in e.spent.by_pc.items():
             if "chained_tail" not in places[pc]:
                 counts["all"] += issued
-            if "held_matvec" in places[pc] and places[pc] & {"for_slots", "for_slots_by_table"}:
+            if "held_matvec" in places[pc] and places[pc] & MULTIPLIES:
                 family = case.code.instructions[pc].family
                 counts["multiplying"] += issued
                 counts[family if family in KINDS else "rest"] += issued

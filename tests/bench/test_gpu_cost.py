@@ -19,40 +19,50 @@ from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.engine.options import Example
 from vpps.kernel.render import template_dir
 from vpps.model.precisions import Precisions
+from vpps.ops.precision import EXACT, PRECISIONS
 from vpps.placement.distribution import ONE
+from vpps.placement.onchip import Device
 from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points, instructions
 from vpps.script.instructions import COUNTERS
 
 BLOCKS, HIDDEN = 2, 8
+KINDS = ["float32", "bf16", "windows", "windows of transposes, too", *(["3xtf32"] if COMPILE_ALL else [])]
 Program = tuple[vpps.Model, Example, Any]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
-    """Makes, of a precision, a model, a batch, and its `gpu_cost.cases.Case`."""
+    """Makes a model, a batch, and its `gpu_cost.cases.Case`, of a precision or with weights in windows."""
     from gpu_cost.cases import planned
 
     @cache
-    def made(precision: str) -> Program:
-        model, example = tree_lstm(HIDDEN, embedding=HIDDEN, seed=152)  # away from ties of bf16
+    def made(kind: str) -> Program:
+        in_windows = kind.startswith("windows")
+        hidden = 24 if in_windows else HIDDEN
+        model, example = tree_lstm(hidden, embedding=hidden, seed=152)  # away from ties of bf16
         folder = tmp_path_factory.mktemp("gpu_cost")
-        return model, example, planned("small", 3, model, example, folder, BLOCKS, precision=precision)
+        options = {"products": "windows"} if in_windows else {"precision": kind}
+        with pytest.MonkeyPatch.context() as patch:
+            if kind == "windows of transposes, too":
+                patch.setattr(Device, "shared", lambda device, blocks: 49 << 10)
+            case = planned("small", 3, model, example, folder, BLOCKS, **options)
+        assert bool(case.kernel.spec.chip.homes) == kind.endswith("too")
+        return model, example, case
 
     return made
 
 
 @pytest.mark.nvrtc
 @needs_nvrtc
-@pytest.mark.parametrize("precision", ["float32", "bf16", *(["3xtf32"] if COMPILE_ALL else [])])
-def test_a_training_step_in_machine_code_follows_the_reference(
-    program: Callable[[str], Program], precision: str
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_step_in_machine_code_follows_the_reference(program: Callable[[str], Program], kind: str) -> None:
     """All blocks, from the loads to the update: no matrix in registers may be overwritten, no instruction misread."""
     from gpu_cost.cases import LINE_WORDS, memory_of
     from gpu_cost.machine import BASE, Machine
 
-    model, example, case = program(precision)
+    model, example, case = program(kind)
+    precision = kind if kind in PRECISIONS else EXACT.name
     plan, parameters = case.plan, case.kernel.parameters
     memory, parameter = memory_of(plan)
     addresses = (parameter.view(np.uint64)[:3].astype(np.int64) - BASE) // 4
