@@ -149,7 +149,8 @@ VP_DEVICE void bring_few(const Vp& vp, const Segments& x, int n, int columns, in
         VP_ROLLED for (int c = columns; c & 7; c++) slot_memory()[thread() * apart + c] = 0.f;
 }
 
-// What a lane has of a tile T: sums of RT rows and VT vectors. Behind the last row and vector are others, or nothing of meaning.
+// What a lane has of a tile T: sums of RT rows and VT vectors. Behind the last row that one comes again; behind the last vector is
+// another, or nothing of meaning.
 template <class T> struct Lane {
     int own, v, first;  // its warp, vector and row; the next ones are LV vectors or LR rows behind
     float sum[T::RT][T::VT] = {};
@@ -158,40 +159,43 @@ template <class T> struct Lane {
         const int me = VP_OPAQUE(thread());
         own = me / WARP, v = me % T::LV, first = me % WARP / T::LV;
     }
-    // Products of the warp's part of a chunk, of rows from `window` on; `apart` floats lie between vectors.
-    VP_DEVICE void multiply(const float* window, int pitch, const float* vectors, int apart, int columns)
+    // Products of the warp's part of a chunk, of `rows` from `window` on; `apart` floats lie between vectors.
+    VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int apart, int columns)
     {
         const int pairs = (columns + 7) / 8, share = (pairs + WARPS - 1) / WARPS, begin = 8 * own * share;
-        const float *x = vectors + v * apart + begin, *w = window + first * pitch + begin;
-        VP_ROLLED for (int k = least(share, pairs - own * share); k > 0; k--, x += 8, w += 8) {
+        const float *x = vectors + v * apart + begin, *w[T::RT];
+        VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] = window + least(first + r * T::LR, rows - 1) * pitch + begin;
+        VP_ROLLED for (int k = least(share, pairs - own * share); k > 0; k--) {
             VP_UNROLL for (int four = 0; four < 8; four += 4) {
                 float4 of[T::VT];
                 VP_UNROLL for (int j = 0; j < T::VT; j++) of[j] = *(const float4*)(x + j * T::LV * apart + four);
                 VP_UNROLL for (int r = 0; r < T::RT; r++) {
-                    const float4 a = *(const float4*)(w + r * T::LR * pitch + four);
+                    const float4 a = *(const float4*)(w[r] + four);
                     VP_UNROLL for (int j = 0; j < T::VT; j++) {
                         const float s = fma_(a.y, of[j].y, fma_(a.x, of[j].x, sum[r][j]));
                         sum[r][j] = fma_(a.w, of[j].w, fma_(a.z, of[j].z, s));
                     }
                 }
             }
+            x += 8;
+            VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] += 8;
         }
     }
     // Of whole vectors that are there.
-    VP_DEVICE void multiply_few(const float* window, int pitch, int columns)
+    VP_DEVICE void multiply_few(const float* window, int rows, int pitch, int columns)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
-            multiply(window + c, pitch, slot_memory() + c, pitch, least(CHUNK_COLUMNS, columns - c));
+            multiply(window + c, rows, pitch, slot_memory() + c, pitch, least(CHUNK_COLUMNS, columns - c));
     }
     // Of a pass of vectors that come chunk by chunk.
-    VP_DEVICE void multiply_many(const float* window, int pitch, int columns, Bringing& x, int ahead, int& chunk)
+    VP_DEVICE void multiply_many(const float* window, int rows, int pitch, int columns, Bringing& x, int ahead, int& chunk)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {
             if (ahead == VP_CHUNK_BUFFERS - 1) copy_async_wait<VP_CHUNK_BUFFERS - 2>();
             else copy_async_wait();
             __syncthreads();
             x.bring();
-            multiply(window + c, pitch, x.buffer(chunk), CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
+            multiply(window + c, rows, pitch, x.buffer(chunk), CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
             chunk = x.behind(chunk);
         }
     }
@@ -256,12 +260,12 @@ VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
                 copy_async_wait();
                 __syncthreads();
                 for_tile<true>(number, [&](auto lane) {
-                    lane.multiply_few(window, pitch_of(columns), columns);
+                    lane.multiply_few(window, rows, pitch_of(columns), columns);
                     lane.store(sums_buffer());
                 });
             } else {
                 for_tile<false>(number, [&](auto lane) {
-                    lane.multiply_many(window, pitch_of(columns), columns, x, ahead, chunk);
+                    lane.multiply_many(window, rows, pitch_of(columns), columns, x, ahead, chunk);
                     lane.store(sums_buffer());
                 });
             }

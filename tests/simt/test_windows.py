@@ -116,7 +116,7 @@ def test_transposes_take_the_windows_of_their_matrices(name: str, device: str, m
 
 def values(vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float32]:
     """Of one product, of n vectors in passes of at most so many."""
-    monkeypatch.setattr(windows, "BUFFERED", ((most, 2),))
+    monkeypatch.setattr(windows, "BUFFERED", ((most, 2, 0),))
     model = vpps.Model(seed=2)
     W, b = model.parameter("W", (24, 300)), model.parameter("b", (24,))
     graph, rng = vpps.Graph(), np.random.default_rng(3)

@@ -213,6 +213,7 @@ class Chip:
         dense: what is held in windows.
         product_tiles: of products with those.
         chunk_buffers: chunks of as many vectors as a pass may have that shared memory has room for.
+        whole_vectors: whole ones that it has room for in any case.
         registers: floats of weights and gradients in the registers of every thread.
         shared_units: the same in shared memory.
         tile: vectors whose products with the slots are summed up at a time.
@@ -234,6 +235,7 @@ class Chip:
     dense: tuple[DenseMatrix, ...] = ()
     product_tiles: tuple[ProductTile, ...] = ()
     chunk_buffers: int = 2
+    whole_vectors: int = 0
     registers: int = 0
     shared_units: int = 0
     tile: int = 8
@@ -277,8 +279,9 @@ class Chip:
 
     @property
     def chunk_floats(self) -> int:
-        """Floats of shared memory for chunks of vectors that are multiplied by a matrix in a window."""
-        return self.chunk_buffers * self.most_vectors * pitch_of(self.chunk_columns)
+        """Floats of shared memory for vectors that are multiplied by a matrix in a window, in chunks or whole."""
+        whole = self.whole_vectors * max((pitch_of(m.columns) for m in self.dense), default=0)
+        return max(self.chunk_buffers * self.most_vectors * pitch_of(self.chunk_columns), whole)
 
     def is_for(self, tile: ProductTile, few: bool) -> bool:
         """Whether some products of few vectors, or of many, are made by that tile."""
@@ -316,12 +319,8 @@ class Chip:
 
     @property
     def window_floats(self) -> int:
-        """Of all windows. Tiles have rows behind the last one of a matrix; what is there is read, and not used."""
-        rows = {
-            m: max(-(-m.rows // t.all_rows) * t.all_rows for t in map(self.product_tiles.__getitem__, m.tiles))
-            for m in self.dense
-        }
-        return max((m.at + rows[m] * pitch_of(m.columns) for m in self.dense), default=0)
+        """Of all windows."""
+        return max((m.end for m in self.dense), default=0)
 
     @property
     def window_kib(self) -> int:

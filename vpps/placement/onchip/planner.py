@@ -80,6 +80,7 @@ def _plan(request: SlotRequest) -> OnChip:
         tuple(h.dense for h in held if h.dense is not None),
         windows.tiles,
         windows.buffers,
+        windows.whole,
         registers=top["registers"] + sum(4 * h.dense.fours for h in held if h.dense and h.dense.home >= 0),
         shared_units=top["shared"],
         tile=attempt.tile,

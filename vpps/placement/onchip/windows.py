@@ -45,7 +45,8 @@ from vpps.placement.onchip.holding import (
 from vpps.script.slices import most_units
 from vpps.text import KIB
 
-BUFFERED = ((32, 2), (24, 2), (16, 2), (8, 2), (4, 2))  # vectors of a pass, at most, and buffers for their chunks
+# Vectors of a pass, at most; buffers for their chunks; vectors for which there must be room if they are brought whole.
+BUFFERED = ((32, 2, 8), (24, 2, 8), (16, 2, 8), (16, 2, 0), (8, 2, 0), (4, 2, 0))
 MOST_ROWS, MOST_SUMS = 12, 48  # of a lane
 FEW_VECTORS = (1, 8)  # for which there are tiles beside those for as many as a pass may have
 # How much longer a tile may take than the best one if another matrix has it already, as code is scarce: few vectors,
@@ -63,7 +64,7 @@ class Windows:
         places: tier and reason, by name of the role.
         dense: those in windows, by name; their numbers are not theirs yet.
         tiles: of their products.
-        buffers: of chunks of vectors.
+        buffers, whole: of chunks of vectors; vectors that are brought whole.
         bytes: of shared memory.
     """
 
@@ -71,6 +72,7 @@ class Windows:
     dense: Mapping[str, DenseMatrix] = field(default_factory=dict)
     tiles: tuple[ProductTile, ...] = ()
     buffers: int = 2
+    whole: int = 0
     bytes: int = 0
 
     def behind(self, registers: int) -> Windows:
@@ -142,6 +144,7 @@ class _Arrangement:
     rows: Mapping[str, int]
     vectors: int
     buffers: int
+    whole: int
     close: float
     limits: Limits
 
@@ -175,6 +178,7 @@ class _Arrangement:
             dense=tuple(dense),
             product_tiles=tiles,
             chunk_buffers=self.buffers,
+            whole_vectors=self.whole,
             registers=register,
             sums=sums,
             results=RESULT_FLOATS,
@@ -199,7 +203,7 @@ class _Arrangement:
         chip = self.chip()
         dense = {role.name: matrix for role, matrix in zip(self.roles, chip.dense, strict=True)}
         places = {**others, **{r.name: self._place(r) for r in self.roles}}
-        return Windows(places, dense, chip.product_tiles, self.buffers, self.bytes)
+        return Windows(places, dense, chip.product_tiles, self.buffers, self.whole, self.bytes)
 
     def _place(self, role: MatrixRole) -> Place:
         if role.name in self.at_home:
@@ -214,8 +218,8 @@ def _arrangements(roles: Sequence[MatrixRole], vps: int, close: float, limits: L
     names = {role.name for role in roles}
     pairs = [r for r in roles if r.transposed and r.matrix.name in names and r.name not in limits.evicted]
     pairs.sort(key=lambda r: -min(rows[r.name] * r.columns, rows[r.matrix.name] * r.matrix.columns))
-    for (vectors, buffers), some in product(BUFFERED, range(len(pairs) + 1)):
-        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, buffers, close, limits)
+    for (vectors, buffers, whole), some in product(BUFFERED, range(len(pairs) + 1)):
+        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, buffers, whole, close, limits)
 
 
 def _choose_tiles(
@@ -228,7 +232,10 @@ def _choose_tiles(
         suits: list[ProductTile] = []
         vectors = min(most, RESULT_FLOATS // rows)
         for n in (*FEW_VECTORS, most):
-            clocks = {tile: _clocks(tile, rows, columns, n) for tile in _tiles(vectors)}
+            tiles = list(_tiles(vectors))
+            if n in FEW_VECTORS:  # brought at once, and multiplied by all rows
+                tiles = [tile for tile in tiles if tile.all_rows >= rows] or tiles
+            clocks = {tile: _clocks(tile, rows, columns, n) for tile in tiles}
             best = min(clocks, key=lambda t: (clocks[t], t))
             suits.append(
                 next(
