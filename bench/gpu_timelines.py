@@ -35,6 +35,7 @@ from on_gpu import about
 from treelstm import LEARNING_RATE, initial_weights
 from trees import read_trees
 
+import vpps
 from vpps.engine.timeline import Timeline
 from vpps.script.disassemble import decode
 
@@ -88,14 +89,19 @@ def main() -> None:
     parser = harness.parser(
         __doc__, trees=None, batch_sizes=[1, 16, 64, 128], device="cuda", hidden=256, embedding=256, vps=None
     )
+    parser.add_argument("--groups", type=int, default=1, help="of thread blocks, each with its part of the batch")
+    parser.add_argument("--products", default="auto", help="slots or windows, where weights are that products read")
     parser.add_argument("--launches", type=int, default=8, help="that are recorded, two at least")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     trees, words = read_trees(options.trees, max(options.batch_sizes))
     weights = initial_weights(words, options.embedding, options.hidden)
     extra: dict[str, Any] = about(["vpps"], options.device, options.trees)
+    extra |= {"groups": options.groups, "products": options.products}
+    onchip = vpps.ChipOptions(groups=options.groups, products=options.products) if options.device != "cpu" else None
+    vps, target = options.vps, options.device
     for size in options.batch_sizes:
-        net = VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, options.device, timeline=True)
+        net = VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], vps, target, timeline=True, onchip=onchip)
         batch = [net.prepare(tree) for tree in trees[:size]]
         timelines = []
         for _ in range(options.launches):

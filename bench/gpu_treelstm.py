@@ -24,6 +24,8 @@ from on_gpu import TOLERANCES, about, alone_then_beside, choose_contenders, comp
 from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import read_trees
 
+import vpps
+
 BENCH = "gpu_treelstm"
 CONTENDERS = ("vpps", "autograd", "graphs", "manual", "pernode")
 
@@ -35,7 +37,8 @@ def make_contender(name: str, weights: dict[str, Any], precision: str, options: 
         from models import PROGRAMS
 
         program = PROGRAMS[options.program]
-        return program(weights, "sgd", lr, options.vps, target=options.device, precision=precision)
+        onchip = vpps.ChipOptions(groups=options.groups) if options.device != "cpu" else None
+        return program(weights, "sgd", lr, options.vps, target=options.device, precision=precision, onchip=onchip)
     from peers.torch_gpu_treelstm import make
 
     return make(name, weights, lr, options.device, options.compile, precision == "bf16")
@@ -61,7 +64,7 @@ def run(names: list[str], batch_size: int, precision: str, options: argparse.Nam
 
     return compare(
         BENCH, case, "sentences/s", names, made, len(trees), TOLERANCES[precision], options, shown,
-        {"program": options.program, **about(names, options.device, options.trees)},
+        {"program": options.program, "groups": options.groups, **about(names, options.device, options.trees)},
     )  # fmt: skip
 
 
@@ -72,6 +75,7 @@ def parse_options() -> argparse.Namespace:
         limit=512, passes=3, vps=None, contenders=None, quick=False,
     )  # fmt: skip
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile for cells")
+    parser.add_argument("--groups", type=int, default=1, help="of vpps: groups of thread blocks")
     parser.add_argument(
         "--program",
         default="vpps-bulk",

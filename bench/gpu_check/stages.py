@@ -95,6 +95,12 @@ def _products(smallest: bool) -> Iterator[Step]:
 def _timelines(smallest: bool) -> Iterator[Step]:
     size = ("--batch-sizes", "2", *SMALLEST, "--launches", "2") if smallest else ("--batch-sizes", "1,16,64,128")
     yield Step("timelines", "timelines", _program("gpu_timelines.py", *size), 30, 180)
+    few = size if smallest else ("--batch-sizes", "64", "--launches", "4")
+    for name, *options in (
+        ("in windows", "--products", "windows"),
+        ("of groups", "--groups", "2" if smallest else "4"),
+    ):
+        yield Step("timelines", f"timelines {name}", _program("gpu_timelines.py", *few, *options), 10, 120)
 
 
 def _precisions(smallest: bool) -> Iterator[Step]:
@@ -120,6 +126,9 @@ def _trees(stage: str, name: str, smallest: bool, *options: str) -> Iterator[Ste
 def _peers(smallest: bool) -> Iterator[Step]:
     strongest = () if smallest else ("--contenders", "vpps,graphs,manual")
     yield from _trees("peers", "Tree-LSTM", smallest, *EXACT, *strongest)
+    some = ("2", "--groups", "2", *SMALLEST, *ONE_ROUND) if smallest else ("64", "--groups", "4", "--limit", "128")
+    command = _program("gpu_treelstm.py", "--contenders", "vpps", "--no-compile", *EXACT, "--batch-sizes", *some)
+    yield Step("peers", "Tree-LSTM of groups", command, 25, 120)
     few = (*SMALLEST, *ONE_ROUND) if smallest else ("--passes", "2")
     for size in (1,) if smallest else (1, 16, 64):
         limit = () if smallest else ("--limit", str(max(32, 2 * size)))

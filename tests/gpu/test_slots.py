@@ -111,8 +111,10 @@ CASES: dict[str, Case] = {
         for tile in (8, 4, 2, 1)
     },
     "two blocks per multiprocessor": Case(Options(blocks_per_sm=2), lambda c: c.chip.blocks_per_sm == 2, hidden=256),
-    "two groups": Case(Options(groups=2), lambda c: bool(c.chip.slots)),
-    "four groups": Case(Options(groups=4), lambda c: bool(c.chip.slots), hidden=256),
+    "two groups": Case(Options(groups=2), lambda c: bool(c.chip.dense)),
+    "four groups": Case(Options(groups=4), lambda c: bool(c.chip.homes), hidden=256),
+    "two groups, slots": Case(Options(groups=2, products="slots"), lambda c: bool(c.chip.slots)),
+    "windows": Case(Options(products="windows"), lambda c: bool(c.chip.dense), hidden=256),
 }
 
 
