@@ -62,14 +62,16 @@ def test_compiles_every_kernel_without_spilling(version: str, arch: str) -> None
     expected = library().version if version == OWN else version
     trees = [f"Tree-LSTM in {precision}" for precision in ("float32", *PRECISIONS * (arch != "sm_75"))]
     names = ("smallest", *trees, *(f"part {k} of everything" for k in range(PARTS)), *["everything"] * COMPILE_ALL)
-    assert set(said["kernels"]) == {f"{name} on {arch}" for name in names}
+    groups = "groups: 1, windows", "groups: 4, auto"
+    assert set(said["kernels"]) == {f"{name} on {arch}" for name in (*names, *groups)}
     for name, facts in said["kernels"].items():
         found = Resources(**facts["resources"])
         assert found.compiler.removeprefix("NVRTC ").startswith(expected)
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), name
-        assert (found.cached_registers > 0) == name.startswith("Tree-LSTM")
+        if not name.startswith("groups: 1"):  # a T4's shared memory does not have all windows
+            assert (found.cached_registers > 0) == name.startswith(("Tree-LSTM", "groups"))
         if name in MOST_CODE:
             assert found.code_bytes <= MOST_CODE[name]
-        if name.startswith("Tree-LSTM") and (not expected.startswith("12") or arch == "sm_100"):
+        if name.startswith(("Tree-LSTM", "groups")) and (not expected.startswith("12") or arch == "sm_100"):
             assert found.cached_registers <= facts["live"] <= found.registers <= 255
         check_resources(found)

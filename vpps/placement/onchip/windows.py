@@ -47,6 +47,7 @@ from vpps.text import KIB
 
 # Vectors of a pass, at most; buffers for their chunks; vectors for which there must be room if they are brought whole.
 BUFFERED = ((32, 2, 8), (24, 2, 8), (16, 2, 8), (16, 2, 0), (8, 2, 0), (4, 2, 0))
+FEWEST_VECTORS = 16  # of a pass: with fewer, slots are no slower
 MOST_ROWS, MOST_SUMS = 12, 48  # of a lane
 FEW_VECTORS = (1, 8)  # for which there are tiles beside those for as many as a pass may have
 # How much longer a tile may take than the best one if another matrix has it already, as code is scarce: few vectors,
@@ -111,6 +112,8 @@ def place_windows(
     room, registers = device.shared(1), min(MOST_HOMES, device.registers(1))
     close = CLOSE_IN_GROUPS if options.groups > 1 else CLOSE_IN_ONE
     for arrangement in _arrangements(wanted, vps, close, limits) if wanted else ():
+        if options.products == "auto" and arrangement.vectors < FEWEST_VECTORS:
+            break
         if arrangement.bytes <= room and arrangement.registers <= registers:
             return arrangement.windows(places)
     if options.products == "windows" and wanted:
