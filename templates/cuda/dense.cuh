@@ -6,50 +6,47 @@
 enum {
     CHUNK_COLUMNS = VP_CHUNK_COLUMNS,
     CHUNK_PITCH = CHUNK_COLUMNS + 4,  // from a vector's chunk to the next: eight begin in different banks
-    PLACES = VP_PLACES,                         // of segments of vectors that are looked up together
-    FEWEST_PASSES = 4,                          // of a page
+    PLACES = VP_PLACES,               // of segments of vectors that are looked up together
+    FEWEST_PASSES = 4,                // of a page
 };
 VP_DEVICE Word* places(int parity) { return (Word*)(slot_memory() + VP_CHUNKS) + parity * PLACES; }
 
-// Brings vectors to shared memory, a chunk of each at a time, while chunks before are multiplied. Vectors of a pass come once for
+// Brings vectors to shared memory, a chunk of each at a time, while the chunk before is multiplied. Vectors of a pass come once for
 // every tile of rows. Where they lie is looked up for many at once, a page, before the first of them is brought.
 struct Bringing {
     enum { EACH = (VP_MOST_VECTORS + WARPS - 1) / WARPS };  // vectors of a warp
     const Vp& vp;
     const Segments& x;
     int n, columns, vectors, tiles = 1;  // vectors: of a pass; tiles: of rows
-    int buffers, own;                    // in shared memory; the warp
+    int own;                             // warp
     int page = 0;                        // vectors of a page; 0: each is looked up when it is brought
     int row = 0, tile = 0, column = 0;   // of the chunk that is brought next
-    int in_page = 0, parity = 0, to = 0; // its first vector's number in the page, the page's modulo 2, and its buffer
-    int next = 0;                        // the first vector of the page that is looked up next
-    int segment = 0, first = 0, last = 0;  // the one behind the segment that is brought; columns where that begins and ends
-    Word from[EACH];                     // what the lane brings next of the warp's vectors
+    int brought = 0;                     // chunks
+    int in_page = 0, parity = 0;         // number of its first vector in the page; the page's number, modulo 2
+    int next = 0;                        // first vector of the page that is looked up next
+    int segment = 0, first = 0, last = 0;  // number behind that of the segment that is brought; columns where it begins and ends
+    Word from[EACH];                     // where the lane finds the segment of the warp's vectors
 
     VP_DEVICE Bringing(const Vp& vp, const Matvec& i, const TileShape& t)
-        : vp(vp), x(i.x), n(i.head.n), columns((int)i.columns), vectors(t.vectors), buffers(t.buffers), own(VP_OPAQUE(warp()))
+        : vp(vp), x(i.x), n(i.head.n), columns((int)i.columns), vectors(t.vectors), own(VP_OPAQUE(warp()))
     {
     }
-    VP_DEVICE float* buffer(int k) const { return slot_memory() + k * vectors * CHUNK_PITCH; }
-    VP_DEVICE int behind(int k) const { return k + 1 < buffers ? k + 1 : 0; }
-    // The first chunks. How many?
-    VP_DEVICE int begin()
+    VP_DEVICE float* buffer(int chunk) const { return slot_memory() + (chunk & 1) * (vectors * CHUNK_PITCH); }
+    VP_DEVICE void begin()
     {
         const int passes = small_quotient(PLACES, x.count * vectors);
         page = passes >= FEWEST_PASSES ? passes * vectors : 0;
         look_up();
         copy_async_wait();
         __syncthreads();
-        const int ahead = least(buffers - 1, most(1, tiles * ((columns + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS)));
-        VP_ROLLED for (int k = 0; k < ahead; k++) bring();
-        return ahead;
+        bring();
     }
     VP_DEVICE Word place(const Word* at, int r) const
     {
         const Word address = at[0], mode = at[1];
         return mode & VP_INDEXED ? vp.script[address + r] : address + (Word)r * (mode & VP_OFFSET_MASK);
     }
-    // Begin to look up the next page. Whoever waits for the next chunk but one has that, too.
+    // Begin to look up the next page. Whoever waits for a chunk has that, too.
     VP_DEVICE void look_up()
     {
         Word* const table = places((next / most(1, page)) & 1);
@@ -66,15 +63,11 @@ struct Bringing {
     {
         if (page && pass + page == next && next < n) look_up();
     }
-    // Begin to bring the next chunk, if there is one: a group of copies, which may be empty.
+    // Begin to bring the next chunk, if there is one.
     VP_DEVICE void bring()
     {
-        if (row < n) bring_chunk();
-        copy_async_commit();
-    }
-    VP_DEVICE void bring_chunk()
-    {
-        float* const chunk = buffer(to);
+        if (row >= n) return;
+        float* const chunk = buffer(brought++);
         const int end = least(column + CHUNK_COLUMNS, columns);
         if (column == 0) segment = last = 0;
         VP_ROLLED for (int at = column; at < end;) {
@@ -85,7 +78,7 @@ struct Bringing {
         }
         if (columns & 7 && end == columns && thread() < vectors)
             VP_ROLLED for (int c = columns; c & 7; c++) chunk[thread() * CHUNK_PITCH + c - column] = 0.f;
-        to = behind(to), column = end < columns ? end : 0;
+        column = end < columns ? end : 0;
         if (column == 0 && ++tile == tiles) {
             tile = 0, row += vectors, in_page += vectors;
             if (in_page == page) in_page = 0, parity ^= 1;
@@ -108,7 +101,7 @@ struct Bringing {
     // Of each vector of the warp so many floats, `within` behind the segment's first.
     VP_DEVICE void bring_part(float* chunk, int within, int floats)
     {
-        Word all = (Word)(chunk - slot_memory()) | (Word)floats;
+        Word all = (Word)(chunk - slot_memory()) | (Word)(within | floats);
         VP_UNROLL for (int j = 0; j < EACH; j++) all |= from[j];
         if ((all & 3) == 0 && floats % (4 * WARP) == 0) {
             float* target = chunk + own * CHUNK_PITCH + 4 * lane();
@@ -188,15 +181,14 @@ template <class T> struct Lane {
             multiply(window + c, rows, pitch, slot_memory() + c, pitch, least(CHUNK_COLUMNS, columns - c));
     }
     // Of a pass of vectors that come chunk by chunk.
-    VP_DEVICE void multiply_many(const float* window, int rows, int pitch, int columns, Bringing& x, int ahead, int& chunk)
+    VP_DEVICE void multiply_many(const float* window, int rows, int pitch, int columns, Bringing& x)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {
-            if (ahead == VP_CHUNK_BUFFERS - 1) copy_async_wait<VP_CHUNK_BUFFERS - 2>();
-            else copy_async_wait();
+            copy_async_wait();
             __syncthreads();
+            const float* chunk = x.buffer(x.brought - 1);
             x.bring();
-            multiply(window + c, rows, pitch, x.buffer(chunk), CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
-            chunk = x.behind(chunk);
+            multiply(window + c, rows, pitch, chunk, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
         }
     }
     // Sums of warp w, row r, vector v: at (w * VECTORS + v) * PITCH + r.
@@ -207,6 +199,7 @@ template <class T> struct Lane {
             VP_UNROLL for (int j = 0; j < T::VT; j++) to[j * T::LV * T::PITCH + r * T::LR] = sum[r][j];
     }
 };
+
 // Calls f(Lane) for a tile, of those for few vectors or for many.
 template <bool FEW, int FIRST = 0, int END = VP_PRODUCT_TILES, class F> VP_DEVICE void for_tile(int number, F f)
 {
@@ -237,12 +230,11 @@ VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
     const int number = !is_few ? m.many : n <= m.few_vectors ? m.few : m.some;
     const TileShape tile = PRODUCT_TILES[number];
     Bringing x(vp, i, tile);
-    int chunk = 0, ahead = 0;  // buffer of the chunk that is multiplied next; chunks that are brought ahead
     if (is_few) {
         bring_few(vp, i.x, n, columns, pitch_of(columns));
     } else {
         x.tiles = small_quotient(count + tile.rows - 1, tile.rows);
-        ahead = x.begin();
+        x.begin();
     }
     VP_ROLLED for (int row = 0; row < n; row += tile.vectors) {
         const int there = least(tile.vectors, n - row);
@@ -265,7 +257,7 @@ VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
                 });
             } else {
                 for_tile<false>(number, [&](auto lane) {
-                    lane.multiply_many(window, rows, pitch_of(columns), columns, x, ahead, chunk);
+                    lane.multiply_many(window, rows, pitch_of(columns), columns, x);
                     lane.store(sums_buffer());
                 });
             }

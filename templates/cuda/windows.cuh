@@ -49,13 +49,19 @@ VP_DEVICE void load_dense(Vp& vp, const Load& i)
         return bring_rows(vp, m, owned, i.weights, columns);
     }
     if (thread() == 0 && shown(m) == (int)i.matrix) shown(m) = 0;  // left there by an earlier launch
+    const bool by_fours = ((i.weights | i.columns) & 3) == 0;
     for_fours_in_registers((int)i.matrix, owned.count, fours_of(columns), [&](auto at, int row, int four) {
         const float* from = vp.pool + (i.weights + (Word)owned.row(row) * i.columns + (Word)(4 * four));
         enum { AT = decltype(at)::VALUE };
-        float e[4];
-        VP_UNROLL for (int c = 0; c < 4; c++) e[c] = 4 * four + c < columns ? from[c] : 0.f;
-        write_register<AT>(vp.store, e[0]), write_register<AT + 1>(vp.store, e[1]);
-        write_register<AT + 2>(vp.store, e[2]), write_register<AT + 3>(vp.store, e[3]);
+        float4 e = {0.f, 0.f, 0.f, 0.f};
+        if (by_fours && 4 * four < columns) {
+            e = *(const float4*)from;
+        } else {
+            const auto element = [&](int c) { return 4 * four + c < columns ? from[c] : 0.f; };
+            e = {element(0), element(1), element(2), element(3)};
+        }
+        write_register<AT>(vp.store, e.x), write_register<AT + 1>(vp.store, e.y);
+        write_register<AT + 2>(vp.store, e.z), write_register<AT + 3>(vp.store, e.w);
     });
 }
 

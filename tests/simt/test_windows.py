@@ -68,6 +68,26 @@ def many_parts(parts: int = 70, n: int = 40) -> models.Network:
     return models.Network(model, batch, [])
 
 
+def uneven_parts() -> models.Network:
+    """A chunk of columns begins within the second segment, at no multiple of four columns of it."""
+    model = vpps.Model(seed=4)
+    a, b = model.lookup("a", (5, 132), init="normal"), model.lookup("b", (5, 384), init="normal")
+    W = model.parameter("W", (20, 130 + 382))
+
+    @vpps.cell
+    def layer(x: vpps.Expression, y: vpps.Expression) -> vpps.Expression:
+        return vpps.tanh(W @ vpps.concat([x[:130], y[:382]]))
+
+    def batch(seed: int) -> models.Batch:
+        rng, graph = np.random.default_rng(seed), vpps.Graph()
+        pairs = rng.integers(0, 5, (40, 2)).tolist()
+        ys = [layer(graph.lookup(a, i), graph.lookup(b, k)) for i, k in pairs]
+        weights = graph.input(rng.normal(size=20))
+        return graph, vpps.mean([vpps.dot(weights, y) for y in ys])
+
+    return models.Network(model, batch, [])
+
+
 CASES: dict[str, Case] = {
     "tree-lstm": Case(models.tree_lstm, 3, WINDOWS, has_windows, paper=True),
     "tagger": Case(models.tagger, 3, WINDOWS, has_windows),
@@ -84,6 +104,7 @@ CASES: dict[str, Case] = {
     "pages of vectors": Case(
         lambda: models.tree_lstm(hidden=16, embedding=16, leaves=(300, 2)), 3, WINDOWS, in_pages
     ),
+    "chunks within segments": Case(uneven_parts, 2, WINDOWS, has_windows),
     "many segments": Case(many_parts, 2, WINDOWS, has_windows),
     "more virtual processors than rows": Case(
         lambda: models.layers((5, 30), (12, 20), (3, 16)), 9, WINDOWS, lambda c: c.of("W2").tier == "L2"
@@ -116,7 +137,7 @@ def test_transposes_take_the_windows_of_their_matrices(name: str, device: str, m
 
 def values(vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float32]:
     """Of one product, of n vectors in passes of at most so many."""
-    monkeypatch.setattr(windows, "BUFFERED", ((most, 2, 0),))
+    monkeypatch.setattr(windows, "VECTORS", ((most, 0),))
     model = vpps.Model(seed=2)
     W, b = model.parameter("W", (24, 300)), model.parameter("b", (24,))
     graph, rng = vpps.Graph(), np.random.default_rng(3)

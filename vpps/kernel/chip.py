@@ -19,7 +19,6 @@ FEWEST_GRADIENT_VERTICES = 8  # that are brought together to add up gradients: o
 GRADIENT_FLOATS = 2 * 192  # of shared memory, a vertex: 128 of dy and 64 of x, in two buffers (cuda/tiles.cuh)
 CHUNK_COLUMNS = 256  # of a vector that are brought to shared memory at a time
 PLACES = 512  # of segments of vectors that are looked up together, at most
-MOST_BUFFERS = 16  # of chunks
 KINDS = (FLOAT32, BFLOAT16, TF32, TF32_PAIR)  # of slots, by number: the first, or fragments for tensor cores
 MMA_ROWS, MMA_VECTORS = 16, 8  # of an mma.sync m16n8
 FRAGMENT_ROWS = 8  # slots of fragments have a multiple: of a last mma only half of the rows are kept
@@ -212,8 +211,7 @@ class Chip:
         slots, matrices: what is held in slots.
         dense: what is held in windows.
         product_tiles: of products with those.
-        chunk_buffers: chunks of as many vectors as a pass may have that shared memory has room for.
-        whole_vectors: whole ones that it has room for in any case.
+        whole_vectors: that shared memory has room for in any case, beside such products.
         registers: floats of weights and gradients in the registers of every thread.
         shared_units: the same in shared memory.
         tile: vectors whose products with the slots are summed up at a time.
@@ -234,7 +232,6 @@ class Chip:
     matrices: tuple[KernelMatrix, ...] = ()
     dense: tuple[DenseMatrix, ...] = ()
     product_tiles: tuple[ProductTile, ...] = ()
-    chunk_buffers: int = 2
     whole_vectors: int = 0
     registers: int = 0
     shared_units: int = 0
@@ -281,16 +278,12 @@ class Chip:
     def chunk_floats(self) -> int:
         """Floats of shared memory for vectors that are multiplied by a matrix in a window, in chunks or whole."""
         whole = self.whole_vectors * max((pitch_of(m.columns) for m in self.dense), default=0)
-        return max(self.chunk_buffers * self.most_vectors * pitch_of(self.chunk_columns), whole)
+        return max(2 * self.most_vectors * pitch_of(self.chunk_columns), whole)
 
     def is_for(self, tile: ProductTile, few: bool) -> bool:
         """Whether some products of few vectors, or of many, are made by that tile."""
         number = self.product_tiles.index(tile)
         return any(number in (m.tiles[:2] if few else m.tiles[2:]) for m in self.dense)
-
-    def buffers_of(self, tile: ProductTile) -> int:
-        """For how many chunks of its vectors there is room."""
-        return self.chunk_floats // (tile.all_vectors * pitch_of(self.chunk_columns))
 
     @property
     def by_number(self) -> list[KernelMatrix | DenseMatrix]:

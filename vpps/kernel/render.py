@@ -239,7 +239,6 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_WINDOW_FLOATS": (chip.window_floats, "of all windows"),
         "VP_PRODUCT_TILES": (len(chip.product_tiles), "shapes of what a warp computes of products with them"),
         "VP_MOST_VECTORS": (chip.most_vectors, "that are multiplied by a matrix in a window at a time"),
-        "VP_CHUNK_BUFFERS": (chip.chunk_buffers, "for chunks of as many vectors as a pass may have"),
         "VP_CHUNKS": (chip.chunk_floats, "floats of shared memory for chunks of vectors that are multiplied by them"),
         "VP_CHUNK_COLUMNS": (chip.chunk_columns, "of a chunk"),
         "VP_PLACES": (PLACES, "of segments of vectors that are looked up together"),

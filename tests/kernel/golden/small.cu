@@ -25,7 +25,6 @@
 #define VP_WINDOW_FLOATS 0          // of all windows
 #define VP_PRODUCT_TILES 0          // shapes of what a warp computes of products with them
 #define VP_MOST_VECTORS 0           // that are multiplied by a matrix in a window at a time
-#define VP_CHUNK_BUFFERS 2          // for chunks of as many vectors as a pass may have
 #define VP_CHUNKS 0                 // floats of shared memory for chunks of vectors that are multiplied by them
 #define VP_CHUNK_COLUMNS 0          // of a chunk
 #define VP_PLACES 512               // of segments of vectors that are looked up together

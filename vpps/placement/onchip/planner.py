@@ -79,7 +79,6 @@ def _plan(request: SlotRequest) -> OnChip:
         tuple(KernelMatrix(h.number, h.slots.start, h.slots.stop, _described(h)) for h in held if h.slots),
         tuple(h.dense for h in held if h.dense is not None),
         windows.tiles,
-        windows.buffers,
         windows.whole,
         registers=top["registers"] + sum(4 * h.dense.fours for h in held if h.dense and h.dense.home >= 0),
         shared_units=top["shared"],

@@ -76,7 +76,7 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
     blocks, slots = chip.blocks_per_sm, onchip.weights_in("shared")
-    staging = FLOAT32.bytes * chip.staged // (chip.chunk_buffers if chip.dense else chip.buffers)
+    staging = FLOAT32.bytes * chip.staged // (2 if chip.dense else chip.buffers)
     gradients = chip.shared_units - slots + chip.window_kib
     all_weights = sum(h.floats for h in onchip.held)
     on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)

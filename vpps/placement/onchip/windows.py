@@ -45,8 +45,8 @@ from vpps.placement.onchip.holding import (
 from vpps.script.slices import most_units
 from vpps.text import KIB
 
-# Vectors of a pass, at most; buffers for their chunks; vectors for which there must be room if they are brought whole.
-BUFFERED = ((32, 2, 8), (24, 2, 8), (16, 2, 8), (16, 2, 0), (8, 2, 0), (4, 2, 0))
+# Vectors of a pass, at most, and vectors for which there must be room if they are brought whole.
+VECTORS = ((32, 8), (24, 8), (16, 8), (16, 0), (8, 0), (4, 0))
 FEWEST_VECTORS = 16  # of a pass: with fewer, slots are no slower
 MOST_ROWS, MOST_SUMS = 12, 48  # of a lane
 FEW_VECTORS = (1, 8)  # for which there are tiles beside those for as many as a pass may have
@@ -65,14 +65,13 @@ class Windows:
         places: tier and reason, by name of the role.
         dense: those in windows, by name; their numbers are not theirs yet.
         tiles: of their products.
-        buffers, whole: of chunks of vectors; vectors that are brought whole.
+        whole: vectors that are brought whole, at most.
         bytes: of shared memory.
     """
 
     places: Mapping[str, Place] = field(default_factory=dict)
     dense: Mapping[str, DenseMatrix] = field(default_factory=dict)
     tiles: tuple[ProductTile, ...] = ()
-    buffers: int = 2
     whole: int = 0
     bytes: int = 0
 
@@ -146,7 +145,6 @@ class _Arrangement:
     at_home: frozenset[str]
     rows: Mapping[str, int]
     vectors: int
-    buffers: int
     whole: int
     close: float
     limits: Limits
@@ -180,7 +178,6 @@ class _Arrangement:
         return Chip(
             dense=tuple(dense),
             product_tiles=tiles,
-            chunk_buffers=self.buffers,
             whole_vectors=self.whole,
             registers=register,
             sums=sums,
@@ -206,7 +203,7 @@ class _Arrangement:
         chip = self.chip()
         dense = {role.name: matrix for role, matrix in zip(self.roles, chip.dense, strict=True)}
         places = {**others, **{r.name: self._place(r) for r in self.roles}}
-        return Windows(places, dense, chip.product_tiles, self.buffers, self.whole, self.bytes)
+        return Windows(places, dense, chip.product_tiles, self.whole, self.bytes)
 
     def _place(self, role: MatrixRole) -> Place:
         if role.name in self.at_home:
@@ -221,8 +218,8 @@ def _arrangements(roles: Sequence[MatrixRole], vps: int, close: float, limits: L
     names = {role.name for role in roles}
     pairs = [r for r in roles if r.transposed and r.matrix.name in names and r.name not in limits.evicted]
     pairs.sort(key=lambda r: -min(rows[r.name] * r.columns, rows[r.matrix.name] * r.matrix.columns))
-    for (vectors, buffers, whole), some in product(BUFFERED, range(len(pairs) + 1)):
-        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, buffers, whole, close, limits)
+    for (vectors, whole), some in product(VECTORS, range(len(pairs) + 1)):
+        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, whole, close, limits)
 
 
 def _choose_tiles(
