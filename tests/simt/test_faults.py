@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from vpps.kernel import simt_compiler
 from vpps.kernel.chip import SCRIPT_WORDS
 from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, CUDA_SYNC, template_dir
 from vpps.kernel.spec import KernelSpec
-from vpps.placement.onchip import ChipOptions
+from vpps.placement.onchip import ChipOptions, known_device
 from vpps.planner.plan import Plan
 from vpps.runtime import simt
 from vpps.runtime.simt import SimtMachine
@@ -136,13 +137,27 @@ def several_tiles() -> None:
         handle.sync_get_latest_loss()
 
 
+def in_windows() -> None:
+    """Of products some have few vectors, some several passes; transposes take windows."""
+    network = models.tree_lstm(hidden=40, embedding=40, leaves=(60, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        small = replace(known_device("RTX 3090"), shared_per_block=66 << 10, shared_per_sm=67 << 10)
+        patch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
+        options = ChipOptions(products="windows")
+        with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=6, onchip=options) as handle:
+            handle.fb(*network.batch(0))
+            handle.sync_get_latest_loss()
+            assert handle._engine.arrangement.onchip is not None
+            assert handle._engine.arrangement.onchip.chip.homes
+
+
 # Where a barrier of a block, or of a warp, is missed, by the program that does so.
 MISSED = {
     **dict.fromkeys(
         [
             *("sum_of_all 1", "sum_columns 1", "sum_columns 2", "sum_by_block 1", "sum_by_block 2"),
             *("enter 1", "fetch 1", "fetch 2", "fetch 3", "wait 1"),
-            *("for_staged 1", "held_matvec 1", "for_outer 3", "held_squares_matrix 1", "store_transposed 1"),
+            *("for_staged 1", "slot_matvec 1", "for_outer 3", "held_squares_matrix 1", "store_transposed 1"),
             "held_update_matrix 1",
         ],
         kept_on_the_chip,
@@ -151,7 +166,9 @@ MISSED = {
     **dict.fromkeys(["partial_tile 1", "partial_tile 2", "partial_tile 3"], loaded_in_waves),
     "partial_tile 4": several_tiles,
     "for_outer 4": one_buffer,
-    "held_matvec 2": chained,
+    "slot_matvec 2": chained,
+    **dict.fromkeys(["show 1", "begin 1", "multiply_many 1"], in_windows),
+    **dict.fromkeys(["dense_matvec 1", "dense_matvec 2", "dense_matvec 3"], in_windows),
     "load 1": loaded_in_waves,
     **dict.fromkeys(["fill 1", "exchange 1", "exchange 2", "for_gradients_in_slots 1"], on_tensor_cores),
     **dict.fromkeys(["load_gradient 1", "step_of_piece 1"], on_tensor_cores),
@@ -200,7 +217,8 @@ def test_every_barrier_of_a_block_is_removed_once() -> None:
 def test_without_a_barrier_of_the_block_there_is_a_race(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fault(monkeypatch, site)
     missing = "no (barrier of the block|__syncthreads) lies between|nobody has waited"
-    with pytest.raises(vpps.KernelError, match=f"race: .*, and ({missing})"):
+    early = "out of bounds: .* past the end of pool"  # an address that is not there yet
+    with pytest.raises(vpps.KernelError, match=f"race: .*, and ({missing})" + f"|{early}" * (site == "begin 1")):
         MISSED[site]()
 
 
