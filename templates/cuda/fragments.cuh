@@ -79,13 +79,6 @@ template <int S> VP_DEVICE constexpr bool all_multiply_in_memory()
     else return MULTIPLIES_IN_MEMORY<Slot<S>> && all_multiply_in_memory<S + 1>();
 }
 constexpr bool ALL_MULTIPLY_IN_MEMORY = all_multiply_in_memory<0>();
-VP_DEVICE bool multiply_in_memory(Range slots)  // of one matrix
-{
-    bool all = ALL_MULTIPLY_IN_MEMORY;
-    if (!ALL_MULTIPLY_IN_MEMORY)
-        for_slots<0>({slots.first, slots.first + 1}, [&](auto slot, int) { all = MULTIPLIES_IN_MEMORY<decltype(slot)>; });
-    return all;
-}
 
 template <class S> struct Fragments {
     using Factor = Factors<S::KIND, 4>;
@@ -139,29 +132,6 @@ template <class S> struct Fragments {
     {
         const int columns = columns_of(piece), n = neighbours_at(columns, k), first = k - k % n;
         return (row * columns + first) * THREADS + (n * warp() + k - first) * WARP;
-    }
-    // Where add_outer has sums in g: of 8 rows and the c-th of 32 columns, the k-th of a lane.
-    VP_DEVICE static constexpr int sum_at(int eight, int c, int k)
-    {
-        const int lot = eight / 2, n = halves(lot);
-        return (lot * 16 * S::C + c * 8 * n) + (n == 2 ? k / 2 * 4 + eight % 2 * 2 + k % 2 : k);
-    }
-    // Calls f(k, place) for what add_outer has in g[k].
-    template <class T, class F> VP_DEVICE static void for_sums(T* buffer, int piece, F f)
-    {
-        for_numbers<EIGHTS * ACROSS>([&](auto number) {
-            if (number.VALUE == piece) for_sums_of<number.VALUE>(buffer, f);
-        });
-    }
-    template <int PIECE, class T, class F> VP_DEVICE static void for_sums_of(T* buffer, F f)
-    {
-        enum { EIGHT = PIECE / ACROSS, LOT = EIGHT / 2, N = halves(LOT), FIRST = PIECE % ACROSS * PIECE_COLUMNS };
-        const int t = lane() & 3, mine = row_of_lane();
-        for_numbers<8 * columns_of(PIECE)>([&](auto number) {
-            constexpr int C = number.VALUE / 8, K = number.VALUE % 8;
-            const int row = N == 2 ? mine : 2 * t + K % 2, column = N == 2 ? 8 * t + K % 2 * 4 + K / 2 : 4 * mine + K / 2;
-            f(Number<sum_at(EIGHT, FIRST + C, K)>(), buffer[place_of_row(PIECE, row, C) + column]);
-        });
     }
 
     // Times n staged vectors, 8 at most: `x` is the first of them, number `at` of its pass; the slot's rows begin at `first`.
@@ -254,84 +224,5 @@ template <class S> struct Fragments {
                 if (v < n && column < columns && first < count) add_float(y(v) + column, sum[k]);
             }
         });
-    }
-
-    // G += dy x^T for n vectors: `dy` is what the first of them has for the warp. Of 16 rows and 32 columns a lane has of
-    // both its rows 8 columns next to each other: twice four, which are of four products. Of a lot of 8 rows it has two rows and
-    // four columns next to each other, of two products x dy^T. A lane brings every fourth vector of 4 * N, from `first` on.
-    template <int N>
-    VP_DEVICE static void round_rows(const float* dy, int apart, int n, int first, Factors<S::KIND, N> (&d)[LOTS][2])
-    {
-        const int v = first + (lane() & 3), mine = row_of_lane();
-        VP_UNROLL for (int k = 0; k < EIGHTS; k++) {
-            float of[N];
-            VP_UNROLL for (int j = 0; j < N; j++) of[j] = v + 4 * j < n ? dy[(v + 4 * j) * apart + 8 * k + mine] : 0.f;
-            d[k / 2][k % 2].round(of);
-        }
-    }
-    // For two of the four columns next to each other: the j-th one and that after it, of the c-th 32.
-    template <int N>
-    VP_DEVICE static void add_columns(
-        const Factors<S::KIND, N> (&d)[LOTS][2], const Factors<S::KIND, N> (&e)[2], int c, int j, float (&g)[S::R * S::C])
-    {
-        VP_UNROLL for (int k = 0; k < 2; k++)
-            VP_UNROLL for (int lot = 0; lot < EIGHTS / 2; lot++)
-                multiply((float(&)[4])g[((lot * S::C + c) * 4 + j + k) * 4], d[lot], e[k]);
-        if (EIGHTS % 2) multiply((float(&)[4])g[(LOTS - 1) * 16 * S::C + c * 8 + j / 2 * 4], e, d[LOTS - 1][0]);
-    }
-    // Of staged vectors: `x` is what the first of them has for the warp.
-    VP_DEVICE static void add_outer(const float* x, const float* dy, int apart, int n, float (&g)[S::R * S::C])
-    {
-        const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane();
-        VP_ROLLED for (int first = 0; first < n; first += 8) {
-            const int v = first + t;
-            Factors<S::KIND, 2> d[LOTS][2], e[2];
-            round_rows<2>(dy, apart, n, first, d);
-            const float *one = x + least(v, n - 1) * STAGE + 4 * mine, *other = x + least(v + 4, n - 1) * STAGE + 4 * mine;
-            VP_UNROLL for (int c = 0; c < S::C; c++) {
-                const auto a = Neighbours<0, 4>().load(one + c * WARP, 0), b = Neighbours<0, 4>().load(other + c * WARP, 0);
-                VP_UNROLL for (int j = 0; j < 4; j += 2) {
-                    VP_UNROLL for (int k = 0; k < 2; k++) e[k].round({a.of[j + k], b.of[j + k]});
-                    add_columns<2>(d, e, c, j, g);
-                }
-            }
-        }
-    }
-    // Of vectors where they lie in memory, 16 at a time; where there are registers for it those of the next turn come meanwhile.
-    template <class X>
-    VP_DEVICE static void add_outer_in_memory(const X& x, const float* dy, int apart, int n, float (&g)[S::R * S::C])
-    {
-        enum { AHEAD = S::C <= 2 };
-        const int t = VP_OPAQUE(lane()) & 3, mine = row_of_lane();
-        float of[S::C][4][4];  // of the c-th 32 columns, the j-th of four, the lane's k-th vector
-        const auto load = [&](int first) {
-            const float* vector[4];
-            VP_UNROLL for (int k = 0; k < 4; k++) {
-                const Word found = first & WARP ? x.found[1] : x.found[0];
-                vector[k] = x.pieces.vp.pool + (__shfl_sync(~0u, found, (first + t + 4 * k) & (WARP - 1)) + (Word)(4 * mine));
-            }
-            if (x.aligned) load_columns<4>(vector, of);
-            else load_columns<1>(vector, of);
-        };
-        if (AHEAD) load(0);
-        VP_ROLLED for (int first = 0; first < n; first += 16) {
-            Factors<S::KIND, 4> d[LOTS][2], e[S::C][4];
-            if (!AHEAD) load(first);
-            round_rows<4>(dy, apart, n, first, d);
-            VP_UNROLL for (int c = 0; c < S::C; c++)
-                VP_UNROLL for (int j = 0; j < 4; j++) e[c][j].round(of[c][j]);
-            if (AHEAD && first + 16 < n) load(first + 16);
-            VP_UNROLL for (int c = 0; c < S::C; c++)
-                VP_UNROLL for (int j = 0; j < 4; j += 2) add_columns<4>(d, (const Factors<S::KIND, 4>(&)[2])e[c][j], c, j, g);
-        }
-    }
-    template <int BESIDE> VP_DEVICE static void load_columns(const float* const (&vector)[4], float (&of)[S::C][4][4])
-    {
-        VP_UNROLL for (int c = 0; c < S::C; c++)
-            VP_UNROLL for (int k = 0; k < 4; k++)
-                VP_UNROLL for (int j = 0; j < 4; j += BESIDE) {
-                    const auto e = Neighbours<0, BESIDE>().load(vector[k] + c * WARP + j, 0);
-                    VP_UNROLL for (int i = 0; i < BESIDE; i++) of[c][j + i][k] = e.of[i];
-                }
     }
 };

@@ -22,8 +22,7 @@ struct RowGradients {
     int apart;
 };
 
-// Calls f(x, dy, n) for passes: x the staged vectors, or VectorsInMemory, dy the gradients of their products with the rows of
-// all slots.
+// Calls f(x, dy, n) for passes: x the staged vectors, dy the gradients of their products with the rows of all slots.
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
     const Range slots = slots_of(i.matrix);
@@ -39,29 +38,6 @@ template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, c
     const auto dy_of = [&](int u, int r) { return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u]; };
     const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
     float ahead = dy_of(first_unit, mine.v);  // the first that the thread brings of the next pass
-#if VP_IN_PLACE
-    VectorsInMemory in_memory({vp, i.x, i.head.n, (int)i.columns, slots.columns}, slots, VectorsInMemory::MOST);
-    if (in_memory.pass && multiply_in_memory(slots)) {  // as many a pass as partial sums would allow; gradients take less
-        VP_ROLLED for (int row = 0, n; row < i.head.n; row += n) {
-            float* dy = slot_memory();
-            n = least(in_memory.pass, i.head.n - row);
-            in_memory.look_up(row);
-            VP_ROLLED for (int k = mine.k; k < rows; k += THREADS) {
-                const int unit = k == mine.k ? first_unit : owned.row(k), place = place_of(k);
-                VP_ROLLED for (int v = mine.v; v < n; v += 4 * mine.step) {
-                    float of[4];  // all on their way at once
-                    VP_UNROLL for (int j = 0; j < 4; j++) of[j] = dy_of(unit, row + v + j * mine.step);
-                    VP_UNROLL for (int j = 0; j < 4; j++)
-                        if (v + j * mine.step < n) dy[(v + j * mine.step) * vectors_apart + place] = of[j];
-                }
-            }
-            __syncthreads();
-            f(in_memory, RowGradients{dy, vectors_apart}, n);
-            __syncthreads();
-        }
-        return;
-    }
-#endif
     for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
         float* dy = sums_buffer();
         mine.each(rows, n, [&](int k, int v) {
@@ -81,7 +57,6 @@ VP_DEVICE void add_outer_of(const float* x, const float* rows, int apart, int n,
 {
     enum { APART = rows_apart(S::R, S::W) };
     const float* vector = x + warp() % S::W * (S::C * WARP);
-    if constexpr (S::KIND) return Fragments<S>::add_outer(vector, rows, apart, n, g);
     VP_TWICE for (int v = 0; v < n; v++, rows += apart, vector += STAGE) {
         float d[S::R];
         if constexpr (APART % 4 == 0) {
@@ -99,17 +74,8 @@ VP_DEVICE void add_outer_of(const float* x, const float* rows, int apart, int n,
         });
     }
 }
-#if VP_IN_PLACE
-template <class S>
-VP_DEVICE void add_outer_of(const VectorsInMemory& x, const float* rows, int apart, int n, float (&g)[S::R * S::C])
+template <class S> VP_DEVICE void add_outer(int number, const float* x, RowGradients dy, int n, float (&g)[S::R * S::C])
 {
-    if constexpr (MULTIPLIES_IN_MEMORY<S>) Fragments<S>::add_outer_in_memory(x, rows, apart, n, g);
-}
-#endif
-template <class S, class X>
-VP_DEVICE void add_outer(const Owned& owned, int number, const X& x, RowGradients dy, int n, float (&g)[S::R * S::C])
-{
-    if (VP_GROUPS > 1 && number * Shape<S>::ROWS + first_row<S>(warp()) >= owned.count) return;  // a slot has room for more
     enum { APART = rows_apart(S::R, S::W) };
     const float* rows = dy.of + (number * Shape<S>::GROUPS + warp() / S::W) * APART;
     add_outer_of<S>(x, rows, dy.apart, n, g);
@@ -128,13 +94,13 @@ VP_ROUTINE void held_outer(Vp& vp, const Outer& i)
                 g.write_gradient(vp.store);
             }
         });
-    for_outer(vp, i, owned, [&](const auto& x, RowGradients dy, int n) {
+    for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
             if constexpr (S::GRADIENT >= 0) {
                 Values<S> g;
                 g.read_gradient(vp.store);
-                add_outer<S>(owned, number, x, dy, n, g.of);
+                add_outer<S>(number, x, dy, n, g.of);
                 g.write_gradient(vp.store);
             }
         });
@@ -147,7 +113,7 @@ template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const
     if (i.head.flags & NO_GRADIENT) return for_elements(owned, p, (int)i.columns, [](float& place, int, int) { place = 0.f; });
     for_slots<0>({p.s, p.s + 1}, [&](auto slot, int) {
         using S = decltype(slot);
-        if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory(), p.number);
+        if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory());
     });
 }
 
@@ -156,14 +122,10 @@ template <class Args, class F> VP_DEVICE void for_gradients_in_slots(Vp& vp, con
 {
     const Owned owned(vp, i.head);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        Piece p(slots, s);
-        do {
-            if (!p.is_owned(owned)) break;
-            bring_gradient(vp, i, owned, p);
-            for_elements(owned, p, (int)i.columns, [&](float g, int row, int column) {
-                if (row >= 0) f(g, row, column);
-            });
-            if (FRAGMENTS) __syncthreads();  // what is a thread's place in one piece may be another's in the next one
-        } while (p.next());
+        const Piece p(slots, s);
+        bring_gradient(vp, i, owned, p);
+        for_elements(owned, p, (int)i.columns, [&](float g, int row, int column) {
+            if (row >= 0) f(g, row, column);
+        });
     }
 }

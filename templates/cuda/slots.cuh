@@ -106,20 +106,14 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
         for_numbers<N>([&](auto k) { set<k.VALUE>(store, v[k.VALUE]); });
     }
     // By way of a buffer in shared memory, one after the other: N values on their way would need N registers more.
-    VP_DEVICE static void fill(Store& store, const float* buffer, int piece = 0)
-    {
-        exchange(buffer, piece, [&](auto k, const float& place) { set<k.VALUE>(store, place); });
-    }
-    VP_DEVICE static void drain(const Store& store, float* buffer, int piece)
-    {
-        exchange(buffer, piece, [&](auto k, float& place) { place = get<k.VALUE>(store); });
-    }
-    template <class T, class F> VP_DEVICE static void exchange(T* buffer, int piece, F f)
+    VP_DEVICE static void fill_from(Store& store, const float* buffer)
     {
         if (FRAGMENTS) __syncwarp();  // lanes have places of each other
-        if constexpr (S::KIND) Fragments<S>::for_sums(buffer, piece, f);
-        else for_numbers<N>([&](auto k) { f(k, buffer[place_of<S::C>(k.VALUE)]); });
-        if (FRAGMENTS) __syncwarp();
+        for_numbers<N>([&](auto k) { set<k.VALUE>(store, buffer[place_of<S::C>(k.VALUE)]); });
+    }
+    VP_DEVICE static void drain(const Store& store, float* buffer)
+    {
+        for_numbers<N>([&](auto k) { buffer[place_of<S::C>(k.VALUE)] = get<k.VALUE>(store); });
     }
 };
 
@@ -223,11 +217,6 @@ struct Piece {
     {
         return FRAGMENTS ? least(rows, owned.count - slot.row(slot_number(), first_row)) : rows;
     }
-    // Whether the block has any, as it has of what is no fragments; then it has some of the pieces before this one, too.
-    VP_DEVICE bool is_owned(const Owned& owned) const
-    {
-        return !FRAGMENTS || slot_number() * slot.all_rows() + first_row < owned.count;
-    }
 };
 
 // Calls f(places, row, column, n, inside) for what this thread holds of rows of a piece: n columns next to each other, of which
@@ -263,11 +252,11 @@ template <class F> VP_DEVICE void for_places_of_piece(const Owned& owned, const 
     }
 }
 
-// Calls f(place, row, column) for each value, with row -1 beyond the matrix; of fragments not for rows that are not owned.
+// Calls f(place, row, column) for each value, with row -1 beyond the matrix.
 template <class F> VP_DEVICE void for_elements(const Owned& owned, const Piece& piece, int columns, F f)
 {
     const Piece p = piece.again();
-    for_places_of_piece(owned, p, 0, p.there(owned), columns, [&](float* places, int row, int column, int n, int inside) {
+    for_places_of_piece(owned, p, 0, p.rows, columns, [&](float* places, int row, int column, int n, int inside) {
         VP_ROLLED for (int k = 0; k < n; k++) f(places[k], k < inside ? row : -1, column + k);
     });
 }

@@ -10,21 +10,18 @@ template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& 
     const int count = least(WARPS / g.warps * p.rows, owned.count - first);
     const int beside = most(1, least(owned.turn ? owned.turn : owned.units, count));
     const int worker = small_quotient(thread(), beside), workers = small_quotient(THREADS, beside);
-    const int across = FRAGMENTS ? g.warps * p.columns * WARP : (int)i.columns;
+    const int across = (int)i.columns;
     __syncthreads();
     VP_ROLLED for (int k = thread() - worker * beside; k < count; k += beside) {
-        const int apart = FRAGMENTS ? small_quotient(k, p.rows) * (g.rows - p.rows) : 0;
-        const int row = worker < workers ? owned.row(first + k + apart) : -1, group = small_quotient(k, p.rows);
+        const int row = worker < workers ? owned.row(first + k) : -1, group = small_quotient(k, p.rows);
         if (row < 0) continue;
         const float* from = slot_memory() + (k - group * p.rows) * p.columns * THREADS;
         float* to = vp.pool + i.transposed + row;
         VP_ROLLED for (int at = worker; at < across; at += workers) {
             const int w = small_quotient(at, p.columns * WARP), rest = at - w * p.columns * WARP;  // of a warp
-            const int column = FRAGMENTS ? at + (w * (g.columns - p.columns) + p.first_column) * WARP : at;
-            if (FRAGMENTS && column >= (int)i.columns) break;
             const int c = rest / WARP, n = neighbours_at(p.columns, c), first = c & -n;
             // The thread that has it is that of a lane with n columns.
-            to[(size_t)column * i.head.width] = from[first * THREADS + n * (group * g.warps + w) * WARP + rest - first * WARP];
+            to[(size_t)at * i.head.width] = from[first * THREADS + n * (group * g.warps + w) * WARP + rest - first * WARP];
         }
     }
 }
@@ -34,9 +31,7 @@ template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& 
 template <int S> constexpr int most_for_step(int each)
 {
     if constexpr (S < VP_SLOTS) {
-        const int rows = Slot<S>::KIND ? PIECE_ROWS : Slot<S>::R, c = Slot<S>::C;
-        const int columns = Slot<S>::KIND && c > PIECE_COLUMNS ? PIECE_COLUMNS : c;
-        const int mine = Slot<S>::TRAINED ? (rows + each) * columns : 0, others = most_for_step<S + 1>(each);
+        const int mine = Slot<S>::TRAINED ? (Slot<S>::R + each) * Slot<S>::C : 0, others = most_for_step<S + 1>(each);
         return mine > others ? mine : others;
     } else {
         return 0;
@@ -57,7 +52,6 @@ VP_DEVICE void step_of_piece(const Vp& vp, const Args& i, const Hyper& h, const 
     const int apart = rows * p.columns * THREADS;  // weights, first moments and second moments
     VP_ROLLED for (int from = 0; from < there; from += rows) {
         const int to = least(from + rows, there), shift = (held - from * p.columns) * THREADS;
-        if (FRAGMENTS) __syncwarp();  // a lane's place may have been another one's
         VP_ROLLED for (int copies = COPIES; copies >= 0; copies--) {
             for_places_of_piece(owned, p, from, to, columns, [&](float* places, int row, int column, int, int inside) {
                 const int k = row * columns + column;
@@ -108,13 +102,10 @@ template <class Rule> VP_ROUTINE void held_update_matrix(Vp& vp, const UpdateMat
     VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(false) + 1);)  // the transpose
     const Owned owned(vp, i.head);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        Piece p(slots, s);
-        do {
-            if (!p.is_owned(owned)) break;
-            bring_gradient(vp, i, owned, p);
-            step_of_piece<Rule>(vp, i, h, owned, p);
-            __syncthreads();
-        } while (p.next());
+        const Piece p(slots, s);
+        bring_gradient(vp, i, owned, p);
+        step_of_piece<Rule>(vp, i, h, owned, p);
+        __syncthreads();
     }
 }
 
@@ -154,19 +145,15 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
     const Owned owned(vp, i.head);
     const Range slots = slots_of(i.matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        Piece p(slots, s);
-        do {
-            for_elements(owned, p, (int)i.columns, [&](float& place, int row, int column) {
-                if (row >= 0) copy_async4(&place, vp.pool + i.gradient + (size_t)row * i.columns + column);
-                else place = 0.f;
-            });
-            if (FRAGMENTS) clear_rest(owned, p, slot_memory());
-            copy_async_wait();
-            for_slots<0>({s, s + 1}, [&](auto slot, int) {
-                using S = decltype(slot);
-                if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::fill(vp.store, slot_memory(), p.number);
-            });
-            if (FRAGMENTS) __syncthreads();
-        } while (p.next());
+        const Piece p(slots, s);
+        for_elements(owned, p, (int)i.columns, [&](float& place, int row, int column) {
+            if (row >= 0) copy_async4(&place, vp.pool + i.gradient + (size_t)row * i.columns + column);
+            else place = 0.f;
+        });
+        copy_async_wait();
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::fill_from(vp.store, slot_memory());
+        });
     }
 }

@@ -139,23 +139,6 @@ def test_no_two_live_things_share_a_register(
     assert (again.chip, again.held) == (plan.chip, plan.held)
 
 
-def test_gradients_lie_over_all_weights() -> None:
-    """In bf16 they take twice the registers of W: those of W^T serve as well, and what is left."""
-    plan = plan_onchip(reduced([square("A", 256), square("B", 256)]), H200, 132, IN_TURNS)
-    w = [s for name in "AB" for s in plan.of(name).slots]
-    assert plan.gradients == "overlay"
-    assert [plan.chip.slots[s].gradient for s in w] == [k * plan.chip.slots[w[0]].floats for k in range(len(w))]
-    assert plan.chip.registers == max(plan.weights_in("registers"), sum(plan.chip.slots[s].floats for s in w))
-    check_room(plan)
-
-
-def test_gradients_without_room_are_refused() -> None:
-    many = reduced([square(name, 256, role_t_parts=0) for name in "ABCDE"])
-    options = Options(gradients="overlay", ownership="round-robin", tiers=dict.fromkeys("ABCDE", "registers"))
-    with pytest.raises(CapacityError, match=r"'overlay' does not fit: .* in turn, .* 192; gradients='tiles' fits"):
-        plan_onchip(many, H200, 132, options)
-
-
 @pytest.mark.parametrize("precision", REDUCED)
 def test_what_tensor_cores_cannot_do_is_refused(precision: str) -> None:
     matrices = reduced(tree_lstm(256), precision)
@@ -190,15 +173,6 @@ def test_every_step_down_is_smaller(precision: str, hidden: int) -> None:
         check_room(each)
 
 
-def test_a_kernel_that_spills_gives_up_gradients_before_weights() -> None:
-    plan = plan_onchip(reduced([square(name, 256, role_t_parts=0) for name in "AB"]), H200, 132, IN_TURNS)
-    assert plan.gradients == "overlay"
-    assert plan.chip.registers > plan.weights_in("registers")
-    smaller = next(step_down(plan))
-    assert (smaller.gradients, tiers(smaller)) == ("tiles", tiers(plan))
-    assert smaller.chip.registers < plan.chip.registers
-
-
 def test_bf16_holds_about_twice_the_weights() -> None:
     """Of matrices whose rows are no padding: 16 to a block."""
 
@@ -214,10 +188,6 @@ def test_a_table_says_what_is_in_slots() -> None:
     text = explain(plan_onchip(reduced(tree_lstm(256)), H200, 132))
     assert f"x ({FRAGMENT_ROWS}," in text
     assert ") bf16 " in text
-    wide = explain(plan_onchip(reduced([square("A", 32 * (192 // FRAGMENT_ROWS + 1))]), H200, 132, IN_TURNS))
-    assert f"the gradient of a slot takes {192 + FRAGMENT_ROWS} registers, and 192 are for slots" in " ".join(
-        wide.split()
-    )
 
 
 def test_capacity_is_the_most_that_stays() -> None:

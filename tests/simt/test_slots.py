@@ -20,7 +20,7 @@ from tests.simt.models import Network
 from tests.training import ReferenceTraining
 from vpps.model.precisions import Precisions
 from vpps.ops.element import TF32_PAIR
-from vpps.ops.precision import EXACT, PRECISIONS
+from vpps.ops.precision import EXACT
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip import OnChip, Tier, known_device
 from vpps.reference import Reference, weights_of
@@ -222,14 +222,6 @@ FRAGMENTS: dict[str, Case] = {
         precision={"*": "bf16", "output/W": "float32"},
     ),
     **{
-        f"gradients in shared memory, over transposes, {name}": Case(
-            models.attention, 1, Options(tiers=dict.fromkeys(ATTENTION, "shared"), ownership="round-robin", rpw=8),
-            lambda c, name=name: c.gradients == "overlay" and PRECISIONS[name].element.name in elements(c),  # type: ignore[misc]
-            precision=name,
-        )
-        for name in ("bf16", "3xtf32")
-    },
-    **{
         f"matrices in memory, {name}": Case(
             models.mv_rnn, 2, Options(tiers=dict.fromkeys(("W", "W^T", "out", "out^T"), "L2")),
             lambda c: not c.chip.slots, precision=name,
@@ -265,12 +257,12 @@ def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multip
 
 
 @pytest.mark.usefixtures("roomy_kernels")
-@pytest.mark.parametrize("rpw, strategy", [(8, "overlay"), (16, "tiles")])
-def test_slots_are_trained_piece_by_piece(rpw: int, strategy: Literal["overlay", "tiles"]) -> None:
+@pytest.mark.parametrize("rpw", [8, 16])
+def test_slots_are_loaded_piece_by_piece(rpw: int) -> None:
     network = wide_and_tall()
     rule = vpps.Adam(lr=0.01, eps=1e-3)
     witness = ReferenceTraining(network.model, rule, clip_norm=0.1)
-    options = Options(ownership="round-robin", rpw=rpw, gradients=strategy)
+    options = Options(ownership="round-robin", rpw=rpw)
     with vpps.Handle(network.model, rule, vps=1, clip_norm=0.1, onchip=options, precision="3xtf32") as handle:
         for seed in range(4):
             handle.fb(*network.batch(seed), accumulate=seed == 1)

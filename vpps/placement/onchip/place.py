@@ -152,9 +152,11 @@ class SlotRequest:
 
     @property
     def may_keep_gradients(self) -> bool:
-        """Whether gradients may stay on the chip: those of the published scheme, unless a kernel with them spilled."""
+        """Whether gradients may stay on the chip: those of the published scheme, in float32, unless a kernel with them
+        spilled."""
         options = self.options
         is_published = options.ownership == "round-robin" and options.groups == 1
+        is_published &= all(m.element == FLOAT32 for m in self.matrices)
         return is_published and options.gradients != "tiles" and not self.limits.tiles
 
 
