@@ -325,6 +325,8 @@ layout: removed; the rows of a step come in the order in which its vertices were
 [Passes]
 common_subexpressions constants dead_outputs alignment cell_layout: removed; this pass always runs
 recompute: removed; what backward reads is always stored
+[ChipOptions]
+blocks_per_sm: removed, as two blocks on a multiprocessor were hardly faster than one; leave it out
 [dropout]
 p: it is called rate
 training train: it is on in handle.fb, and off in handle.forward

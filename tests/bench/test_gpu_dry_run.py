@@ -122,7 +122,7 @@ def test_the_calls_are_all_stages() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_cases_of_weights_on_the_chip_are_what_they_say(name: str) -> None:
     case, device = CASES[name], known_device("H200")
-    gpu = Properties("H200", "sm_90", device.sms, device.shared_per_block, 13000, device.shared_per_sm, device.l2_bytes)
+    gpu = Properties("H200", "sm_90", device.sms, device.shared_per_block, 13000, device.l2_bytes)
     net = Sentiment(case.hidden, case.hidden)
     graph, _ = net.batch(1)
     vps = case.vps(gpu) // case.options.groups

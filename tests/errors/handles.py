@@ -227,6 +227,8 @@ vpps.specialize(model, arch='sm90')  # HandleError: expected sm_ and digits
 vpps.specialize(model, optimizer=0.1)  # HandleError: optimizer=0.1: expected an optimizer
 vpps.specialize(model, (graph, s), tiers={'X': 'registers'})  # HandleError: there is no such matrix; there are W
 vpps.specialize(model, (graph, s), tiers={'Wx': 'L2'})  # HandleError: there is no such matrix; is 'W
+vpps.specialize(model, blocks_per_sm=2)  # HandleError: specialize(..., blocks_per_sm=...): removed, as*leave it out
+vpps.ChipOptions(blocks_per_sm=2)  # HandleError: ChipOptions(blocks_per_sm=...): removed, as*leave it out
 vpps.specialize(model, (graph, s), tile=3)  # HandleError: tile=3: expected one of
 vpps.specialize(model, (graph, s), gradients='gemm')  # HandleError: removed, as*leave gradients to 'auto'
 vpps.specialize(model, (graph, s), gradients='overlay')  # HandleError: ownership='round-robin'*leave gradients to

@@ -70,7 +70,7 @@ class Case:
 
     def vps(self, gpu: Properties) -> int:
         """Virtual processors of the handle."""
-        return gpu.sms * (self.options.blocks_per_sm or 1) if self.hidden > SMALL else min(FEW, gpu.sms)
+        return gpu.sms if self.hidden > SMALL else min(FEW, gpu.sms)
 
 
 def tiers(onchip: OnChip) -> set[str]:
@@ -110,7 +110,6 @@ CASES: dict[str, Case] = {
         f"tile {tile}": Case(Options(tile=tile), lambda c, tile=tile: c.chip.tile == tile)  # type: ignore[misc]
         for tile in (8, 4, 2, 1)
     },
-    "two blocks per multiprocessor": Case(Options(blocks_per_sm=2), lambda c: c.chip.blocks_per_sm == 2, hidden=256),
     "two groups": Case(Options(groups=2), lambda c: bool(c.chip.dense)),
     "four groups": Case(Options(groups=4), lambda c: bool(c.chip.homes), hidden=256),
     "two groups, slots": Case(Options(groups=2, products="slots"), lambda c: bool(c.chip.slots)),

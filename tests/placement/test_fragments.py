@@ -52,8 +52,8 @@ def check_room(plan: OnChip) -> None:
         for spans in lives:
             assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
         assert max((stop for _, stop in weights + gradients), default=0) == end
-    assert chip.registers <= plan.device.registers(chip.blocks_per_sm)
-    assert chip.shared_bytes - 4 * (2048 + 516) <= plan.device.shared(chip.blocks_per_sm)
+    assert chip.registers <= plan.device.registers
+    assert chip.shared_bytes - 4 * (2048 + 516) <= plan.device.shared
     assert chip.staged >= 256 * max((slot.passed for slot in chip.slots), default=0)
 
 
@@ -116,10 +116,9 @@ sizes = st.integers(1, 900)
     device=st.sampled_from([d.name for d in DEVICES.values() if d.sm >= TENSOR_CORES]),
     gradients=st.sampled_from(["auto", "overlay", "tiles", "registers"]),
     ownership=st.sampled_from(["aligned", "round-robin"]),
-    blocks=st.sampled_from([1, 2]),
 )
 def test_no_two_live_things_share_a_register(
-    matrices: list[tuple[int, int, str, bool, bool]], device: str, gradients: str, ownership: str, blocks: int
+    matrices: list[tuple[int, int, str, bool, bool]], device: str, gradients: str, ownership: str
 ) -> None:
     specs = [
         MatrixSpec(f"M{k}", rows, columns, 1, int(transposed), trained, element=PRECISIONS[precision].element)
@@ -127,7 +126,7 @@ def test_no_two_live_things_share_a_register(
     ]
     if gradients in ("overlay", "registers"):
         ownership = "round-robin"
-    options = Options(gradients=gradients, ownership=ownership, blocks_per_sm=blocks)  # type: ignore[arg-type]
+    options = Options(gradients=gradients, ownership=ownership)  # type: ignore[arg-type]
     try:
         plan = plan_onchip(specs, known_device(device), 40, options)
     except CapacityError as error:

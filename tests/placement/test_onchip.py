@@ -79,8 +79,7 @@ def test_tree_lstm_of_256_units_takes_52_registers_as_designed() -> None:
 
 
 def test_the_paper_allows_six_rows_per_warp_of_1024_columns() -> None:
-    assert valid_rpw(1024, H200.registers(blocks_per_sm=1)) == range(1, 7)
-    assert H200.registers(blocks_per_sm=2) == 80
+    assert valid_rpw(1024, H200.registers) == range(1, 7)
     assert not valid_rpw(32 * 193, 192)
 
 
@@ -89,8 +88,8 @@ def test_the_paper_allows_six_rows_per_warp_of_1024_columns() -> None:
 
 def capacity(device: Device) -> tuple[int, int]:
     """Weights that fit in all registers, and in shared memory beside 8 vectors of 256 columns."""
-    shared = (device.shared(1) - 4 * 8 * 256) // KIB
-    return device.sms * THREADS * device.registers(1), device.sms * THREADS * shared
+    shared = (device.shared - 4 * 8 * 256) // KIB
+    return device.sms * THREADS * device.registers, device.sms * THREADS * shared
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -123,15 +122,12 @@ def test_separate_gradients_halve_the_capacity() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("hidden", [64, 256, 512, 768, 1024])
-def test_a_plan_never_takes_more_than_there_is(device: str, blocks: int, hidden: int) -> None:
+def test_a_plan_never_takes_more_than_there_is(device: str, hidden: int) -> None:
     gpu = known_device(device)
-    plan = plan_onchip(tree_lstm(hidden), gpu, gpu.sms * blocks, Options(blocks_per_sm=blocks))
-    assert plan.chip.registers <= gpu.registers(blocks)
+    plan = plan_onchip(tree_lstm(hidden), gpu, gpu.sms)
+    assert plan.chip.registers <= gpu.registers
     assert plan.chip.shared_bytes <= gpu.shared_per_block
-    system = KIB if gpu.sm >= 80 else 0
-    assert blocks * (plan.chip.shared_bytes + system) <= gpu.shared_per_sm
     widths = [held.shape.width for held in plan.held if held.shape]
     assert plan.chip.stage == max(widths)
     assert all(slot.rows * plan.chip.tile <= 64 for slot in plan.chip.slots)  # sums that a thread carries
@@ -273,7 +269,7 @@ TRANSPOSED = Options(transposed="atomic")
 ROUND_ROBIN = Options(ownership="round-robin", rpw=7)
 REFUSED: list[tuple[list[MatrixSpec], Options, type[Exception], str]] = [
     (tree_lstm(256), Options(tile=3), HandleError, "tile=3: expected one of None, 8, 4, 2, 1"),
-    (tree_lstm(256), Options(blocks_per_sm=0), HandleError, "blocks_per_sm=0"),
+    (tree_lstm(256), Options(products="tiles"), HandleError, "products='tiles': expected one of"),
     (tree_lstm(256), Options(groups=0), HandleError, "groups=0"),
     (tree_lstm(256), Options(rpw=2), HandleError, "rpw=2: expected a positive int, and ownership='round-robin'"),
     (tree_lstm(256), Options(ownership="round-robin", rpw=16, tile=8), HandleError,
@@ -283,7 +279,7 @@ REFUSED: list[tuple[list[MatrixSpec], Options, type[Exception], str]] = [
     (tree_lstm(256), Options(tiers={"U": "atomic"}), HandleError,
      "expected 'registers', 'shared', 'L2' or, of a transpose, 'atomic'"),
     (tree_lstm(256), Options(groups=2), HandleError,
-     "2 groups of 132 blocks do not run side by side .* at most 66 per group, or blocks_per_sm"),
+     "2 groups of 132 blocks do not run side by side .* at most 66 per group"),
     ([MatrixSpec("A", 10, 8, parts=3)], Options(), HandleError, "'A' of shape 10x8: 3 parts must divide its rows"),
     ([square("A", 64), square("A", 128)], Options(), HandleError, "repeated: A"),
     (tree_lstm(256), Options(tiers={"Wo": "shared"}), CapacityError,

@@ -145,7 +145,7 @@ def test_errors_name_what_is_wrong(call: Callable[[], object], words: str) -> No
 
 def test_the_gpu_that_is_there_is_planned_for_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     known = DEVICES["T4"]
-    gpu = Properties("T4", "sm_75", 13, known.shared_per_block, 13000, known.shared_per_sm, known.l2_bytes)
+    gpu = Properties("T4", "sm_75", 13, known.shared_per_block, 13000, known.l2_bytes)
     monkeypatch.setattr(driver, "usable_gpu", lambda: gpu)
     for named, planned in ((None, ("sm_75", 13)), ("sm_90", ("sm_90", 132))):
         found = inspect(*tree(), "cuda", named)

@@ -151,9 +151,6 @@ CASES: dict[str, Case] = {
         f"tile {tile}": Case(some_square, 3, Options(tile=tile), lambda c, tile=tile: c.chip.tile == tile)  # type: ignore[misc]
         for tile in (8, 2, 1)  # 4: see below
     },
-    "two blocks per multiprocessor": Case(
-        models.tagger, 4, Options(blocks_per_sm=2), lambda c: c.chip.blocks_per_sm == 2
-    ),
 }  # fmt: skip
 
 

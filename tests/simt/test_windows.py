@@ -130,7 +130,7 @@ HOMES: dict[str, Callable[[], models.Network]] = {
 @pytest.mark.parametrize("device", ["RTX 3090", "T4"])
 def test_transposes_take_the_windows_of_their_matrices(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where shared memory has no room for both; on a T4 without asynchronous copies."""
-    small = replace(known_device(device), shared_per_block=66 << 10, shared_per_sm=67 << 10)
+    small = replace(known_device(device), shared_per_block=66 << 10)
     monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
     check(Case(HOMES[name], 6, WINDOWS, lambda c: has_windows(c) and "registers" in tiers(c)), "vector")
 

@@ -21,6 +21,7 @@ from vpps.engine.options import Example, check_example, check_option, check_prec
 from vpps.errors import HandleError, SpillError
 from vpps.graph import functions
 from vpps.graph.graph import Graph
+from vpps.hints import ARGUMENTS
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Lookup, Model
@@ -150,7 +151,7 @@ def specialize(
     if row.is_gpu:
         gpu, compiled_for = gpu_for(target, device, arch, sms)
         made_for = compiled_for if row.has_archs else ""
-        vps = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
+        vps = gpu.sms // groups if vps is None else vps
     else:
         chip_options = ChipOptions()
         vps, panel = _threads(vps, train)
@@ -239,8 +240,9 @@ def _products_of(model: Model) -> Example:
 
 def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
     names = [f.name for f in fields(ChipOptions) if f.name != "groups"]
-    if unknown := sorted(set(options) - set(names)):
-        raise HandleError(f"specialize(..., {unknown[0]}=...): there is no such option; there are {', '.join(names)}")
+    for unknown in sorted(set(options) - set(names)):
+        hint = ARGUMENTS.get(("ChipOptions", unknown), f"there is no such option; there are {', '.join(names)}")
+        raise HandleError(f"specialize(..., {unknown}=...): {hint}")
     return ChipOptions(groups=groups, **options)
 
 

@@ -220,7 +220,6 @@ class Chip:
         buffers: for the vectors of a pass, in shared memory; 2 where those of the next one come meanwhile.
         sums: floats of partial sums of a pass.
         results: floats of products that wait for the tail behind them; 0: in the block's scratch memory.
-        blocks_per_sm: thread blocks on a multiprocessor.
         groups: of thread blocks; each holds all of it once.
         vps: thread blocks of all groups, where the kernel is made for that number and divides by a constant; else 0.
         turns: whether rows of some matrix are dealt in turns.
@@ -241,7 +240,6 @@ class Chip:
     buffers: int = 1
     sums: int = 0
     results: int = 0
-    blocks_per_sm: int = 1
     groups: int = 1
     vps: int = 0
     turns: bool = False
@@ -344,7 +342,7 @@ class Chip:
         held += [f"{len(self.dense)} in windows"] if self.dense else []
         groups = f"{self.groups} groups, " if self.groups > 1 else ""
         what = ", ".join(held) or "weights in memory"
-        return f"{groups}{what}, {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
+        return f"{groups}{what}"
 
 
 MEMORY_ONLY = Chip()

@@ -34,11 +34,11 @@ def least_of(version: str) -> int:
 
 
 def expects_spills(spec: KernelSpec, version: str) -> bool:
-    """Whether a kernel is expected to spill. Never of one that must be tried, of one of two blocks, nor of one without
-    tails: what was measured has fused cells, and 13.5 fits 172 registers beside 64 sums where there are none. The
-    version is NVRTC's, such as "13.0"."""
+    """Whether a kernel is expected to spill. Never of one that must be tried, nor of one without tails: what was
+    measured has fused cells, and 13.5 fits 172 registers beside 64 sums where there are none. The version is NVRTC's,
+    such as "13.0"."""
     chip = spec.chip
-    if chip.last or chip.blocks_per_sm > 1 or not spec.tails:
+    if chip.last or not spec.tails:
         return False
     in_registers = (slot for slot in chip.slots if slot.in_registers)
     sums = max((sums_of(slot.rows, chip.tile, slot.element) for slot in in_registers), default=0)

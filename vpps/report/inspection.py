@@ -222,7 +222,7 @@ def inspect(
         gpu, arch = gpu_for(target, device, arch, sms)
         arch = arch if row.has_archs else ""
         check_precision(chosen.precision, row.name, gpu)
-        vps = gpu.sms * (chosen.onchip.blocks_per_sm or 1) if chosen.vps is None else chosen.vps
+        vps = gpu.sms if chosen.vps is None else chosen.vps
         moments = len(rule.moments) if train else 0
         found = specs(
             model, example, gpu, vps // chosen.onchip.groups, update, moments, chosen.onchip, chosen.schedule,

@@ -189,8 +189,7 @@ class CudaMachine(Machine):
     """Virtual processors on a GPU and the pool they work on; see `Machine` in vpps/runtime/machine.py.
 
     Args:
-        vps: number of virtual processors; None for `blocks_per_sm` on each multiprocessor.
-        blocks_per_sm: of kernels that will be made for it, as their specs say.
+        vps: number of virtual processors; None for one on each multiprocessor.
         groups: the default of `vps` is a multiple of their number.
         device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
         patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit. None
@@ -211,7 +210,6 @@ class CudaMachine(Machine):
         self,
         vps: int | None = None,
         *,
-        blocks_per_sm: int = 1,
         groups: int = 1,
         device: int = 0,
         patience: int | None = None,
@@ -221,7 +219,7 @@ class CudaMachine(Machine):
         patience = patience_ns() if patience is None else patience
         self._driver = Driver(device)
         gpu = self._driver.gpu
-        default = gpu.sms * blocks_per_sm // groups * groups
+        default = gpu.sms // groups * groups
         count = as_index(default if vps is None else vps)
         if count is None or count < 1:
             raise HandleError(f"vps={vps!r}: expected a positive int; the {gpu.name} has {default} by default")
@@ -259,8 +257,7 @@ class CudaMachine(Machine):
     def for_handle(cls, w: Wanted) -> CudaMachine:
         """The machine of this computer."""
         device = w.local_rank % usable_gpus() if w.local_rank else 0
-        blocks = w.onchip.blocks_per_sm or 1
-        return cls(w.vps, blocks_per_sm=blocks, groups=w.onchip.groups, device=device, timeline=w.timeline)
+        return cls(w.vps, groups=w.onchip.groups, device=device, timeline=w.timeline)
 
     # ---- memory
 

@@ -139,7 +139,6 @@ class Properties(NamedTuple):
         sms: streaming multiprocessors that this process may use; those of its slice where the GPU is partitioned (MIG).
         shared_bytes: shared memory that a block can have.
         cuda: version that the driver is made for, 1000 * major + 10 * minor.
-        shared_per_sm: shared memory of a multiprocessor, in bytes.
         l2_bytes: second-level cache.
     """
 
@@ -148,7 +147,6 @@ class Properties(NamedTuple):
     sms: int
     shared_bytes: int
     cuda: int
-    shared_per_sm: int
     l2_bytes: int
 
     @property
@@ -160,7 +158,7 @@ class Properties(NamedTuple):
     @property
     def device(self) -> Device:
         """The GPU, for whoever decides what it holds."""
-        return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.shared_per_sm, self.l2_bytes)
+        return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.l2_bytes)
 
 
 def usable_gpus() -> int:
@@ -220,7 +218,6 @@ def usable_gpu(device: int = 0) -> Properties:
         attribute("MULTIPROCESSOR_COUNT"),
         attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         version,
-        attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         attribute("L2_CACHE_SIZE"),
     )
 

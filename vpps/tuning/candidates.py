@@ -90,6 +90,6 @@ def counts(cores: int) -> list[int]:
 
 def rows_per_warp(onchip: OnChip) -> list[int]:
     """Numbers for which registers have room, up to the first with which a block has all rows of any matrix."""
-    valid = valid_rpws(onchip.held, onchip.device.registers(1))
+    valid = valid_rpws(onchip.held, onchip.device.registers)
     tallest = max((held.rows for held in onchip.held), default=1)
     return [n for n in valid if n == valid.start or WARPS * (n - valid.step) < tallest]

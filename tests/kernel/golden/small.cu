@@ -1,5 +1,5 @@
 // vpps 0.1.0: forward, backward and update in one launch, guided by a script.
-// Rendered from templates/kernel.cu.j2 for target cuda: 2 matrices in 2 slots, 1 block per multiprocessor.
+// Rendered from templates/kernel.cu.j2 for target cuda: 2 matrices in 2 slots.
 // Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
 
 // ---- configuration

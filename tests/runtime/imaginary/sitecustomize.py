@@ -17,7 +17,6 @@ from vpps.kernel import libnvrtc
 gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
 libnvrtc.library = lambda: SimpleNamespace(version="13.0")  # type: ignore[assignment]
 gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
-gpu.blocks_per_sm = 2  # and for two blocks on each
 
 
 def complain() -> None:

@@ -4,14 +4,14 @@ device: what a GPU offers; slots: shapes and the rows in them; holding: what is 
 slots; windows: who gets windows; gradients: where weight gradients are gathered; planner: the whole, and smaller ones
 where a kernel spills; report: the table for the user.
 
-A virtual processor is a thread block of 256 threads, one per multiprocessor (two can be forced, and would bring a step
-3 to 5 % at the very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`).
-It holds rows of weight matrices in slots from the beginning of a launch to its end. Each matrix and each transpose gets
-the shape with the least modelled time, then a tier by reuse per byte. Rows are dealt so that a block owns the same
-hidden units of every gate, and of the transpose those of the child that these units are; or in turns, whole rows, as
-the paper does (`ownership="round-robin"`). A transpose that fits nowhere is replaced by atomic additions from the rows
-of the matrix itself where that moves fewer bytes; its last bits then vary from run to run. Matrices with few rows or
-columns stay in memory: vertices are divided instead.
+A virtual processor is a thread block of 256 threads, one per multiprocessor (two would bring a step 3 to 5 % at the
+very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`). It holds rows of
+weight matrices in slots from the beginning of a launch to its end. Each matrix and each transpose gets the shape with
+the least modelled time, then a tier by reuse per byte. Rows are dealt so that a block owns the same hidden units of
+every gate, and of the transpose those of the child that these units are; or in turns, whole rows, as the paper does
+(`ownership="round-robin"`). A transpose that fits nowhere is replaced by atomic additions from the rows of the matrix
+itself where that moves fewer bytes; its last bits then vary from run to run. Matrices with few rows or columns stay in
+memory: vertices are divided instead.
 
 In scripts a matrix on the chip has a number, its rows an owner (flags OWNED, TURNS); whatever multiplies by it follows
 that, and `compiler/barriers.py` and the verifier know. What is done to such a matrix is an instruction of its own

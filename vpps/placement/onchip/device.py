@@ -14,9 +14,8 @@ TENSOR_CORES = 80
 CP_ASYNC = 80
 """From which compute capability on the next tile of vertices can be fetched during the present one (`cp.async`)."""
 
-# Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
-# III-A, footnote 6). Two blocks: compiled without spilling.
-OTHER_REGISTERS = {1: 64, 2: 48}
+# Registers of a thread that are not slots: for the interpreter and one vector, as in VPPS (section III-A, footnote 6).
+OTHER_REGISTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class Device:
         sm: compute capability times ten: 90 for sm_90.
         sms: multiprocessors.
         shared_per_block: the most shared memory that a block may opt in to, in bytes.
-        shared_per_sm: shared memory of a multiprocessor, in bytes.
         l2_bytes: second-level cache.
         registers_per_sm: 32-bit registers of a multiprocessor.
     """
@@ -37,25 +35,24 @@ class Device:
     sm: int
     sms: int
     shared_per_block: int
-    shared_per_sm: int
     l2_bytes: int
     registers_per_sm: int = 65536
 
-    def registers(self, blocks_per_sm: int) -> int:
-        """Registers of each thread that slots may use."""
-        return max(0, self.registers_per_sm // (THREADS * blocks_per_sm) - OTHER_REGISTERS[blocks_per_sm])
+    @property
+    def registers(self) -> int:
+        """Registers of each thread that slots may use, with one block on a multiprocessor."""
+        return max(0, self.registers_per_sm // THREADS - OTHER_REGISTERS)
 
-    def shared(self, blocks_per_sm: int) -> int:
-        """Bytes of shared memory of a block for the staging buffer, partial sums and slots. The system keeps 1 KiB per
-        block since sm_80 (CUDA C++ Programming Guide, compute capabilities)."""
-        system = KIB if self.sm >= 80 else 0
-        per_block = self.shared_per_sm // blocks_per_sm - system
-        return max(0, min(self.shared_per_block, per_block) - KERNEL_SHARED)
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block for the staging buffer, partial sums and slots."""
+        return max(0, self.shared_per_block - KERNEL_SHARED)
 
 
 def _device(name: str, sm: int, sms: int, shared_per_sm: int, l2_mib: float) -> Device:
+    """The system keeps 1 KiB per block since sm_80 (CUDA C++ Programming Guide, compute capabilities)."""
     per_block = shared_per_sm - (1 if sm >= 80 else 0)
-    return Device(name, sm, sms, per_block * KIB, shared_per_sm * KIB, int(l2_mib * KIB * KIB))
+    return Device(name, sm, sms, per_block * KIB, int(l2_mib * KIB * KIB))
 
 
 # For planning on a machine without the GPU; a runtime asks the driver. Sources: NVIDIA's architecture white papers,

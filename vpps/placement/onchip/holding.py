@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
-from vpps.hints import habit
+from vpps.hints import habit, hinted
 from vpps.kernel.chip import WARPS, Chip, DenseMatrix, fours_of, pitch_of, sums_of
 from vpps.ops.element import FLOAT32, ElementType
 from vpps.ops.precision import PRECISIONS
@@ -74,7 +74,6 @@ class ChipOptions:
     Attributes:
         ownership: "aligned" deals units, the same ones of every part; "round-robin" deals whole rows, as VPPS does.
         rpw: rows per warp, with round-robin ownership.
-        blocks_per_sm: 1 or 2; 1 by default.
         transposed: "copy" (W^T is a matrix of its own), "atomic" (partial sums of W's rows) or "auto".
         gradients: "tiles", in memory; with round-robin ownership also "overlay" or "registers", on the chip, as in
             VPPS; "auto" keeps them on the chip if that is possible and they fit.
@@ -89,7 +88,6 @@ class ChipOptions:
 
     ownership: Ownership = "aligned"
     rpw: int | None = None
-    blocks_per_sm: int | None = None
     transposed: Literal["auto", "copy", "atomic"] = "auto"
     gradients: Literal["auto", "overlay", "registers", "tiles"] = "auto"
     groups: int = 1
@@ -101,6 +99,9 @@ class ChipOptions:
         as_mapping(self.tiers, "ChipOptions(tiers)", HandleError)
         if self.rpw is not None:
             as_count(self.rpw, "rpw", HandleError)
+
+
+ChipOptions.__init__ = hinted(ChipOptions.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +352,6 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         ("ownership", options.ownership, ("aligned", "round-robin")),
         ("transposed", options.transposed, ("auto", "copy", "atomic")),
         ("gradients", options.gradients, ("auto", "overlay", "registers", "tiles")),
-        ("blocks_per_sm", options.blocks_per_sm, (None, 1, 2)),
         ("products", options.products, ("auto", "slots", "windows")),
         ("tile", options.tile, (None, *TILES)),
     ):
@@ -395,14 +395,11 @@ def _check_rpw(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
 def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
     as_count(vps, "vps", HandleError)
     as_count(options.groups, "groups", HandleError)
-    blocks, room = vps * options.groups, device.sms * (options.blocks_per_sm or 1)
-    if blocks > room:
-        remedy = f"at most {room // options.groups} per group" if options.groups <= room else "fewer groups"
-        if options.blocks_per_sm != 2 and blocks <= 2 * device.sms:
-            remedy += ", or blocks_per_sm=2"
+    if vps * options.groups > device.sms:
+        remedy = f"at most {device.sms // options.groups} per group" if options.groups <= device.sms else "fewer groups"
         raise HandleError(
             f"{options.groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
-            f"multiprocessors take {room} blocks; {remedy}"
+            f"multiprocessors take one block each; {remedy}"
         )
     if options.gradients in PERSISTENT and options.groups > 1:
         raise HandleError(

@@ -141,11 +141,6 @@ class SlotRequest:
     windows: Windows = field(default_factory=Windows)
 
     @property
-    def blocks_per_sm(self) -> int:
-        """One unless the user wants two: two halve the registers of a thread, and slots with them."""
-        return self.options.blocks_per_sm or 1
-
-    @property
     def roles(self) -> list[MatrixRole]:
         """W, and W^T where it is needed, of each matrix that may have slots."""
         return [role for role in roles_of(self.matrices) if role.name not in self.windows.places]
@@ -179,9 +174,8 @@ class Attempt:
         self.places: dict[str, Place] = {}
         self.misfit = ""
         self.too_wide = False
-        device, blocks = request.device, request.blocks_per_sm
         beside = FLOAT32.bytes * FEWEST_GRADIENT_VERTICES * GRADIENT_FLOATS * request.may_keep_gradients
-        self.room = Room(device.registers(blocks), device.shared(blocks) - beside - request.windows.bytes, tile)
+        self.room = Room(request.device.registers, request.device.shared - beside - request.windows.bytes, tile)
         for role in sorted(request.roles, key=self._priority):
             self.places[role.name] = self._place(role)
 
@@ -373,7 +367,7 @@ def _rpws(request: SlotRequest) -> list[int]:
     Raises:
         CapacityError: the forced one does not fit the widest matrix in the registers.
     """
-    options, budget = request.options, request.device.registers(request.blocks_per_sm)
+    options, budget = request.options, request.device.registers
     held = [
         r
         for r in request.roles

@@ -85,11 +85,10 @@ def _plan(request: SlotRequest) -> OnChip:
         tile=attempt.tile,
         stage=room.stage,
         sums=max(room.sums, *(t.sums for t in windows.tiles), 0),
-        blocks_per_sm=request.blocks_per_sm,
         groups=options.groups,
         turns=bool(slots) and options.ownership == "round-robin",
     )
-    available = device.shared(request.blocks_per_sm) + KERNEL_SHARED
+    available = device.shared + KERNEL_SHARED
     vertices = chip.gradient_vertices  # in the place of weights
     while not chip.keeps_gradients and (vertices := 2 * vertices) <= MOST_GRADIENT_VERTICES:
         if replace(chip, gradient_vertices=vertices).shared_bytes <= available:
@@ -292,8 +291,6 @@ def nothing_left(onchip: OnChip) -> str:
     forced: dict[str, object] = {"tile": options.tile, "rpw": options.rpw, "tiers": dict(options.tiers) or None}
     if options.gradients != "auto":
         forced["gradients"] = options.gradients
-    if options.blocks_per_sm == 2:
-        forced["blocks_per_sm"] = 2
     named = {name: value for name, value in forced.items() if value is not None}
     holding = f"{onchip.chip.registers} registers of each thread for slots and {onchip.chip.tile} vertices per tile"
     if not named:

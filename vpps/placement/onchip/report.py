@@ -75,7 +75,7 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
-    blocks, slots = chip.blocks_per_sm, onchip.weights_in("shared")
+    slots = onchip.weights_in("shared")
     staging = FLOAT32.bytes * chip.staged // (2 if chip.dense else chip.buffers)
     gradients = chip.shared_units - slots + chip.window_kib
     all_weights = sum(h.floats for h in onchip.held)
@@ -83,7 +83,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     off = sum(h.bytes for h in onchip.held if h.tier == "L2")
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
     buffers = "two staging buffers" if chip.buffers == 2 or chip.dense else "a staging buffer"
-    share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared(blocks) // KIB} KiB per block"
+    share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
     shared += [f"{in_bytes(FLOAT32.bytes * chip.sums)} of partial sums"] if chip.sums else []
     shared += [f"{in_bytes(FLOAT32.bytes * chip.results)} of results"] if chip.results else []
@@ -94,7 +94,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     return [
         (
             "device",
-            f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors, {blocks} on each",
+            f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors",
         ),
         (
             "kernel",
@@ -103,7 +103,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
         ("gradients", WHERE[onchip.gradients]),
         (
             "registers",
-            f"{chip.registers} of {device.registers(blocks)} per thread; weights take {registers}",
+            f"{chip.registers} of {device.registers} per thread; weights take {registers}",
         ),
         ("shared memory", f"{share}: {', '.join(shared)}" if shared else share),
         ("on the chip", f"{on_chip:,} of {all_weights:,} weights, transposes counted"),

@@ -108,7 +108,7 @@ def place_windows(
             places[role.name] = Place("L2", None, NARROW_ROWS)
         else:
             wanted.append(role)
-    room, registers = device.shared(1), min(MOST_HOMES, device.registers(1))
+    room, registers = device.shared, min(MOST_HOMES, device.registers)
     close = CLOSE_IN_GROUPS if options.groups > 1 else CLOSE_IN_ONE
     for arrangement in _arrangements(wanted, vps, close, limits) if wanted else ():
         if options.products == "auto" and arrangement.vectors < FEWEST_VECTORS:
@@ -131,7 +131,6 @@ def _asks_for_slots(options: ChipOptions) -> str:
         f"ownership={options.ownership!r}": options.ownership != "aligned",
         f"tile={options.tile}": options.tile is not None,
         f"transposed={options.transposed!r}": options.transposed != "auto",
-        f"blocks_per_sm={options.blocks_per_sm}": options.blocks_per_sm == 2,
         f"tiers={tiers}": bool(tiers),
     }
     return ", ".join(name for name, is_forced in forced.items() if is_forced)
