@@ -327,6 +327,8 @@ common_subexpressions constants dead_outputs alignment cell_layout: removed; thi
 recompute: removed; what backward reads is always stored
 [ChipOptions]
 blocks_per_sm: removed, as two blocks on a multiprocessor were hardly faster than one; leave it out
+gradients: removed, as with ownership='round-robin' they stay on the chip if they fit, and else are summed up in \
+tiles; leave it out
 [dropout]
 p: it is called rate
 training train: it is on in handle.fb, and off in handle.forward
@@ -405,6 +407,4 @@ float64 fp64 double: there is none wider than 'float32'
 [policy]
 fsm: it is learned before: policy=vpps.learn_policy(graph)
 auto: removed, as 'sinks-last', the default, was as fast; leave policy out
-[gradients]
-gemm passes: removed, as gradients that do not stay on the chip are summed up in tiles; leave gradients to 'auto'
 """

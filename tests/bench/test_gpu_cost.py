@@ -45,7 +45,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program
         options = {"products": "windows"} if in_windows else {"precision": kind}
         with pytest.MonkeyPatch.context() as patch:
             if kind == "windows of transposes, too":
-                patch.setattr(Device, "shared", lambda device, blocks: 49 << 10)
+                patch.setattr(Device, "shared", 49 << 10)
             case = planned("small", 3, model, example, folder, BLOCKS, **options)
         assert bool(case.kernel.spec.chip.homes) == kind.endswith("too")
         return model, example, case

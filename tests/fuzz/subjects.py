@@ -61,7 +61,7 @@ def _layers() -> Network:
 FUSED = {"passes": vpps.Passes()}
 EXCLUSIVE = {"schedule": "paper"}
 ALL_IN_MEMORY = ChipOptions(tiers={f"W{k}{t}": "L2" for k in range(2) for t in ("", "^T")})
-IN_TURNS = ChipOptions(ownership="round-robin", rpw=1, gradients="tiles", transposed="atomic")
+IN_TURNS = ChipOptions(groups=2, ownership="round-robin", rpw=1, transposed="atomic")
 
 RECIPES: dict[str, Recipe] = {
     "tree": Recipe(_tree, 2),
@@ -80,7 +80,7 @@ RECIPES: dict[str, Recipe] = {
     "several cells by depth": Recipe(_several_cells, 2, options={"policy": "depth", **EXCLUSIVE}),
     "matrices": Recipe(lambda: models.mv_rnn(lengths=(2,)), 2),
     "weights in memory": Recipe(_layers, 3, options={"onchip": ALL_IN_MEMORY}),
-    "in turns": Recipe(_layers, 3, options={"onchip": IN_TURNS}),
+    "in turns": Recipe(_layers, 6, options={"onchip": IN_TURNS}),
     "groups": Recipe(_several_cells, 4, options={"onchip": ChipOptions(groups=2)}),
 }
 

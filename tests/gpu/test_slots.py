@@ -83,9 +83,6 @@ CASES: dict[str, Case] = {
     "small": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers"),
     "256 wide": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers", hidden=256),
     "512 wide": Case(Options(), lambda c: tiers(c) >= {"registers", "shared"}, hidden=512),
-    "gradients in registers": Case(
-        Options(gradients="registers", ownership="round-robin"), lambda c: c.gradients == "registers", hidden=256
-    ),
     "gradients in place": Case(Options(ownership="round-robin"), lambda c: c.gradients == "overlay", hidden=256),
     **{
         f"round-robin, rpw {rpw}": Case(
@@ -111,7 +108,7 @@ CASES: dict[str, Case] = {
         for tile in (8, 4, 2, 1)
     },
     "two groups": Case(Options(groups=2), lambda c: bool(c.chip.dense)),
-    "four groups": Case(Options(groups=4), lambda c: bool(c.chip.homes), hidden=256),
+    "four groups": Case(Options(groups=4), lambda c: bool(c.chip.homes) or c.vps < 33, hidden=256),
     "two groups, slots": Case(Options(groups=2, products="slots"), lambda c: bool(c.chip.slots)),
     "windows": Case(Options(products="windows"), lambda c: bool(c.chip.dense), hidden=256),
 }

@@ -115,12 +115,11 @@ def test_what_spills_with_nothing_to_give_up_is_an_error_that_names_it() -> None
             ownership="round-robin",
             rpw=8,
             tile=8,
-            gradients="overlay",
             tiers={"W": "registers", "W^T": "registers"},
             clip_norm=1.0,
             passes=vpps.Passes(),
         )
-    for words in ("rpw=8", "tile=8", "gradients='overlay'", "tiers={'W': 'registers'", "tiers={'W': 'shared'}"):
+    for words in ("rpw=8", "tile=8", "tiers={'W': 'registers'", "tiers={'W': 'shared'}"):
         assert words in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.placement.test_onchip import H200, square, tiers, tree_lstm
-from vpps.errors import CapacityError, HandleError
+from vpps.errors import HandleError
 from vpps.kernel.chip import FRAGMENT_ROWS, KINDS, sums_of
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip import (
@@ -48,8 +48,7 @@ def check_room(plan: OnChip) -> None:
         kept = [slot for slot in slots if slot.gradient >= 0]
         weights = [(slot.at, slot.at + slot.size) for slot in slots]
         gradients = [(slot.gradient, slot.gradient + slot.floats) for slot in kept]
-        lives = [weights, gradients] if plan.gradients == "overlay" else [weights + gradients]
-        for spans in lives:
+        for spans in (weights, gradients):
             assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
         assert max((stop for _, stop in weights + gradients), default=0) == end
     assert chip.registers <= plan.device.registers
@@ -114,25 +113,17 @@ sizes = st.integers(1, 900)
         st.tuples(sizes, sizes, st.sampled_from(list(PRECISIONS)), st.booleans(), st.booleans()), min_size=1, max_size=4
     ),
     device=st.sampled_from([d.name for d in DEVICES.values() if d.sm >= TENSOR_CORES]),
-    gradients=st.sampled_from(["auto", "overlay", "tiles", "registers"]),
     ownership=st.sampled_from(["aligned", "round-robin"]),
 )
 def test_no_two_live_things_share_a_register(
-    matrices: list[tuple[int, int, str, bool, bool]], device: str, gradients: str, ownership: str
+    matrices: list[tuple[int, int, str, bool, bool]], device: str, ownership: str
 ) -> None:
     specs = [
         MatrixSpec(f"M{k}", rows, columns, 1, int(transposed), trained, element=PRECISIONS[precision].element)
         for k, (rows, columns, precision, transposed, trained) in enumerate(matrices)
     ]
-    if gradients in ("overlay", "registers"):
-        ownership = "round-robin"
-    options = Options(gradients=gradients, ownership=ownership)  # type: ignore[arg-type]
-    try:
-        plan = plan_onchip(specs, known_device(device), 40, options)
-    except CapacityError as error:
-        if gradients not in ("overlay", "registers") or "gradients=" not in str(error):
-            raise
-        return
+    options = Options(ownership=ownership)  # type: ignore[arg-type]
+    plan = plan_onchip(specs, known_device(device), 40, options)
     check_room(plan)
     again = plan_onchip(specs, known_device(device), 40, options)
     assert (again.chip, again.held) == (plan.chip, plan.held)

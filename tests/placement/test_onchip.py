@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -107,18 +106,6 @@ def test_a_plan_reaches_the_capacity(device: str) -> None:
     assert b.rows * b.columns > 0.99 * in_shared
     more = dataclasses.replace(b, rows=b.rows + rows)
     assert tiers(plan_onchip([a, more], gpu, gpu.sms, Options(tile=8)))["B"] == "L2"
-
-
-def test_separate_gradients_halve_the_capacity() -> None:
-    half = MatrixSpec("A", 132 * 96, 256, role_t_parts=0)
-    plan = plan_onchip([half], H200, 132, Options(gradients="registers", ownership="round-robin"))
-    assert half.rows * half.columns == pytest.approx(3.2e6, rel=0.02)
-    assert (plan.chip.registers, plan.gradients) == (192, "registers")
-    both = [half, MatrixSpec("B", 132 * 96, 256, role_t_parts=0)]
-    apart: dict[str, Any] = {"A": "registers", "B": "shared"}
-    plan = plan_onchip(both, H200, 132, Options(gradients="registers", ownership="round-robin", tiers=apart))
-    assert sum(m.rows * m.columns for m in both) == pytest.approx(6.9e6, rel=0.06)
-    assert {slot.gradient - slot.at for slot in plan.chip.slots} == {96} == {plan.weights_in("shared")}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -243,9 +230,6 @@ def test_frozen_matrices_have_no_gradient() -> None:
     plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132, IN_TURNS)
     assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
     assert {plan.chip.slots[s].gradient for s in plan.of("A").slots} == {-1}
-    apart = plan_onchip(plan.matrices, H200, 132, dataclasses.replace(IN_TURNS, gradients="registers"))
-    assert min(apart.chip.slots[s].gradient for s in apart.of("B").slots) == apart.weights_in("registers")
-    assert apart.chip.registers == apart.weights_in("registers") + apart.of("B").shape.registers
 
 
 def test_gradients_of_matrices_off_the_chip_are_made_in_tiles() -> None:
@@ -290,15 +274,6 @@ REFUSED: list[tuple[list[MatrixSpec], Options, type[Exception], str]] = [
      "staging 8 of its rows takes 256 KiB of 216 KiB"),
     ([square("A", 4096)], TRANSPOSED, CapacityError,
      "transposed='atomic'.*'A' need its rows on the chip, and it is in L2"),
-    (tree_lstm(512), Options(gradients="registers", ownership="round-robin"), CapacityError,
-     r"gradients='registers' does not fit: weights take 112, transposes 80 and gradients 112 registers of each thread, "
-     "304 together, and there are 192; gradients='overlay' fits"),
-    ([square("A", 1280)], Options(gradients="registers", ownership="round-robin"), CapacityError,
-     r"gradients='overlay' fits, and so does .* \(transposed='atomic'\)"),
-    ([square("A", 8192)], Options(gradients="overlay", ownership="round-robin"), CapacityError,
-     "no trained matrix is on the chip"),
-    (tree_lstm(256), Options(gradients="overlay"), HandleError,
-     "gradients='overlay': expected ownership='round-robin' with it; else .* in tiles"),
     ([square("A", 1024)], ROUND_ROBIN, CapacityError,
      "rpw=7: rows of up to 1024 columns take 32 registers each .*valid: 1 to 6"),
     ([MatrixSpec("A", 1536, 512)], Options(ownership="round-robin", rpw=6), CapacityError,
@@ -314,13 +289,12 @@ def test_what_is_malformed_or_does_not_fit_is_refused_with_numbers_and_advice(
         plan_onchip(matrices, H200, 132, options)
 
 
-def test_groups_and_devices_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(HandleError, match="gradients='overlay' with groups=2"):
-        plan_onchip(tree_lstm(256), H200, 66, Options(groups=2, gradients="overlay"))
+def test_devices_that_are_not_known_are_refused() -> None:
     with pytest.raises(HandleError, match="device 'H300' is not known; expected one of T4, A100"):
         known_device("H300")
-    forced = Options(gradients="registers", transposed="atomic", ownership="round-robin")
-    assert plan_onchip([square("A", 1024)], H200, 132, forced).gradients == "registers"
+
+
+def test_rows_are_more_without_transposes() -> None:
     rows = Options(ownership="round-robin", rpw=6, transposed="atomic")
     assert shape(plan_onchip([square("A", 1024)], H200, 132, rows), "A") == (6, 32, 1)
 
@@ -464,15 +438,13 @@ def test_what_was_moved_out_says_so() -> None:
 
 
 def test_forced_choices_do_not_step_down() -> None:
-    options = Options(tile=8, gradients="overlay", ownership="round-robin", tiers={"U": "registers"})
+    options = Options(tile=8, ownership="round-robin", tiers={"U": "registers"})
     for plan in step_down(plan_onchip(tree_lstm(256), H200, 132, options)):
         assert (plan.chip.tile, plan.gradients, plan.of("U").tier) == (8, "overlay", "registers")
 
 
 def test_a_plan_forced_in_everything_is_an_error_with_advice() -> None:
-    forced = Options(
-        ownership="round-robin", rpw=2, tile=4, tiers={"A": "registers", "A^T": "registers"}, gradients="tiles"
-    )
+    forced = Options(ownership="round-robin", rpw=2, tile=4, tiers={"A": "registers", "A^T": "registers"})
     plan = plan_onchip([square("A", 256)], H200, 132, forced)
     with pytest.raises(SpillError, match=r"tile=4, rpw=2, tiers=.* leaves nothing to give up; leave one of them") as e:
         next(step_down(plan))

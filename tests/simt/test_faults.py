@@ -82,9 +82,7 @@ def chained() -> None:
 def nothing_kept() -> None:
     """Gradients in tiles, partial sums by atomics, a matrix in memory."""
     network = models.layers((100, 33), (30, 40), n=11)
-    options = ChipOptions(
-        ownership="round-robin", rpw=1, gradients="tiles", transposed="atomic", tiers={"W1": "L2", "W1^T": "L2"}
-    )
+    options = ChipOptions(transposed="atomic", tiers={"W1": "L2", "W1^T": "L2"})
     with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=3, onchip=options) as handle:
         handle.fb(*network.batch(0))
         handle.sync_get_latest_loss()
@@ -132,7 +130,7 @@ def in_windows() -> None:
     """Of products some have few vectors, some several passes; transposes take windows."""
     network = models.tree_lstm(hidden=40, embedding=40, leaves=(60, 2))
     with pytest.MonkeyPatch.context() as patch:
-        small = replace(known_device("RTX 3090"), shared_per_block=66 << 10, shared_per_sm=67 << 10)
+        small = replace(known_device("RTX 3090"), shared_per_block=66 << 10)
         patch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
         options = ChipOptions(products="windows")
         with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=6, onchip=options) as handle:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -102,16 +101,12 @@ CASES: dict[str, Case] = {
     # one virtual processor
     "alone": Case(models.tree_lstm, 1, Options(), lambda c: "registers" in tiers(c)),
     # where gradients are
-    "gradients in registers of their own": Case(
-        models.tree_lstm, 3, Options(gradients="registers", ownership="round-robin", rpw=1),
-        lambda c: c.gradients == "registers",
-    ),
     "gradients in place": Case(
         models.tree_lstm, 3, Options(ownership="round-robin", rpw=1), lambda c: c.gradients == "overlay", paper=True
     ),
     "gradients in tiles, many slots": Case(
-        some_square, 2, Options(gradients="tiles", ownership="round-robin", rpw=1),
-        lambda c: all(len(held.slots) > 1 for held in c.held),
+        some_square, 4, Options(groups=2, ownership="round-robin", rpw=1),
+        lambda c: c.gradients == "tiles" and all(len(held.slots) > 1 for held in c.held),
     ),
     # shapes of slots
     "wk 1, 2, 4, 8": Case(some_wide, 8, Options(), lambda c: {slot.warps for slot in c.chip.slots} == {1, 2, 4, 8}),
@@ -198,8 +193,9 @@ FRAGMENTS: dict[str, Case] = {
         some_square, 1, Options(), lambda c: max(s.rows for s in c.chip.slots) > 16, precision="bf16"
     ),
     "many slots, gradients in tiles, round-robin": Case(
-        unevenly_dealt, 1, Options(ownership="round-robin", rpw=8, gradients="tiles", transposed="atomic"),
-        lambda c: max(len(held.slots) for held in c.held) > 1 and c.chip.turns, precision="bf16",
+        unevenly_dealt, 2, Options(groups=2, ownership="round-robin", rpw=8, transposed="atomic"),
+        lambda c: c.gradients == "tiles" and max(len(held.slots) for held in c.held) > 1 and c.chip.turns,
+        precision="bf16",
     ),
     "many slots, round-robin": Case(
         unevenly_dealt, 1, Options(ownership="round-robin", rpw=16),
@@ -271,12 +267,11 @@ def test_slots_are_loaded_piece_by_piece(rpw: int) -> None:
         assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
 
 
-@pytest.mark.parametrize("strategy", ["registers", "tiles"])
+@pytest.mark.parametrize("options", [Options(ownership="round-robin", rpw=1, tile=4), Options(tile=4)])
 def test_a_gpu_without_asynchronous_copies_has_one_buffer_of_vectors(
-    strategy: Literal["registers", "tiles"], monkeypatch: pytest.MonkeyPatch
+    options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(known_device("T4"), sms=self.vps)))
-    options = Options(gradients=strategy, tile=4, ownership="round-robin", rpw=1)
     check(Case(some_square, 3, options, lambda c: c.chip.buffers == 1), "vector")
 
 

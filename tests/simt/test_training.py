@@ -36,9 +36,7 @@ class Rule(NamedTuple):
 
 
 PLACES = {
-    "registers": ChipOptions(gradients="registers", ownership="round-robin", rpw=1),
-    "overlay": ChipOptions(gradients="overlay", ownership="round-robin", rpw=1, tile=4),
-    "turns, tiles": ChipOptions(gradients="tiles", ownership="round-robin", rpw=1),
+    "overlay": ChipOptions(ownership="round-robin", rpw=1, tile=4),
     "aligned": ChipOptions(),
     "atomic": ChipOptions(transposed="atomic"),
     "mixed": ChipOptions(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),

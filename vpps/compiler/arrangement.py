@@ -24,7 +24,6 @@ from vpps.placement.onchip import (
     plan_onchip,
     step_down,
 )
-from vpps.placement.onchip.holding import PERSISTENT
 from vpps.placement.stacks import NO_STACKS, Stacks, members
 from vpps.record.trace import TracedCell
 from vpps.script.slices import TURN_BITS
@@ -106,7 +105,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         dealt = _dealt(forward), None if transposed is None else _dealt(transposed)
         if any(dealt):
             atomic = transposed is not None and transposed.tier == "atomic"
-            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT)
+            in_slots[p] = InSlots(*dealt, atomic, forward.gradient == "overlay")
     return Arrangement(onchip.chip, in_slots, onchip)
 
 

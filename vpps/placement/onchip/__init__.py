@@ -1,8 +1,8 @@
 """Which weights live where on a GPU: registers first, then shared memory, then L2.
 
 device: what a GPU offers; slots: shapes and the rows in them; holding: what is asked and answered; place: who gets
-slots; windows: who gets windows; gradients: where weight gradients are gathered; planner: the whole, and smaller ones
-where a kernel spills; report: the table for the user.
+slots; windows: who gets windows; planner: the whole, and smaller ones where a kernel spills; report: the table for the
+user.
 
 A virtual processor is a thread block of 256 threads, one per multiprocessor (two would bring a step 3 to 5 % at the
 very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`). It holds rows of

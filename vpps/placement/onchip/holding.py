@@ -22,7 +22,10 @@ from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
-Gradients = Literal["none", "overlay", "registers", "tiles"]
+# Where a weight gradient is summed up. Tiles: in memory, by all blocks (templates/cuda/tiles.cuh). Overlay, in the
+# published scheme (VPPS, section III-C1): in the place of W. Nothing is multiplied by W any more then, and the update
+# finds W in memory. Gradients of fragments, which may take more than those, take the place of all W and W^T.
+Gradients = Literal["none", "overlay", "tiles"]
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
@@ -34,7 +37,6 @@ SPILLED = "kept out of registers: the kernel spilled"
 
 TIERS = ("registers", "shared", "atomic", "L2")
 TILES = (8, 4, 2, 1)
-PERSISTENT: tuple[Gradients, ...] = ("registers", "overlay")  # strategies that keep gradients on the chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,10 @@ class ChipOptions:
     """What the user may force. The defaults leave it to the planner.
 
     Attributes:
-        ownership: "aligned" deals units, the same ones of every part; "round-robin" deals whole rows, as VPPS does.
+        ownership: "aligned" deals units, the same ones of every part; "round-robin" deals whole rows, as VPPS does, and
+            with one group keeps gradients on the chip, too, where they fit.
         rpw: rows per warp, with round-robin ownership.
         transposed: "copy" (W^T is a matrix of its own), "atomic" (partial sums of W's rows) or "auto".
-        gradients: "tiles", in memory; with round-robin ownership also "overlay" or "registers", on the chip, as in
-            VPPS; "auto" keeps them on the chip if that is possible and they fit.
         groups: of blocks, each with its own copy of the weights and its own part of the batch.
         products: "slots" (weights are in registers, and lanes divide the columns), "windows" (they are in shared
             memory, or in registers until they are needed there, and lanes have results of their own) or "auto": windows
@@ -89,7 +90,6 @@ class ChipOptions:
     ownership: Ownership = "aligned"
     rpw: int | None = None
     transposed: Literal["auto", "copy", "atomic"] = "auto"
-    gradients: Literal["auto", "overlay", "registers", "tiles"] = "auto"
     groups: int = 1
     products: Literal["auto", "slots", "windows"] = "auto"
     tile: int | None = None
@@ -113,39 +113,12 @@ class Limits:
         evicted: names of roles that may not be in registers.
         shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
         max_rows: most rows R of a slot; None for what the accumulators allow.
-        tiles: whether gradients do not stay on the chip, as they take more than the weights.
     """
 
     tile: int = TILES[0]
     evicted: frozenset[str] = frozenset()
     shapes: Mapping[str, SlotShape] = field(default_factory=dict)
     max_rows: int | None = None
-    tiles: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixUse:
-    """What a tier holds: registers, or KiB of shared memory.
-
-    Attributes:
-        weights: of all W.
-        transposes: of all W^T.
-        gradients: of the W that are trained.
-        budget: what there is.
-    """
-
-    weights: int
-    transposes: int
-    gradients: int
-    budget: int
-
-    def total(self, strategy: Gradients) -> int:
-        """What is taken once gradients have their place too."""
-        weights = self.weights + self.transposes
-        return {"registers": weights + self.gradients, "overlay": max(weights, self.gradients)}.get(strategy, weights)
-
-    def fits(self, strategy: Gradients) -> bool:
-        return not self.gradients or self.total(strategy) <= self.budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +178,7 @@ class HeldMatrix(MatrixRole):
         copies: of it: one per group on the chip, one for all in L2, none where partial sums replace it.
         rows_owned: rows of the block that owns most.
         reason: why this tier, for the user.
-        gradient: where its gradient is gathered; "" for a transpose and for a matrix that is not trained.
+        gradient: where its gradient is summed up; "" for a transpose and for a matrix that is not trained.
         shape: of its slots, None where it has none.
         dense: its window; None where it has none.
         ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
@@ -260,7 +233,7 @@ class OnChip:
     Attributes:
         chip: what the kernel's source needs to know of it: slots, those in registers first, and the memory around them.
         held: every role of every matrix, in the order of the matrices.
-        gradients: strategy of the kernel; a matrix that it does not reach has another (`HeldMatrix.gradient`).
+        gradients: where those are summed up that fit; others are in tiles (`HeldMatrix.gradient`).
         vps: blocks of a group.
         device, matrices, options, limits: what was asked.
     """
@@ -351,7 +324,6 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
     for option, value, choices in (
         ("ownership", options.ownership, ("aligned", "round-robin")),
         ("transposed", options.transposed, ("auto", "copy", "atomic")),
-        ("gradients", options.gradients, ("auto", "overlay", "registers", "tiles")),
         ("products", options.products, ("auto", "slots", "windows")),
         ("tile", options.tile, (None, *TILES)),
     ):
@@ -400,16 +372,6 @@ def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
         raise HandleError(
             f"{options.groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
             f"multiprocessors take one block each; {remedy}"
-        )
-    if options.gradients in PERSISTENT and options.groups > 1:
-        raise HandleError(
-            f"gradients={options.gradients!r} with groups={options.groups}: a gradient is summed over groups in "
-            "memory; leave gradients to 'auto' (then 'tiles'), or use one group"
-        )
-    if options.gradients in PERSISTENT and options.ownership != "round-robin":
-        raise HandleError(
-            f"gradients={options.gradients!r}: expected ownership='round-robin' with it; else gradients are summed up "
-            "in tiles, which is faster; leave gradients to 'auto'"
         )
 
 

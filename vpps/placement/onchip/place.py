@@ -12,15 +12,14 @@ from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
     NARROW,
     NARROW_ROWS,
-    PERSISTENT,
     ROW_SLICED,
     SPILLED,
     TILES,
     ChipOptions,
+    Gradients,
     Limits,
     MatrixRole,
     MatrixSpec,
-    MatrixUse,
     Place,
     Tier,
     roles_of,
@@ -41,6 +40,8 @@ from vpps.placement.onchip.slots import (
 from vpps.placement.onchip.windows import Windows
 from vpps.script.slices import most_units
 from vpps.text import KIB
+
+ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
 
 # Bytes that L2 moves for one float added by an atomic: it is read and written there.
 ATOMIC_BYTES = 8
@@ -63,8 +64,6 @@ class Room:
         fragments: whether some slots are for tensor cores.
         largest: floats of each thread that a slot takes in it, at most.
         tallest: rows R of all slots of a role, at most.
-        gradients: of the largest gradient of a slot of fragments, by tier: room that there must be for it once weights
-            are not needed any more.
         taken: registers, and KiB of shared memory, of the slots so far.
     """
 
@@ -75,7 +74,6 @@ class Room:
     fragments: bool = False
     largest: int = 0
     tallest: int = 0
-    gradients: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, int] = field(default_factory=lambda: {"registers": 0, "shared": 0})
 
     @property
@@ -103,20 +101,14 @@ class Room:
             tallest=max(self.tallest, shape.slots * shape.rows),
         )
 
-    def takes(self, shape: SlotShape, tier: str, trained: bool) -> bool:
+    def takes(self, shape: SlotShape, tier: str) -> bool:
         """Whether slots of that shape still fit."""
-        with_it = self.take(shape, tier, trained)
-        return (
-            with_it.left(tier) >= 0
-            and with_it.left("shared") >= 0
-            and all(with_it.budget(where) >= floats for where, floats in with_it.gradients.items())
-        )
+        with_it = self.take(shape, tier)
+        return with_it.left(tier) >= 0 and with_it.left("shared") >= 0
 
-    def take(self, shape: SlotShape, tier: str, trained: bool) -> Room:
+    def take(self, shape: SlotShape, tier: str) -> Room:
         """What is left with slots of that shape."""
-        gradient = max(self.gradients.get(tier, 0), shape.gradient if trained else 0)
-        taken = {**self.taken, tier: self.taken[tier] + shape.registers}
-        return replace(self.beside(shape), gradients={**self.gradients, tier: gradient}, taken=taken)
+        return replace(self.beside(shape), taken={**self.taken, tier: self.taken[tier] + shape.registers})
 
     def budget(self, tier: str) -> int:
         """Registers, or whole KiB of shared memory, for slots."""
@@ -147,12 +139,9 @@ class SlotRequest:
 
     @property
     def may_keep_gradients(self) -> bool:
-        """Whether gradients may stay on the chip: those of the published scheme, in float32, unless a kernel with them
-        spilled."""
-        options = self.options
-        is_published = options.ownership == "round-robin" and options.groups == 1
-        is_published &= all(m.element == FLOAT32 for m in self.matrices)
-        return is_published and options.gradients != "tiles" and not self.limits.tiles
+        """Whether gradients may stay on the chip: those of the published scheme, in float32."""
+        is_published = self.options.ownership == "round-robin" and self.options.groups == 1
+        return is_published and all(m.element == FLOAT32 for m in self.matrices)
 
 
 class Attempt:
@@ -185,9 +174,8 @@ class Attempt:
         return (not forced, -role.matrix.uses, role.transposed, -role.floats)
 
     @property
-    def score(self) -> tuple[bool, float, float, bool, float]:
-        """More is better: whether gradients fit as forced, weights that L2 need not deliver, those of them in
-        registers, whether gradients can stay beside them, less time."""
+    def score(self) -> tuple[float, float, float]:
+        """More is better: weights that L2 need not deliver, those of them in registers, less time."""
         cost = on_chip = in_registers = 0.0
         for role in self.request.roles:
             where = self.places[role.name]
@@ -195,28 +183,13 @@ class Attempt:
                 cost += where.shape.cost
                 on_chip += role.floats * role.matrix.uses
                 in_registers += role.floats * role.matrix.uses * (where.tier == "registers")
-        uses, forced = self.uses(), self.request.options.gradients
-        as_forced = forced not in PERSISTENT or all(use.fits(forced) for use in uses.values())
-        beside = not self.request.may_keep_gradients or uses["registers"].fits("overlay")
-        return as_forced, on_chip, in_registers, beside, -cost
+        return on_chip, in_registers, -cost
 
-    def uses(self) -> dict[str, MatrixUse]:
-        """What registers and shared memory hold."""
-        found = {}
-        for tier in ("registers", "shared"):
-            held = [
-                (role, place.shape)
-                for role in self.request.roles
-                for place in [self.places[role.name]]
-                if place.shape and place.tier == tier
-            ]
-            found[tier] = MatrixUse(
-                weights=sum(shape.registers for role, shape in held if not role.transposed),
-                transposes=sum(shape.registers for role, shape in held if role.transposed),
-                gradients=sum(shape.slots * shape.rows * shape.columns for role, shape in held if role.trained),
-                budget=self.room.budget(tier),
-            )
-        return found
+    def gradients(self) -> dict[str, Gradients]:
+        """Where the gradient of each trained matrix is summed up: on the chip in the place of the weights."""
+        stay = ON_CHIP if self.request.may_keep_gradients else ()
+        trained = [m.name for m in self.request.matrices if m.trained]
+        return {name: "overlay" if self.places[name].tier in stay else "tiles" for name in trained}
 
     def candidates(self, role: MatrixRole) -> Sequence[SlotShape]:
         """Shapes that a role may have, best first."""
@@ -250,16 +223,15 @@ class Attempt:
             return Place("L2", None, NARROW_ROWS)
         shapes = self.candidates(role)
         wanted: tuple[Tier, ...] = (forced,) if forced else ("registers", "shared")
-        keeps = role.trained and self.request.may_keep_gradients
         for tier in wanted:
             if tier == "registers" and role.name in self.request.limits.evicted:
                 continue
-            shape = next((s for s in shapes if self.room.takes(s, tier, keeps)), None)
+            shape = next((s for s in shapes if self.room.takes(s, tier)), None)
             if shape is not None:
                 reason = f"forced to {tier}" if forced else self._why(role, tier, shapes)
-                self.room = self.room.take(shape, tier, keeps)
+                self.room = self.room.take(shape, tier)
                 return Place(tier, shape, reason)
-            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier, keeps) for s in shapes)
+            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier) for s in shapes)
         if forced:
             self.misfit = self.misfit or f"{written(role, forced)} does not fit: {self._short(role, shapes)}"
         return self._off_chip(role, shapes)
@@ -273,11 +245,9 @@ class Attempt:
         return f"needs {least} registers, {self.room.left('registers')} were left"
 
     def _short(self, role: MatrixRole, shapes: Sequence[SlotShape]) -> str:
-        least = min(shapes, key=lambda s: (s.registers, s.width, s.gradient))
+        least = min(shapes, key=lambda s: (s.registers, s.width))
         room = self.room.beside(least)
         left = room.left("shared")
-        if role.trained and self.request.may_keep_gradients and least.gradient > room.registers:
-            return f"the gradient of a slot takes {least.gradient} registers, and {room.registers} are for slots"
         if left < 0:
             staging, slots = FLOAT32.bytes * (room.staged + room.sums) // KIB, self.room.taken["shared"]
             beside = f", slots {slots} KiB," if slots else ""

@@ -12,7 +12,6 @@ from vpps.errors import CapacityError, SpillError
 from vpps.kernel.chip import KERNEL_SHARED, RESULT_FLOATS, SUM_FLOATS, WARPS, Chip, KernelMatrix, KernelSlot, sums_of
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import CP_ASYNC, Device
-from vpps.placement.onchip.gradients import choose_gradients
 from vpps.placement.onchip.holding import (
     TILES,
     ChipOptions,
@@ -20,18 +19,15 @@ from vpps.placement.onchip.holding import (
     HeldMatrix,
     Limits,
     MatrixSpec,
-    MatrixUse,
     OnChip,
-    Tier,
     check,
     roles_of,
 )
-from vpps.placement.onchip.place import Attempt, SlotRequest, place
+from vpps.placement.onchip.place import ON_CHIP, Attempt, SlotRequest, place
 from vpps.placement.onchip.slots import pieces, row_step
 from vpps.placement.onchip.windows import Windows, place_windows
 from vpps.script.slices import most_units
 
-ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
 MOST_GRADIENT_VERTICES = 32  # that are brought together to add up gradients: with more, a GPU would only wait longer
 
 
@@ -65,14 +61,10 @@ def _plan(request: SlotRequest) -> OnChip:
     windows = request.windows
     attempt.places |= windows.places
     device, options, room = request.device, request.options, attempt.room
-    uses = attempt.uses()
-    strategy, of_matrix = choose_gradients(
-        request.matrices, uses, attempt.places, options.gradients, request.may_keep_gradients
-    )
-    slots, ranges = _number_slots(attempt, uses, of_matrix)
-    top = {  # gradients lie where the weights do, or behind all slots
-        tier: max((s.end for s in slots if s.in_registers == (tier == "registers")), default=0) for tier in ON_CHIP
-    }
+    of_matrix = attempt.gradients()
+    gradients: Gradients = next((g for g in of_matrix.values() if g == "overlay"), "tiles" if of_matrix else "none")
+    slots, ranges = _number_slots(attempt, of_matrix)
+    top = {tier: max((s.end for s in slots if s.in_registers == (tier == "registers")), default=0) for tier in ON_CHIP}
     held = _holders(attempt, ranges, of_matrix, windows.behind(top["registers"]))
     chip = Chip(
         slots,
@@ -104,31 +96,26 @@ def _plan(request: SlotRequest) -> OnChip:
         assert 2 * SUM_FLOATS <= RESULT_FLOATS  # as many results has a tile at most (compiler/passes/chaining.py)
         if slots and chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
             chip = longer
-    return OnChip(chip, held, strategy, request.vps, device, request.matrices, options, request.limits)
+    return OnChip(chip, held, gradients, request.vps, device, request.matrices, options, request.limits)
 
 
 def _number_slots(
-    attempt: Attempt, uses: Mapping[str, MatrixUse], of_matrix: Mapping[str, Gradients]
+    attempt: Attempt, of_matrix: Mapping[str, Gradients]
 ) -> tuple[tuple[KernelSlot, ...], dict[str, range]]:
-    """Slots in order, and those of each role. In each tier W come first, then transposes, then gradients that have a
-    place of their own, then what is free.
+    """Slots in order, and those of each role. In each tier W come first, then transposes.
 
-    Gradients are made when nothing is multiplied by any weights any more. Those of float32 take the place of their own;
-    where there are fragments, whose gradients take more, one comes after the other from the first register on, over all
-    weights of the tier.
+    Gradients that stay take the place of the weights: they are made when nothing is multiplied by these any more.
     """
     slots: list[KernelSlot] = []
     ranges: dict[str, range] = {}
     for tier in ON_CHIP:
-        at, over, free = 0, 0, uses[tier].weights + uses[tier].transposes
+        at = 0
         roles = [r for r in attempt.request.roles if attempt.places[r.name].tier == tier]
-        shapes = [attempt.places[role.name].shape for role in roles]
-        exact = all(shape.element == FLOAT32 for shape in shapes if shape is not None)
         for role in sorted(roles, key=lambda r: r.transposed):
             shape, way = attempt.places[role.name].shape, of_matrix.get(role.name)
             assert shape is not None
             for _ in range(shape.slots):
-                gradient = {"overlay": at if exact else over, "registers": free}.get(way or "", -1)
+                gradient = at if way == "overlay" else -1
                 slots.append(
                     KernelSlot(
                         shape.rows, shape.columns, shape.warps, at, tier == "registers", gradient,
@@ -136,9 +123,6 @@ def _number_slots(
                     )
                 )  # fmt: skip
                 at += slots[-1].size
-                if gradient >= 0:
-                    over += slots[-1].floats
-                    free += slots[-1].floats
             ranges[role.name] = range(len(slots) - shape.slots, len(slots))
     return tuple(slots), ranges
 
@@ -194,16 +178,16 @@ def _described(held: HeldMatrix) -> str:
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with less and less in registers, for when the compiler spills.
 
-    Fewer vertices per tile (tensor cores take 8 all the same), then no gradients that take more than the weights, then
-    fewer slots in registers (the least useful role, one at a time, to shared memory or L2) as long as there are some,
-    then fewer rows per slot, then no slot in registers: those elsewhere have all their rows again, then fewer.
-    Otherwise every plan keeps what the one before it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
+    Fewer vertices per tile (tensor cores take 8 all the same), then fewer slots in registers (the least useful role,
+    one at a time, to shared memory or L2) as long as there are some, then fewer rows per slot, then no slot in
+    registers: those elsewhere have all their rows again, then fewer. Otherwise every plan keeps what the one before
+    it gave up. What the user forced (tile, tiers, rpw) stays.
 
     Raises:
         SpillError: at the first plan, where forced options leave nothing to give up.
     """
     last = onchip
-    for smaller in (_fewer_vertices, _no_gradients, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
+    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
         for plan in smaller(last):
             if plan.to_key() != last.to_key():
                 yield plan
@@ -230,13 +214,6 @@ def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
             if 2 <= tile < last.chip.tile:
                 last = _again(last, tile=tile)
                 yield last
-
-
-def _no_gradients(last: OnChip) -> Iterator[OnChip]:
-    if last.gradients == "overlay" and last.options.gradients == "auto":
-        plan = _again(last, tiles=True)
-        if plan.chip.registers < last.chip.registers:
-            yield plan
 
 
 def _without(last: OnChip, held: HeldMatrix) -> OnChip | None:
@@ -289,8 +266,6 @@ def nothing_left(onchip: OnChip) -> str:
     """What to say of a kernel that spills although it holds as little as what the user forced allows."""
     options = onchip.options
     forced: dict[str, object] = {"tile": options.tile, "rpw": options.rpw, "tiers": dict(options.tiers) or None}
-    if options.gradients != "auto":
-        forced["gradients"] = options.gradients
     named = {name: value for name, value in forced.items() if value is not None}
     holding = f"{onchip.chip.registers} registers of each thread for slots and {onchip.chip.tile} vertices per tile"
     if not named:

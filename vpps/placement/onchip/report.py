@@ -10,13 +10,13 @@ from vpps.kernel.chip import KERNEL_SHARED, WARPS, Chip
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import NARROW_ROWS, ROW_SLICED, HeldMatrix, MatrixSpec, OnChip, Tier
-from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
+from vpps.placement.onchip.place import ON_CHIP
+from vpps.placement.onchip.planner import plan_onchip
 from vpps.text import KIB, WIDTH, columns, in_bytes, labelled, note
 
 WHERE = {
     "none": "none: nothing is trained",
     "overlay": "in the place of the weights, once backward is done: the update has those in memory (overlay)",
-    "registers": "in registers of their own",
     "tiles": "in tiles, in memory",
 }
 HEADER = (

@@ -83,11 +83,6 @@ class SlotShape:
         """Floats of each thread of one of the slots that go to or from the staging buffer at a time."""
         return floats_passed(self.rows, self.columns, self.element)
 
-    @property
-    def gradient(self) -> int:
-        """Registers, or KiB, that the gradient of one of the slots takes beyond the place of its weights."""
-        return 0 if self.element == FLOAT32 else self.rows * self.columns
-
 
 @lru_cache(maxsize=4096)
 def shapes(
