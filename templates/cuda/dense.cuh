@@ -84,11 +84,11 @@ struct Bringing {
             if (in_page == page) in_page = 0, parity ^= 1;
         }
     }
-    // Of vector v of the pass, in the segment. Behind the last vector that one comes again.
+    // Of vector v of the pass, in the segment. Behind the last one that one comes again.
     VP_DEVICE Word look(int v) const
     {
         const Word* at = x.first + 3 * (segment - 1);
-        v = least(v, n - 1 - row);
+        v = least(v, least(vectors, n - row) - 1);
         const Word found = page ? places(parity)[(segment - 1) * page + in_page + v] : place(at, row + v);
         return found + (at[1] & VP_INDEXED ? at[1] & VP_OFFSET_MASK : 0);
     }
@@ -142,8 +142,8 @@ VP_DEVICE void bring_few(const Vp& vp, const Segments& x, int n, int columns, in
         VP_ROLLED for (int c = columns; c & 7; c++) slot_memory()[thread() * apart + c] = 0.f;
 }
 
-// What a lane has of a tile T: sums of RT rows and VT vectors. Behind the last row that one comes again; behind the last vector is
-// another, or nothing of meaning.
+// What a lane has of a tile T: sums of RT rows and VT vectors. Behind the last row that one comes again, and behind the last of few
+// vectors; behind those of a chunk is nothing of meaning.
 template <class T> struct Lane {
     int own, v, first;  // its warp, vector and row; the next ones are LV vectors or LR rows behind
     float sum[T::RT][T::VT] = {};
@@ -152,16 +152,18 @@ template <class T> struct Lane {
         const int me = VP_OPAQUE(thread());
         own = me / WARP, v = me % T::LV, first = me % WARP / T::LV;
     }
-    // Products of the warp's part of a chunk, of `rows` from `window` on; `apart` floats lie between vectors.
-    VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int apart, int columns)
+    // Products of the warp's part of a chunk, of `rows` from `window` on; `apart` floats lie between the n vectors.
+    template <bool FEW>
+    VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int n, int apart, int columns)
     {
         const int pairs = (columns + 7) / 8, share = (pairs + WARPS - 1) / WARPS, begin = 8 * own * share;
-        const float *x = vectors + v * apart + begin, *w[T::RT];
+        const float *x[T::VT], *w[T::RT];
+        VP_UNROLL for (int j = 0; j < T::VT; j++) x[j] = vectors + (FEW ? least(v + j * T::LV, n - 1) : v) * apart + begin;
         VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] = window + least(first + r * T::LR, rows - 1) * pitch + begin;
         VP_ROLLED for (int k = least(share, pairs - own * share); k > 0; k--) {
             VP_UNROLL for (int four = 0; four < 8; four += 4) {
                 float4 of[T::VT];
-                VP_UNROLL for (int j = 0; j < T::VT; j++) of[j] = *(const float4*)(x + j * T::LV * apart + four);
+                VP_UNROLL for (int j = 0; j < T::VT; j++) of[j] = *(const float4*)(FEW ? x[j] + four : x[0] + j * T::LV * apart + four);
                 VP_UNROLL for (int r = 0; r < T::RT; r++) {
                     const float4 a = *(const float4*)(w[r] + four);
                     VP_UNROLL for (int j = 0; j < T::VT; j++) {
@@ -170,15 +172,15 @@ template <class T> struct Lane {
                     }
                 }
             }
-            x += 8;
+            VP_UNROLL for (int j = 0; j < (FEW ? T::VT : 1); j++) x[j] += 8;
             VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] += 8;
         }
     }
     // Of whole vectors that are there.
-    VP_DEVICE void multiply_few(const float* window, int rows, int pitch, int columns)
+    VP_DEVICE void multiply_few(const float* window, int rows, int pitch, int n, int columns)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
-            multiply(window + c, rows, pitch, slot_memory() + c, pitch, least(CHUNK_COLUMNS, columns - c));
+            multiply<true>(window + c, rows, pitch, slot_memory() + c, n, pitch, least(CHUNK_COLUMNS, columns - c));
     }
     // Of a pass of vectors that come chunk by chunk.
     VP_DEVICE void multiply_many(const float* window, int rows, int pitch, int columns, Bringing& x)
@@ -188,7 +190,7 @@ template <class T> struct Lane {
             __syncthreads();
             const float* chunk = x.buffer(x.brought - 1);
             x.bring();
-            multiply(window + c, rows, pitch, chunk, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
+            multiply<false>(window + c, rows, pitch, chunk, T::VECTORS, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
         }
     }
     // Sums of warp w, row r, vector v: at (w * VECTORS + v) * PITCH + r.
@@ -252,7 +254,7 @@ VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
                 copy_async_wait();
                 __syncthreads();
                 for_tile<true>(number, [&](auto lane) {
-                    lane.multiply_few(window, rows, pitch_of(columns), columns);
+                    lane.multiply_few(window, rows, pitch_of(columns), n, columns);
                     lane.store(sums_buffer());
                 });
             } else {

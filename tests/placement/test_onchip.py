@@ -246,6 +246,35 @@ def test_gradients_are_made_in_tiles_but_for_the_published_scheme() -> None:
         assert {slot.gradient for slot in other.chip.slots} <= {-1}
 
 
+# Windows
+
+
+def test_groups_multiply_from_windows_with_a_transpose_at_home() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 33, Options(groups=4))
+    assert {m.what.split()[0]: (m.window, m.home >= 0) for m in plan.chip.dense} == {
+        "U": (0, False), "U^T": (0, True), "W": (1, False), "W^T": (2, False),
+    }  # fmt: skip
+    assert plan.of("U^T").tier == "registers"
+    assert plan.chip.registers == 80
+    assert plan.chip.shared_bytes <= H200.shared_per_block
+    assert plan.chip.results >= max(t.all_vectors * plan.of("U").rows_owned for t in plan.chip.product_tiles[-1:])
+
+
+def test_windows_that_do_not_fit_leave_slots() -> None:
+    """All of them, or of a block that owns more rows than there is room for results."""
+    for matrices, groups in ((tree_lstm(1024), 4), ([square("A", 64), MatrixSpec("B", 90_000, 64)], 2)):
+        plan = plan_onchip(matrices, H200, 132 // groups, Options(groups=groups))
+        assert not plan.chip.dense
+        with pytest.raises(CapacityError, match=r"products='windows': .* leave products to 'auto'"):
+            plan_onchip(matrices, H200, 132 // groups, Options(groups=groups, products="windows"))
+
+
+def test_a_kernel_that_spills_gives_up_windows_first() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 33, Options(groups=4))
+    smaller = next(step_down(plan))
+    assert smaller.chip == plan_onchip(tree_lstm(256), H200, 33, Options(groups=4, products="slots")).chip
+
+
 # Options
 
 
@@ -255,6 +284,9 @@ REFUSED: list[tuple[list[MatrixSpec], Options, type[Exception], str]] = [
     (tree_lstm(256), Options(tile=3), HandleError, "tile=3: expected one of None, 8, 4, 2, 1"),
     (tree_lstm(256), Options(products="tiles"), HandleError, "products='tiles': expected one of"),
     (tree_lstm(256), Options(groups=0), HandleError, "groups=0"),
+    (tree_lstm(256), Options(products="both"), HandleError, "products='both': expected one of 'auto', 'slots'"),  # type: ignore[arg-type]
+    (tree_lstm(256), Options(products="windows", tile=4), HandleError, "products='windows' with tile=4: only slots"),
+    (tree_lstm(256), Options(products="windows", tiers={"U": "registers"}), HandleError, "with tiers=.*only slots"),
     (tree_lstm(256), Options(rpw=2), HandleError, "rpw=2: expected a positive int, and ownership='round-robin'"),
     (tree_lstm(256), Options(ownership="round-robin", rpw=16, tile=8), HandleError,
      "128 sums in each thread, more than 64; try rpw=8"),

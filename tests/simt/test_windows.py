@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
+from tests.comparison import FORWARD_TOLERANCE, relative_error
 from tests.kernels import know_gradients, widen
 from tests.simt import models
 from tests.simt.test_slots import Case, check, some_square, some_wide, tiers, unevenly_dealt
@@ -27,6 +28,11 @@ WINDOWS = Options(products="windows")
 @pytest.fixture(autouse=True)
 def one_kernel_for_both_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     widen(monkeypatch, SimtMachine, know_gradients)
+
+
+def has_both(onchip: OnChip) -> bool:
+    """Slots for tensor cores beside windows, whose matrix has the first number."""
+    return bool(onchip.chip.slots) and next(m.number for m in onchip.chip.dense) == 1
 
 
 def has_windows(onchip: OnChip) -> bool:
@@ -109,6 +115,9 @@ CASES: dict[str, Case] = {
     "more virtual processors than rows": Case(
         lambda: models.layers((5, 30), (12, 20), (3, 16)), 9, WINDOWS, lambda c: c.of("W2").tier == "L2"
     ),
+    "beside slots for tensor cores": Case(
+        lambda: models.layers((40, 60), (33, 70), n=20), 3, WINDOWS, has_both, precision={"W1": "bf16"}
+    ),
     "groups": Case(models.tree_lstm, 4, Options(groups=2), has_windows),
     "groups of a tagger": Case(models.tagger, 9, Options(groups=3), has_windows),
 }  # fmt: skip
@@ -118,6 +127,20 @@ RUNS = [(name, "vector") for name in CASES] + [(name, "paper") for name, case in
 @pytest.mark.parametrize("name, schedule", RUNS)
 def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: str, schedule: str) -> None:
     check(CASES[name], schedule)
+
+
+def test_few_wide_vectors() -> None:
+    """There are fewer than their tile has, and no memory for as many."""
+    model = vpps.Model(seed=2)
+    W = model.parameter("W", (2, 12000))
+    graph, rng = vpps.Graph(), np.random.default_rng(3)
+    x = rng.normal(size=12000).astype(np.float32)
+    y = W @ graph.input(x)
+    with vpps.Handle(model, target="simt", vps=1, onchip=WINDOWS) as handle:
+        assert relative_error(handle.forward(graph, [y])[0], W.numpy().astype(np.float64) @ x) < FORWARD_TOLERANCE
+        chip = handle._engine.arrangement.onchip.chip
+        few = chip.product_tiles[chip.dense[0].tiles[0]]
+        assert 4 * few.all_vectors * 12000 > chip.shared_bytes
 
 
 HOMES: dict[str, Callable[[], models.Network]] = {

@@ -113,12 +113,14 @@ class Limits:
         evicted: names of roles that may not be in registers.
         shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
         max_rows: most rows R of a slot; None for what the accumulators allow.
+        windows: whether products may be made from windows.
     """
 
     tile: int = TILES[0]
     evicted: frozenset[str] = frozenset()
     shapes: Mapping[str, SlotShape] = field(default_factory=dict)
     max_rows: int | None = None
+    windows: bool = True
 
 
 @dataclass(frozen=True, slots=True)

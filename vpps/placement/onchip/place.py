@@ -164,7 +164,8 @@ class Attempt:
         self.misfit = ""
         self.too_wide = False
         beside = FLOAT32.bytes * FEWEST_GRADIENT_VERTICES * GRADIENT_FLOATS * request.may_keep_gradients
-        self.room = Room(request.device.registers, request.device.shared - beside - request.windows.bytes, tile)
+        device, windows = request.device, request.windows
+        self.room = Room(device.registers - windows.registers, device.shared - beside - windows.bytes, tile)
         for role in sorted(request.roles, key=self._priority):
             self.places[role.name] = self._place(role)
 

@@ -77,6 +77,7 @@ def _plan(request: SlotRequest) -> OnChip:
         tile=attempt.tile,
         stage=room.stage,
         sums=max(room.sums, *(t.sums for t in windows.tiles), 0),
+        results=RESULT_FLOATS if windows.dense else 0,  # tiles are chosen for that
         groups=options.groups,
         turns=bool(slots) and options.ownership == "round-robin",
     )
@@ -90,11 +91,11 @@ def _plan(request: SlotRequest) -> OnChip:
     if slots and device.sm >= CP_ASYNC and doubled.shared_bytes <= available:
         chip = doubled
     with_results = replace(chip, results=RESULT_FLOATS)
-    if (slots or windows.dense) and with_results.shared_bytes <= available:
+    if slots and with_results.shared_bytes <= available:
         chip = with_results
         longer = replace(chip, tiles=2, sums=2 * chip.sums)
         assert 2 * SUM_FLOATS <= RESULT_FLOATS  # as many results has a tile at most (compiler/passes/chaining.py)
-        if slots and chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
+        if chip.buffers == 2 and chip.leaves_registers and longer.shared_bytes <= available:
             chip = longer
     return OnChip(chip, held, gradients, request.vps, device, request.matrices, options, request.limits)
 
@@ -178,16 +179,16 @@ def _described(held: HeldMatrix) -> str:
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with less and less in registers, for when the compiler spills.
 
-    Fewer vertices per tile (tensor cores take 8 all the same), then fewer slots in registers (the least useful role,
-    one at a time, to shared memory or L2) as long as there are some, then fewer rows per slot, then no slot in
-    registers: those elsewhere have all their rows again, then fewer. Otherwise every plan keeps what the one before
-    it gave up. What the user forced (tile, tiers, rpw) stays.
+    Slots in place of windows, then fewer vertices per tile (tensor cores take 8 all the same), then fewer slots in
+    registers (the least useful role, one at a time, to shared memory or L2) as long as there are some, then fewer rows
+    per slot, then no slot in registers: those elsewhere have all their rows again, then fewer. Otherwise every plan
+    keeps what the one before it gave up. What the user forced (products, tile, tiers, rpw) stays.
 
     Raises:
         SpillError: at the first plan, where forced options leave nothing to give up.
     """
     last = onchip
-    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
+    for smaller in (_no_windows, _fewer_vertices, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
         for plan in smaller(last):
             if plan.to_key() != last.to_key():
                 yield plan
@@ -205,6 +206,12 @@ def _again(last: OnChip, **changes: Any) -> OnChip:
     }
     limits = replace(last.limits, **(kept | changes))
     return _plan(_request(last.matrices, last.device, last.vps, last.options, limits))
+
+
+def _no_windows(last: OnChip) -> Iterator[OnChip]:
+    if last.chip.dense and last.options.products == "auto":
+        limits = replace(last.limits, windows=False)
+        yield _plan(_request(last.matrices, last.device, last.vps, last.options, limits))
 
 
 def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
@@ -266,6 +273,7 @@ def nothing_left(onchip: OnChip) -> str:
     """What to say of a kernel that spills although it holds as little as what the user forced allows."""
     options = onchip.options
     forced: dict[str, object] = {"tile": options.tile, "rpw": options.rpw, "tiers": dict(options.tiers) or None}
+    forced |= {"products": options.products if options.products != "auto" else None}
     named = {name: value for name, value in forced.items() if value is not None}
     holding = f"{onchip.chip.registers} registers of each thread for slots and {onchip.chip.tile} vertices per tile"
     if not named:

@@ -13,7 +13,7 @@ Tiles are chosen for one vector, for eight, and for as many as a pass may have, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf
@@ -21,6 +21,7 @@ from math import inf
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.chip import (
     RESULT_FLOATS,
+    SUM_FLOATS,
     WARPS,
     Chip,
     DenseMatrix,
@@ -34,7 +35,7 @@ from vpps.placement.onchip.holding import (
     NARROW,
     NARROW_ROWS,
     ROW_SLICED,
-    SPILLED,
+    TILES,
     ChipOptions,
     Limits,
     MatrixRole,
@@ -67,6 +68,7 @@ class Windows:
         tiles: of their products.
         whole: vectors that are brought whole, at most.
         bytes: of shared memory.
+        registers: of each thread.
     """
 
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Windows:
     tiles: tuple[ProductTile, ...] = ()
     whole: int = 0
     bytes: int = 0
+    registers: int = 0
 
     def behind(self, registers: int) -> Windows:
         """The same, for a kernel whose first registers are others'."""
@@ -90,16 +93,18 @@ def place_windows(
         HandleError: windows are asked for together with what only slots have.
         CapacityError: windows are asked for, and matrices do not fit.
     """
-    wants = _asks_for_slots(options)
-    if options.products == "windows" and wants:
-        raise HandleError(f"products='windows' with {wants}: only slots have that; leave one of them out")
-    if options.products == "slots" or (options.products == "auto" and (options.groups == 1 or wants)):
+    roles = [role for role in roles_of(matrices) if role.matrix.element == FLOAT32]
+    wants = _asks_for_slots(options, {role.name for role in roles})
+    if options.products == "windows":
+        if wants:
+            raise HandleError(f"products='windows' with {wants}: only slots have that; leave one of them out")
+        if matrices and not roles:
+            raise HandleError("products='windows': no matrix is multiplied in float32; leave products to 'auto'")
+    elif options.products == "slots" or options.groups == 1 or wants or not limits.windows:
         return Windows()
     places: dict[str, Place] = {}
     wanted: list[MatrixRole] = []
-    for role in roles_of(matrices):
-        if role.matrix.element != FLOAT32:
-            continue
+    for role in roles:
         if role.sliced_by_rows(vps):
             places[role.name] = Place("L2", None, ROW_SLICED)
         elif options.tiers.get(role.name) == "L2":
@@ -124,13 +129,13 @@ def place_windows(
     return Windows()
 
 
-def _asks_for_slots(options: ChipOptions) -> str:
-    """What is forced that only slots have; "" if nothing is."""
-    tiers = {name: tier for name, tier in options.tiers.items() if tier != "L2"}
+def _asks_for_slots(options: ChipOptions, names: Collection[str]) -> str:
+    """What is forced of some roles that only slots have; "" if nothing is."""
+    tiers = {name: tier for name, tier in options.tiers.items() if tier != "L2" and name in names}
     forced = {
         f"ownership={options.ownership!r}": options.ownership != "aligned",
         f"tile={options.tile}": options.tile is not None,
-        f"transposed={options.transposed!r}": options.transposed != "auto",
+        f"transposed={options.transposed!r}": options.transposed == "atomic",
         f"tiers={tiers}": bool(tiers),
     }
     return ", ".join(name for name, is_forced in forced.items() if is_forced)
@@ -146,7 +151,6 @@ class _Arrangement:
     vectors: int
     whole: int
     close: float
-    limits: Limits
 
     def chip(self) -> Chip:
         """With numbers of no meaning."""
@@ -202,13 +206,12 @@ class _Arrangement:
         chip = self.chip()
         dense = {role.name: matrix for role, matrix in zip(self.roles, chip.dense, strict=True)}
         places = {**others, **{r.name: self._place(r) for r in self.roles}}
-        return Windows(places, dense, chip.product_tiles, self.whole, self.bytes)
+        return Windows(places, dense, chip.product_tiles, self.whole, self.bytes, chip.registers)
 
     def _place(self, role: MatrixRole) -> Place:
         if role.name in self.at_home:
             return Place("registers", None, "in registers until backward needs it: then it takes the window")
-        spilled = role.name in self.limits.evicted
-        return Place("shared", None, SPILLED if spilled else "fits in shared memory, where products read it")
+        return Place("shared", None, "fits in shared memory, where products read it")
 
 
 def _arrangements(roles: Sequence[MatrixRole], vps: int, close: float, limits: Limits) -> Iterator[_Arrangement]:
@@ -218,7 +221,7 @@ def _arrangements(roles: Sequence[MatrixRole], vps: int, close: float, limits: L
     pairs = [r for r in roles if r.transposed and r.matrix.name in names and r.name not in limits.evicted]
     pairs.sort(key=lambda r: -min(rows[r.name] * r.columns, rows[r.matrix.name] * r.matrix.columns))
     for (vectors, whole), some in product(VECTORS, range(len(pairs) + 1)):
-        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, whole, close, limits)
+        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, whole, close)
 
 
 def _choose_tiles(
@@ -229,7 +232,7 @@ def _choose_tiles(
     of_matrix: list[list[ProductTile]] = []
     for rows, columns in matrices:
         suits: list[ProductTile] = []
-        vectors = min(most, RESULT_FLOATS // rows)
+        vectors = min(most, RESULT_FLOATS // rows) if rows * TILES[0] <= SUM_FLOATS else most  # tails take no more rows
         for n in (*FEW_VECTORS, most):
             tiles = list(_tiles(vectors))
             if n in FEW_VECTORS:  # brought at once, and multiplied by all rows
