@@ -69,6 +69,7 @@ def test_other_values_are_planned_by_one_program(options: str) -> None:
 
 def _trained(target: str, changing: bool = True) -> tuple[Any, ...]:
     """Results and reports of a recurrence in parts, trained; numbers of programs in the history, alive, planned."""
+    gc.collect()  # what earlier tests left: else it may go while programs are counted
     model, found, alive = vpps.Model(seed=1), [], []
     U, V, T = model.parameter("U", (8, 8)), model.parameter("V", (8, 8)), model.lookup("T", (5, 8))
     with vpps.Handle(model, vpps.Adam(lr=0.01), target=target, vps=2) as handle:

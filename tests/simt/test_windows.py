@@ -132,15 +132,15 @@ def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: st
 def test_few_wide_vectors() -> None:
     """There are fewer than their tile has, and no memory for as many."""
     model = vpps.Model(seed=2)
-    W = model.parameter("W", (2, 12000))
+    W = model.parameter("W", (1, 8000))
     graph, rng = vpps.Graph(), np.random.default_rng(3)
-    x = rng.normal(size=12000).astype(np.float32)
+    x = rng.normal(size=8000).astype(np.float32)
     y = W @ graph.input(x)
     with vpps.Handle(model, target="simt", vps=1, onchip=WINDOWS) as handle:
         assert relative_error(handle.forward(graph, [y])[0], W.numpy().astype(np.float64) @ x) < FORWARD_TOLERANCE
         chip = handle._engine.arrangement.onchip.chip
         few = chip.product_tiles[chip.dense[0].tiles[0]]
-        assert 4 * few.all_vectors * 12000 > chip.shared_bytes
+        assert 4 * few.all_vectors * 8000 > chip.shared_bytes
 
 
 HOMES: dict[str, Callable[[], models.Network]] = {
