@@ -35,7 +35,7 @@ def build(batch_size):
 def test_roofline_counts_products_and_adds_floors_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.py").write_text(TWO_LAYERS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    options = ("--batch-sizes", "4", "--batches", "2", "--rounds", "2", "--vps", "2")
+    options = ("--batch-sizes", "4", "--batches", "2", "--rounds", "2", "--vps", "2", "--peaks", "0.1,20,50,0.5")
     *parts, launch = lines_of("roofline.py", "own:build", *options)
     names = [line["case"].split()[0] for line in parts]
     assert names == ["forward", "backward", "gradients", "update", "waiting"]
