@@ -327,7 +327,7 @@ common_subexpressions constants dead_outputs alignment cell_layout: removed; thi
 recompute: removed; what backward reads is always stored
 [ChipOptions]
 blocks_per_sm: removed, as two blocks on a multiprocessor were hardly faster than one; leave it out
-gradients: removed, as with ownership='round-robin' they stay on the chip if they fit, and else are summed up in \
+gradients: removed, as with ownership='round-robin' float32 gradients stay on the chip, and all others are summed up in \
 tiles; leave it out
 [dropout]
 p: it is called rate

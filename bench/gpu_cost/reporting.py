@@ -146,8 +146,8 @@ MULTIPLIES = {"for_slots", "for_slots_by_table", "Lane::multiply"}
 
 
 def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
-    """What a warp executes for products, by shape and number of vectors: in all but tails; where it multiplies and,
-    with slots, adds up over lanes; and of which kinds that is."""
+    """Instructions of a warp for each product, by its shape and number of vectors. "all" leaves out the tail;
+    "multiplying" has the sums over lanes of slots, too; the other keys divide "multiplying" by kind."""
     places = [set(case.code.places(pc)) for pc in range(len(case.code.instructions))]
     found: dict[str, dict[str, float]] = {}
     for e in done:

@@ -84,7 +84,7 @@ struct Bringing {
             if (in_page == page) in_page = 0, parity ^= 1;
         }
     }
-    // Of vector v of the pass, in the segment. Behind the last one that one comes again.
+    // The address of the segment in vector v of the pass. Indices behind the last vector give the last vector's address.
     VP_DEVICE Word look(int v) const
     {
         const Word* at = x.first + 3 * (segment - 1);
@@ -98,7 +98,7 @@ struct Bringing {
         first = at, last = at + (int)x.first[3 * segment + 2], segment++;
         VP_UNROLL for (int j = 0; j < EACH; j++) from[j] = look(own + j * WARPS) + 4 * lane();
     }
-    // Of each vector of the warp so many floats, `within` behind the segment's first.
+    // Begin to copy `floats` floats of each of the warp's vectors, from the segment's float `within` on.
     VP_DEVICE void bring_part(float* chunk, int within, int floats)
     {
         Word all = (Word)(chunk - slot_memory()) | (Word)(within | floats);
@@ -142,8 +142,8 @@ VP_DEVICE void bring_few(const Vp& vp, const Segments& x, int n, int columns, in
         VP_ROLLED for (int c = columns; c & 7; c++) slot_memory()[thread() * apart + c] = 0.f;
 }
 
-// What a lane has of a tile T: sums of RT rows and VT vectors. Behind the last row that one comes again, and behind the last of few
-// vectors; behind those of a chunk is nothing of meaning.
+// The sums of a lane for a tile T: RT rows times VT vectors. A lane whose row does not exist reads the last row, and a lane whose
+// vector does not exist reads the last of few vectors, or old floats of a chunk. Nobody reads the sums of such lanes.
 template <class T> struct Lane {
     int own, v, first;  // its warp, vector and row; the next ones are LV vectors or LR rows behind
     float sum[T::RT][T::VT] = {};
@@ -176,13 +176,13 @@ template <class T> struct Lane {
             VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] += 8;
         }
     }
-    // Of whole vectors that are there.
+    // Multiply whole vectors, which are in shared memory.
     VP_DEVICE void multiply_few(const float* window, int rows, int pitch, int n, int columns)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
             multiply<true>(window + c, rows, pitch, slot_memory() + c, n, pitch, least(CHUNK_COLUMNS, columns - c));
     }
-    // Of a pass of vectors that come chunk by chunk.
+    // Multiply the vectors of a pass, which come chunk by chunk.
     VP_DEVICE void multiply_many(const float* window, int rows, int pitch, int columns, Bringing& x)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {

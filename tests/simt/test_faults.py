@@ -127,7 +127,7 @@ def several_tiles() -> None:
 
 
 def in_windows() -> None:
-    """Of products some have few vectors, some several passes; transposes take windows."""
+    """Some products have few vectors and some have several passes. Transposes take the windows of their matrices."""
     network = models.tree_lstm(hidden=40, embedding=40, leaves=(60, 2))
     with pytest.MonkeyPatch.context() as patch:
         small = replace(known_device("RTX 3090"), shared_per_block=66 << 10)

@@ -152,14 +152,14 @@ HOMES: dict[str, Callable[[], models.Network]] = {
 @pytest.mark.parametrize("name", HOMES)
 @pytest.mark.parametrize("device", ["RTX 3090", "T4"])
 def test_transposes_take_the_windows_of_their_matrices(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where shared memory has no room for both; on a T4 without asynchronous copies."""
+    """Shared memory has no room for both. The T4 has no asynchronous copies."""
     small = replace(known_device(device), shared_per_block=66 << 10)
     monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
     check(Case(HOMES[name], 6, WINDOWS, lambda c: has_windows(c) and "registers" in tiers(c)), "vector")
 
 
 def values(vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float32]:
-    """Of one product, of n vectors in passes of at most so many."""
+    """The results of one product with n vectors, in passes of at most `most` vectors."""
     monkeypatch.setattr(windows, "VECTORS", ((most, 0),))
     model = vpps.Model(seed=2)
     W, b = model.parameter("W", (24, 300)), model.parameter("b", (24,))

@@ -142,12 +142,12 @@ class ProductTile(NamedTuple):
 
     @property
     def all_vectors(self) -> int:
-        """Of a warp; all warps have the same ones, and other columns."""
+        """Vectors of a warp. All warps have the same vectors, and other columns."""
         return self.lanes * self.vectors
 
     @property
     def all_rows(self) -> int:
-        """Likewise."""
+        """Rows of a warp."""
         return 32 // self.lanes * self.rows
 
     @property
