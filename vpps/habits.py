@@ -327,8 +327,8 @@ common_subexpressions constants dead_outputs alignment cell_layout: removed; thi
 recompute: removed; what backward reads is always stored
 [ChipOptions]
 blocks_per_sm: removed, as two blocks on a multiprocessor were hardly faster than one; leave it out
-gradients: removed, as with ownership='round-robin' float32 gradients stay on the chip, and all others are summed up in \
-tiles; leave it out
+gradients: removed, as float32 gradients stay on the chip with ownership='round-robin', and all others are summed up \
+in tiles; leave it out
 [dropout]
 p: it is called rate
 training train: it is on in handle.fb, and off in handle.forward

@@ -28,7 +28,7 @@ from vpps.placement.onchip import (
 from vpps.placement.onchip import (
     ChipOptions as Options,
 )
-from vpps.placement.onchip.place import NARROW, NARROW_ROWS, ROW_SLICED
+from vpps.placement.onchip.holding import NARROW, NARROW_ROWS, ROW_SLICED
 from vpps.script.slices import unit_owners
 from vpps.text import KIB
 

@@ -269,6 +269,16 @@ class OnChip:
         return replace(self.chip, matrices=()), strategies, any(held.tier == "atomic" for held in self.held)
 
 
+def never_held(role: MatrixRole, n_vps: int, options: ChipOptions) -> str:
+    """Why a role is not on the chip, whatever room there is; "" if it may be."""
+    forced = options.tiers.get(role.name)
+    if role.sliced_by_rows(n_vps):
+        return ROW_SLICED
+    if forced == "L2":
+        return "forced to L2"
+    return NARROW_ROWS if forced is None and role.columns < NARROW else ""
+
+
 def written(role: MatrixRole, tier: Tier) -> str:
     """What the user wrote to force a tier."""
     return f"tiers={{{role.name!r}: {tier!r}}}"
@@ -283,11 +293,8 @@ def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
         n_vps: blocks of a group, as planned.
 
     Returns:
-        (slots, groups of warps, R), -1 where there is padding; of a role in a window (1, 1, rows), of one in neither
-        (0, 0, 0).
+        (slots, groups of warps, R), -1 where there is padding; of a role without slots (0, 0, 0).
     """
-    if held.dense is not None:
-        return units_of(held.rows, held.parts, 1, vp, n_vps).astype(np.int32).reshape(1, 1, -1)
     if held.shape is None:
         return np.empty((0, 0, 0), np.int32)
     turns = held.ownership != "aligned"

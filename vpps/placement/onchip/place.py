@@ -10,8 +10,6 @@ from vpps.kernel.chip import FEWEST_GRADIENT_VERTICES, GRADIENT_FLOATS, THREADS,
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
-    NARROW,
-    NARROW_ROWS,
     ROW_SLICED,
     SPILLED,
     TILES,
@@ -22,6 +20,7 @@ from vpps.placement.onchip.holding import (
     MatrixSpec,
     Place,
     Tier,
+    never_held,
     roles_of,
     sums_carried,
     tile_for,
@@ -214,14 +213,10 @@ class Attempt:
         forced = options.tiers.get(role.name)
         if role.transposed and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
             return self._atomic_by_force(role, written(role, forced) if forced else "transposed='atomic'")
-        if role.sliced_by_rows(self.request.vps):
-            if forced in ("registers", "shared"):
-                self.misfit = self.misfit or f"{written(role, forced)}: {ROW_SLICED}; leave it out"
-            return Place("L2", None, ROW_SLICED)
-        if forced == "L2":
-            return Place("L2", None, "forced to L2")
-        if forced is None and role.columns < NARROW:
-            return Place("L2", None, NARROW_ROWS)
+        if why := never_held(role, self.request.vps, options):
+            if why == ROW_SLICED and forced in ("registers", "shared"):
+                self.misfit = self.misfit or f"{written(role, forced)}: {why}; leave it out"
+            return Place("L2", None, why)
         shapes = self.candidates(role)
         wanted: tuple[Tier, ...] = (forced,) if forced else ("registers", "shared")
         for tier in wanted:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import accumulate, product
 from math import inf
 
 from vpps.errors import CapacityError, HandleError
@@ -32,15 +32,13 @@ from vpps.kernel.chip import (
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import (
-    NARROW,
-    NARROW_ROWS,
-    ROW_SLICED,
     TILES,
     ChipOptions,
     Limits,
     MatrixRole,
     MatrixSpec,
     Place,
+    never_held,
     roles_of,
 )
 from vpps.script.slices import most_units
@@ -50,11 +48,13 @@ from vpps.text import KIB
 VECTORS = ((32, 8), (24, 8), (16, 8), (16, 0), (8, 0), (4, 0))
 FEWEST_VECTORS = 16  # of a pass: with fewer, slots are no slower
 MOST_ROWS, MOST_SUMS = 12, 48  # of a lane
-FEW_VECTORS = (1, 8)  # for which there are tiles beside those for as many as a pass may have
+FEW_VECTORS = 8  # for so many, and for one, there are tiles beside those for as many as a pass may have
 # How much longer a tile may take than the best one if another matrix has it already, as code is scarce: few vectors,
 # many in several groups, many in one group, where they wait for L2.
 CLOSE_FOR_FEW, CLOSE_IN_GROUPS, CLOSE_IN_ONE = 1.5, 1.1, 1.35
 MOST_HOMES = 80  # registers of a thread for matrices that are not needed yet: with 104 a Tree-LSTM of 256 units spilled
+AT_HOME = Place("registers", None, "in registers until backward needs it: then it takes the window")
+IN_WINDOW = Place("shared", None, "fits in shared memory, where products read it")
 PASS_CLOCKS = 700  # of a pass, beside multiplying: barriers, addresses, latency
 
 
@@ -102,29 +102,36 @@ def place_windows(
             raise HandleError("products='windows': no matrix is multiplied in float32; leave products to 'auto'")
     elif options.products == "slots" or options.groups == 1 or wants or not limits.windows:
         return Windows()
-    places: dict[str, Place] = {}
-    wanted: list[MatrixRole] = []
-    for role in roles:
-        if role.sliced_by_rows(vps):
-            places[role.name] = Place("L2", None, ROW_SLICED)
-        elif options.tiers.get(role.name) == "L2":
-            places[role.name] = Place("L2", None, "forced to L2")
-        elif role.columns < NARROW:
-            places[role.name] = Place("L2", None, NARROW_ROWS)
-        else:
-            wanted.append(role)
-    room, registers = device.shared, min(MOST_HOMES, device.registers)
+    why = {role.name: never_held(role, vps, options) for role in roles}
+    places = {name: Place("L2", None, reason) for name, reason in why.items() if reason}
+    wanted = [role for role in roles if not why[role.name]]
+    if not wanted:
+        return Windows()
+    rows = {role.name: most_units(role.rows, role.parts, vps) for role in wanted}
+    pairs = [r for r in wanted if r.transposed and r.matrix.name in rows and r.name not in limits.evicted]
+    pairs.sort(key=lambda r: -min(rows[r.name] * r.columns, rows[r.matrix.name] * r.matrix.columns))
     close = CLOSE_IN_GROUPS if options.groups > 1 else CLOSE_IN_ONE
-    for arrangement in _arrangements(wanted, vps, close, limits) if wanted else ():
-        if options.products == "auto" and arrangement.vectors < FEWEST_VECTORS:
+    for vectors, whole in VECTORS:
+        if options.products == "auto" and vectors < FEWEST_VECTORS:
             break
-        if arrangement.bytes <= room and arrangement.registers <= registers:
-            return arrangement.windows(places)
-    if options.products == "windows" and wanted:
+        tiles, numbers = _choose_tiles([(rows[r.name], r.columns) for r in wanted], vectors, close)
+        for some in range(len(pairs) + 1):
+            homes = {role.name for role in pairs[:some]}
+            dense = _lay_out(wanted, rows, homes, numbers)
+            sums = max(tile.sums for tile in tiles)
+            chip = Chip(
+                dense=tuple(dense.values()), product_tiles=tiles, whole_vectors=whole, sums=sums, results=RESULT_FLOATS
+            )
+            size, registers = FLOAT32.bytes * chip.held_floats, sum(4 * m.fours for m in chip.homes)
+            if size <= device.shared and registers <= min(MOST_HOMES, device.registers):
+                for role in wanted:
+                    places[role.name] = AT_HOME if role.name in homes else IN_WINDOW
+                return Windows(places, dense, tiles, whole, size, registers)
+    if options.products == "windows":
         raise CapacityError(
-            f"products='windows': windows and vectors take {arrangement.bytes // KIB} KiB of shared memory and "
-            f"{arrangement.registers} registers of each thread, and there are {room // KIB} KiB and {registers}; leave "
-            "products to 'auto'"
+            f"products='windows': windows and vectors take {size // KIB} KiB of shared memory and {registers} "
+            f"registers of each thread, and there are {device.shared // KIB} KiB and "
+            f"{min(MOST_HOMES, device.registers)}; leave products to 'auto'"
         )
     return Windows()
 
@@ -141,87 +148,36 @@ def _asks_for_slots(options: ChipOptions, names: Collection[str]) -> str:
     return ", ".join(name for name, is_forced in forced.items() if is_forced)
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrangement:
-    """Some roles in windows, some of these at home in registers first."""
-
-    roles: Sequence[MatrixRole]
-    at_home: frozenset[str]
-    rows: Mapping[str, int]
-    vectors: int
-    whole: int
-    close: float
-
-    def chip(self) -> Chip:
-        """With numbers of no meaning."""
-        tiles, masks = _choose_tiles([(self.rows[r.name], r.columns) for r in self.roles], self.vectors, self.close)
-        windows: dict[str, int] = {}
-        for role in self.roles:
-            is_alone = role.name not in self.at_home and f"{role.matrix.name}^T" not in self.at_home
-            windows[role.name] = 2 * self._matrix_number(role) + (is_alone and role.transposed)
-        sizes: dict[int, int] = {}
-        for role in self.roles:
-            floats = self.rows[role.name] * pitch_of(role.columns)
-            sizes[windows[role.name]] = max(sizes.get(windows[role.name], 0), floats)
-        starts, numbers, at, register = dict[int, int](), dict[int, int](), 0, 0
-        for number, (window, floats) in enumerate(sizes.items()):
-            starts[window], numbers[window] = at, number
-            at += floats
-        dense = []
-        for role, mask in zip(self.roles, masks, strict=True):
-            window = windows[role.name]
-            home = register if role.name in self.at_home else -1
-            what = f"{role.name} {role.rows}x{role.columns}"
-            matrix = DenseMatrix(
-                0, self.rows[role.name], role.columns, numbers[window], starts[window], home, mask, what
-            )
-            register += 4 * matrix.fours if home >= 0 else 0
-            dense.append(matrix)
-        sums = max((t.sums for t in tiles), default=0)
-        return Chip(
-            dense=tuple(dense),
-            product_tiles=tiles,
-            whole_vectors=self.whole,
-            registers=register,
-            sums=sums,
-            results=RESULT_FLOATS,
+def _lay_out(
+    roles: Sequence[MatrixRole],
+    rows: Mapping[str, int],
+    homes: Collection[str],
+    numbers: Sequence[tuple[int, int, int]],
+) -> dict[str, DenseMatrix]:
+    """Windows one behind the other. A transpose at home has that of its matrix."""
+    sharing = {role.name: role.matrix.name if role.name in homes else role.name for role in roles}
+    sizes: dict[str, int] = {}
+    for role in roles:
+        floats = rows[role.name] * pitch_of(role.columns)
+        sizes[sharing[role.name]] = max(sizes.get(sharing[role.name], 0), floats)
+    order = list(sizes)
+    starts = dict(zip(order, accumulate(sizes.values(), initial=0), strict=False))
+    found: dict[str, DenseMatrix] = {}
+    register = 0
+    for role, tiles in zip(roles, numbers, strict=True):
+        window = sharing[role.name]
+        found[role.name] = matrix = DenseMatrix(
+            number=0,
+            rows=rows[role.name],
+            columns=role.columns,
+            window=order.index(window),
+            at=starts[window],
+            home=register if role.name in homes else -1,
+            tiles=tiles,
+            what=f"{role.name} {role.rows}x{role.columns}",
         )
-
-    def _matrix_number(self, role: MatrixRole) -> int:
-        names = list(dict.fromkeys(r.matrix.name for r in self.roles))
-        return names.index(role.matrix.name)
-
-    @property
-    def bytes(self) -> int:
-        """Of shared memory."""
-        return FLOAT32.bytes * self.chip().held_floats
-
-    @property
-    def registers(self) -> int:
-        """Of each thread."""
-        return self.chip().registers
-
-    def windows(self, others: Mapping[str, Place]) -> Windows:
-        """With the places of what is in none."""
-        chip = self.chip()
-        dense = {role.name: matrix for role, matrix in zip(self.roles, chip.dense, strict=True)}
-        places = {**others, **{r.name: self._place(r) for r in self.roles}}
-        return Windows(places, dense, chip.product_tiles, self.whole, self.bytes, chip.registers)
-
-    def _place(self, role: MatrixRole) -> Place:
-        if role.name in self.at_home:
-            return Place("registers", None, "in registers until backward needs it: then it takes the window")
-        return Place("shared", None, "fits in shared memory, where products read it")
-
-
-def _arrangements(roles: Sequence[MatrixRole], vps: int, close: float, limits: Limits) -> Iterator[_Arrangement]:
-    """The best one first: with many vectors at a time, then with few registers."""
-    rows = {role.name: most_units(role.rows, role.parts, vps) for role in roles}
-    names = {role.name for role in roles}
-    pairs = [r for r in roles if r.transposed and r.matrix.name in names and r.name not in limits.evicted]
-    pairs.sort(key=lambda r: -min(rows[r.name] * r.columns, rows[r.matrix.name] * r.matrix.columns))
-    for (vectors, whole), some in product(VECTORS, range(len(pairs) + 1)):
-        yield _Arrangement(roles, frozenset(r.name for r in pairs[:some]), rows, vectors, whole, close)
+        register += 4 * matrix.fours * (role.name in homes)
+    return found
 
 
 def _choose_tiles(
@@ -229,29 +185,21 @@ def _choose_tiles(
 ) -> tuple[tuple[ProductTile, ...], list[tuple[int, int, int]]]:
     """Tiles, and for each matrix of (rows, columns) the numbers of those for few, for some and for many vectors."""
     chosen: list[ProductTile] = []
-    of_matrix: list[list[ProductTile]] = []
+    of_matrix: list[tuple[int, int, int]] = []
     for rows, columns in matrices:
-        suits: list[ProductTile] = []
         vectors = min(most, RESULT_FLOATS // rows) if rows * TILES[0] <= SUM_FLOATS else most  # tails take no more rows
-        for n in (*FEW_VECTORS, most):
-            tiles = list(_tiles(vectors))
-            if n in FEW_VECTORS:  # brought at once, and multiplied by all rows
-                tiles = [tile for tile in tiles if tile.all_rows >= rows] or tiles
+        every = list(_tiles(vectors))
+        high = [tile for tile in every if tile.all_rows >= rows] or every  # few vectors are multiplied by all rows
+        suits: list[ProductTile] = []
+        for n, tiles, bound in ((1, high, CLOSE_FOR_FEW), (FEW_VECTORS, high, CLOSE_FOR_FEW), (most, every, close)):
             clocks = {tile: _clocks(tile, rows, columns, n) for tile in tiles}
             best = min(clocks, key=lambda t: (clocks[t], t))
-            suits.append(
-                next(
-                    (
-                        t
-                        for t in chosen
-                        if clocks.get(t, inf) <= (CLOSE_FOR_FEW if n in FEW_VECTORS else close) * clocks[best]
-                    ),
-                    best,
-                )
-            )
+            near = (tile for tile in chosen if clocks.get(tile, inf) <= bound * clocks[best])
+            suits.append(next(near, best))
             chosen += [suits[-1]] * (suits[-1] not in chosen)
-        of_matrix.append(sorted(suits, key=lambda t: t.all_vectors))
-    return tuple(chosen), [(chosen.index(a), chosen.index(b), chosen.index(c)) for a, b, c in of_matrix]
+        few, some, many = (chosen.index(tile) for tile in sorted(suits, key=lambda t: t.all_vectors))
+        of_matrix.append((few, some, many))
+    return tuple(chosen), of_matrix
 
 
 def _tiles(most: int) -> Iterator[ProductTile]:
