@@ -12,39 +12,36 @@ enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS = 2, TF32_PAIRS = 3 };  // KIND of a s
 VP_DEVICE int row_of_lane() { return VP_OPAQUE(lane()) >> 2; }  // and the vector that it brings
 VP_DEVICE int column_of_lane(int t) { return 4 * (t + (t & 2)); }  // of 32, the first one of the t-th of 4 lanes; 8 on come others
 
-// N floats, rounded: of a row, or of a vector, what a lane brings to a product of 4 * N terms.
-template <int KIND, int N> struct Factors {
-    enum { WORDS = KIND == BF16_FRAGMENTS ? N / 2 : KIND == TF32_PAIRS ? 2 * N : N };
+// Four floats of a row or of a vector, rounded: a lane's share of a product of 16 terms.
+template <int KIND> struct Factors {
+    enum { WORDS = KIND == BF16_FRAGMENTS ? 2 : KIND == TF32_PAIRS ? 8 : 4 };
     Word of[WORDS];
 
-    VP_DEVICE void round(const float (&x)[N])
+    VP_DEVICE void round(const float (&x)[4])
     {
         if constexpr (KIND == BF16_FRAGMENTS) {
-            VP_UNROLL for (int k = 0; k < N; k += 2) of[k / 2] = bf16_pair(x[k], x[k + 1]);
+            VP_UNROLL for (int k = 0; k < 4; k += 2) of[k / 2] = bf16_pair(x[k], x[k + 1]);
         } else {
-            VP_UNROLL for (int k = 0; k < N; k++) {
+            VP_UNROLL for (int k = 0; k < 4; k++) {
                 of[k] = tf32_of(x[k]);
                 // What is left, rounded as well once the last 13 bits are cut off; where it is a NaN, of[k] is one or infinite.
-                if constexpr (KIND == TF32_PAIRS) of[N + k] = as_word(x[k] - as_float(of[k] & ~0x1fffu)) + 0x1000;
+                if constexpr (KIND == TF32_PAIRS) of[4 + k] = as_word(x[k] - as_float(of[k] & ~0x1fffu)) + 0x1000;
             }
         }
     }
 };
 
 // sum += products of two lots of 8 rows with 8 vectors: a lane has of each lot a row, with two vectors next to each other.
-template <int KIND, int N>
-VP_DEVICE void multiply(float (&sum)[4], const Factors<KIND, N> (&w)[2], const Factors<KIND, N>& x)
+template <int KIND> VP_DEVICE void multiply(float (&sum)[4], const Factors<KIND> (&w)[2], const Factors<KIND>& x)
 {
     const auto &a = w[0].of, &b = w[1].of;
-    if constexpr (KIND == BF16_FRAGMENTS && N == 4) {
+    if constexpr (KIND == BF16_FRAGMENTS) {
         mma_bf16(sum, a[0], b[0], a[1], b[1], x.of[0], x.of[1]);
-    } else if constexpr (KIND == BF16_FRAGMENTS) {
-        mma_bf16_short(sum, a[0], b[0], x.of[0]);
     } else {
-        VP_UNROLL for (int k = 0; k < N; k += 2) {
+        VP_UNROLL for (int k = 0; k < 4; k += 2) {
             if constexpr (KIND == TF32_PAIRS) {  // small parts with small ones are less than what the sum is rounded by
-                mma_tf32(sum, a[N + k], b[N + k], a[N + k + 1], b[N + k + 1], x.of[k], x.of[k + 1]);
-                mma_tf32(sum, a[k], b[k], a[k + 1], b[k + 1], x.of[N + k], x.of[N + k + 1]);
+                mma_tf32(sum, a[4 + k], b[4 + k], a[5 + k], b[5 + k], x.of[k], x.of[k + 1]);
+                mma_tf32(sum, a[k], b[k], a[k + 1], b[k + 1], x.of[4 + k], x.of[5 + k]);
             }
             mma_tf32(sum, a[k], b[k], a[k + 1], b[k + 1], x.of[k], x.of[k + 1]);
         }
@@ -52,7 +49,7 @@ VP_DEVICE void multiply(float (&sum)[4], const Factors<KIND, N> (&w)[2], const F
 }
 
 // Of 16 rows (HALVES = 2) or 8 and 16 columns, what multiplies as the transpose: two lots of 8 columns, of 16 rows.
-template <int HALVES, int KIND> VP_DEVICE void transpose(const Factors<KIND, 4> (&w)[2], Factors<KIND, 4> (&to)[2])
+template <int HALVES, int KIND> VP_DEVICE void transpose(const Factors<KIND> (&w)[2], Factors<KIND> (&to)[2])
 {
     if constexpr (HALVES == 1) to[0] = {}, to[1] = {};
     VP_UNROLL for (int k = 0; k < 2 * HALVES; k++) {
@@ -60,7 +57,7 @@ template <int HALVES, int KIND> VP_DEVICE void transpose(const Factors<KIND, 4> 
         if constexpr (KIND == BF16_FRAGMENTS) {
             to[columns].of[rows] = transposed_halves(w[rows].of[columns]);
         } else {
-            VP_UNROLL for (int part = 0; part < Factors<KIND, 4>::WORDS; part += 4) {
+            VP_UNROLL for (int part = 0; part < Factors<KIND>::WORDS; part += 4) {
                 const Word a = w[rows].of[part + 2 * columns], b = w[rows].of[part + 2 * columns + 1];
                 const Word upper = transposed_halves(a >> 16 | (b & 0xffff0000u));
                 const Word lower = transposed_halves((a & 0xffffu) | b << 16);
@@ -81,7 +78,7 @@ template <int S> VP_DEVICE constexpr bool all_multiply_in_memory()
 constexpr bool ALL_MULTIPLY_IN_MEMORY = all_multiply_in_memory<0>();
 
 template <class S> struct Fragments {
-    using Factor = Factors<S::KIND, 4>;
+    using Factor = Factors<S::KIND>;
     using Words = Held<S, S::AT, S::IN_REGISTERS>;
     enum {
         EIGHTS = S::R / 8,  // of rows

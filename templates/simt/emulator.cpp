@@ -50,10 +50,6 @@ static void bring_fragments(Operands mine, void (*multiply)(const Fragments&), u
 extern "C" {
 
 void simt_mma_bf16(float* c, unsigned* a, unsigned* b, unsigned line) { bring_fragments({c, a, b}, mma<2, 16>, line); }
-void simt_mma_bf16_short(float* c, unsigned* a, unsigned* b, unsigned line)
-{
-    bring_fragments({c, a, b}, mma<2, 8>, line);
-}
 void simt_mma_tf32(float* c, unsigned* a, unsigned* b, unsigned line) { bring_fragments({c, a, b}, mma<1, 8>, line); }
 unsigned simt_movmatrix(unsigned a, unsigned line)
 {

@@ -30,7 +30,6 @@ void simt_warp_barrier(unsigned mask, unsigned line);
 uint64_t simt_shuffle(unsigned mask, uint64_t value, int source, unsigned line);
 unsigned simt_ballot(unsigned mask, bool predicate, unsigned line);
 void simt_mma_bf16(float* c, unsigned* a, unsigned* b, unsigned line);
-void simt_mma_bf16_short(float* c, unsigned* a, unsigned* b, unsigned line);
 void simt_mma_tf32(float* c, unsigned* a, unsigned* b, unsigned line);
 unsigned simt_movmatrix(unsigned a, unsigned line);
 
@@ -79,11 +78,6 @@ inline void mma_bf16(unsigned line, float (&c)[4], unsigned a0, unsigned a1, uns
     unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
     simt_mma_bf16(c, a, b, line);
 }
-inline void mma_bf16_short(unsigned line, float (&c)[4], unsigned a0, unsigned a1, unsigned b0)
-{
-    unsigned a[] = {a0, a1}, b[] = {b0};
-    simt_mma_bf16_short(c, a, b, line);
-}
 inline void mma_tf32(unsigned line, float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
 {
     unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
@@ -123,7 +117,6 @@ inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 // ---- what is inline PTX on a GPU
 // Tensor cores: the whole warp multiplies (simt/fragments.h).
 #define mma_bf16(...) simt::mma_bf16(__LINE__, __VA_ARGS__)
-#define mma_bf16_short(...) simt::mma_bf16_short(__LINE__, __VA_ARGS__)
 #define mma_tf32(...) simt::mma_tf32(__LINE__, __VA_ARGS__)
 #define transposed_halves(word) simt_movmatrix(word, __LINE__)
 

@@ -26,7 +26,7 @@ from vpps.placement.onchip import (
 )
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip.device import TENSOR_CORES
-from vpps.placement.onchip.slots import shapes
+from vpps.placement.onchip.slots import Ownership, shapes
 from vpps.tuning.candidates import rows_per_warp
 
 pytestmark = pytest.mark.host
@@ -116,13 +116,13 @@ sizes = st.integers(1, 900)
     ownership=st.sampled_from(["aligned", "round-robin"]),
 )
 def test_no_two_live_things_share_a_register(
-    matrices: list[tuple[int, int, str, bool, bool]], device: str, ownership: str
+    matrices: list[tuple[int, int, str, bool, bool]], device: str, ownership: Ownership
 ) -> None:
     specs = [
         MatrixSpec(f"M{k}", rows, columns, 1, int(transposed), trained, element=PRECISIONS[precision].element)
         for k, (rows, columns, precision, transposed, trained) in enumerate(matrices)
     ]
-    options = Options(ownership=ownership)  # type: ignore[arg-type]
+    options = Options(ownership=ownership)
     plan = plan_onchip(specs, known_device(device), 40, options)
     check_room(plan)
     again = plan_onchip(specs, known_device(device), 40, options)

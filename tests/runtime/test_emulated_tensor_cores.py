@@ -47,12 +47,6 @@ SHAPES: dict[str, tuple[int, bool, list[Place], list[Place]]] = {
         [(GROUP + (8 if i // 2 % 2 else 0), 2 * MEMBER + i % 2 + (8 if i >= 4 else 0)) for i in range(8)],
         [(2 * MEMBER + i % 2 + (8 if i >= 2 else 0), GROUP) for i in range(4)],
     ),
-    "mma_bf16_short": (
-        8,
-        True,
-        [(GROUP + (8 if i >= 2 else 0), 2 * MEMBER + i % 2) for i in range(4)],
-        [(2 * MEMBER + i, GROUP) for i in range(2)],
-    ),
     "mma_tf32": (
         8,
         False,
