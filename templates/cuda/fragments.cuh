@@ -79,7 +79,7 @@ constexpr bool ALL_MULTIPLY_IN_MEMORY = all_multiply_in_memory<0>();
 
 template <class S> struct Fragments {
     using Factor = Factors<S::KIND>;
-    using Words = Held<S, S::AT, S::IN_REGISTERS>;
+    using Words = Held<S>;
     enum {
         EIGHTS = S::R / 8,  // of rows
         LOTS = (EIGHTS + 1) / 2,

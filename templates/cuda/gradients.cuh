@@ -88,20 +88,20 @@ VP_ROUTINE void held_outer(Vp& vp, const Outer& i)
     if (!(i.head.flags & ACCUMULATE))
         for_slots<0>(slots, [&](auto slot, int) {
             using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0) {
+            if constexpr (S::KEEPS_GRADIENT) {
                 Values<S> g;
                 g.clear();
-                g.write_gradient(vp.store);
+                g.write(vp.store);
             }
         });
     for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0) {
+            if constexpr (S::KEEPS_GRADIENT) {
                 Values<S> g;
-                g.read_gradient(vp.store);
+                g.read(vp.store);
                 add_outer<S>(number, x, dy, n, g.of);
-                g.write_gradient(vp.store);
+                g.write(vp.store);
             }
         });
     });
@@ -113,7 +113,7 @@ template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const
     if (i.head.flags & NO_GRADIENT) return for_elements(owned, p, (int)i.columns, [](float& place, int, int) { place = 0.f; });
     for_slots<0>({p.s, p.s + 1}, [&](auto slot, int) {
         using S = decltype(slot);
-        if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory());
+        if constexpr (S::KEEPS_GRADIENT) Held<S>::drain(vp.store, slot_memory());
     });
 }
 

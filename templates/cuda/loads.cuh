@@ -48,7 +48,7 @@ VP_DEVICE void take(Vp& vp, const Coming& coming)
             using A = Arrival<S>;
             if ((A::WAVE == coming.wave || (A::WAVE < coming.wave && coming.wave <= A::LAST_WAVE)) && coming.slots >> S % 32 & 1) {
                 const float* buffer = slot_memory() + A::UNIT * THREADS;
-                if constexpr (!Slot<S>::KIND) Values<Slot<S>>::Weights::fill_from(vp.store, buffer);
+                if constexpr (!Slot<S>::KIND) Held<Slot<S>>::fill_from(vp.store, buffer);
                 else for_numbers<A::PIECES>([&](auto piece) {
                     if (coming.wave != A::WAVE + piece.VALUE / A::AT_ONCE) return;
                     const float* from = buffer + piece.VALUE % A::AT_ONCE * A::SIZE * THREADS;

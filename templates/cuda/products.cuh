@@ -59,7 +59,7 @@ template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float
     // all slots need of it, also those of other matrices.
     const int l = VP_OPAQUE(lane()), along = VP_OPAQUE(warp()) % S::W, mine = l / LANES;
     Values<S> w;
-    w.read_weights(store);
+    w.read(store);
     float sum[NV * S::R];
     VP_UNROLL for (int k = 0; k < NV * S::R; k++) sum[k] = 0.f;
     VP_UNROLL for (int v = 0; v < NV; v++) {  // a vector after the other: registers for as many addresses would be scarce
@@ -240,7 +240,7 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
                 return Fragments<S>::add_transposed(vp.store, dy, n, owned.count, first, columns, y);
             }
             Values<S> w;
-            w.read_weights(vp.store);
+            w.read(vp.store);
             VP_ROLLED for (int v = 0; v < n; v++) {
                 float d[S::R];
                 VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;

@@ -84,18 +84,18 @@ template <int C> VP_DEVICE int place_of(int k)
     return (k - c + first) * THREADS + n * thread() + c - first;
 }
 
-// What a thread holds of a slot S, from AT on in registers or in shared memory.
-template <class S, int AT, bool IN_REGISTERS> struct Held {
+// What a thread holds of a slot S, in registers or in shared memory: weights, or the gradient that has taken their place.
+template <class S> struct Held {
     enum { N = S::R * S::C, BESIDE = S::KIND ? 4 : S::C };
     template <int K> VP_DEVICE static float get(const Store& store)
     {
-        if constexpr (IN_REGISTERS) return read_register<AT + K>(store);
-        else return shared_weights()[AT * THREADS + place_of<BESIDE>(K)];
+        if constexpr (S::IN_REGISTERS) return read_register<S::AT + K>(store);
+        else return shared_weights()[S::AT * THREADS + place_of<BESIDE>(K)];
     }
     template <int K> VP_DEVICE static void set(Store& store, float v)
     {
-        if constexpr (IN_REGISTERS) write_register<AT + K>(store, v);
-        else shared_weights()[AT * THREADS + place_of<BESIDE>(K)] = v;
+        if constexpr (S::IN_REGISTERS) write_register<S::AT + K>(store, v);
+        else shared_weights()[S::AT * THREADS + place_of<BESIDE>(K)] = v;
     }
     VP_DEVICE static void read(const Store& store, float (&v)[N])
     {
@@ -117,10 +117,8 @@ template <class S, int AT, bool IN_REGISTERS> struct Held {
     }
 };
 
-// The weights of a slot, row after row, and their gradients.
+// What a thread holds of a slot, row after row.
 template <class S> struct Values {
-    using Weights = Held<S, S::AT, S::IN_REGISTERS>;
-    using Gradient = Held<S, S::GRADIENT, S::IN_REGISTERS>;
     float of[S::R * S::C];
 
     VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }
@@ -128,9 +126,8 @@ template <class S> struct Values {
     {
         VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = 0.f;
     }
-    VP_DEVICE void read_weights(const Store& store) { Weights::read(store, of); }
-    VP_DEVICE void read_gradient(const Store& store) { Gradient::read(store, of); }
-    VP_DEVICE void write_gradient(Store& store) { Gradient::write(store, of); }
+    VP_DEVICE void read(const Store& store) { Held<S>::read(store, of); }
+    VP_DEVICE void write(Store& store) const { Held<S>::write(store, of); }
 };
 
 // The rows of a matrix that this virtual processor owns, counted from 0: those of its units, part after part; or, where

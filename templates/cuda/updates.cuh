@@ -153,7 +153,7 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
         copy_async_wait();
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::fill_from(vp.store, slot_memory());
+            if constexpr (S::KEEPS_GRADIENT) Held<S>::fill_from(vp.store, slot_memory());
         });
     }
 }

@@ -45,12 +45,10 @@ def check_room(plan: OnChip) -> None:
     chip = plan.chip
     for in_registers, end in ((True, chip.registers), (False, chip.shared_units)):
         slots = [slot for slot in chip.slots if slot.in_registers == in_registers]
-        kept = [slot for slot in slots if slot.gradient >= 0]
-        weights = [(slot.at, slot.at + slot.size) for slot in slots]
-        gradients = [(slot.gradient, slot.gradient + slot.floats) for slot in kept]
-        for spans in (weights, gradients):
-            assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
-        assert max((stop for _, stop in weights + gradients), default=0) == end
+        spans = sorted((slot.at, slot.at + slot.size) for slot in slots)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+        assert max((stop for _, stop in spans), default=0) == end
+        assert all(slot.floats == slot.size for slot in slots if slot.keeps_gradient)
     assert chip.registers <= plan.device.registers
     assert chip.shared_bytes - 4 * (2048 + 516) <= plan.device.shared
     assert chip.staged >= 256 * max((slot.passed for slot in chip.slots), default=0)

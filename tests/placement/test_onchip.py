@@ -220,16 +220,14 @@ def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
     plan = plan_onchip(tree_lstm(hidden), H200, 132, IN_TURNS)
     assert plan.gradients == "overlay"
     w = {s for name in ("U", "W") for s in plan.of(name).slots}
-    assert [slot.gradient for slot in plan.chip.slots] == [
-        slot.at if s in w else -1 for s, slot in enumerate(plan.chip.slots)
-    ]
+    assert [slot.keeps_gradient for slot in plan.chip.slots] == [s in w for s in range(len(plan.chip.slots))]
     assert plan.chip.registers == plan.weights_in("registers") <= 192
 
 
 def test_frozen_matrices_have_no_gradient() -> None:
     plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132, IN_TURNS)
     assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
-    assert {plan.chip.slots[s].gradient for s in plan.of("A").slots} == {-1}
+    assert not any(plan.chip.slots[s].keeps_gradient for s in plan.of("A").slots)
 
 
 def test_gradients_of_matrices_off_the_chip_are_made_in_tiles() -> None:
@@ -243,7 +241,7 @@ def test_gradients_are_made_in_tiles_but_for_the_published_scheme() -> None:
     assert plan.of("U").copies == 2
     for other in (plan, plan_onchip(tree_lstm(256), H200, 132)):
         assert {held.gradient for held in other.held if not held.transposed} == {"tiles"} == {other.gradients}
-        assert {slot.gradient for slot in other.chip.slots} <= {-1}
+        assert not other.chip.keeps_gradients
 
 
 # Windows

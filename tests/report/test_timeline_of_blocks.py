@@ -38,7 +38,7 @@ class TestBytes:
             timeline = handle.timeline()
             spec = handle._engine.machine.spec
         assert spec is not None
-        kept = {m.number for m in spec.chip.matrices if spec.chip.slots[m.first].gradient >= 0}
+        kept = {m.number for m in spec.chip.matrices if spec.chip.slots[m.first].keeps_gradient}
         loads = {d.fields["matrix"]: d for d in executed(timeline, 0) if d.instruction.name == "load"}
         sizes = [d.width * int(d.fields["columns"]) for d in loads.values()]
         assert sum(bytes_of(timeline, "Load")) == 4 * sum(sizes) > 0

@@ -49,12 +49,12 @@ class KernelSlot:
 
     Of fragments every warp has 32 * `columns` columns, too, dealt to its lanes as the A operand of mma.sync wants it:
     packed pairs of bf16, tf32, or two tf32 for each. Vectors are its B operand, 8 at a time, whatever the tile.
-    Weights are rounded when a slot is filled, from float32 in the staging buffer. Their gradients are float32.
+    Weights are rounded when a slot is filled, from float32 in the staging buffer.
 
     Attributes:
         at: its first register, or its first unit of shared memory (a float of every thread, 1 KiB of a block).
         in_registers: which of the two.
-        gradient: first register (or unit) of its gradient, where the chip keeps that; else -1.
+        keeps_gradient: whether the gradient takes the place of the weights once nothing is multiplied by them any more.
         trained: whether its matrix has a gradient at all (a transpose has none).
         element: of the weights in it.
     """
@@ -64,7 +64,7 @@ class KernelSlot:
     warps: int
     at: int
     in_registers: bool = True
-    gradient: int = -1
+    keeps_gradient: bool = False
     trained: bool = True
     element: ElementType = FLOAT32
 
@@ -75,18 +75,18 @@ class KernelSlot:
 
     @property
     def floats(self) -> int:
-        """Likewise, of its gradient."""
+        """Weights of a lane."""
         return self.rows * self.columns
 
     @property
     def passed(self) -> int:
-        """Likewise, of what goes to or from the staging buffer at a time."""
+        """Floats of each thread that go to or from the staging buffer at a time."""
         return floats_passed(self.rows, self.columns, self.element)
 
     @property
     def end(self) -> int:
-        """First register (or unit) behind all that it ever takes."""
-        return max(self.at + self.size, self.gradient + self.floats if self.gradient >= 0 else 0)
+        """First register (or unit) behind it."""
+        return self.at + self.size
 
     @property
     def width(self) -> int:
@@ -97,8 +97,8 @@ class KernelSlot:
         """As members of an enum of the kernel."""
         return (
             f"R = {self.rows}, C = {self.columns}, W = {self.warps}, AT = {self.at}, "
-            f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, TRAINED = {int(self.trained)}, "
-            f"KIND = {KINDS.index(self.element)}"
+            f"IN_REGISTERS = {int(self.in_registers)}, KEEPS_GRADIENT = {int(self.keeps_gradient)}, "
+            f"TRAINED = {int(self.trained)}, KIND = {KINDS.index(self.element)}"
         )
 
 
@@ -264,7 +264,7 @@ class Chip:
     @property
     def keeps_gradients(self) -> bool:
         """Whether gradients of some matrices stay there until the update."""
-        return any(s.gradient >= 0 for s in self.slots)
+        return any(s.keeps_gradient for s in self.slots)
 
     @property
     def staged(self) -> int:

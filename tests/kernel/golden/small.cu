@@ -50,12 +50,12 @@ enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 
 enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
-// ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
-// register, or unit of shared memory, of the weights and of their gradient (-1: nowhere);
+// ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT is the first
+// register, or unit of shared memory; KEEPS_GRADIENT: the gradient takes the place of the weights at the end of a launch;
 // KIND: 0 floats, or fragments for tensor cores
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = -1, TRAINED = 1, KIND = 0 }; };
-template <> struct Slot<1> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, TRAINED = 0, KIND = 0 }; };
+template <> struct Slot<0> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, KEEPS_GRADIENT = 0, TRAINED = 1, KIND = 0 }; };
+template <> struct Slot<1> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, KEEPS_GRADIENT = 0, TRAINED = 0, KIND = 0 }; };
 
 // The same for code that is not to be there once for each slot; it ends with one that is none.
 struct SlotShape { int rows, columns, warps; };

@@ -24,7 +24,7 @@ from vpps.values import as_count, as_mapping, said_of
 Tier = Literal["registers", "shared", "atomic", "L2"]
 # Where a weight gradient is summed up. Tiles: in memory, by all blocks (templates/cuda/tiles.cuh). Overlay, in the
 # published scheme (VPPS, section III-C1): in the place of W. Nothing is multiplied by W any more then, and the update
-# finds W in memory. Gradients of fragments, which may take more than those, take the place of all W and W^T.
+# finds W in memory. Only if all matrices are float32.
 Gradients = Literal["none", "overlay", "tiles"]
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"

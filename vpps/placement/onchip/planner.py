@@ -116,10 +116,9 @@ def _number_slots(
             shape, way = attempt.places[role.name].shape, of_matrix.get(role.name)
             assert shape is not None
             for _ in range(shape.slots):
-                gradient = at if way == "overlay" else -1
                 slots.append(
                     KernelSlot(
-                        shape.rows, shape.columns, shape.warps, at, tier == "registers", gradient,
+                        shape.rows, shape.columns, shape.warps, at, tier == "registers", way == "overlay",
                         way is not None, shape.element,
                     )
                 )  # fmt: skip

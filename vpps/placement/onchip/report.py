@@ -75,9 +75,7 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
-    slots = onchip.weights_in("shared") - chip.window_kib
     staging = FLOAT32.bytes * chip.staged // (2 if chip.dense else chip.buffers)
-    gradients = chip.shared_units - slots
     all_weights = sum(h.floats for h in onchip.held)
     on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
     off = sum(h.bytes for h in onchip.held if h.tier == "L2")
@@ -87,9 +85,8 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
     shared += [f"{in_bytes(FLOAT32.bytes * chip.sums)} of partial sums"] if chip.sums else []
     shared += [f"{in_bytes(FLOAT32.bytes * chip.results)} of results"] if chip.results else []
-    shared += [f"slots of {slots} KiB"] if slots else []
+    shared += [f"slots of {chip.shared_units} KiB"] if chip.shared_units else []
     shared += [f"windows of {chip.window_kib} KiB"] if chip.dense else []
-    shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")
     memory = FLOAT32.bytes * moments * sum(m.rows * m.columns for m in onchip.matrices if m.trained)
     return [
