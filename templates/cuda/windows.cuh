@@ -37,7 +37,7 @@ VP_DEVICE void bring_rows(const Vp& vp, const Dense& m, const Owned& owned, Word
     });
 }
 
-// The beginning of a launch. Whoever comes next waits for the copies.
+// At the beginning of a launch. The next instruction waits for the copies.
 VP_DEVICE void load_dense(Vp& vp, const Load& i)
 {
     const Dense m = dense(i.matrix);
