@@ -103,6 +103,12 @@ class Executed:
         return Path.mkdir, (self.folder,)
 
 
+@pytest.fixture
+def unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds that could not be made do not end the test run at its exit."""
+    monkeypatch.setattr("vpps.distributed.world._OPEN", {})
+
+
 class Hostile(Echo):
     """Another rank, which answers every value that is gathered by a pickle."""
 
@@ -119,6 +125,7 @@ class Hostile(Echo):
                 array[...] = self.data
 
 
+@pytest.mark.usefixtures("unfinished")
 def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
     """Not even while the world is made."""
     with pytest.raises(vpps.DistributedError, match="another rank sent what vpps did not write"):
@@ -129,6 +136,7 @@ def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "introduced", [None, [], [[1, 2], 2, 1], [["host", "pid", [0]], 2, 1], [["host", 1, None], 2, 1]]
 )
+@pytest.mark.usefixtures("unfinished")
 def test_a_rank_that_introduces_itself_wrongly_is_an_error(introduced: Any) -> None:
     with pytest.raises(vpps.DistributedError, match="introduces itself in another way"):
         World(Hostile(packed(introduced)), None, 9.0, 1, bind=False)
