@@ -90,15 +90,14 @@ def main() -> None:
         __doc__, trees=None, batch_sizes=[1, 16, 64, 128], device="cuda", hidden=256, embedding=256, vps=None
     )
     parser.add_argument("--groups", type=int, default=1, help="of thread blocks, each with its part of the batch")
-    parser.add_argument("--products", default="auto", help="slots or windows, where weights are that products read")
     parser.add_argument("--launches", type=int, default=8, help="that are recorded, two at least")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     trees, words = read_trees(options.trees, max(options.batch_sizes))
     weights = initial_weights(words, options.embedding, options.hidden)
     extra: dict[str, Any] = about(["vpps"], options.device, options.trees)
-    extra |= {"groups": options.groups, "products": options.products}
-    onchip = vpps.ChipOptions(groups=options.groups, products=options.products) if options.device != "cpu" else None
+    extra |= {"groups": options.groups}
+    onchip = vpps.ChipOptions(groups=options.groups) if options.device != "cpu" else None
     vps, target = options.vps, options.device
     for size in options.batch_sizes:
         net = VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], vps, target, timeline=True, onchip=onchip)

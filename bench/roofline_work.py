@@ -99,7 +99,7 @@ def _stays(d: Decoded, touch: Touch) -> bool:
     at once; the constant zero."""
     if touch.content in (Content.WEIGHTS, Content.GRADIENT):
         form = d.instruction.form
-        on_chip = bool(d.fields.get("matrix")) and form not in ("Load", "KeptGradient")
+        on_chip = bool(d.fields.get("matrix")) and form != "Load"
         return on_chip or (touch.content is Content.GRADIENT and form == "OuterUpdate")
     return not touch.at.address and not touch.at.indexed
 

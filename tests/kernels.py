@@ -18,7 +18,9 @@ from vpps.kernel.spec import KernelSpec
 from vpps.runtime.simt import SimtMachine
 from vpps.script.instructions import TABLE
 
-EVERYTHING = frozenset(i.name for i in TABLE if not i.on_host) - {"tail"}  # those of a cell come with the cell
+OF_HELD = frozenset({"load", "held_matvec", "matvec_transposed"})  # what only a kernel that holds weights can do
+# Those of a cell come with the cell.
+EVERYTHING = frozenset(i.name for i in TABLE if not i.on_host) - OF_HELD - {"tail"}
 OPTIMIZERS = ("sgd", "adam")  # those of most tests; code for all seven takes as long to compile as the rest together
 END_OF_LAUNCH = frozenset(
     i.name
@@ -29,7 +31,7 @@ END_OF_LAUNCH = frozenset(
         and not i.on_host
     )
     or i.form.startswith("Squares")
-    or i.form in ("Clip", "ColumnSum", "DivideByCount", "Guard", "KeptGradient", "SumTiles", "Watch")
+    or i.form in ("Clip", "ColumnSum", "DivideByCount", "Guard", "SumTiles", "Watch")
 )
 
 
@@ -47,9 +49,7 @@ def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
 def know_gradients(spec: KernelSpec) -> KernelSpec:
     """The same, with gradients that the host reads, which a kernel made for an example lacks, and what only "paper"
     asks for in a model without means."""
-    return replace(
-        spec, instructions=spec.instructions | {"outer_tiles", "sum_tiles", "store_gradient", "divide_by_count"}
-    )
+    return replace(spec, instructions=spec.instructions | {"outer_tiles", "sum_tiles", "divide_by_count"})
 
 
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:

@@ -327,8 +327,10 @@ common_subexpressions constants dead_outputs alignment cell_layout: removed; thi
 recompute: removed; what backward reads is always stored
 [ChipOptions]
 blocks_per_sm: removed, as two blocks on a multiprocessor were hardly faster than one; leave it out
-gradients: removed, as float32 gradients stay on the chip with ownership='round-robin', and all others are summed up \
-in tiles; leave it out
+gradients: removed, as all gradients are summed up in tiles, in memory; leave it out
+transposed: removed, as transposes are on the chip, or with ownership='round-robin' partial sums replace them; leave \
+it out
+products tile: removed, as the planner chooses it; leave it out
 [dropout]
 p: it is called rate
 training train: it is on in handle.fb, and off in handle.forward

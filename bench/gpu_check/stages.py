@@ -96,11 +96,8 @@ def _timelines(smallest: bool) -> Iterator[Step]:
     size = ("--batch-sizes", "2", *SMALLEST, "--launches", "2") if smallest else ("--batch-sizes", "1,16,64,128")
     yield Step("timelines", "timelines", _program("gpu_timelines.py", *size), 30, 180)
     few = size if smallest else ("--batch-sizes", "64", "--launches", "4")
-    for name, *options in (
-        ("in windows", "--products", "windows"),
-        ("of groups", "--groups", "2" if smallest else "4"),
-    ):
-        yield Step("timelines", f"timelines {name}", _program("gpu_timelines.py", *few, *options), 10, 120)
+    command = _program("gpu_timelines.py", *few, "--groups", "2" if smallest else "4")
+    yield Step("timelines", "timelines of groups", command, 10, 120)
 
 
 def _precisions(smallest: bool) -> Iterator[Step]:

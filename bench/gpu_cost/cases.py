@@ -108,7 +108,7 @@ def planned(
     """A case of any model: its kernel, compiled twice, and a plan to train on a graph, by Adam if no rule is named.
 
     Args:
-        options: `groups` and `products`, of the weights on the chip.
+        options: of the weights on the chip, such as `groups`.
     """
     rule, passes = rule or vpps.Adam(lr=1e-3), vpps.Passes()
     vps = sms // options.get("groups", 1)
@@ -120,7 +120,7 @@ def planned(
     planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
     plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
     beside = f" {precision}" if precision != EXACT.name else ""
-    beside += "".join(f" {name}={value}" for name, value in options.items() if value not in (1, "auto"))
+    beside += "".join(f" {name}={value}" for name, value in options.items() if value != 1)
     return Case(name + beside, batch, sms, kernel, plan, code)
 
 

@@ -48,7 +48,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--measured", type=Path, metavar="FILE", help="compare --bench with its launches, and no more")
     parser.add_argument("--precision", default=EXACT.name, metavar="NAME", help="of products with parameters")
     parser.add_argument("--groups", type=int, default=1, help="of thread blocks, each with its part of the batch")
-    parser.add_argument("--products", default="auto", help="slots or windows, where weights are that products read")
     parser.add_argument("--blocks", type=harness.numbers, metavar="N,...", help="thread blocks to execute")
     parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
     parser.add_argument("--top", type=int, default=12, help="rows of rankings")
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
-    precision, asked = options.precision, {"groups": options.groups, "products": options.products}
+    precision, asked = options.precision, {"groups": options.groups}
     if options.bench:
         trees = trees_file(options.trees)
         yield from (bench_case(batch, trees, folder, precision, **asked) for batch in options.bench)

@@ -142,12 +142,12 @@ def _report_levels(case: Case, done: Sequence[Executed]) -> None:
     say(markdown([shown, *rows]) + "\n")
 
 
-MULTIPLIES = {"for_slots", "for_slots_by_table", "Lane::multiply"}
+MULTIPLIES = {"Lane::multiply", "slot_product"}
 
 
 def products(case: Case, done: Sequence[Executed]) -> dict[str, dict[str, float]]:
     """Instructions of a warp for each product, by its shape and number of vectors. "all" leaves out the tail;
-    "multiplying" has the sums over lanes of slots, too; the other keys divide "multiplying" by kind."""
+    the other keys divide "multiplying" by kind."""
     places = [set(case.code.places(pc)) for pc in range(len(case.code.instructions))]
     found: dict[str, dict[str, float]] = {}
     for e in done:

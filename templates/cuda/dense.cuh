@@ -9,7 +9,7 @@ enum {
     PLACES = VP_PLACES,               // of segments of vectors that are looked up together
     FEWEST_PASSES = 4,                // of a page
 };
-VP_DEVICE Word* places(int parity) { return (Word*)(slot_memory() + VP_CHUNKS) + parity * PLACES; }
+VP_DEVICE Word* places(int parity) { return (Word*)(block_memory() + VP_CHUNKS) + parity * PLACES; }
 
 // Brings vectors to shared memory, a chunk of each at a time, while the chunk before is multiplied. Vectors of a pass come once for
 // every tile of rows. Where they lie is looked up for many at once, a page, before the first of them is brought.
@@ -17,7 +17,7 @@ struct Bringing {
     enum { EACH = (VP_MOST_VECTORS + WARPS - 1) / WARPS };  // vectors of a warp
     const Vp& vp;
     const Segments& x;
-    int n, columns, vectors, tiles = 1;  // vectors: of a pass; tiles: of rows
+    int n, columns, zeros, vectors, tiles = 1;  // zeros: behind the columns; vectors: of a pass; tiles: of rows
     int own;                             // warp
     int page = 0;                        // vectors of a page; 0: each is looked up when it is brought
     int row = 0, tile = 0, column = 0;   // of the chunk that is brought next
@@ -27,11 +27,12 @@ struct Bringing {
     int segment = 0, first = 0, last = 0;  // number behind that of the segment that is brought; columns where it begins and ends
     Word from[EACH];                     // where the lane finds the segment of the warp's vectors
 
-    VP_DEVICE Bringing(const Vp& vp, const Matvec& i, const TileShape& t)
+    VP_DEVICE Bringing(const Vp& vp, const Matvec& i, const TileShape& t, int kind)
         : vp(vp), x(i.x), n(i.head.n), columns((int)i.columns), vectors(t.vectors), own(VP_OPAQUE(warp()))
     {
+        zeros = padded(columns, kind) - columns;
     }
-    VP_DEVICE float* buffer(int chunk) const { return slot_memory() + (chunk & 1) * (vectors * CHUNK_PITCH); }
+    VP_DEVICE float* buffer(int chunk) const { return block_memory() + (chunk & 1) * (vectors * CHUNK_PITCH); }
     VP_DEVICE void begin()
     {
         const int passes = small_quotient(PLACES, x.count * vectors);
@@ -76,8 +77,7 @@ struct Bringing {
             bring_part(chunk + (at - column), at - first, floats);
             at += floats;
         }
-        if (columns & 7 && end == columns && thread() < vectors)
-            VP_ROLLED for (int c = columns; c & 7; c++) chunk[thread() * CHUNK_PITCH + c - column] = 0.f;
+        if (zeros && end == columns) clear(chunk + end - column, vectors, CHUNK_PITCH, zeros);
         column = end < columns ? end : 0;
         if (column == 0 && ++tile == tiles) {
             tile = 0, row += vectors, in_page += vectors;
@@ -101,7 +101,7 @@ struct Bringing {
     // Begin to copy `floats` floats of each of the warp's vectors, from the segment's float `within` on.
     VP_DEVICE void bring_part(float* chunk, int within, int floats)
     {
-        Word all = (Word)(chunk - slot_memory()) | (Word)(within | floats);
+        Word all = (Word)(chunk - block_memory()) | (Word)(within | floats);
         VP_UNROLL for (int j = 0; j < EACH; j++) all |= from[j];
         if ((all & 3) == 0 && floats % (4 * WARP) == 0) {
             float* target = chunk + own * CHUNK_PITCH + 4 * lane();
@@ -120,85 +120,105 @@ struct Bringing {
     }
 };
 
-// Begin to bring few vectors, whole: `apart` floats lie between them, zeros at their ends.
-VP_DEVICE void bring_few(const Vp& vp, const Segments& x, int n, int columns, int apart)
-{
-    VP_ROLLED for (int k = VP_OPAQUE(warp()); k < n * x.count; k += WARPS) {  // a segment of a vector
-        const int v = x.count == 1 ? k : small_quotient(k, x.count), s = k - v * x.count;
-        const Word *at = x.first + 3 * s, mode = at[1];
-        const Word address = at[0] + (Word)v * (mode & VP_INDEXED ? 1 : mode & VP_OFFSET_MASK);
-        const Word from = mode & VP_INDEXED ? vp.script[address] + (mode & VP_OFFSET_MASK) : address;
-        int first = 0;
-        VP_ROLLED for (int other = 0; other < s; other++) first += (int)x.first[3 * other + 2];
-        const int floats = (int)at[2];
-        float* to = slot_memory() + v * apart + first;
-        if (((from | (Word)first | (Word)floats) & 3) == 0) {
-            VP_ROLLED for (int c = 4 * lane(); c < floats; c += 4 * WARP) copy_async16(to + c, vp.pool + (from + c));
-        } else {
-            VP_ROLLED for (int c = lane(); c < floats; c += WARP) copy_async4(to + c, vp.pool + (from + c));
-        }
-    }
-    if (columns & 7 && thread() < n)
-        VP_ROLLED for (int c = columns; c & 7; c++) slot_memory()[thread() * apart + c] = 0.f;
-}
-
-// The sums of a lane for a tile T: RT rows times VT vectors. A lane whose row does not exist reads the last row, and a lane whose
-// vector does not exist reads the last of few vectors, or old floats of a chunk. Nobody reads the sums of such lanes.
+// The sums of a lane for a tile T: RT rows times VT vectors, or of so many products on tensor cores four each. A lane whose row
+// does not exist reads the last row, and a lane whose vector does not exist reads the last of few vectors, or old floats of a
+// chunk. Nobody reads the sums of such lanes.
 template <class T> struct Lane {
+    enum { EACH = T::KIND ? 4 : 1 };
     int own, v, first;  // its warp, vector and row; the next ones are LV vectors or LR rows behind
-    float sum[T::RT][T::VT] = {};
+    float sum[T::RT][T::VT][EACH] = {};
     VP_DEVICE Lane()
     {
         const int me = VP_OPAQUE(thread());
-        own = me / WARP, v = me % T::LV, first = me % WARP / T::LV;
+        own = me / WARP;
+        if (T::KIND) v = first = me % WARP / 4;
+        else v = me % T::LV, first = me % WARP / T::LV;
     }
     // Products of the warp's part of a chunk, of `rows` from `window` on; `apart` floats lie between the n vectors.
     template <bool FEW>
     VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int n, int apart, int columns)
     {
-        const int pairs = (columns + 7) / 8, share = (pairs + WARPS - 1) / WARPS, begin = 8 * own * share;
+        enum { STEP = T::KIND ? 32 : 8 };
+        const int steps = (columns + STEP - 1) / STEP, share = (steps + WARPS - 1) / WARPS, begin = own * share;
+        const int count = least(share, steps - begin);
         const float *x[T::VT], *w[T::RT];
-        VP_UNROLL for (int j = 0; j < T::VT; j++) x[j] = vectors + (FEW ? least(v + j * T::LV, n - 1) : v) * apart + begin;
-        VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] = window + least(first + r * T::LR, rows - 1) * pitch + begin;
-        VP_ROLLED for (int k = least(share, pairs - own * share); k > 0; k--) {
-            VP_UNROLL for (int four = 0; four < 8; four += 4) {
-                float4 of[T::VT];
-                VP_UNROLL for (int j = 0; j < T::VT; j++) of[j] = *(const float4*)(FEW ? x[j] + four : x[0] + j * T::LV * apart + four);
+        VP_UNROLL for (int j = 0; j < T::VT; j++)
+            x[j] = vectors + (FEW ? least(v + j * T::LV, n - 1) : v + j * T::LV) * apart + begin * STEP;
+        const auto row = [&](int r) { return window + least(first + r, rows - 1) * pitch; };
+        const auto of = [&](int j) { return FEW ? x[j] : x[0] + j * T::LV * apart; };
+#if VP_FRAGMENTS
+        if constexpr (T::KIND) {
+            // Of 32 columns a lane has eight. Which of them is which term of a product is free; vectors and rows agree.
+            enum { WORDS = T::KIND == BF16_FRAGMENTS ? 16 : 32 };  // of a row
+            const int t = VP_OPAQUE(lane()) & 3;
+            VP_ROLLED for (int k = 0; k < count; k++) {
+                Factors<T::KIND> e[T::VT][2];
+                VP_UNROLL for (int j = 0; j < T::VT; j++)
+                    VP_UNROLL for (int half = 0; half < 2; half++) e[j][half].round(*(const float4*)(of(j) + 8 * t + 4 * half));
+                VP_UNROLL for (int r = 0; r < T::RT; r++) {
+                    Factors<T::KIND> a[2][2];  // of both halves, rows 8 apart
+                    VP_UNROLL for (int beside = 0; beside < 2; beside++) {
+                        const float* from = row(r * T::LR + 8 * beside) + (begin + k) * WORDS + t * (WORDS / 4);
+                        if constexpr (T::KIND == BF16_FRAGMENTS) {
+                            const float4 words = *(const float4*)from;
+                            a[0][beside].of[0] = as_word(words.x), a[0][beside].of[1] = as_word(words.y);
+                            a[1][beside].of[0] = as_word(words.z), a[1][beside].of[1] = as_word(words.w);
+                        } else {
+                            VP_UNROLL for (int half = 0; half < 2; half++) a[half][beside].round(*(const float4*)(from + 4 * half));
+                        }
+                    }
+                    VP_UNROLL for (int j = 0; j < T::VT; j++)
+                        VP_UNROLL for (int half = 0; half < 2; half++) multiply_fragments(sum[r][j], a[half], e[j][half]);
+                }
+                VP_UNROLL for (int j = 0; j < (FEW ? T::VT : 1); j++) x[j] += STEP;
+            }
+            return;
+        }
+#endif
+        VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] = row(r * T::LR) + begin * STEP;
+        VP_ROLLED for (int k = count; k > 0; k--) {
+            VP_UNROLL for (int four = 0; four < STEP; four += 4) {
+                float4 e[T::VT];
+                VP_UNROLL for (int j = 0; j < T::VT; j++) e[j] = *(const float4*)(of(j) + four);
                 VP_UNROLL for (int r = 0; r < T::RT; r++) {
                     const float4 a = *(const float4*)(w[r] + four);
                     VP_UNROLL for (int j = 0; j < T::VT; j++) {
-                        const float s = fma_(a.y, of[j].y, fma_(a.x, of[j].x, sum[r][j]));
-                        sum[r][j] = fma_(a.w, of[j].w, fma_(a.z, of[j].z, s));
+                        const float s = fma_(a.y, e[j].y, fma_(a.x, e[j].x, sum[r][j][0]));
+                        sum[r][j][0] = fma_(a.w, e[j].w, fma_(a.z, e[j].z, s));
                     }
                 }
             }
-            VP_UNROLL for (int j = 0; j < (FEW ? T::VT : 1); j++) x[j] += 8;
-            VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] += 8;
+            VP_UNROLL for (int j = 0; j < (FEW ? T::VT : 1); j++) x[j] += STEP;
+            VP_UNROLL for (int r = 0; r < T::RT; r++) w[r] += STEP;
         }
     }
-    // Multiply whole vectors, which are in shared memory.
-    VP_DEVICE void multiply_few(const float* window, int rows, int pitch, int n, int columns)
+    // Multiply whole vectors, which are in shared memory. window(c, first) is where the rows have columns from c on; the first time
+    // there is no need to wait for others.
+    template <class F> VP_DEVICE void multiply_few(F window, int rows, int pitch, int n, int apart, int columns)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS)
-            multiply<true>(window + c, rows, pitch, slot_memory() + c, n, pitch, least(CHUNK_COLUMNS, columns - c));
+            multiply<true>(window(c, c > 0), rows, pitch, block_memory() + c, n, apart, least(CHUNK_COLUMNS, columns - c));
     }
     // Multiply the vectors of a pass, which come chunk by chunk.
-    VP_DEVICE void multiply_many(const float* window, int rows, int pitch, int columns, Bringing& x)
+    template <class F> VP_DEVICE void multiply_many(F window, int rows, int pitch, int columns, Bringing& x)
     {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {
             copy_async_wait();
             __syncthreads();
             const float* chunk = x.buffer(x.brought - 1);
             x.bring();
-            multiply<false>(window + c, rows, pitch, chunk, T::VECTORS, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
+            multiply<false>(window(c, false), rows, pitch, chunk, T::VECTORS, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
         }
     }
     // Sums of warp w, row r, vector v: at (w * VECTORS + v) * PITCH + r.
     VP_DEVICE void store(float* sums) const
     {
-        float* to = sums + (own * T::VECTORS + v) * T::PITCH + first;
+        const int vector = T::KIND ? 2 * (VP_OPAQUE(lane()) & 3) : v;
+        float* to = sums + (own * T::VECTORS + vector) * T::PITCH + first;
         VP_UNROLL for (int r = 0; r < T::RT; r++)
-            VP_UNROLL for (int j = 0; j < T::VT; j++) to[j * T::LV * T::PITCH + r * T::LR] = sum[r][j];
+            VP_UNROLL for (int j = 0; j < T::VT; j++)
+                VP_UNROLL for (int k = 0; k < EACH; k++)  // of four the first two are of the first row, and two vectors
+                    to[(j * T::LV + k % 2) * T::PITCH + r * T::LR + k / 2 * 8] = sum[r][j][k];
     }
 };
 
@@ -215,7 +235,7 @@ template <bool FEW, int FIRST = 0, int END = VP_PRODUCT_TILES, class F> VP_DEVIC
 
 // dst = W x + bias. Or, where a tail takes the result, no dst: when the vectors are done, or there is room for no more, the tail
 // is executed for those that are.
-VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
+VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
 {
     const Dense m = dense(i.matrix);
     const Owned owned(vp, i.head);
@@ -223,17 +243,19 @@ VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
     const bool accumulate = i.head.flags & ACCUMULATE;
 #if VP_CHAINS
     const bool chained = i.head.flags & CHAINED;
-    Results results = {0, small_quotient(RESULTS, most(1, count))};
+    Results results = {0, small_quotient(VP_RESULTS, most(1, count))};
 #endif
     if (n == 0 || count == 0) return;
-    show(vp, m, owned, (int)i.matrix, i.weights, columns);
+    const bool in_chunks = VP_WINDOWS_OF_CHUNKS && m.window_quads < m.quads;
+    if (!in_chunks) show(vp, m, owned, i, 0);
     // Vectors that are few enough are brought at once.
-    const bool is_few = n <= m.some_vectors && count <= PRODUCT_TILES[m.some].rows && n * pitch_of(columns) <= VP_CHUNKS;
+    const int apart = pitch_of(columns, m.kind);
+    const bool is_few = n <= m.some_vectors && count <= PRODUCT_TILES[m.some].rows && n * apart <= VP_CHUNKS;
     const int number = !is_few ? m.many : n <= m.few_vectors ? m.few : m.some;
     const TileShape tile = PRODUCT_TILES[number];
-    Bringing x(vp, i, tile);
+    Bringing x(vp, i, tile, m.kind);
     if (is_few) {
-        bring_few(vp, i.x, n, columns, pitch_of(columns));
+        bring_vectors(vp, i.x, 0, n, columns, apart, x.zeros);
     } else {
         x.tiles = small_quotient(count + tile.rows - 1, tile.rows);
         x.begin();
@@ -249,26 +271,32 @@ VP_DEVICE void dense_matvec(Vp& vp, const Matvec& i)
                 return i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : owned.row(first + least(k, rows - 1))];
             };
             const float bias = bias_of(mine.k, mine.v);  // of the first result; it comes while others are multiplied
-            const float* window = windows() + m.at + first * pitch_of(columns);
+            const auto window = [&](int c, bool waits) -> const float* {
+                const float* rows = windows() + m.at + first * m.pitch;
+                if (!in_chunks) return rows + (m.kind == BF16_FRAGMENTS ? c / 2 : c);
+                if (waits) __syncthreads();
+                show(vp, m, owned, i, c / CHUNK_COLUMNS);
+                return rows;
+            };
             if (is_few) {
                 copy_async_wait();
                 __syncthreads();
                 for_tile<true>(number, [&](auto lane) {
-                    lane.multiply_few(window, rows, pitch_of(columns), n, columns);
+                    lane.multiply_few(window, rows, m.pitch, n, apart, columns);
                     lane.store(sums_buffer());
                 });
             } else {
                 for_tile<false>(number, [&](auto lane) {
-                    lane.multiply_many(window, rows, pitch_of(columns), columns, x);
+                    lane.multiply_many(window, rows, m.pitch, columns, x);
                     lane.store(sums_buffer());
                 });
             }
             __syncthreads();
             mine.each(rows, there, [&](int k, int v) {
                 const float* from = sums_buffer() + v * tile.pitch + k;
-                const int apart = tile.vectors * tile.pitch;
+                const int next = tile.vectors * tile.pitch;  // warp's
                 float part[WARPS];
-                VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = from[w * apart];  // all on their way at once
+                VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = from[w * next];  // all on their way at once
                 float sum = part[0];
                 VP_UNROLL for (int w = 1; w < WARPS; w++) sum += part[w];
                 sum += k == mine.k && v == mine.v ? bias : bias_of(k, v);

@@ -117,7 +117,7 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
 {
     const Hyper h = hyper_of(vp, i.hyper);
     const bool none = i.head.flags & NO_GRADIENT;
-    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(!none) + 1);)  // the transpose
+    VP_TIMELINE(count_tiles(vp, i, updated_floats<Rule>(!none) + 1);)  // the transpose
     const float* gradient = vp.pool + i.gradient;
     for_tiles(vp, i.head.width, (int)i.columns, [&](int row, int from, int to, int) {
         VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) {

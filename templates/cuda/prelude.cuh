@@ -90,7 +90,7 @@ VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
 VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: 0 to go on
 VP_DEVICE Word& last_word() { return verdict()[3]; }          // of the script; a register would be taken all the time
-VP_DEVICE float* slot_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
+VP_DEVICE float* block_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 
 // ---- how a block runs over a slice
 enum {

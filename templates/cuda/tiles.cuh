@@ -9,7 +9,7 @@ enum {
     PITCH = TALL + WIDE,   // floats from a vertex to the next: dy, then x
 };
 
-VP_DEVICE float* tile_memory() { return slot_memory() + VP_GRADIENTS_AT; }
+VP_DEVICE float* tile_memory() { return block_memory(); }
 
 struct GradientTiles {
     int across, tiles, segments, stored;  // stored: partial tiles of each
@@ -178,10 +178,10 @@ VP_DEVICE void partial_tile(
 }
 
 // Nothing is multiplied by weights any more. What holds them is written to, so that the compiler may use it for other things in
-// what comes before; unless gradients are there as well.
+// what comes before.
 VP_DEVICE void forget_weights(Vp& vp)
 {
-    for_numbers<VP_KEEPS ? 0 : VP_CACHED>([&](auto k) { write_register<k.VALUE>(vp.store, 0.f); });
+    for_numbers<VP_CACHED>([&](auto k) { write_register<k.VALUE>(vp.store, 0.f); });
 }
 
 VP_ROUTINE void outer_tiles(Vp& vp, const OuterTiles& i)

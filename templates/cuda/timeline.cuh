@@ -55,8 +55,6 @@ VP_DEVICE void count_floats(const Vp&, size_t floats)
     if (thread() == 0) floats_counted() += (unsigned)floats;
 }
 
-struct Owned;  // cuda/slots.cuh
-
 // Elements of the tiles that this virtual processor owns of a matrix, or of its gradient, times so many floats for each.
 template <class Args> VP_DEVICE void count_tiles(const Vp& vp, const Args& i, size_t floats)
 {
@@ -65,14 +63,6 @@ template <class Args> VP_DEVICE void count_tiles(const Vp& vp, const Args& i, si
     const int last = own.last / own.across - own.first / own.across;
     const int elements = (own.last - own.first) * VP_TILE_COLUMNS - last * (own.across * VP_TILE_COLUMNS - columns);
     count_floats(vp, elements * floats);
-}
-
-// Likewise, of the rows that it holds where the matrix is in slots.
-template <class Args, class OwnRows = Owned> VP_DEVICE void count_elements(const Vp& vp, const Args& i, size_t floats)
-{
-    const Range slots = slots_of(i.matrix);
-    if (slots.first < slots.last) return count_floats(vp, OwnRows(vp, i.head).there() * (size_t)i.columns * floats);
-    count_tiles(vp, i, floats);
 }
 
 // Its state is in shared memory and in the parameters of the launch: no register lives from one instruction to the next.

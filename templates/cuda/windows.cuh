@@ -1,87 +1,103 @@
 // ---- windows: shared memory in which the rows of a matrix lie, one after the other, to be multiplied by
 //
-// A matrix and its transpose may have one window. Then the transpose is in registers from the beginning of the launch, and takes
-// the window when it is needed: by then the matrix is not needed any more, or else is brought again.
-VP_DEVICE float* windows() { return slot_memory() + VP_WINDOWS_AT; }
-VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOATS))[m.window]; }  // number of the matrix there
-VP_DEVICE int fours_of(int columns) { return (columns + 7) / 8 * 2; }  // with zeros behind the last column
-VP_DEVICE int pitch_of(int columns) { return 4 * (fours_of(columns) + 1); }  // eight rows begin in different banks
+// Several matrices may have one window. Those that are in registers from the beginning of the launch, or in memory, take it when
+// they are needed; chunk by chunk, if the window is too small for all of their columns.
+VP_DEVICE float* windows() { return block_memory() + VP_WINDOWS_AT; }
+VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOATS))[m.window]; }  // number of the matrix there, and of the chunk
+// Columns with zeros behind the last one, as many as are multiplied at a time; floats from a vector to the next.
+VP_DEVICE int padded(int columns, int kind) { return kind ? (columns + 31) & ~31 : (columns + 7) & ~7; }
+VP_DEVICE int pitch_of(int columns, int kind) { return padded(columns, kind) + 4; }  // eight vectors begin in different banks
 
-// Calls f(registers, row, four) for the fours of elements that a thread holds of the matrix with that number, the first element
+// Four words of a row as they are in a window: four floats, or eight columns in bf16.
+VP_DEVICE float4 quad_of(const Dense& m, const float* row, int quad, int columns, bool by_fours)
+{
+    const auto four = [&](int at) -> float4 {
+        if (by_fours && at < columns) return *(const float4*)(row + at);
+        const auto element = [&](int c) { return c < columns ? row[c] : 0.f; };
+        return {element(at), element(at + 1), element(at + 2), element(at + 3)};
+    };
+#if VP_FRAGMENTS
+    if (m.kind == BF16_FRAGMENTS) {
+        const float4 a = four(8 * quad), b = four(8 * quad + 4);
+        return {as_float(bf16_pair(a.x, a.y)), as_float(bf16_pair(a.z, a.w)), as_float(bf16_pair(b.x, b.y)),
+                as_float(bf16_pair(b.z, b.w))};
+    }
+#endif
+    return four(4 * quad);
+}
+
+// Calls f(registers, row, quad) for the quads of words that a thread holds of the matrix with that number, the first word
 // in registers AT and on.
-template <class F> VP_DEVICE void for_fours_in_registers(int number, int rows, int fours, F f)
+template <class F> VP_DEVICE void for_quads_in_registers(int number, int rows, int quads, F f)
 {
     for_numbers<VP_HOMES>([&](auto home) {
         using H = Home<home.VALUE>;
         if (number != H::NUMBER) return;
         const int me = VP_OPAQUE(thread());
-        for_numbers<H::FOURS>([&](auto k) {
-            const int place = k.VALUE * THREADS + me, row = small_quotient(place, fours);
-            if (row < rows) f(Number<H::AT + 4 * k.VALUE>(), row, place - row * fours);
+        for_numbers<H::QUADS>([&](auto k) {
+            const int place = k.VALUE * THREADS + me, row = small_quotient(place, quads);
+            if (row < rows) f(Number<H::AT + 4 * k.VALUE>(), row, place - row * quads);
         });
     });
 }
 
-// Begin to copy the owned rows to the window.
-VP_DEVICE void bring_rows(const Vp& vp, const Dense& m, const Owned& owned, Word weights, int columns)
+// Begin to copy a chunk of the owned rows to the window, or all of them.
+VP_DEVICE void bring_rows(const Vp& vp, const Dense& m, const Owned& owned, Word weights, int columns, int chunk)
 {
     const bool by_fours = ((weights | (Word)columns) & 3) == 0;
-    for_places(owned.count, fours_of(columns), [&](int k, int four) {
-        const float* from = vp.pool + (weights + (Word)owned.row(k) * (Word)columns + (Word)(4 * four));
-        float* to = windows() + m.at + k * pitch_of(columns) + 4 * four;
-        if (by_fours && 4 * four < columns) return copy_async16(to, from);
-        VP_ROLLED for (int c = 0; c < 4; c++) {
-            if (4 * four + c < columns) copy_async4(to + c, from + c);
-            else to[c] = 0.f;
-        }
+    const int first = chunk * m.window_quads;
+    for_places(owned.count, least(m.window_quads, m.quads - first), [&](int k, int quad) {
+        const float* row = vp.pool + (weights + (Word)owned.row(k) * (Word)columns);
+        float* to = windows() + m.at + k * m.pitch + 4 * quad;
+        quad += first;
+        if (by_fours && m.kind != BF16_FRAGMENTS && 4 * quad < columns) copy_async16(to, row + 4 * quad);
+        else *(float4*)to = quad_of(m, row, quad, columns, by_fours);
     });
 }
 
-// At the beginning of a launch. The next instruction waits for the copies.
-VP_DEVICE void load_dense(Vp& vp, const Load& i)
+// At the beginning of a launch. Whoever executes the last load waits for the copies.
+VP_ROUTINE void load(Vp& vp, const Load& i)
 {
     const Dense m = dense(i.matrix);
     const Owned owned(vp, i.head);
     const int columns = (int)i.columns;
-    VP_TIMELINE(count_elements(vp, i, 1);)
-    if (!m.is_at_home) {
+    VP_TIMELINE(count_floats(vp, (size_t)owned.count * i.columns);)
+    if (m.home == IN_WINDOW) {
         if (thread() == 0) shown(m) = (int)i.matrix;
-        return bring_rows(vp, m, owned, i.weights, columns);
+        return bring_rows(vp, m, owned, i.weights, columns, 0);
     }
     if (thread() == 0 && shown(m) == (int)i.matrix) shown(m) = 0;  // left there by an earlier launch
+    if (m.home == IN_MEMORY) return;
     const bool by_fours = ((i.weights | i.columns) & 3) == 0;
-    for_fours_in_registers((int)i.matrix, owned.count, fours_of(columns), [&](auto at, int row, int four) {
-        const float* from = vp.pool + (i.weights + (Word)owned.row(row) * i.columns + (Word)(4 * four));
+    for_quads_in_registers((int)i.matrix, owned.count, m.quads, [&](auto at, int row, int quad) {
+        const float4 e = quad_of(m, vp.pool + (i.weights + (Word)owned.row(row) * i.columns), quad, columns, by_fours);
         enum { AT = decltype(at)::VALUE };
-        float4 e = {0.f, 0.f, 0.f, 0.f};
-        if (by_fours && 4 * four < columns) {
-            e = *(const float4*)from;
-        } else {
-            const auto element = [&](int c) { return 4 * four + c < columns ? from[c] : 0.f; };
-            e = {element(0), element(1), element(2), element(3)};
-        }
         write_register<AT>(vp.store, e.x), write_register<AT + 1>(vp.store, e.y);
         write_register<AT + 2>(vp.store, e.z), write_register<AT + 3>(vp.store, e.w);
     });
 }
 
-// See to it that the matrix is in its window.
-VP_DEVICE void show(const Vp& vp, const Dense& m, const Owned& owned, int number, Word weights, int columns)
+// See to it that the matrix is in its window, or a chunk of it. Nobody reads the window meanwhile.
+VP_DEVICE void show(const Vp& vp, const Dense& m, const Owned& owned, const Matvec& i, int chunk)
 {
-#if VP_HOMES
-    if (shown(m) == number) return;
-    if (m.is_at_home) {
-        for_fours_in_registers(number, owned.count, fours_of(columns), [&](auto at, int row, int four) {
+#if VP_CHANGING_WINDOWS
+    const int wanted = (int)i.matrix + (chunk << 16);
+    if (shown(m) == wanted) return;
+    if (m.home >= 0) {
+        const int first = chunk * m.window_quads;
+        for_quads_in_registers((int)i.matrix, owned.count, m.quads, [&](auto at, int row, int quad) {
             enum { AT = decltype(at)::VALUE };
-            *(float4*)(windows() + m.at + row * pitch_of(columns) + 4 * four) = {
+            quad -= first;
+            if (VP_WINDOWS_OF_CHUNKS && (unsigned)quad >= (unsigned)m.window_quads) return;
+            *(float4*)(windows() + m.at + row * m.pitch + 4 * quad) = {
                 read_register<AT>(vp.store), read_register<AT + 1>(vp.store), read_register<AT + 2>(vp.store),
                 read_register<AT + 3>(vp.store)};
         });
     } else {
-        bring_rows(vp, m, owned, weights, columns);
+        bring_rows(vp, m, owned, i.weights, (int)i.columns, chunk);
         copy_async_wait();
     }
     __syncthreads();
-    if (thread() == 0) shown(m) = number;
+    if (thread() == 0) shown(m) = wanted;
 #endif
 }

@@ -148,7 +148,7 @@ class TestHandle:
             assert "not yet: it will be for the first fb" in before
             handle.fb(*example)
             text = handle.explain()
-        for words in ("tree_lstm/U W", "registers", "emulated GPU: 1 group of 2 blocks", "one per step; 2 blocks"):
+        for words in ("tree_lstm/U", "shared", "emulated GPU: 1 group of 2 blocks", "one per step; 2 blocks"):
             assert words in text
         assert max(map(len, text.splitlines())) <= 110
         with pytest.raises(vpps.HandleError, match="closed"):

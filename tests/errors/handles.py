@@ -173,7 +173,7 @@ vpps.Handle(model, ema=np.nan)  # HandleError: ema=nan: expected a number in [0,
 vpps.Handle(model, ema=True)  # HandleError: ema=True: expected a number in [0, 1)
 vpps.Handle(model, ema=0.9, train=False)  # HandleError: ema=0.9: expected None, as the handle is forward-only
 vpps.Handle(model, onchip={})  # HandleError: onchip={}: expected vpps.ChipOptions(...)
-vpps.Handle(model, target='cpu', onchip=vpps.ChipOptions(tile=4))
+vpps.Handle(model, target='cpu', onchip=vpps.ChipOptions(groups=2))
     # HandleError: target 'cpu' keeps weights and their gradients in memory
 vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Passes(...)
 vpps.Handle(model, example=1)  # HandleError: example=1: expected (graph, loss), as for handle.fb
@@ -229,12 +229,13 @@ vpps.specialize(model, (graph, s), tiers={'X': 'registers'})  # HandleError: the
 vpps.specialize(model, (graph, s), tiers={'Wx': 'L2'})  # HandleError: there is no such matrix; is 'W
 vpps.specialize(model, blocks_per_sm=2)  # HandleError: specialize(..., blocks_per_sm=...): removed, as*leave it out
 vpps.ChipOptions(blocks_per_sm=2)  # HandleError: ChipOptions(blocks_per_sm=...): removed, as*leave it out
-vpps.specialize(model, (graph, s), tile=3)  # HandleError: tile=3: expected one of
+vpps.specialize(model, (graph, s), tile=3)  # HandleError: specialize(..., tile=...): removed, as*leave it out
+vpps.ChipOptions(transposed='atomic')  # HandleError: ChipOptions(transposed=...): removed, as*leave it out
 vpps.specialize(model, gradients='tiles')  # HandleError: specialize(..., gradients=...): removed, as*leave it out
 vpps.ChipOptions(gradients='gemm')  # HandleError: ChipOptions(gradients=...): removed, as*leave it out
 
 [vpps.Handle(onchip=)]
-vpps.Handle(model, target='cpu', onchip=chip(tile=4))  # HandleError: target 'cpu' keeps weights and their
+vpps.Handle(model, target='cpu', onchip=chip(rpw=4))  # HandleError: target 'cpu' keeps weights and their
 vpps.Handle(model, target='simt', vps=3, onchip=chip(groups=2))  # HandleError: vps=3 with groups=2*vps=2
 vpps.Handle(model, target='simt', vps=2, onchip=chip(groups=4))  # HandleError: vps=2 with groups=4*vps=4
 vpps.Handle(model, target='simt', onchip=chip(groups=0))  # HandleError: groups=0*from 1 to 7

@@ -229,7 +229,7 @@ def count(b: Broken, d: Decoded) -> None:
 @of_instruction()
 def flag(b: Broken, d: Decoded) -> None:
     """Who owns what, and what is added."""
-    bit = b.rng.choice((*Flag, Flag.ROWS, Flag.ALONE, Flag.OWNED, 1 << b.rng.randrange(16)))
+    bit = b.rng.choice((*Flag, Flag.ROWS, Flag.ALONE, Flag.TURNS, 1 << b.rng.randrange(16)))
     b.put(d.position, int(b.script[d.position]) ^ int(bit) << 16)
     b.tell(d, f"flag {bit!r} flipped")
 

@@ -61,7 +61,7 @@ def _layers() -> Network:
 FUSED = {"passes": vpps.Passes()}
 EXCLUSIVE = {"schedule": "paper"}
 ALL_IN_MEMORY = ChipOptions(tiers={f"W{k}{t}": "L2" for k in range(2) for t in ("", "^T")})
-IN_TURNS = ChipOptions(groups=2, ownership="round-robin", rpw=1, transposed="atomic")
+IN_TURNS = ChipOptions(ownership="round-robin", rpw=1)
 
 RECIPES: dict[str, Recipe] = {
     "tree": Recipe(_tree, 2),

@@ -1,4 +1,4 @@
-"""Weights on the chip of a GPU: gradients and training, wherever weights, transposes and gradients lie.
+"""Weights on the chip of a GPU: gradients and training, wherever weights and transposes lie.
 
 A Tree-LSTM, small on a few multiprocessors, or 256 wide on all of them.
 """
@@ -14,13 +14,13 @@ import pytest
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.model.test_optim import OPTIMIZERS
-from tests.simt.test_slots import (
+from tests.simt.test_windows import (
     test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multiply_vectors,  # noqa: F401
 )
 from tests.training import ReferenceTraining
 from vpps.placement.onchip import ChipOptions as Options
-from vpps.placement.onchip import OnChip, Tier
-from vpps.placement.onchip.slots import Ownership
+from vpps.placement.onchip import OnChip
+from vpps.placement.onchip.holding import Ownership
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import Properties
 from vpps.zoo import TreeLSTMSentiment
@@ -78,12 +78,11 @@ def tiers(onchip: OnChip) -> set[str]:
 
 
 U, W = "tree_lstm/U", "tree_lstm/W"
-SHARED: dict[str, Tier] = dict.fromkeys((U, f"{U}^T", W, f"{W}^T"), "shared")
 CASES: dict[str, Case] = {
-    "small": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers"),
-    "256 wide": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers", hidden=256),
+    "small": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "shared"),
+    "256 wide": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "shared", hidden=256),
     "512 wide": Case(Options(), lambda c: tiers(c) >= {"registers", "shared"}, hidden=512),
-    "gradients in place": Case(Options(ownership="round-robin"), lambda c: c.gradients == "overlay", hidden=256),
+    "1024 wide": Case(Options(), lambda c: c.chip.changes_windows, hidden=1024),
     **{
         f"round-robin, rpw {rpw}": Case(
             Options(ownership="round-robin", rpw=rpw),
@@ -91,26 +90,10 @@ CASES: dict[str, Case] = {
         )
         for rpw in (1, 2, 4)
     },
-    "partial sums by atomics": Case(Options(transposed="atomic"), lambda c: "atomic" in tiers(c), hidden=256),
-    "round-robin, atomic": Case(
-        Options(ownership="round-robin", rpw=2, transposed="atomic"), lambda c: "atomic" in tiers(c)
-    ),
-    "shared memory": Case(Options(tiers=SHARED), lambda c: "shared" in tiers(c)),
-    "gradients in shared memory, over transposes": Case(
-        Options(tiers=SHARED, ownership="round-robin"), lambda c: "shared" in tiers(c) and c.gradients == "overlay"
-    ),
-    "registers, shared memory, L2": Case(
-        Options(tiers={U: "shared", f"{U}^T": "L2", W: "registers", f"{W}^T": "L2"}),
-        lambda c: tiers(c) == {"registers", "shared", "L2"},
-    ),
-    **{
-        f"tile {tile}": Case(Options(tile=tile), lambda c, tile=tile: c.chip.tile == tile)  # type: ignore[misc]
-        for tile in (8, 4, 2, 1)
-    },
+    "round-robin, 256 wide": Case(Options(ownership="round-robin"), lambda c: "atomic" in tiers(c), hidden=256),
+    "some in memory": Case(Options(tiers={f"{U}^T": "L2", W: "L2"}), lambda c: tiers(c) == {"shared", "L2"}),
     "two groups": Case(Options(groups=2), lambda c: bool(c.chip.dense)),
     "four groups": Case(Options(groups=4), lambda c: bool(c.chip.homes) or c.vps < 33, hidden=256),
-    "two groups, slots": Case(Options(groups=2, products="slots"), lambda c: bool(c.chip.slots)),
-    "windows": Case(Options(products="windows"), lambda c: bool(c.chip.dense), hidden=256),
 }
 
 
@@ -153,7 +136,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
 SIGNS = 1e-2
 
 
-@pytest.mark.parametrize("options", [Options(), Options(ownership="round-robin"), Options(transposed="atomic")])
+@pytest.mark.parametrize("options", [Options(), Options(ownership="round-robin")])
 def test_the_paper_schedule_runs_on_the_same_kernels(options: Options, gpu: Properties) -> None:
     net = Sentiment(256, 256)
     graph, loss = net.batch(1)

@@ -23,11 +23,11 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def rendered(precision: str = "float32") -> str:
-    """A recursive network of 8 units for a GPU of two multiprocessors, one of its matrices in shared memory and one in
-    L2. The headers are named, not there: their text is in templates/."""
+    """A recursive network of 8 units for a GPU of two multiprocessors, one of its matrices in L2. The headers are
+    named, not there: their text is in templates/."""
     model, example = rvnn(8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
-    options = vpps.ChipOptions(tiers={"W^T": "shared", "Wo": "L2"})
+    options = vpps.ChipOptions(tiers={"Wo": "L2"})
     update, precisions = Update(vpps.Adam(), 1, 1, None), Precisions.given(precision)
     found = specs(model, example, gpu, gpu.sms, update, 2, options, passes=vpps.Passes(), precisions=precisions)
     return render_cuda(next(found)[0], named=True)

@@ -18,24 +18,28 @@ from vpps.kernel import libnvrtc
 from vpps.kernel.nvrtc import KERNEL, compile_cubin, supported_archs
 from vpps.kernel.render import render_cuda
 from vpps.kernel.spec import KernelSpec
-from vpps.placement.onchip.device import TENSOR_CORES
+from vpps.placement.onchip.device import TENSOR_CORES, known_device
 
 PARTS = 6
 PRECISIONS = ("bf16", "tf32", "3xtf32") if COMPILE_ALL else ("bf16",)
 
 
 def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
-    """The smallest kernel; Tree-LSTMs with tails on 132 multiprocessors, weights on the chip, by precision, in
-    windows, in groups; every instruction (with weights in memory, and in parts: at once they take 13 s more, with
-    weights on the chip another 10)."""
+    """The smallest kernel; Tree-LSTMs with tails, by precision, in groups, by the published scheme, with chunks of
+    matrices; every instruction (with weights in memory, and in parts: at once they take
+    13 s more)."""
     yield "smallest", KernelSpec(frozenset())
     for precision in ("float32", *PRECISIONS) if int(arch.removeprefix("sm_")) >= TENSOR_CORES else ("float32",):
         found = vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes(), precision=precision)
         yield f"Tree-LSTM in {precision}", found.spec.of(132)
-    for groups, products in ((1, "windows"), (4, "auto")):
-        example = tree_lstm(256)
-        found = vpps.specialize(*example, arch=arch, sms=132, passes=vpps.Passes(), groups=groups, products=products)
-        yield f"groups: {groups}, {products}", found.spec.of(132)
+    gpu = dataclasses.replace(known_device("T4"), sm=int(arch.removeprefix("sm_")))
+    for name, options in {
+        "four groups": {"arch": arch, "sms": 132, "groups": 4},
+        "published": {"arch": arch, "sms": 132, "ownership": "round-robin"},
+        "in chunks": {"device": gpu},
+    }.items():
+        found = vpps.specialize(*tree_lstm(256), passes=vpps.Passes(), **options)
+        yield name, found.spec.of(found.vps * found.spec.chip.groups)
     for k in range(PARTS):
         yield f"part {k} of everything", KernelSpec(frozenset(sorted(EVERYTHING)[k::PARTS]))
     if COMPILE_ALL:  # tests/gpu runs it
@@ -51,9 +55,7 @@ def main(archs: list[str]) -> None:
                 cubin = compile_cubin(render_cuda(spec), arch, spec.chip.registers)
                 traced = arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12.")
                 found[f"{name} on {arch}"] = said = {"resources": dataclasses.asdict(cubin.resources)}
-                if (
-                    name.startswith(("Tree-LSTM", "groups")) and traced
-                ):  # the disassembler of CUDA 13 cannot trace older ones
+                if spec.chip.registers and traced:  # the disassembler of CUDA 13 cannot trace older ones
                     said["live"] = live_registers(code_of(cubin), KERNEL)
     print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
 

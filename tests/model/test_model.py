@@ -191,7 +191,7 @@ class TestAssignment:
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("target, expected", [("cpu", "cpu memory"), ("simt", "registers")])
+@pytest.mark.parametrize("target, expected", [("cpu", "cpu memory"), ("simt", "shared")])
 def test_printed_it_says_where_the_latest_handle_has_the_weights(target: str, expected: str) -> None:
     model = vpps.Model()
     U, V, b = (model.parameter(name, shape) for name, shape in (("U", (64, 64)), ("V", (64, 64)), ("b", (64,))))

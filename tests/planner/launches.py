@@ -117,7 +117,7 @@ def distribution_of(
     vps = gpu.sms // c.groups
     matrices = matrices_of(it.graph.blocks, stacks, precisions)
     best = next(arrangements(matrices, gpu, vps, chip, train=True))
-    return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks, precisions)
+    return Distribution(it.model, vps, 1, moments, True, True, averages, best.held, c.groups, stacks, precisions)
 
 
 def plans(it: Example, c: Configuration, made: type[Planner] = Planner, precision: str = "float32") -> Iterator[Plan]:

@@ -42,7 +42,7 @@ def test_outer_products_of_any_size(monkeypatch: pytest.MonkeyPatch, isa: str) -
         dy = machine.pool[DY : DY + n * rows].reshape(n, rows).astype(np.float64)
         x = machine.pool[X : X + n * columns].reshape(n, columns).astype(np.float64)
         segments = [(direct(X, columns), first), (direct(X + first, columns), second)]
-        fields = {"gradient": G, "columns": columns, "matrix": 0, "dy": direct(DY, rows), "x": segments}
+        fields = {"gradient": G, "columns": columns, "dy": direct(DY, rows), "x": segments}
         places = {"weights": W, "transposed": TRANSPOSED, "moment0": 0, "moment1": 0, "average": 0, "complement": 0.0}
         hyper = [float_word(v) for v in (1.0, *[0.0] * (len(HYPER) - 1))]  # the rate is 1
         words = [MAGIC, 1, 1, 0, HEADER_WORDS + 1 + len(hyper), *hyper]

@@ -189,7 +189,7 @@ def test_outer_products(machines: list[Machine]) -> None:
         expected = np.zeros((rows, columns), np.float32)
         passes = [product(dy[k : k + 128].T, x[k : k + 128].T) for k in range(0, n, 128)]
         g = machine.put(machine.packed(numbers(rng, kind, rows, columns)))
-        fields = {"gradient": g, "columns": columns, "matrix": 0, "dy": direct(machine.put(dy), rows)}
+        fields = {"gradient": g, "columns": columns, "dy": direct(machine.put(dy), rows)}
         fields["x"] = segments(machine, x, first)
         expected = passes[0]
         for flags in (Flag.BF16, Flag.BF16 | Flag.ACCUMULATE):
@@ -214,7 +214,7 @@ def test_a_step_writes_what_products_read(machines: list[Machine], step: str) ->
             "gradient": machine.put(machine.packed(W)),
             "moment0": 0,
         }
-        places |= {"moment1": 0, "average": 0, "complement": 0.0, "columns": columns, "matrix": 0}
+        places |= {"moment1": 0, "average": 0, "complement": 0.0, "columns": columns}
         own, transposed = machine.packed(pairs(W, BF16)), machine.packed(pairs(W.T.copy(), BF16))
         both = machine.put(np.concatenate([own.ravel() * 0, transposed.ravel() * 0]))
         if step.startswith("outer"):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpps.script.access import Access, Content, Reach, rows_of, tiles_of, touches, units_of_rows
+from vpps.script.access import Access, Content, Reach, rows_of, touches, units_of_rows
 from vpps.script.disassemble import Decoded, DecodedOperand, decode
 from vpps.script.encode import encode
 from vpps.script.instructions import NO_FLAGS, TABLE, Flag, Kind
-from vpps.script.slices import TURN_BITS, row_and_column, unit_owners
+from vpps.script.slices import TURN_BITS, row_and_column, tile_elements, unit_owners
 
 pytestmark = pytest.mark.host
 
@@ -40,12 +40,11 @@ def test_every_unit_has_one_owner(part: int, parts: int, panel: int, n: int, bit
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(rows=sizes, columns=sizes, panel=panels, n=vps)
 def test_every_element_of_a_matrix_lies_in_the_tiles_of_one(rows: int, columns: int, panel: int, n: int) -> None:
-    owned = np.concatenate([tiles_of(rows, columns, 1, 0, panel, vp, n) for vp in range(n)])
+    owned = np.concatenate([tile_elements(rows, columns, panel, vp, n) for vp in range(n)])
     padded = -(-rows // panel) * panel
     assert np.array_equal(owned, np.arange(padded * columns))
     row, column = row_and_column(owned, columns, panel)
     assert np.array_equal(np.unique(row * columns + column), np.arange(padded * columns))
-    assert np.array_equal(tiles_of(rows, columns, 1, Flag.OWNED.value, 1, 0, 1), np.arange(rows * columns))
 
 
 def decoded(name: str, flags: Flag = NO_FLAGS, **fields: object) -> Decoded:

@@ -28,15 +28,15 @@ pytestmark = pytest.mark.host
 
 @cache
 def plan(kind: str) -> Plan:
-    """A step of training. The plans "fused", "plain" and "kept" (gradients stay on the chip) are for an emulated GPU;
-    nothing is compiled for it."""
+    """A step of training. The plans "fused", "plain" and "in turns" are for an emulated GPU; nothing is compiled for
+    it."""
     if kind == "tree":
         return test_verify.make_plan(2, precision="bf16")
     if kind == "lists":
         return test_verify.make_plan_of_lists(2, 64)
     network = models.attention(lengths=(0, 2, 5)) if kind == "plain" else models.tree_lstm(leaves=(2, 1))
     optimizer, passes = vpps.Adam(), vpps.Passes(fusion=kind != "plain")
-    onchip = vpps.ChipOptions(ownership="round-robin", rpw=1) if kind == "kept" else None
+    onchip = vpps.ChipOptions(ownership="round-robin", rpw=1) if kind == "in turns" else None
     handle = vpps.Handle(
         network.model, optimizer, target="simt", vps=2, passes=passes, schedule="vector", onchip=onchip
     )
@@ -166,12 +166,6 @@ def rows_that_others_write(script: Words) -> None:
     script[place(d, "dst") : place(d, "dst") + 2] = a.address + a.stride, a.stride
 
 
-def no_rows_of_a_list(script: Words) -> None:
-    d = find(script, "held_outer")
-    script[d.position + 2] = 0
-    script[place(d, "dy") + 1] |= INDEXED
-
-
 def product_behind_gradients(script: Words) -> None:
     product, tiles = find(script, "held_matvec"), find(script, "outer_tiles")
     end = tiles.position + tiles.words
@@ -215,11 +209,9 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     ),
     "a flag that device code ignores": ("fused", flipped("held_matvec", Flag.ROWS), "ROWS.* mean nothing to it"),
     "turns of what is in memory": ("plain", flipped("tanh", Flag.TURNS), "TURNS.* mean nothing to it"),
-    "owners of what is in memory": ("plain", flipped("tanh", Flag.OWNED), "OWNED.* mean nothing to it"),
     "a chain that begins with no product": ("plain", flipped("tanh", Flag.CHAINED), "CHAINED.* mean nothing to it"),
-    "owners of a gradient in memory": ("fused", flipped("outer_tiles", Flag.OWNED), "OWNED.* mean nothing to it"),
-    "an owner of nothing": ("kept", flipped("held_outer", Flag.OWNED), "are their owners'"),
-    "no rows of a list": ("kept", no_rows_of_a_list, "nothing before the first row of dy"),
+    "turns of a gradient": ("fused", flipped("outer_tiles", Flag.TURNS), "TURNS.* mean nothing to it"),
+    "rows that are not dealt in turns": ("in turns", flipped("held_matvec", Flag.TURNS), "is held as|equal parts"),
     "a turn of nobody": ("fused", field("outer_tiles", "turn", 2), "turn 2 is none of 2 virtual processors"),
     "tiles at any float": ("fused", field("outer_tiles", "partials", lambda at: at + 1), "by fours"),
     "tiles at any float, added up": ("fused", field("sum_tiles", "partials", lambda at: at + 2), "by fours"),

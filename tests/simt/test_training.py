@@ -36,15 +36,12 @@ class Rule(NamedTuple):
 
 
 PLACES = {
-    "overlay": ChipOptions(ownership="round-robin", rpw=1, tile=4),
+    "atomic, in turns": ChipOptions(ownership="round-robin", rpw=1),
     "aligned": ChipOptions(),
-    "atomic": ChipOptions(transposed="atomic"),
-    "mixed": ChipOptions(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
+    "mixed": ChipOptions(tiers={"tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
     "two groups": ChipOptions(groups=2),
     "three groups": ChipOptions(groups=3),
-    "groups, dealt in turns": ChipOptions(groups=2, ownership="round-robin", rpw=1),
-    "groups, atomic": ChipOptions(groups=2, transposed="atomic"),
-    "groups, mixed": ChipOptions(groups=2, tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "output/W": "L2"}),
+    "groups, mixed": ChipOptions(groups=2, tiers={"tree_lstm/U^T": "L2", "output/W": "L2"}),
 }
 EVERYTHING = "adam, clipped, averaged, accumulated"
 RULES = {
@@ -94,7 +91,7 @@ CASES = [
     (place, how)
     for place in PLACES
     for how in RULES
-    if how == EVERYTHING or (how == "sgd" and "group" not in place) or place in ("registers", "aligned", "two groups")
+    if how == EVERYTHING or (how == "sgd" and "group" not in place) or place in ("aligned", "two groups")
 ]
 
 

@@ -1,5 +1,5 @@
 """Products with matrices in windows agree with the reference, race-free in any order of the threads, for operands of
-every form. Their bits follow from the number of columns alone."""
+every form and in every precision. Their bits follow from the number of columns alone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
-from tests.comparison import FORWARD_TOLERANCE, relative_error
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.kernels import know_gradients, widen
 from tests.simt import models
 from tests.simt.test_slots import Case, check, some_square, some_wide, tiers, unevenly_dealt
+from tests.training import ReferenceTraining
 from vpps.kernel.chip import PLACES
 from vpps.placement.onchip import ChipOptions as Options
 from vpps.placement.onchip import OnChip, known_device, windows
@@ -22,7 +23,8 @@ from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.simt
 
-WINDOWS = Options(products="windows")
+WINDOWS = Options()
+PRECISIONS = ("bf16", "tf32", "3xtf32")
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +32,12 @@ def one_kernel_for_both_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     widen(monkeypatch, SimtMachine, know_gradients)
 
 
-def has_both(onchip: OnChip) -> bool:
-    """Slots for tensor cores beside windows, whose matrix has the first number."""
-    return bool(onchip.chip.slots) and next(m.number for m in onchip.chip.dense) == 1
-
-
 def has_windows(onchip: OnChip) -> bool:
     return bool(onchip.chip.dense) and not onchip.chip.slots and tiers(onchip) <= {"shared", "registers", "L2"}
+
+
+def has_fragments(onchip: OnChip) -> bool:
+    return onchip.chip.has_fragments and tiers(onchip) <= {"shared", "registers", "L2"}
 
 
 def in_pages(onchip: OnChip) -> bool:
@@ -115,9 +116,34 @@ CASES: dict[str, Case] = {
     "more virtual processors than rows": Case(
         lambda: models.layers((5, 30), (12, 20), (3, 16)), 9, WINDOWS, lambda c: c.of("W2").tier == "L2"
     ),
-    "beside slots for tensor cores": Case(
-        lambda: models.layers((40, 60), (33, 70), n=20), 3, WINDOWS, has_both, precision={"W1": "bf16"}
+    "mv-rnn, in memory": Case(
+        models.mv_rnn, 2, Options(tiers=dict.fromkeys(("W", "W^T", "out", "out^T"), "L2")),
+        lambda c: tiers(c) == {"L2"}, precision="bf16",
     ),
+    **{
+        f"tree-lstm, {name}": Case(models.tree_lstm, 3, WINDOWS, has_fragments, paper=name == "bf16", precision=name)
+        for name in PRECISIONS
+    },
+    **{
+        f"{name}, bf16": Case(make, vps, WINDOWS, has_fragments, precision="bf16")
+        for name, make, vps in (
+            ("narrow and wide", some_wide, 8), ("at any float", lambda: models.layers((40, 128), n=37, before=1), 3),
+            ("several segments", lambda: models.tree_lstm(hidden=32, embedding=32, leaves=(36, 3)), 5),
+            ("rows in tiles", lambda: models.layers((500, 30), n=20), 1), ("attention", models.attention, 3),
+        )
+    },
+    **{
+        f"columns in two chunks, {name}": Case(
+            lambda: models.layers((24, 300), (20, 513), n=35), 2, WINDOWS, in_two_chunks, precision=name
+        )
+        for name in PRECISIONS
+    },
+    "every precision": Case(
+        lambda: models.layers((40, 60), (33, 70), (20, 44), (36, 132), n=20), 3, WINDOWS,
+        lambda c: len({m.element.name for m in c.chip.dense}) == 4,
+        precision={"W0": "bf16", "W1": "tf32", "W2": "3xtf32"},
+    ),
+    "groups of a tagger, bf16": Case(models.tagger, 4, Options(groups=2), has_fragments, precision="bf16"),
     "groups": Case(models.tree_lstm, 4, Options(groups=2), has_windows),
     "groups of a tagger": Case(models.tagger, 9, Options(groups=3), has_windows),
 }  # fmt: skip
@@ -143,6 +169,12 @@ def test_few_wide_vectors() -> None:
         assert 4 * few.all_vectors * 8000 > chip.shared_bytes
 
 
+def small(shared: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the emulated GPU be one of those with so many KiB of shared memory."""
+    known = replace(known_device(device), shared_per_block=shared << 10)
+    monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(known, sms=self.vps)))
+
+
 HOMES: dict[str, Callable[[], models.Network]] = {
     "tree-lstm": lambda: models.tree_lstm(hidden=40, embedding=40, leaves=(5, 2)),
     "tagger": lambda: models.tagger(hidden=40, embedding=40),
@@ -150,28 +182,82 @@ HOMES: dict[str, Callable[[], models.Network]] = {
 
 
 @pytest.mark.parametrize("name", HOMES)
-@pytest.mark.parametrize("device", ["RTX 3090", "T4"])
-def test_transposes_take_the_windows_of_their_matrices(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device, precision", [("RTX 3090", "float32"), ("T4", "float32"), ("RTX 3090", "bf16")])
+def test_transposes_take_the_windows_of_their_matrices(
+    name: str, device: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Shared memory has no room for both. The T4 has no asynchronous copies."""
-    small = replace(known_device(device), shared_per_block=66 << 10)
-    monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(small, sms=self.vps)))
-    check(Case(HOMES[name], 6, WINDOWS, lambda c: has_windows(c) and "registers" in tiers(c)), "vector")
+    small(62 if precision == "float32" else 52, device, monkeypatch)
+    check(Case(HOMES[name], 6, WINDOWS, lambda c: "registers" in tiers(c), precision=precision), "vector")
 
 
-def values(vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float32]:
+@pytest.mark.parametrize("registers", [0, 80])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_matrices_take_turns_in_a_window(precision: str, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of a network alternate, and shared memory has room for one of their matrices."""
+    small(34 if precision == "float32" else 38, "T4" if precision == "float32" else "RTX 3090", monkeypatch)
+    monkeypatch.setattr(windows, "MOST_HOMES", registers)
+
+    def holds(onchip: OnChip) -> bool:
+        homes = {m.is_at_home for m in onchip.chip.dense if m.home != m.IN_WINDOW}
+        return homes == {registers > 0} and len({m.window for m in onchip.chip.dense}) <= len(onchip.chip.dense) // 2
+
+    check(Case(HOMES["tagger"], 6, WINDOWS, holds, precision=precision), "vector")
+
+
+@pytest.mark.parametrize("registers", [0, 80])
+@pytest.mark.parametrize("n", [5, 35])
+@pytest.mark.parametrize("precision, shared, chunk", [("float32", 38, 128), ("bf16", 50, 256)])
+def test_a_window_has_chunks_of_a_matrix(
+    precision: str, shared: int, chunk: int, n: int, registers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From registers or from memory, for few vectors and for many."""
+    small(shared, "RTX 3090", monkeypatch)
+    monkeypatch.setattr(windows, "MOST_HOMES", registers)
+
+    def holds(onchip: OnChip) -> bool:
+        return {m.is_at_home for m in onchip.chip.dense if m.chunk == chunk} == {registers > 0}
+
+    network = models.layers((24, 300), (20, 513), n=n)
+    check(Case(lambda: network, 2, WINDOWS, holds, precision=precision), "vector")
+
+
+def test_a_matrix_that_is_larger_than_shared_memory_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(24, "RTX 3090", monkeypatch)
+    check(Case(some_wide, 2, WINDOWS, lambda c: c.of("W0").tier == "L2" and c.of("W3").tier == "shared"), "vector")
+
+
+@pytest.mark.usefixtures("roomy_kernels")
+def test_a_matrix_leaves_the_chip_where_a_graph_does_more_with_it_than_to_multiply_vectors() -> None:
+    network = models.tied()
+    witness = ReferenceTraining(network.model, vpps.Adam(lr=0.01), clip_norm=1.0)
+    with vpps.Handle(network.model, vpps.Adam(lr=0.01), vps=3, clip_norm=1.0) as handle:
+        for seed, held in ((0, {"E", "U", "W"}), (1, {"U"}), (2, {"U"}), (3, {"U"})):
+            handle.fb(*network.batch(seed), accumulate=seed == 2)
+            witness.fb(*network.batch(seed), accumulate=seed == 2)
+            onchip = handle._engine.arrangement.onchip
+            assert onchip is not None
+            assert {m.name for m in onchip.matrices} == held
+    for p in network.model:
+        assert relative_error(p.numpy(), witness.weights[p.name]) < GRADIENT_TOLERANCE, p.name
+
+
+def values(
+    precision: str, vps: int, groups: int, n: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> NDArray[np.float32]:
     """The results of one product with n vectors, in passes of at most `most` vectors."""
     monkeypatch.setattr(windows, "VECTORS", ((most, 0),))
     model = vpps.Model(seed=2)
     W, b = model.parameter("W", (24, 300)), model.parameter("b", (24,))
     graph, rng = vpps.Graph(), np.random.default_rng(3)
     ys = [W @ graph.input(rng.normal(size=300).astype(np.float32)) + b for _ in range(n)]
-    options = Options(products="windows", groups=groups)
-    with vpps.Handle(model, target="simt", vps=vps, onchip=options) as handle:
+    with vpps.Handle(model, target="simt", vps=vps, onchip=Options(groups=groups), precision=precision) as handle:
         return np.array(handle.forward(graph, ys))
 
 
-def test_bits_follow_from_the_number_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16", "3xtf32"])
+def test_bits_follow_from_the_number_of_columns(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from tiles, nor from the division among virtual processors and groups, nor from the number of vectors."""
-    whole = values(1, 1, 45, 32, monkeypatch)
+    whole = values(precision, 1, 1, 45, 32, monkeypatch)
     for vps, groups, n, most in ((3, 1, 45, 8), (6, 2, 45, 16), (2, 1, 7, 32), (5, 1, 1, 24)):
-        assert np.array_equal(values(vps, groups, n, most, monkeypatch), whole[:n]), (vps, groups, n, most)
+        assert np.array_equal(values(precision, vps, groups, n, most, monkeypatch), whole[:n]), (vps, groups, n, most)

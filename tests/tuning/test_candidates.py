@@ -49,14 +49,11 @@ class TestList:
     def test_counts_include_all_cores_and_one_less(self, cores: int, expected: list[int]) -> None:
         assert counts(cores) == expected
 
-    def test_on_a_gpu_is_of_groups_tiles_and_rows_per_warp(self) -> None:
-        """Registers of a thread for slots, 256 - 64, over floats of a lane of the widest row: W^T, 1024 / 32."""
-        on_gpu = engine()
-        planned = on_gpu.arrangement.onchip.chip.tile
-        tiles = [f"tile {n}" for n in (8, 4, 2, 1) if n != planned]
-        rows = [f"rpw {n}" for n in range(1, 7)]
-        assert described(candidates_for(on_gpu)) == ["default", "groups 2", "groups 4", *tiles, *rows]
-        assert described(candidates_for(engine(vps=66))) == ["default", "groups 2", *tiles, *rows], "of equal size"
+    def test_on_a_gpu_is_of_groups_and_rows_per_warp(self) -> None:
+        """Registers of a thread for slots, 256 - 64, over floats of a lane of the widest row."""
+        rows = [f"rpw {n}" for n in range(1, 13)]
+        assert described(candidates_for(engine())) == ["default", "groups 2", "groups 4", *rows]
+        assert described(candidates_for(engine(vps=66))) == ["default", "groups 2", *rows], "of equal size"
 
     def test_on_a_gpu_stops_where_a_block_has_all_rows(self) -> None:
         found = candidates_for(engine(matrices=(MatrixSpec("U", 16, 16),)))
@@ -76,7 +73,6 @@ class TestList:
         (Candidate(), {}),
         (Candidate(vps=3), {"vps": 3}),
         (Candidate(groups=2), {"onchip": vpps.ChipOptions(groups=2)}),
-        (Candidate(tile=4), {"onchip": vpps.ChipOptions(tile=4)}),
         (Candidate(rpw=2), {"schedule": "paper", "onchip": vpps.ChipOptions("round-robin", 2)}),
     ],
     ids=str,

@@ -33,7 +33,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-@pytest.mark.parametrize("candidate", [Candidate(), Candidate(vps=3), Candidate(groups=2, tile=4), Candidate(rpw=2)])
+@pytest.mark.parametrize("candidate", [Candidate(), Candidate(vps=3), Candidate(groups=2), Candidate(rpw=2)])
 def test_gives_what_was_kept(path: Path, candidate: Candidate) -> None:
     assert find(KEY) is None
     choice = replace(CHOICE, candidate=candidate)

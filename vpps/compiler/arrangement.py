@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from vpps.compiler.passes.nodes import compiled
 from vpps.compiler.prepare import live_nodes, parts_of_units, prepare
@@ -13,7 +12,7 @@ from vpps.kernel.chip import MEMORY_ONLY, Chip
 from vpps.model.model import Parameter
 from vpps.model.precisions import ALL_EXACT, Precisions
 from vpps.ops import Form
-from vpps.placement.distribution import InSlots, Partition
+from vpps.placement.distribution import OnChipPlace, Partition
 from vpps.placement.onchip import (
     ChipOptions,
     Device,
@@ -34,13 +33,13 @@ class Arrangement:
     """Where the weights of a model are during a launch.
 
     Attributes:
-        chip: the slots, for the kernel.
-        slots: the matrices in them, and those whose gradients are products, for the plan.
+        chip: what the kernel holds, and the memory around it.
+        held: matrices that the chip holds, for the plan.
         onchip: what was decided and why; None where the target has nothing to decide.
     """
 
     chip: Chip = MEMORY_ONLY
-    slots: Mapping[Parameter, InSlots] | None = None
+    held: Mapping[Parameter, OnChipPlace] | None = None
     onchip: OnChip | None = None
 
 
@@ -77,41 +76,34 @@ def matrices_of(
 def arrangements(
     matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: ChipOptions, train: bool
 ) -> Iterator[Arrangement]:
-    """The best arrangement first; the next ones hold less, for the case that the compiler spills. The smallest comes a
-    second time as the last: larger ones, and this one too, may only have been expected to spill.
+    """The best arrangement first; the next ones hold less in registers, in case the compiler spills.
 
     Raises:
         HandleError, CapacityError: something that `options` force is malformed or does not fit.
         SpillError: when more are asked for than there are; names what `options` force.
     """
     specs = [spec if train else replace(spec, role_t_parts=0, trained=False) for spec in matrices.values()]
-    best = plan_onchip(specs, device, vps, options)
-    least = best
-    try:
-        for least in chain([best], step_down(best)):
-            yield _arrangement(least, matrices)
-    except SpillError:
-        assert least is best  # what is forced leaves nothing to give up
-    smallest = _arrangement(least, matrices)
-    yield replace(smallest, chip=replace(smallest.chip, last=True))
+    least = plan_onchip(specs, device, vps, options)
+    yield _arrangement(least, matrices)
+    for smaller in step_down(least):
+        least = smaller
+        yield _arrangement(least, matrices)
     raise SpillError(nothing_left(least))
 
 
 def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Arrangement:
-    in_slots: dict[Parameter, InSlots] = {}
+    places: dict[Parameter, OnChipPlace] = {}
     roles = {held.name: held for held in onchip.held}
     for p in matrices:
         forward, transposed = roles[p.name], roles.get(f"{p.name}^T")
         dealt = _dealt(forward), None if transposed is None else _dealt(transposed)
         if any(dealt):
-            atomic = transposed is not None and transposed.tier == "atomic"
-            in_slots[p] = InSlots(*dealt, atomic, forward.gradient == "overlay")
-    return Arrangement(onchip.chip, in_slots, onchip)
+            places[p] = OnChipPlace(*dealt, transposed is not None and transposed.tier == "atomic")
+    return Arrangement(onchip.chip, places, onchip)
 
 
 def _dealt(held: HeldMatrix) -> Partition | None:
     if not held.number:
         return None
-    turn = 8 * held.shape.rows if held.shape is not None and held.ownership == "round-robin" else 0
-    assert turn < 1 << TURN_BITS
-    return Partition(held.number, held.parts, turn, held.first_vp)
+    assert held.turn < 1 << TURN_BITS
+    return Partition(held.number, held.parts, held.turn, held.first_vp)

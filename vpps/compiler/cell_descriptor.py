@@ -135,9 +135,8 @@ class CellDescriptor:
             watches = [self._instruction(group) for group in cell.watches]
         for contribution in cell.gradients if training else ():
             p, name = contribution.gradient.parameter, contribution.gradient.instr.name
-            slots = distribution.physical[p].slots
             stepped = tiles = NOTHING
-            if ending.rule is not None and name == "outer" and (slots is None or not slots.keeps_gradient):
+            if ending.rule is not None and name == "outer":
                 stepped = self._instruction(cell.fused(contribution, ending))
             if contribution.tiles is not None:
                 tiles = self._instruction(contribution.tiles)

@@ -213,8 +213,7 @@ class Instr:
         gathers: slabs read through an index list that the plan makes: (slab, offset, width).
         elements: domain of the elements whose lists it works on, where it counts vertices; else 0.
         group: instructions of one group need no barrier between them.
-        owned: it works on the rows of a matrix that each virtual processor holds on the chip (flag OWNED).
-        turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
+        turns: the rows of its matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
         for_all: the virtual processors of all groups divide it (flag ALL).
         tail: the program of a tail.
         merged: name and node of each instruction that became part of it.
@@ -237,7 +236,6 @@ class Instr:
     elements: int = 0
     group: int = 0
     alone: bool = False
-    owned: bool = False
     turns: bool = False
     for_all: bool = False
     tail: Tail | None = None
@@ -255,7 +253,7 @@ class Instr:
     def flags(self) -> Flag:
         """Flags of its first word."""
         found = self.rounds | (Flag.ALL if self.for_all else NO_FLAGS)
-        for name in ("accumulate", "rows", "alone", "mean", "owned", "turns", "chained"):
+        for name in ("accumulate", "rows", "alone", "mean", "turns", "chained"):
             found |= Flag[name.upper()] if getattr(self, name) else NO_FLAGS
         return found
 

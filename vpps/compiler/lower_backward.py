@@ -146,21 +146,14 @@ class Backward(Forward):
             write = partial(self._transposed_product, i, x, matrix, dy)
             self.contribute(i, x, matrix.shape[1], write)
         if matrix.trainable:
-            dealt = place.slots.rows if place.slots is not None and not place.tiled else None
             instr = Instr(
                 "outer",
                 i,
                 node.domain,
                 matrix.shape[0],
-                1 if dealt is None else dealt.word,
+                1,
                 {"dy": dy, "x": self.segments(x)},
-                {
-                    "gradient": place.gradient,
-                    "columns": matrix.shape[1],
-                    "matrix": 0 if dealt is None else dealt.number,
-                },
-                owned=dealt is not None,
-                turns=dealt is not None and dealt.turn > 0,
+                {"gradient": place.gradient, "columns": matrix.shape[1]},
                 rounds=place.rounds & ~Flag.PAIRS,
             )
             self.add_parameter_gradient(matrix, instr)
@@ -168,17 +161,17 @@ class Backward(Forward):
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
         """dst = W^T dy, from a transpose of its own; or from W, whose owners each add what their rows give."""
         place = self.places[matrix]
-        if place.slots is not None and place.slots.atomic:
-            rows = place.slots.rows
+        if place.on_chip is not None and place.on_chip.atomic:
+            rows = place.on_chip.rows
             assert rows is not None
             if not accumulate:
                 self.emit("zero", i, dst, parts_of=x)
             values = {"weights": place.weights, "columns": matrix.shape[1], "matrix": rows.number}
             n, operands = matrix.shape[0], {"dst": dst, "x": dy}
             added = Instr("matvec_transposed", i, dst.domain, n, operands=operands, values=values)
-            self.emit_to.append(replace(added, parts=rows.word, turns=rows.turn > 0, rounds=place.rounds))
+            self.emit_to.append(replace(added, parts=rows.word, turns=True))
             return
-        dealt = place.slots.transposed if place.slots is not None else None
+        dealt = place.on_chip.transposed if place.on_chip is not None else None
         values = {"weights": place.transposed, "columns": matrix.shape[0], "matrix": dealt.number if dealt else 0}
         factors = {"bias": NO_BIAS, "x": [dy]}
         self.emit(

@@ -223,7 +223,7 @@ class Forward:
         elif form is Form.MATVEC:
             assert node.parameter is not None
             place = self.places[node.parameter]
-            dealt = place.slots.rows if place.slots is not None else None
+            dealt = place.on_chip.rows if place.on_chip is not None else None
             number = dealt.number if dealt is not None else 0
             values = {"weights": place.factor, "columns": node.parameter.shape[1], "matrix": number}
             bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS

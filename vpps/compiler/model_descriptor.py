@@ -10,7 +10,7 @@ from vpps.compiler.records import Frame, InstructionRecord, LoadRecord, ModelRec
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.placement.distribution import LEFT_OUT
-from vpps.placement.update import Ending, matrix_division, step_fields
+from vpps.placement.update import Ending, step_fields
 from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
 from vpps.script.slices import GRADIENT_ROWS, MOST_SEGMENTS, SEGMENT, SHARED_TILES, TILE_COLUMNS, sliced_by_rows, tiles
@@ -42,11 +42,11 @@ class ModelDescriptor:
         )
         loads = []
         for number, (p, place) in enumerate(distribution.physical.items()):
-            if place.slots is None:
+            if place.on_chip is None:
                 continue
             for dealt, weights, shape in (
-                (place.slots.rows, place.weights, p.shape),
-                (place.slots.transposed, place.transposed, p.shape[::-1]),
+                (place.on_chip.rows, place.weights, p.shape),
+                (place.on_chip.transposed, place.transposed, p.shape[::-1]),
             ):
                 if dealt is not None:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
@@ -111,8 +111,7 @@ class ModelDescriptor:
         rule = self._ending.rule
         place, width = self._distribution.physical[p], size(p.shape[1:])
         is_table, packed = isinstance(p, Lookup), self._distribution.is_packed(p)
-        keeps = place.slots is not None and place.slots.keeps_gradient
-        load = store = square = step = summed = held = NOTHING
+        square = step = summed = held = NOTHING
         squares = tiles(p.shape[0], p.shape[1], 1) if packed else 1
         partials = Word(0, Frame.PARTIALS)
         gradient: AnyWord = place.gradient
@@ -125,8 +124,6 @@ class ModelDescriptor:
             held = self._instruction("gather_sum", rows, width, flags, dst=indexed(Word(0, Frame.NUMBERS), 0), **lists)
             square = self._instruction("squares_rows", rows, width, Flag.ROWS, gradient=gradient, partials=partials)
         elif packed:
-            load = self._on_matrix("load_gradient", p, gradient=gradient)
-            store = self._on_matrix("store_gradient", p, gradient=gradient)
             square = self._on_matrix("squares_matrix", p, gradient=gradient, partials=partials)
         else:
             fields: dict[str, Any] = {"gradient": gradient, "partials": partials}
@@ -144,12 +141,9 @@ class ModelDescriptor:
         return ParameterRecord(
             trainable=p.trainable,
             is_table=is_table,
-            keeps_gradient=keeps,
             gradient=place.gradient,
             width=width,
             squares=squares,
-            load_gradient=load,
-            store_gradient=store,
             square=square,
             step=step,
             sum=summed,
@@ -158,10 +152,8 @@ class ModelDescriptor:
 
     def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> InstructionRecord:
         place = self._distribution.physical[p]
-        flags, parts, number = matrix_division(place)
-        if name.startswith("update_matrix"):
-            flags |= place.rounds & Flag.PAIRS
-        return self._instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
+        flags = place.rounds & Flag.PAIRS if name.startswith("update_matrix") else NO_FLAGS
+        return self._instruction(name, 0, p.shape[0], flags, columns=p.shape[1], **fields)
 
 
 def _alone(words: Sequence[AnyWord]) -> TemplateRecord:

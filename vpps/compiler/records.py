@@ -274,12 +274,9 @@ class ParameterRecord(NamedTuple):
 
     trainable: BOOL
     is_table: BOOL
-    keeps_gradient: BOOL
     gradient: I64
     width: I64
     squares: I64
-    load_gradient: InstructionRecord
-    store_gradient: InstructionRecord
     square: InstructionRecord
     step: InstructionRecord
     sum: InstructionRecord

@@ -115,7 +115,6 @@ def _without_cell(section: Section, form: str, names: _Names) -> str:
         "SquaresRows": f"norm of {of}'s gradient",
         "Clip": "clip the gradients",
         "Guard": "whether the step is made",
-        "KeptGradient": f"{what.replace('_', ' ')} of {of}",
     }
     if form.startswith("Update"):
         return f"{what.partition('.')[2]} step of {of}"

@@ -55,8 +55,8 @@ class Specialized:
         source: its text.
         binary: path of the compiled kernel, in the cache: a cubin, or a library of this machine.
         resources: registers, spills, code size; None unless target is "cuda".
-        spec: the instructions that it knows and the slots that it has.
-        arrangement: what of the weights is in the slots, and why.
+        spec: the instructions that it knows, and what it holds.
+        arrangement: what of the weights the chip holds, and why.
         parameters: where in memory the parameters are.
         stepped_down: how many larger arrangements did not fit into registers.
     """
@@ -203,9 +203,9 @@ def specs(
     if gpu is not None:
         found = arrangements(matrices_of(graph.blocks, stacks, precisions), gpu, vps, options, trains)
     for arrangement in found:
-        slots = arrangement.slots
+        held = arrangement.held
         parameters = Distribution(
-            model, vps, panel, moments, trains, slots=slots, groups=groups, stacks=stacks, precisions=precisions
+            model, vps, panel, moments, trains, held=held, groups=groups, stacks=stacks, precisions=precisions
         )
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails, precisions.is_reduced)

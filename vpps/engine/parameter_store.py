@@ -110,7 +110,7 @@ class ParameterStore:
         machine, trains, averages = self.machine, self.kind is not None, self.ema is not None
         distribution = Distribution(
             self.model, machine.vps // self.groups, machine.panel, n_moments, trains, accumulates, averages,
-            arrangement.slots, self.groups, stacks, self.precisions,
+            arrangement.held, self.groups, stacks, self.precisions,
         )  # fmt: skip
         machine.grow(distribution.end, 0, pool_limit)
         machine.pool[: distribution.end] = 0

@@ -10,8 +10,7 @@ On `cpu` the weights live in memory and shapes come with the script, so one bina
 model (compiled in some 9 s, once, or in the wheel). On `cuda` and `simt` the kernel is specialised to the model.
 
 The cache's key has what `nvrtcVersion()` says and the library's size; `explain()` and every bench line name NVRTC and
-driver by their own answers. `fitting.py` says by version which kernels with tails are expected to spill: they are not
-compiled while something smaller can be tried. A matrix in CI compiles every kernel by 13.0.88 and the newest.
+driver by their own answers. A matrix in CI compiles every kernel by 13.0.88 and the newest.
 
 Tests compile a covering selection of cubins - every program, architecture and instruction, the most registers;
 `tests/nvrtc.py` says how all are compiled, some ten processor minutes. Tests that use an emulated handle in several

@@ -84,11 +84,9 @@ HOST_PAIRS = ("host/pairs.h",)  # where products round
 HOST_MATRICES = ("host/products.cuh", "host/matrix.cuh", "host/matmul.cuh")
 CUDA_FRAGMENTS = "cuda/fragments.cuh"
 CUDA_DENSE = ("cuda/windows.cuh", "cuda/dense.cuh")  # where some matrices are in windows
-CUDA_KEPT = ("cuda/gradients.cuh", "cuda/updates.cuh")  # where the chip keeps gradients
-_ON_KEPT_GRADIENTS = "held_outer", "held_update", "held_squares"
+CUDA_PUBLISHED = "cuda/published.cuh"  # where weights are in slots
 CUDA_ROUTINES = (
-    *ROUTINES, "cuda/dropout.cuh", "cuda/slots.cuh", CUDA_FRAGMENTS, CUDA_DENSE[0], "cuda/loads.cuh",
-    "cuda/staging.cuh", "cuda/products.cuh", CUDA_DENSE[1], *CUDA_KEPT, "cuda/matrix.cuh",
+    *ROUTINES, "cuda/dropout.cuh", "cuda/held.cuh", CUDA_FRAGMENTS, *CUDA_DENSE, CUDA_PUBLISHED, "cuda/matrix.cuh",
     "cuda/tiles.cuh", "cuda/matmul.cuh",
 )  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
@@ -206,7 +204,7 @@ def _configuration(tile: Tile) -> dict[str, tuple[int, str]]:
 
 @lru_cache(maxsize=64)
 def render_cuda(spec: KernelSpec, named: bool = False) -> str:
-    """Source of a cuda (and simt) kernel, specialised to the instructions and slots that a model needs.
+    """Source of a cuda (and simt) kernel, for the instructions that a model needs and for where its weights are.
 
     Args:
         named: name the headers instead of putting their text in: what is left is what depends on the model.
@@ -214,7 +212,6 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     chip = spec.chip
     table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
     used = {i.form for i in table}
-    keeps = any(i.form == "KeptGradient" or i.name.startswith(_ON_KEPT_GRADIENTS) for i in table)
     maps = sorted(form for form in used if form.startswith("Map"))
     configuration = {
         "VP_PANEL": (1, "units are dealt one by one"),
@@ -222,19 +219,17 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_SCRIPT_WORDS": (SCRIPT_WORDS, "of the script are in shared memory at a time"),
         "VP_GROUPS": (chip.groups, "of virtual processors, as many in each"),
         "VP_COUNT": (chip.vps, "virtual processors; 0: any number, as the launch says"),
-        "VP_SLOTS": (len(chip.slots), "that hold weights on the chip"),
-        "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
-        "VP_AMPLE": (int(chip.leaves_registers), "there are registers for more that is on its way"),
-        "VP_TILE": (chip.tile, "vectors whose products with the slots are summed up at a time"),
-        "VP_TILES": (chip.tiles, "such tiles of a pass: vectors that are brought and finished together"),
-        "VP_STAGE": (chip.stage, "floats of a vector in shared memory"),
-        "VP_STAGED": (chip.staged, "floats of all vectors there; room, too, for the weights or gradients of a slot"),
-        "VP_MOST": (chip.most, "floats that a slot takes of each thread, at most"),
-        "VP_BUFFERS": (chip.buffers, "such sets of vectors in shared memory: 2 where the next one comes meanwhile"),
+        "VP_SLOTS": (len(chip.slots), "that hold weights in registers"),
+        "VP_CACHED": (chip.registers, "words of weights in the registers of every thread"),
+        "VP_TILE": (chip.tile, "vectors that a thread multiplies by a slot at a time"),
+        "VP_STAGE": (chip.stage, "floats from such a vector in shared memory to the next"),
+        "VP_STAGED": (chip.staged, "floats of shared memory for vectors"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
-        "VP_RESULTS": (chip.results, "floats of products that wait for a tail; 0: in scratch memory"),
-        "VP_DENSE": (len(chip.dense), "matrices in windows"),
-        "VP_HOMES": (len(chip.homes), "of these that registers hold until they are needed"),
+        "VP_RESULTS": (chip.results, "floats of products that wait for a tail"),
+        "VP_HOMES": (len(chip.homes), "matrices that registers hold until a window takes them"),
+        "VP_CHANGING_WINDOWS": (int(chip.changes_windows), "windows have one matrix, or chunk of one, after the other"),
+        "VP_WINDOWS_OF_CHUNKS": (int(chip.has_chunks), "some have room for a chunk of their matrix"),
+        "VP_FRAGMENTS": (int(chip.has_fragments), "tensor cores multiply by some of them"),
         "VP_WINDOWS_AT": (chip.windows_at, "floats of shared memory in front of the windows"),
         "VP_WINDOW_FLOATS": (chip.window_floats, "of all windows"),
         "VP_PRODUCT_TILES": (len(chip.product_tiles), "shapes of what a warp computes of products with them"),
@@ -242,14 +237,12 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_CHUNKS": (chip.chunk_floats, "floats of shared memory for chunks of vectors that are multiplied by them"),
         "VP_CHUNK_COLUMNS": (chip.chunk_columns, "of a chunk"),
         "VP_PLACES": (PLACES, "of segments of vectors that are looked up together"),
-        "VP_KEEPS": (int(chip.keeps_gradients), "gradients of some matrices stay on the chip until the update"),
-        "VP_GRADIENTS_AT": (chip.gradients_at, "floats of shared memory behind which gradients are added up"),
         "VP_GRADIENT_ROWS": (GRADIENT_ROWS, "of a tile of a gradient, VP_TILE_COLUMNS columns wide"),
         "VP_GRADIENT_VERTICES": (chip.gradient_vertices, "that are brought together to add up gradients"),
         "VP_SEGMENT": (SEGMENT, "vertices for which a gradient's sum has one more segment"),
         "VP_MOST_SEGMENTS": (MOST_SEGMENTS, "of such segments"),
         "VP_SHARED_TILES": (SHARED_TILES, "partial tiles of a gradient in memory; with more, segments are not divided"),
-        "VP_TURNS": (int(chip.turns), "rows of some matrices are dealt in turns, not by parts"),
+        "VP_TURNS": (int(bool(chip.slots)), "rows of matrices are dealt in turns, not by parts"),
     }
     if spec.rounds:
         configuration |= _ROUNDS
@@ -259,7 +252,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ())
     without = {
         *((CUDA_FRAGMENTS,) * (not chip.has_fragments)),
-        *(CUDA_KEPT * (not keeps)),
+        *((CUDA_PUBLISHED,) * (not chip.slots)),
         *(CUDA_DENSE * (not chip.dense)),
     }
     routines += tuple(name for name in CUDA_ROUTINES if name not in without)

@@ -1,4 +1,4 @@
-"""Where parameters lie, once per model: in the pool, and on a GPU in the slots of the chip (`onchip/`).
+"""Where parameters lie, once per model: in the pool, and on a GPU on the chip (`onchip/`).
 
 There is one pool of float32, addressed by 32-bit element offsets. First come constants and loss slots, then the
 parameters (packed weights, packed transposes, gradients, moments, averages: `distribution.py`), then the batch's slabs,

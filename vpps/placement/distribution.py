@@ -74,7 +74,7 @@ class ParameterPlace:
         moments: laid out like the weights, one per moment of the optimizer.
         average: laid out like the weights; 0 where none is made.
         floats: number of floats of each of them.
-        slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
+        on_chip: how the chip holds the matrix during a launch; None: not at all, and nothing else is special about it.
         precision: of products with it.
         tiled: its gradient is summed up in tiles, in memory.
     """
@@ -85,7 +85,7 @@ class ParameterPlace:
     moments: tuple[int, ...]
     average: int
     floats: int
-    slots: InSlots | None = None
+    on_chip: OnChipPlace | None = None
     rounded: int = 0
     precision: Precision = EXACT
     tiled: bool = False
@@ -138,20 +138,18 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class InSlots:
+class OnChipPlace:
     """A matrix that virtual processors hold on the chip.
 
     Attributes:
         rows: how it is dealt; None: it is in memory, at most its transpose is on the chip.
         transposed: how its transpose is, where that is held as well; else it is in memory, or
         atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
-        keeps_gradient: its gradient stays on the chip from the first outer product to the update.
     """
 
     rows: Partition | None
     transposed: Partition | None
     atomic: bool
-    keeps_gradient: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class Distribution:
         train: whether gradients are needed.
         accumulates: whether tables, too, have memory for gradients that outlive a batch.
         averages: whether moving averages of the weights are made.
-        slots: matrices that are held on the chip.
+        held: matrices that the chip holds.
         groups: of virtual processors; all use the same places.
         stacks: of parameters that are one to the kernel.
         precisions: of products with them.
@@ -205,7 +203,7 @@ class Distribution:
         train: bool,
         accumulates: bool = False,
         averages: bool = False,
-        slots: Mapping[Parameter, InSlots] | None = None,
+        held: Mapping[Parameter, OnChipPlace] | None = None,
         groups: int = 1,
         stacks: Stacks = NO_STACKS,
         precisions: Precisions = ALL_EXACT,
@@ -250,10 +248,18 @@ class Distribution:
                 gradient = gradients.get(p) or (take(floats) if updated and accumulates else 0)
                 moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
                 average = take(floats) if updated and averages else 0
-                on_chip = None if slots is None else slots.get(p)
-                tiled = matrix and panel == 1 and (on_chip is None or not on_chip.keeps_gradient)
+                on_chip = None if held is None else held.get(p)
                 self.physical[p] = ParameterPlace(
-                    weights, transposed, gradient, moments, average, floats, on_chip, rounded, precision, tiled
+                    weights,
+                    transposed,
+                    gradient,
+                    moments,
+                    average,
+                    floats,
+                    on_chip,
+                    rounded,
+                    precision,
+                    matrix and panel == 1,
                 )
             self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
         self.end = cursor
@@ -441,8 +447,8 @@ def held_matrices(distribution: Distribution) -> dict[int, MatrixWords]:
     """What the chip holds, by number: matrices and transposes of some."""
     found = {}
     for p, place in distribution.physical.items():
-        if place.slots is not None:
-            for dealt, shape in ((place.slots.rows, p.shape), (place.slots.transposed, p.shape[::-1])):
+        if place.on_chip is not None:
+            for dealt, shape in ((place.on_chip.rows, p.shape), (place.on_chip.transposed, p.shape[::-1])):
                 if dealt is not None:
                     found[dealt.number] = MatrixWords(shape[0], shape[1], dealt.word, dealt.flags)
     return found

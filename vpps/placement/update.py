@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from vpps.model.model import Parameter
 from vpps.model.optim import Optimizer
 from vpps.placement.distribution import Distribution, ParameterPlace
-from vpps.script.instructions import NO_FLAGS, Flag
 
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
@@ -103,12 +102,3 @@ def step_fields(place: ParameterPlace, averaging: Averaging | None) -> dict[str,
         "average": place.average,
         "complement": 1 - averaging.decay if averaging is not None else 0.0,
     }
-
-
-def matrix_division(place: ParameterPlace) -> tuple[Flag, int, int]:
-    """(flags, parts, number) of an instruction on a whole matrix: divided by tiles, or, where the chip keeps its
-    gradient, by the rows that the chip holds."""
-    slots = place.slots
-    if slots is None or slots.rows is None or place.tiled:
-        return NO_FLAGS, 1, 0
-    return Flag.OWNED | slots.rows.flags, slots.rows.word, slots.rows.number

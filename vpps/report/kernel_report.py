@@ -59,5 +59,4 @@ def _name(kernel: Specialized) -> str:
 
 
 def _held(m: HeldMatrix) -> str:
-    gradient = f", gradient {m.gradient}" if m.gradient and m.gradient != "none" else ""
-    return f"{m.tier}{f' {m.in_slots}' if m.in_slots else ''}{gradient}"
+    return f"{m.tier} {m.held_as}".rstrip()

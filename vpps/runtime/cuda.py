@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.config import PATIENCE, is_watched
-from vpps.errors import HandleError, SpillError
-from vpps.kernel.fitting import expects_spills
+from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
 from vpps.kernel.resources import Kernel, check_resources
 from vpps.kernel.spec import KernelSpec
@@ -77,12 +76,10 @@ def compiled(spec: KernelSpec, arch: str) -> Kernel:
     """The kernel that `spec` describes, for an architecture such as "sm_90".
 
     Raises:
-        CompileError: it cannot be compiled; SpillError: it spills, or is expected to and was not even compiled.
+        CompileError: it cannot be compiled; SpillError: it spills.
     """
-    from vpps.kernel.nvrtc import compile_cubin, library_version
+    from vpps.kernel.nvrtc import compile_cubin
 
-    if expects_spills(spec, library_version()):
-        raise SpillError(f"the kernel is expected to spill: {spec.chip.registers} registers of a thread hold weights")
     source = render_cuda(spec)
     cubin = compile_cubin(source, arch, spec.chip.registers)
     check_resources(cubin.resources)

@@ -19,7 +19,7 @@ import numpy as np
 
 from vpps.script.disassemble import Decoded, DecodedOperand
 from vpps.script.instructions import TABLE, Field, Flag, Kind, Role, Slices
-from vpps.script.slices import GradientTiles, Ints, share, tile_elements, units_of
+from vpps.script.slices import GradientTiles, Ints, share, units_of
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import MOMENTS, single
 
@@ -28,8 +28,8 @@ from vpps.script.wellformed import MOMENTS, single
 MARK = 8
 
 # As plain ints: they are asked for at every instruction.
-_ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _OWNED, _PAIRS, _ROWS, _TURNS = (
-    Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "OWNED", "PAIRS", "ROWS", "TURNS")
+_ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _PAIRS, _ROWS, _TURNS = (
+    Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "PAIRS", "ROWS", "TURNS")
 )
 _READ, _WRITE, _SUM, _MEAN = (ViewUse[name].value for name in ("READ", "WRITE", "SUM", "MEAN"))
 
@@ -215,8 +215,6 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             yield touch("partials", Access.READ, Content.PARTIALS, Reach.STORED)
             if d.bits & _ACCUMULATE:
                 yield touch("gradient", Access.OWN, Content.GRADIENT, Reach.TILES)
-        case "KeptGradient":  # the chip's copy stands here as the same elements
-            yield touch("gradient", Access.CHANGE, Content.GRADIENT, Reach.TILES)
         case "SquaresMatrix":
             yield touch("gradient", Access.READ, Content.GRADIENT, Reach.TILES)
             yield touch("partials", Access.WRITE, Content.PARTIALS, Reach.SUMS)
@@ -311,12 +309,3 @@ def partial_tiles_of(d: Decoded, index: int, count: int) -> Ints:
     """Numbers of the partial tiles that virtual processor `index` makes."""
     found = GradientTiles.of(d.n, d.width, word(d, "columns"))
     return np.arange((index - word(d, "turn")) % count, found.tiles * found.stored, count)
-
-
-def tiles_of(rows: int, columns: int, parts: int, bits: int, panel: int, index: int, count: int) -> Ints:
-    """Elements of a packed matrix, with padding, that virtual processor `index` owns: tiles, or rows on the chip."""
-    if not bits & _OWNED:
-        return tile_elements(rows, columns, panel, index, count)
-    # Panels are single rows.
-    units = units_of(rows, parts, panel, index, count, bool(bits & _TURNS))
-    return (units[:, None] * columns + np.arange(columns)).reshape(-1)

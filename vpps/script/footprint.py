@@ -26,14 +26,13 @@ from vpps.script.access import (
     lists,
     partial_tiles_of,
     rows_of,
-    tiles_of,
     touches,
     units_of_rows,
     word,
 )
 from vpps.script.disassemble import Decoded, DecodedOperand, Words
 from vpps.script.instructions import Flag, Slices
-from vpps.script.slices import GRADIENT_ROWS, TILE_COLUMNS, GradientTiles, Ints, row_and_column
+from vpps.script.slices import GRADIENT_ROWS, TILE_COLUMNS, GradientTiles, Ints, row_and_column, tile_elements
 from vpps.script.wellformed import EVERYTHING, KnownKernel
 
 # By names of their own: they are asked for at every step.
@@ -169,7 +168,7 @@ class Footprint:
             return range(d.n), partial_tiles_of(d, index, count)
         if d.instruction.slices is Slices.TILES:
             columns = columns_of_tiles(d)
-            return range(d.n), tiles_of(d.width, columns, d.parts, d.bits, self.panel, index, count)
+            return range(d.n), tile_elements(d.width, columns, self.panel, index, count)
         return range(1), ONE_UNIT
 
     def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: range, units: Ints) -> None:

@@ -21,8 +21,7 @@ How an instruction is divided among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: it owns some rows, whole (flag ROWS set);
     alone: it computes all of the result, since the instruction is in no other one's script (flag ALONE set);
-    tiles: it owns some tiles of a packed matrix; or, where the chip holds the matrix, the rows it holds (flag OWNED);
-        of `outer_tiles` virtual processors make a partial tile in turn;
+    tiles: it owns some tiles of a packed matrix; of `outer_tiles` virtual processors make a partial tile in turn;
     one: virtual processor 0 does it.
 
 Where virtual processors form groups, those of a group divide its instructions among them: they are counted by group.
@@ -59,13 +58,12 @@ class Flag(IntFlag):
     MEAN = 4  # gather_sum divides by the number of entries
     NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
     ALONE = 16  # one virtual processor computes all of the result
-    OWNED = 32  # the matrix is held on the chip: its rows are dealt like the units of a product, not by tiles
-    TURNS = 64  # the rows of a matrix are dealt in turns (the published VPPS scheme); slices.unit_owners says how
-    ALL = 128  # divided among the virtual processors of all groups, not of each
-    CHAINED = 256  # a product that leaves its result on the chip: the tail that follows is executed with it
-    BF16 = 512  # what it multiplies is rounded to bf16 (`Field.rounded`)
-    TF32 = 1024  # what it multiplies is rounded to tf32 (`Field.rounded`)
-    PAIRS = 2048  # weights for products lie as pairs of bf16, of columns side by side, in a word, also after a step
+    TURNS = 32  # the rows of a matrix are dealt in turns (the published VPPS scheme); slices.unit_owners says how
+    ALL = 64  # divided among the virtual processors of all groups, not of each
+    CHAINED = 128  # a product that leaves its result on the chip: the tail that follows is executed with it
+    BF16 = 256  # what it multiplies is rounded to bf16 (`Field.rounded`)
+    TF32 = 512  # what it multiplies is rounded to tf32 (`Field.rounded`)
+    PAIRS = 1024  # weights for products lie as pairs of bf16, of columns side by side, in a word, also after a step
 
 
 NO_FLAGS = Flag(0)
@@ -191,8 +189,7 @@ _DST_ELEMENTS = _operand("dst", Role.WRITE, elements=True)
 _LIST = _operand("a", Role.READ, elements=True)
 _ELEMENTS = Field("elements", Kind.LIST)
 # Number of the matrix among those that the chip holds, or 0: it is in memory; where in memory its master copy is.
-_NUMBER = Field("matrix", Kind.WORD)
-_MATRIX = (*_words("weights columns"), _NUMBER)
+_MATRIX = _words("weights columns matrix")
 _FACTOR = (Field("weights", Kind.WORD, rounded=True), *_MATRIX[1:])  # of a product
 _DY = Field("dy", Kind.OPERAND, Role.READ_ROWS, rounded=True)
 _X = Field("x", Kind.SEGMENTS, Role.READ_ROWS, rounded=True)
@@ -244,20 +241,19 @@ FORMS: dict[str, tuple[Field, ...]] = {
         *_FACTOR,
         Field("x", Kind.OPERAND, Role.READ, rounded=True),
     ),
-    "KeptGradient": (*_words("gradient columns"), _NUMBER),
-    "Outer": (*_words("gradient columns"), _NUMBER, _DY, _X),
+    "Outer": (*_words("gradient columns"), _DY, _X),
     # The hyper-parameters first, so that a plan finds them: they differ from launch to launch.
-    "OuterUpdate": (_HYPER, *_STATE, *_MATRIX, *_words("transposed gradient"), _DY, _X),
+    "OuterUpdate": (_HYPER, *_STATE, *_words("weights columns transposed gradient"), _DY, _X),
     # Partial tiles of a gradient, and sums of dy where `sums` is not 0 (`slices.GradientTiles`); `turn`: who begins.
     "OuterTiles": (*_words("partials columns sums turn"), _DY, _X),
     "SumTiles": _words("gradient columns partials"),
     "StepTiles": (_HYPER, *_STATE, *_words("weights columns transposed gradient partials")),
-    "SquaresMatrix": (*_words("gradient columns"), _NUMBER, *_words("partials")),
+    "SquaresMatrix": _words("gradient columns partials"),
     "SquaresRows": _words("gradient partials"),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT), Field("left_out", Kind.WORD)),
     "Watch": (_operand("dy", Role.READ), Field("terms", Kind.WORD), Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
     "Guard": _words("loss left_out"),
-    "UpdateMatrix": (*_MATRIX, *_words("transposed gradient"), *_STATE, _HYPER),
+    "UpdateMatrix": (*_words("weights columns transposed gradient"), *_STATE, _HYPER),
     "UpdateVector": (*_words("weights gradient"), *_STATE, _HYPER),
     "UpdateRows": (
         *(*_words("weights gradient"), *_STATE, _HYPER, Field("table_rows", Kind.LIST)),
@@ -291,11 +287,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         yield name, "Matvec", name, units, f"dst = W x + bias for n vectors; W is {of}"
     name = "matvec_transposed"
     yield name, "MatvecTransposed", name, units, "dst += W^T x, from the rows of W that the chip holds"
-    yield "load", "Load", "load", units, "take the owned rows of a matrix from memory into slots"
-    for name, doc in (("store_gradient", "from the chip to memory"), ("load_gradient", "from memory to the chip")):
-        yield name, "KeptGradient", name, tiles, f"the gradient of a matrix, {doc}"
-    for name, of in (("outer", ""), ("held_outer", ", of a matrix that the chip holds")):
-        yield name, "Outer", name, tiles, f"G = sum over rows of dy x^T{of}"
+    yield "load", "Load", "load", units, "take the owned rows of a matrix from memory"
+    yield "outer", "Outer", "outer", tiles, "G = sum over rows of dy x^T"
     yield "outer_tiles", "OuterTiles", "outer_tiles", tiles, "partial tiles of the sum over rows of dy x^T, and of dy"
     yield "sum_tiles", "SumTiles", "sum_tiles", tiles, "G = sum of partial tiles"
     yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
@@ -309,8 +302,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     yield name, "PackedRowsGradient", name, tiles, "G = sum of rows dy[r], those from row labels[r] on"
     yield "transpose", "Transpose", "transpose", units, "dst[r] = transpose of a matrix with `columns` columns"
     yield "column_sum", "ColumnSum", "column_sum", units, "vector = sum over rows of src"
-    for name, of in (("squares_matrix", "a matrix gradient"), ("held_squares_matrix", "that of a matrix in slots")):
-        yield name, "SquaresMatrix", name, tiles, f"partial sums of squares of {of}"
+    name = "squares_matrix"
+    yield name, "SquaresMatrix", name, tiles, "partial sums of squares of a matrix gradient"
     yield "squares_rows", "SquaresRows", "squares_rows", units, "sum of squares of each row of a gradient"
     doc = "every VP: scale of the gradients from the global norm of n partial sums; or, if that is not finite, as guard"
     yield "clip", "Clip", "clip", one, doc
@@ -348,11 +341,10 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         rule, device = optimizer.name, f"<{optimizer.device}>"
         for what, sliced, of in (
             ("update_matrix", tiles, "a matrix"),
-            ("held_update_matrix", tiles, "a matrix that the chip holds"),
             ("update_vector", units, "a vector"),
             ("update_rows", units, "a table"),
         ):
-            form = what.removeprefix(HELD).title().replace("_", "")
+            form = what.title().replace("_", "")
             yield f"{what}.{rule}", form, what + device, sliced, f"{optimizer.__name__} step of {of}"
         doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of its matrix"
         yield f"outer_update.{rule}", "OuterUpdate", f"outer_update{device}", tiles, doc
@@ -360,7 +352,7 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         yield f"step_tiles.{rule}", "StepTiles", f"step_tiles{device}", tiles, doc
 
 
-_ON_CHIP = frozenset({"MatvecTransposed", "Load", "KeptGradient", "OuterTiles", "SumTiles", "StepTiles"})
+_ON_CHIP = frozenset({"MatvecTransposed", "Load", "OuterTiles", "SumTiles", "StepTiles"})
 
 
 def _is_on_chip(row: tuple[str, str, str, Slices, str]) -> bool:
@@ -372,7 +364,7 @@ def _is_on_host(row: tuple[str, str, str, Slices, str]) -> bool:
 
 
 def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
-    """Whether device code wants to know what is a virtual processor's own; what is in slots it finds by itself."""
+    """Whether device code wants to know what is a virtual processor's own; what the chip holds it finds by itself."""
     return row[3] is Slices.UNITS and not _is_on_chip(row)
 
 

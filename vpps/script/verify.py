@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
 from vpps.script.access import Access, word
-from vpps.script.disassemble import Decoded, DecodedOperand, Words, decode, entered_at, entry_points
+from vpps.script.disassemble import Decoded, Words, decode, entered_at, entry_points
 from vpps.script.footprint import BEFORE, Cells, Footprint, MemoryMap
 from vpps.script.instructions import BY_NAME, Flag
 from vpps.script.slices import Ints
@@ -220,19 +220,6 @@ class Verifier(Footprint):
             loaded.add(matrix)
         elif d.instruction.form in ("Matvec", "MatvecTransposed") and matrix not in loaded:
             self.fail(d, f"matrix {matrix} has not been loaded")
-        if d.n:
-            return
-        # With no rows, device code looks up the row before the first all the same, and uses nothing of it.
-        for name in ("dy", "bias"):
-            operand = d.fields.get(name)
-            if isinstance(operand, DecodedOperand):
-                start = operand.address - operand.stride
-                if operand.indexed or not 0 <= start <= self.layout.pool_floats - d.width:
-                    self.fail(d, f"there is nothing before the first row of {name}, which is looked up")
-        segments = d.fields.get("x")
-        for operand, _ in segments if isinstance(segments, list) else []:
-            if operand.indexed and not 1 <= operand.address <= len(self.script):
-                self.fail(d, "there is no word before the list of x, which is looked up")
 
     def within(self, p: int, d: Decoded, accesses: list[tuple[Cells, Access]]) -> None:
         """Check that the threads of VP p do not meet within an instruction, nor in one and the tail that is executed

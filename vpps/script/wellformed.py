@@ -86,8 +86,6 @@ def _allowed(instruction: Instruction) -> int:
         found |= Flag.TURNS
     elif instruction.slices is Slices.UNITS:
         found |= Flag.ROWS | Flag.ALONE
-    if instruction.on_chip and holds and instruction.slices is Slices.TILES:
-        found |= Flag.OWNED
     if instruction.name == "held_matvec":
         found |= Flag.CHAINED
     if any(f.rounded for f in instruction.fields):
@@ -137,15 +135,13 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
 
 
 def _held(d: Decoded, matrix: MatrixWords | None, words: Mapping[str, int]) -> Iterator[str]:
-    """What the kernel has of a matrix in slots was fixed when it was compiled."""
+    """What the kernel has of a matrix on the chip was fixed when it was compiled."""
     if matrix is None:
         yield f"the chip holds no matrix {words['matrix']}"
         return
     given = (d.width, words["columns"], d.parts, Flag(d.bits) & Flag.TURNS)
     if given != matrix:
         yield f"matrix {words['matrix']} is held as {tuple(matrix)}, not as {given}"
-    if d.instruction.slices is Slices.TILES and not d.bits & Flag.OWNED:
-        yield "the rows of a matrix on the chip are their owners', not dealt by tiles"
 
 
 def _segments(d: Decoded, columns: int, granule: int) -> Iterator[str]:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from vpps.engine.engine import Engine
 from vpps.kernel.chip import WARPS
+from vpps.ops.element import FLOAT32
 from vpps.placement.onchip import ChipOptions, OnChip
-from vpps.placement.onchip.holding import TILES, valid_rpws
+from vpps.placement.onchip.published import valid_rpw
 from vpps.runtime.cores import usable_cores
 
 GAIN = 1.02
@@ -24,19 +25,17 @@ class Candidate(NamedTuple):
     Attributes:
         vps: virtual processors (cpu).
         groups: groups of thread blocks, each with a copy of the weights and a part of the batch (cuda, simt).
-        tile: vertices that a product computes at a time (cuda, simt).
         rpw: rows per warp in the published scheme, schedule "paper" with rows dealt in turns (cuda, simt).
     """
 
     vps: int | None = None
     groups: int = 1
-    tile: int | None = None
     rpw: int | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
         """Fields of a configuration, which are arguments of a handle as well."""
-        onchip = ChipOptions(groups=self.groups, tile=self.tile)
+        onchip = ChipOptions(groups=self.groups)
         if self.rpw is not None:
             onchip = replace(onchip, ownership="round-robin", rpw=self.rpw)
         found: dict[str, Any] = {
@@ -75,7 +74,6 @@ def candidates_for(engine: Engine, chosen: Collection[str] = ()) -> list[Candida
         found = []
     else:
         found = [Candidate(groups=n) for n in (2, 4) if not machine.vps % n]
-        found += [Candidate(tile=n) for n in TILES if n != onchip.chip.tile]
         found += [Candidate(rpw=n) for n in rows_per_warp(onchip)]
     return [Candidate(), *(c for c in found if not c.changes.keys() & set(chosen))]
 
@@ -89,7 +87,10 @@ def counts(cores: int) -> list[int]:
 
 
 def rows_per_warp(onchip: OnChip) -> list[int]:
-    """Numbers for which registers have room, up to the first with which a block has all rows of any matrix."""
-    valid = valid_rpws(onchip.held, onchip.device.registers)
-    tallest = max((held.rows for held in onchip.held), default=1)
+    """Numbers for which registers have room, up to the first with which a block has all rows of any matrix. None if
+    tensor cores multiply: the published scheme is for float32."""
+    if any(m.element != FLOAT32 for m in onchip.matrices):
+        return []
+    valid = valid_rpw(max(m.columns for m in onchip.matrices), onchip.device.registers)
+    tallest = max(m.rows for m in onchip.matrices)
     return [n for n in valid if n == valid.start or WARPS * (n - valid.step) < tallest]

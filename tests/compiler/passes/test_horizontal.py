@@ -495,8 +495,8 @@ def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
 
 @pytest.mark.simt
 @pytest.mark.usefixtures("roomy_kernels")
-@pytest.mark.parametrize("options", [{}, {"transposed": "atomic"}, {"groups": 2}, {"ownership": "round-robin"}])
-def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"ownership": "round-robin"}])
+def test_a_stack_is_what_the_chip_holds(options: dict[str, object]):
     model = vpps.Model(seed=9)
     graph, loss, states = Gates(model, 24, 20).batch(0, sequences=2, longest=3)
     with vpps.Handle(model, target="cpu", passes=OFF) as plain:
@@ -507,8 +507,8 @@ def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
         for state, value in zip(states, values, strict=True):
             assert relative_error(handle.value(state), value) <= 1e-5
         assert "Ui+Uf+Uo+Uu" in handle.explain()
-        slots = {p.name for p, place in handle._engine.store.distribution.physical.items() if place.slots is not None}
-        assert slots >= {"Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu"}
+        held = {p.name for p, place in handle._engine.store.distribution.physical.items() if place.on_chip is not None}
+        assert held >= {"Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu"}
         handle.fb(graph, loss)
     assert abs(got[0] - expected[0]) <= 1e-5
     for name, g in expected[1].items():

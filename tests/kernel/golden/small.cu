@@ -1,5 +1,5 @@
 // vpps 0.1.0: forward, backward and update in one launch, guided by a script.
-// Rendered from templates/kernel.cu.j2 for target cuda: 2 matrices in 2 slots.
+// Rendered from templates/kernel.cu.j2 for target cuda: 1 in windows.
 // Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
 
 // ---- configuration
@@ -8,34 +8,30 @@
 #define VP_SCRIPT_WORDS 2048        // of the script are in shared memory at a time
 #define VP_GROUPS 1                 // of virtual processors, as many in each
 #define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
-#define VP_SLOTS 2                  // that hold weights on the chip
-#define VP_CACHED 1                 // floats of weights and gradients in the registers of every thread
-#define VP_AMPLE 1                  // there are registers for more that is on its way
-#define VP_TILE 8                   // vectors whose products with the slots are summed up at a time
-#define VP_TILES 2                  // such tiles of a pass: vectors that are brought and finished together
-#define VP_STAGE 32                 // floats of a vector in shared memory
-#define VP_STAGED 1024              // floats of all vectors there; room, too, for the weights or gradients of a slot
-#define VP_MOST 1                   // floats that a slot takes of each thread, at most
-#define VP_BUFFERS 2                // such sets of vectors in shared memory: 2 where the next one comes meanwhile
-#define VP_SUMS 128                 // floats of partial sums
-#define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
-#define VP_DENSE 0                  // matrices in windows
-#define VP_HOMES 0                  // of these that registers hold until they are needed
-#define VP_WINDOWS_AT 2688          // floats of shared memory in front of the windows
-#define VP_WINDOW_FLOATS 0          // of all windows
-#define VP_PRODUCT_TILES 0          // shapes of what a warp computes of products with them
-#define VP_MOST_VECTORS 0           // that are multiplied by a matrix in a window at a time
-#define VP_CHUNKS 0                 // floats of shared memory for chunks of vectors that are multiplied by them
-#define VP_CHUNK_COLUMNS 0          // of a chunk
+#define VP_SLOTS 0                  // that hold weights in registers
+#define VP_CACHED 0                 // words of weights in the registers of every thread
+#define VP_TILE 8                   // vectors that a thread multiplies by a slot at a time
+#define VP_STAGE 0                  // floats from such a vector in shared memory to the next
+#define VP_STAGED 2304              // floats of shared memory for vectors
+#define VP_SUMS 1280                // floats of partial sums
+#define VP_RESULTS 1280             // floats of products that wait for a tail
+#define VP_HOMES 0                  // matrices that registers hold until a window takes them
+#define VP_CHANGING_WINDOWS 0       // windows have one matrix, or chunk of one, after the other
+#define VP_WINDOWS_OF_CHUNKS 0      // some have room for a chunk of their matrix
+#define VP_FRAGMENTS 0              // tensor cores multiply by some of them
+#define VP_WINDOWS_AT 4864          // floats of shared memory in front of the windows
+#define VP_WINDOW_FLOATS 80         // of all windows
+#define VP_PRODUCT_TILES 3          // shapes of what a warp computes of products with them
+#define VP_MOST_VECTORS 32          // that are multiplied by a matrix in a window at a time
+#define VP_CHUNKS 1280              // floats of shared memory for chunks of vectors that are multiplied by them
+#define VP_CHUNK_COLUMNS 16         // of a chunk
 #define VP_PLACES 512               // of segments of vectors that are looked up together
-#define VP_KEEPS 0                  // gradients of some matrices stay on the chip until the update
-#define VP_GRADIENTS_AT 0           // floats of shared memory behind which gradients are added up
 #define VP_GRADIENT_ROWS 128        // of a tile of a gradient, VP_TILE_COLUMNS columns wide
 #define VP_GRADIENT_VERTICES 32     // that are brought together to add up gradients
 #define VP_SEGMENT 64               // vertices for which a gradient's sum has one more segment
 #define VP_MOST_SEGMENTS 8          // of such segments
 #define VP_SHARED_TILES 1024        // partial tiles of a gradient in memory; with more, segments are not divided
-#define VP_TURNS 0                  // rows of some matrices are dealt in turns, not by parts
+#define VP_TURNS 0                  // rows of matrices are dealt in turns, not by parts
 #define VP_MOST_SUMS 1              // of listed rows, that a tail begins with
 #define VP_CHAINS 0                 // tails take the results of products
 
@@ -46,32 +42,35 @@
 #define VP_SCALAR       0x40000000u  // a float per row serves every unit,
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
 #define VP_COUNTERS     8           // of signals
-enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128, CHAINED = 256, BF16 = 512, TF32 = 1024, PAIRS = 2048 };  // flags
+enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, TURNS = 32, ALL = 64, CHAINED = 128, BF16 = 256, TF32 = 512, PAIRS = 1024 };  // flags
 enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
-// ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT is the first
-// register, or unit of shared memory; KEEPS_GRADIENT: the gradient takes the place of the weights at the end of a launch;
-// KIND: 0 floats, or fragments for tensor cores
-template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, KEEPS_GRADIENT = 0, TRAINED = 1, KIND = 0 }; };
-template <> struct Slot<1> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, KEEPS_GRADIENT = 0, TRAINED = 0, KIND = 0 }; };
-
-// The same for code that is not to be there once for each slot; it ends with one that is none.
-struct SlotShape { int rows, columns, warps; };
-__constant__ const SlotShape SHAPES[] = {
-    {1, 1, 1},
-    {1, 1, 1},
-    {0, 0, 1},
+// ---- windows: where the rows of matrices lie in shared memory; tiles of products for few vectors, for some, for many
+enum { BF16_FRAGMENTS = 1, TF32_FRAGMENTS, TF32_PAIRS };  // kinds of elements for tensor cores; a pair: a float32 as a sum of two
+enum { IN_WINDOW = -1, IN_MEMORY = -2 };  // where a matrix is at first, if not in registers
+struct Dense { int window, at, pitch, quads, window_quads, kind, home, few, some, many, few_vectors, some_vectors; };
+__constant__ const Dense DENSE[] = {
+    {-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {0, 0, 20, 4, 4, 0, -1, 0, 1, 2, 4, 8},  // W 8x16
 };
+__device__ __forceinline__ Dense dense(unsigned matrix) { return DENSE[matrix <= 1 ? matrix : 0]; }
 
-struct Range { int first, last, columns; };  // slots, and columns of a row in them: at least those of the matrix
-__constant__ const Range MATRICES[] = {
-    {0, 0, 0},  // in memory
-    {0, 1, 32},  // W 8x16 as 1 x (1, 1, 1)
-    {1, 2, 32},  // W^T 16x8 as 1 x (1, 1, 1)
+// Those that registers hold, the first of them AT, QUADS times four words a thread.
+template <int H> struct Home;
+
+// Tiles of products: a lane has RT rows and VT vectors, LR rows and LV vectors lie between them. On tensor cores it has a share
+// of so many products of 16 rows and 8 vectors.
+template <int T> struct ProductTile;
+template <> struct ProductTile<0> { enum { LV = 4, LR = 8, RT = 1, VT = 1, VECTORS = 4, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
+template <> struct ProductTile<1> { enum { LV = 8, LR = 4, RT = 1, VT = 1, VECTORS = 8, PITCH = 5, KIND = 0, FEW = 1, MANY = 0 }; };
+template <> struct ProductTile<2> { enum { LV = 8, LR = 4, RT = 1, VT = 4, VECTORS = 32, PITCH = 5, KIND = 0, FEW = 0, MANY = 1 }; };
+struct TileShape { int rows, vectors, pitch; };
+__constant__ const TileShape PRODUCT_TILES[] = {
+    {8, 4, 9},
+    {4, 8, 5},
+    {4, 32, 5},
 };
-__device__ __forceinline__ Range slots_of(unsigned matrix) { return MATRICES[matrix <= 2 ? matrix : 0]; }
 
 #include "cuda/ptx.cuh"
 #include "cuda/prelude.cuh"
@@ -296,10 +295,9 @@ struct End {
 #include "guard.cuh"
 #include "optimizers.cuh"
 #include "cuda/dropout.cuh"
-#include "cuda/slots.cuh"
-#include "cuda/loads.cuh"
-#include "cuda/staging.cuh"
-#include "cuda/products.cuh"
+#include "cuda/held.cuh"
+#include "cuda/windows.cuh"
+#include "cuda/dense.cuh"
 #include "cuda/matrix.cuh"
 #include "cuda/tiles.cuh"
 #include "cuda/matmul.cuh"
@@ -310,8 +308,8 @@ struct End {
 VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
 {
     switch (opcode) {
-    case 61: return apply<&Tanh::forward>(r, u, value);
-    case 75: return apply<&Copy::forward>(r, u, value);
+    case 50: return apply<&Tanh::forward>(r, u, value);
+    case 64: return apply<&Copy::forward>(r, u, value);
     default: return 0.f;
     }
 }
@@ -365,17 +363,18 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
 {
     Vp vp;
     if (!enter(vp, launch)) return;
-    for (Coming coming = {0, 0};;) {  // a script begins with loads
+    for (;;) {  // a script begins with loads, and all copies are in flight together
         const Word* ip = fetch(vp);
-        const bool more = opcode_of(ip) == 6;
-        if (!VP_AGREED(load(vp, ip, more, coming))) break;
+        if (!VP_AGREED(opcode_of(ip) == 6)) break;
+        load(vp, Load::decode(vp, ip));
         vp.position += size_of(ip);
     }
+    copy_async_wait();  // for all of them
     bool going = true;
     Word position;
     do {
         const Word* ip = fetch(vp);
-        if (opcode_of(ip) >= 48) vp.slices = slices_of(vp, ip);
+        if (opcode_of(ip) >= 37) vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
@@ -383,18 +382,18 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 4: held_matvec(vp, Matvec::decode(vp, ip)); break;
-        case 11: outer_tiles(vp, OuterTiles::decode(vp, ip)); break;
-        case 18: going = guard(vp, Guard::decode(vp, ip)); break;
-        case 19: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 35: step_tiles<Adam>(vp, StepTiles::decode(vp, ip)); break;  // step_tiles.adam
-        case 51: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 53: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 60: watch(vp, Watch::decode(vp, ip)); break;
-        case 157: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 158: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 182: tail(vp, Tail::decode(vp, ip)); break;
-        case 190: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
-        case 61: case 75: map(vp, Map1::decode(vp, ip)); break;  // tanh, copy
+        case 8: outer_tiles(vp, OuterTiles::decode(vp, ip)); break;
+        case 14: going = guard(vp, Guard::decode(vp, ip)); break;
+        case 15: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 27: step_tiles<Adam>(vp, StepTiles::decode(vp, ip)); break;  // step_tiles.adam
+        case 40: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 42: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 49: watch(vp, Watch::decode(vp, ip)); break;
+        case 146: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 147: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 171: tail(vp, Tail::decode(vp, ip)); break;
+        case 179: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 50: case 64: map(vp, Map1::decode(vp, ip)); break;  // tanh, copy
         default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
         position = vp.position;

@@ -1,9 +1,9 @@
 """Chains: a product whose result only the tail behind it reads hands it over on the chip.
 
-A product from slots adds up its sums in the shared memory of the block that owns the units, and the tail reads the same
-units. So the product leaves them there and the block goes on with the tail at once: nothing is stored in memory and
-read again, nothing is dispatched in between, and the slab of the result goes. Backward has no chains: between a tail
-and the transposed product of its gradients lies the level's barrier, as every block needs the gates of all others.
+A product from a window adds up its sums in the shared memory of the block that owns the units, and the tail reads the
+same units. So the product leaves them there and the block goes on with the tail at once: nothing is stored in memory
+and read again, nothing is dispatched in between, and the slab of the result goes. Backward has no chains: between a
+tail and the transposed product of its gradients lies the level's barrier, as every block needs all gates.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vpps.compiler.instr import Instr, TailView, View
-from vpps.kernel.chip import SUM_FLOATS
-from vpps.placement.onchip.holding import TILES
+from vpps.kernel.chip import MOST_CHAINED_ROWS
 from vpps.script.slices import most_units
 from vpps.script.tails import Load, ViewUse
 
@@ -47,12 +46,12 @@ def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
 
 
 def _fits(product: Instr, n_vps: int) -> bool:
-    """Whether it is a product from slots whose results, of a tile of vectors, shared memory has room for."""
+    """Whether it is a product from a window whose results, of some vectors, shared memory has room for."""
     if product.name != "matvec" or not product.values["matrix"]:
         return False
     if product.rows or product.alone or product.turns or product.for_all or product.accumulate:
         return False
-    return most_units(product.width, product.parts, n_vps) * TILES[0] <= SUM_FLOATS
+    return most_units(product.width, product.parts, n_vps) <= MOST_CHAINED_ROWS
 
 
 def _takes(product: Instr, tail: Instr) -> bool:

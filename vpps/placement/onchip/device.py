@@ -11,10 +11,7 @@ from vpps.text import KIB
 TENSOR_CORES = 80
 """From which compute capability on they multiply bf16 and tf32 (`mma.sync`, PTX ISA)."""
 
-CP_ASYNC = 80
-"""From which compute capability on the next tile of vertices can be fetched during the present one (`cp.async`)."""
-
-# Registers of a thread that are not slots: for the interpreter and one vector, as in VPPS (section III-A, footnote 6).
+# Registers of a thread without weights: for the interpreter and one vector, as in VPPS (section III-A, footnote 6).
 OTHER_REGISTERS = 64
 
 
@@ -40,12 +37,12 @@ class Device:
 
     @property
     def registers(self) -> int:
-        """Registers of each thread that slots may use, with one block on a multiprocessor."""
+        """Registers of each thread that weights may take, with one block on a multiprocessor."""
         return max(0, self.registers_per_sm // THREADS - OTHER_REGISTERS)
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a block for the staging buffer, partial sums and slots."""
+        """Bytes of shared memory of a block for vectors, partial sums, results and windows."""
         return max(0, self.shared_per_block - KERNEL_SHARED)
 
 

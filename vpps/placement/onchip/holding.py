@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vpps.errors import HandleError
 from vpps.hints import habit, hinted
-from vpps.kernel.chip import WARPS, Chip, DenseMatrix, fours_of, pitch_of, sums_of
+from vpps.kernel.chip import WARPS, Chip, DenseMatrix, KernelSlot
 from vpps.ops.element import FLOAT32, ElementType
 from vpps.ops.precision import PRECISIONS
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.slots import ACCUMULATORS, Ownership, SlotShape, in_slot_order, row_step, valid_rpw
-from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
+from vpps.script.slices import sliced_by_rows
 from vpps.text import KIB
 from vpps.values import as_count, as_mapping, said_of
 
-# Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
+# Where a role's weights are during a launch. Atomic, in the published scheme: nowhere, as a transposed product adds
+# partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
-# Where a weight gradient is summed up. Tiles: in memory, by all blocks (templates/cuda/tiles.cuh). Overlay, in the
-# published scheme (VPPS, section III-C1): in the place of W. Nothing is multiplied by W any more then, and the update
-# finds W in memory. Only if all matrices are float32.
-Gradients = Literal["none", "overlay", "tiles"]
+Ownership = Literal["aligned", "round-robin"]
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
-# Columns below which a row fills less than half of a warp: slots would be padding, and their products all overhead.
+# Columns below which a row fills less than half of a warp, and products would be all overhead.
 NARROW = 16
-NARROW_ROWS = f"rows of fewer than {NARROW} columns would fill slots with padding"
-
-SPILLED = "kept out of registers: the kernel spilled"
-
-TIERS = ("registers", "shared", "atomic", "L2")
-TILES = (8, 4, 2, 1)
+NARROW_ROWS = f"rows of fewer than {NARROW} columns are quicker to read from memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +39,6 @@ class MatrixSpec:
         role_t_parts: parts of the transpose's rows (the children that a product reads side by side); 0 where no
             transposed product is needed: inference, or operands without gradients.
         trained: whether it has a gradient and is updated.
-        uses: how often a launch reads it for each vertex, relative to the other matrices.
         element: of its weights on the chip; in L2 they are float32.
     """
 
@@ -60,7 +48,6 @@ class MatrixSpec:
     parts: int = 1
     role_t_parts: int = 1
     trained: bool = True
-    uses: float = 1.0
     element: ElementType = FLOAT32
 
     @property
@@ -74,26 +61,19 @@ class ChipOptions:
     """What the user may force. The defaults leave it to the planner.
 
     Attributes:
-        ownership: "aligned" deals units, the same ones of every part; "round-robin" deals whole rows, as VPPS does, and
-            with one group keeps gradients on the chip, too, where they fit.
+        ownership: "aligned" deals units, the same ones of every part, and products read windows in shared memory.
+            "round-robin" deals whole rows and multiplies by them in registers, as VPPS does, in float32.
         rpw: rows per warp, with round-robin ownership.
-        transposed: "copy" (W^T is a matrix of its own), "atomic" (partial sums of W's rows) or "auto".
-        groups: of blocks, each with its own copy of the weights and its own part of the batch.
-        products: "slots" (weights are in registers, and lanes divide the columns), "windows" (they are in shared
-            memory, or in registers until they are needed there, and lanes have results of their own) or "auto": windows
-            with several groups, if all float32 matrices fit.
-        tile: vertices that a product computes at a time.
-        tiers: tier by name, "U" for the matrix and "U^T" for its transpose. A matrix that is named is not stacked with
-            others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
+        groups: of blocks, each with its own copy of the weights and its own part of the batch; one with round-robin
+            ownership.
+        tiers: "L2" by name for what stays in memory: "U" is the matrix and "U^T" its transpose. A matrix that is named
+            is not stacked with others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
     """
 
     ownership: Ownership = "aligned"
     rpw: int | None = None
-    transposed: Literal["auto", "copy", "atomic"] = "auto"
     groups: int = 1
-    products: Literal["auto", "slots", "windows"] = "auto"
-    tile: int | None = None
-    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    tiers: Mapping[str, Literal["L2"]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         as_mapping(self.tiers, "ChipOptions(tiers)", HandleError)
@@ -102,25 +82,6 @@ class ChipOptions:
 
 
 ChipOptions.__init__ = hinted(ChipOptions.__init__)  # type: ignore[method-assign]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far a plan has been stepped down because its kernel spilled (`step_down`).
-
-    Attributes:
-        tile: most vertices at a time.
-        evicted: names of roles that may not be in registers.
-        shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
-        max_rows: most rows R of a slot; None for what the accumulators allow.
-        windows: whether products may be made from windows.
-    """
-
-    tile: int = TILES[0]
-    evicted: frozenset[str] = frozenset()
-    shapes: Mapping[str, SlotShape] = field(default_factory=dict)
-    max_rows: int | None = None
-    windows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +123,21 @@ class MatrixRole:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Tier of a role, shape of its slots if it has any, and why."""
+    """Where a role is, and why.
+
+    Attributes:
+        tier: during a launch.
+        reason: for the user.
+        rows_owned: rows of the block that owns most.
+        dense: its window; None if it has none. Its number is not its own yet.
+        slots: of the published scheme; their registers are.
+    """
 
     tier: Tier
-    shape: SlotShape | None
     reason: str
+    rows_owned: int = 0
+    dense: DenseMatrix | None = None
+    slots: tuple[KernelSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,58 +145,57 @@ class HeldMatrix(MatrixRole):
     """Where one role lives.
 
     Attributes:
-        tier: where its weights are during a launch.
-        number: of it among those that have slots, from 1; 0 of others.
-        slots: numbers of its slots.
-        copies: of it: one per group on the chip, one for all in L2, none where partial sums replace it.
-        rows_owned: rows of the block that owns most.
-        reason: why this tier, for the user.
-        gradient: where its gradient is summed up; "" for a transpose and for a matrix that is not trained.
-        shape: of its slots, None where it has none.
-        dense: its window; None where it has none.
-        ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
+        place: of it.
+        number: of it among those that the chip holds, from 1; 0 of others.
+        copies: of it: one per group on the chip, one for all in L2, none if partial sums replace it.
+        turn: rows that are dealt at a time, one block after the other; 0: units are dealt.
+        first_vp: the block that turns begin with.
     """
 
-    tier: Tier
+    place: Place
     number: int
-    slots: range
     copies: int
-    rows_owned: int
-    reason: str
-    gradient: Gradients | Literal[""]
-    shape: SlotShape | None
-    dense: DenseMatrix | None
-    ownership: Ownership
+    turn: int
     first_vp: int
 
     @property
-    def in_slots(self) -> str:
-        """For tables: "2 x (4,8,1)", and its precision unless that is float32; "window 0"; "" without any."""
+    def tier(self) -> Tier:
+        """Where its weights are during a launch."""
+        return self.place.tier
+
+    @property
+    def dense(self) -> DenseMatrix | None:
+        """Its window; None if it has none."""
+        return self.place.dense
+
+    @property
+    def held_as(self) -> str:
+        """For tables: "window 0", with its precision unless that is float32; "2 x (4, 8)" for slots of 4 rows a warp
+        and 8 columns a lane; "" for neither."""
         if self.dense is not None:
-            return f"window {self.dense.window}"
-        if self.shape is None:
-            return ""
-        precision = "" if self.shape.element == FLOAT32 else f" {self.matrix.precision}"
-        return f"{self.shape.slots} x ({self.shape.rows},{self.shape.columns},{self.shape.warps}){precision}"
+            precision = "" if self.dense.element == FLOAT32 else f" {self.matrix.precision}"
+            return f"window {self.dense.window}{precision}"
+        slots = self.place.slots
+        return f"{len(slots)} x ({slots[0].rows}, {slots[0].columns})" if slots else ""
 
     @property
     def registers(self) -> int:
-        """Of each thread, in the tier of that name."""
-        return 4 * self.dense.fours if self.dense else self.shape.registers if self.shape else 0
+        """Of each thread that hold it."""
+        if self.dense is not None:
+            return self.dense.registers if self.dense.is_at_home else 0
+        return sum(slot.size for slot in self.place.slots)
 
     @property
     def kib(self) -> int:
         """Of a block."""
-        if self.dense is None:
-            return self.registers
-        return -(-FLOAT32.bytes * self.dense.rows * pitch_of(self.columns) // KIB)
+        return -(-FLOAT32.bytes * self.dense.size // KIB) if self.dense is not None else self.registers
 
     @property
     def warps_busy(self) -> int:
         """Warps of a block that multiply by some of it, in the block that owns most."""
-        if self.shape is None:
-            return min(WARPS, fours_of(self.columns)) if self.dense else 0
-        return min(WARPS, -(-self.rows_owned // self.shape.rows) * self.shape.warps)
+        if self.dense is not None:
+            return min(WARPS, self.dense.steps)
+        return min(WARPS, self.turn and -(-self.place.rows_owned * WARPS // self.turn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,21 +203,20 @@ class OnChip:
     """Which weights live where.
 
     Attributes:
-        chip: what the kernel's source needs to know of it: slots, those in registers first, and the memory around them.
+        chip: what the kernel's source needs to know of it.
         held: every role of every matrix, in the order of the matrices.
-        gradients: where those are summed up that fit; others are in tiles (`HeldMatrix.gradient`).
         vps: blocks of a group.
-        device, matrices, options, limits: what was asked.
+        device, matrices, options: what was asked.
+        registers: of each thread that weights may take.
     """
 
     chip: Chip
     held: tuple[HeldMatrix, ...]
-    gradients: Gradients
     vps: int
     device: Device
     matrices: tuple[MatrixSpec, ...]
     options: ChipOptions
-    limits: Limits
+    registers: int
 
     def of(self, name: str) -> HeldMatrix:
         """A role by name: "U" or "U^T".
@@ -257,49 +226,18 @@ class OnChip:
         """
         return {held.name: held for held in self.held}[name]
 
-    def weights_in(self, tier: Tier) -> int:
-        """Registers or KiB that weights take in a tier."""
-        in_registers = tier == "registers"
-        windows = sum(4 * m.fours for m in self.chip.homes) if in_registers else self.chip.window_kib
-        return windows + sum(slot.size for slot in self.chip.slots if slot.in_registers == in_registers)
-
     def to_key(self) -> Hashable:
         """What the kernel depends on: equal keys, equal kernels."""
-        strategies = frozenset(held.gradient for held in self.held)
-        return replace(self.chip, matrices=()), strategies, any(held.tier == "atomic" for held in self.held)
+        return replace(self.chip, matrices=())
 
 
 def never_held(role: MatrixRole, n_vps: int, options: ChipOptions) -> str:
     """Why a role is not on the chip, whatever room there is; "" if it may be."""
-    forced = options.tiers.get(role.name)
     if role.sliced_by_rows(n_vps):
         return ROW_SLICED
-    if forced == "L2":
+    if role.name in options.tiers:
         return "forced to L2"
-    return NARROW_ROWS if forced is None and role.columns < NARROW else ""
-
-
-def written(role: MatrixRole, tier: Tier) -> str:
-    """What the user wrote to force a tier."""
-    return f"tiers={{{role.name!r}: {tier!r}}}"
-
-
-def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
-    """Rows of the role's matrix (of W^T: columns of W) that a VP's slots hold.
-
-    Args:
-        held: a role of the plan.
-        vp: number of the block in its group.
-        n_vps: blocks of a group, as planned.
-
-    Returns:
-        (slots, groups of warps, R), -1 where there is padding; of a role without slots (0, 0, 0).
-    """
-    if held.shape is None:
-        return np.empty((0, 0, 0), np.int32)
-    turns = held.ownership != "aligned"
-    parts = WARPS * held.shape.rows | held.first_vp << TURN_BITS if turns else held.parts
-    return in_slot_order(units_of(held.rows, parts, 1, vp, n_vps, turns).astype(np.int32), held.shape)
+    return NARROW_ROWS if role.columns < NARROW else ""
 
 
 def roles_of(matrices: Sequence[MatrixSpec]) -> list[MatrixRole]:
@@ -319,8 +257,8 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         HandleError: an option or a matrix is malformed; names it and what is expected.
     """
     for m in matrices:
-        if m.rows < 1 or m.columns < 1 or m.parts < 1 or m.role_t_parts < 0 or not m.uses >= 0:
-            raise HandleError(f"matrix {m.name!r}: sizes and parts must be positive and uses not negative: {m}")
+        if m.rows < 1 or m.columns < 1 or m.parts < 1 or m.role_t_parts < 0:
+            raise HandleError(f"matrix {m.name!r}: sizes and parts must be positive: {m}")
         if m.rows % m.parts or (m.role_t_parts and m.columns % m.role_t_parts):
             raise HandleError(
                 f"matrix {m.name!r} of shape {m.rows}x{m.columns}: {m.parts} parts must divide its rows, and "
@@ -330,47 +268,40 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
     if len(set(names)) != len(names):
         repeated = sorted({name for name in names if names.count(name) > 1})
         raise HandleError(f"matrices must have different names; repeated: {', '.join(repeated)}")
-    for option, value, choices in (
-        ("ownership", options.ownership, ("aligned", "round-robin")),
-        ("transposed", options.transposed, ("auto", "copy", "atomic")),
-        ("products", options.products, ("auto", "slots", "windows")),
-        ("tile", options.tile, (None, *TILES)),
-    ):
-        if type(value) not in (str, int, type(None)) or value not in choices:
-            raise HandleError(
-                f"{option}={value!r}: expected one of {', '.join(map(repr, choices))}{habit(option, value)}"
-            )
+    if not isinstance(options.ownership, str) or options.ownership not in ("aligned", "round-robin"):
+        raise HandleError(
+            f"ownership={options.ownership!r}: expected 'aligned' or 'round-robin'"
+            f"{habit('ownership', options.ownership)}"
+        )
     for name, tier in options.tiers.items():
         if name not in names:
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
-        if not isinstance(tier, str) or tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
-            expected = "'registers', 'shared', 'L2' or, of a transpose, 'atomic'"
-            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected {expected}")
-    _check_rpw(matrices, options)
+        if not isinstance(tier, str) or tier != "L2":
+            raise HandleError(
+                f"tiers={{{name!r}: {tier!r}}}: expected 'L2'; what is on the chip the planner places by itself"
+            )
+    _check_published(matrices, options)
     _check_blocks(device, vps, options)
 
 
-def _check_rpw(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
-    if options.rpw is None:
-        return
-    if options.ownership != "round-robin" or options.rpw < 1:
-        raise HandleError(f"rpw={options.rpw}: expected a positive int, and ownership='round-robin' with it")
-    for m in matrices:
-        step = row_step(m.element)
-        if options.rpw % step:
+def _check_published(matrices: Sequence[MatrixSpec], options: ChipOptions) -> None:
+    if options.ownership == "aligned":
+        if options.rpw is not None:
             raise HandleError(
-                f"rpw={options.rpw}: matrix {m.name!r} has the precision {m.precision}, and tensor cores take {step} "
-                f"rows at a time; try rpw={-(-options.rpw // step) * step}"
+                f"rpw={options.rpw}: rows per warp belong to ownership='round-robin'; add it, or leave rpw out"
             )
-    tile = options.tile or 1
-    sums = sums_carried(matrices, options.rpw, tile)
-    if tile > 1 and sums > ACCUMULATORS:
-        fewer = options.rpw * ACCUMULATORS // sums
-        fits = all(fewer % row_step(m.element) == 0 for m in matrices)
+        return
+    if options.groups != 1:
         raise HandleError(
-            f"rpw={options.rpw} with tile={tile} needs {sums} sums in each thread, more than {ACCUMULATORS}; "
-            f"{f'try rpw={fewer}, or ' if fits else ''}leave tile to the planner"
+            f"groups={options.groups} with ownership='round-robin': the published scheme has one group; leave one of "
+            "them out"
         )
+    for m in matrices:
+        if m.element != FLOAT32:
+            raise HandleError(
+                f"ownership='round-robin': matrix {m.name!r} has the precision {m.precision}, and the published scheme "
+                "multiplies in float32; leave one of them out"
+            )
 
 
 def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
@@ -382,20 +313,3 @@ def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
             f"{options.groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
             f"multiprocessors take one block each; {remedy}"
         )
-
-
-def sums_carried(matrices: Iterable[MatrixSpec], rpw: int, tile: int) -> int:
-    """Sums in a thread with so many rows per warp, at most."""
-    return max((sums_of(rpw, tile, m.element) for m in matrices), default=0)
-
-
-def tile_for(matrices: Sequence[MatrixSpec], rpw: int) -> int:
-    """The largest tile of vertices whose sums fit in a thread's registers, given rows per warp."""
-    return next((tile for tile in TILES if sums_carried(matrices, rpw, tile) <= ACCUMULATORS), 1)
-
-
-def valid_rpws(roles: Iterable[MatrixRole], budget: int) -> range:
-    """Rows per warp that all roles may have (`valid_rpw`)."""
-    found = [valid_rpw(role.columns, budget, role.matrix.element) for role in roles] or [valid_rpw(1, budget)]
-    step = max(of.step for of in found)
-    return range(step, min(of[-1] + 1 if of else 0 for of in found), step)

@@ -9,22 +9,17 @@ from dataclasses import replace
 from vpps.kernel.chip import KERNEL_SHARED, WARPS, Chip
 from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.holding import NARROW_ROWS, ROW_SLICED, HeldMatrix, MatrixSpec, OnChip, Tier
-from vpps.placement.onchip.place import ON_CHIP
+from vpps.placement.onchip.holding import NARROW_ROWS, ROW_SLICED, HeldMatrix, MatrixSpec, OnChip
 from vpps.placement.onchip.planner import plan_onchip
 from vpps.text import KIB, WIDTH, columns, in_bytes, labelled, note
 
-WHERE = {
-    "none": "none: nothing is trained",
-    "overlay": "in the place of the weights, once backward is done: the update has those in memory (overlay)",
-    "tiles": "in tiles, in memory",
-}
 HEADER = (
     *(("", "matrix"), ("", "role"), ("", "shape"), ("", "tier"), ("", "copies"), ("groups", "x blocks")),
-    *(("slots of", "(R,C,wk)"), ("regis-", "ters"), ("warps", "busy"), ("per", "block"), ("", "moments")),
-    *(("", "gradient"), ("", "why")),
+    *(("window, or", "slots (R, C)"), ("regis-", "ters"), ("warps", "busy"), ("per", "block"), ("", "moments")),
+    ("", "why"),
 )
-LEFT = (0, 1, 2, 3, 11, 12)  # columns of text
+LEFT = (0, 1, 2, 3, 11)  # columns of text
+ON_CHIP = ("registers", "shared")
 MOST_UNITS = 1 << 12  # of a model, when asking how large it could be
 
 
@@ -39,10 +34,10 @@ def explain(onchip: OnChip, moments: int = 0, more: Sequence[tuple[str, str]] = 
 
 
 def _table(onchip: OnChip, moments: int) -> str:
-    reasons = list(dict.fromkeys(held.reason for held in onchip.held))
+    reasons = list(dict.fromkeys(held.place.reason for held in onchip.held))
     rows = []
     for held in onchip.held:
-        has_moments = moments and held.gradient
+        has_moments = moments and held.trained
         rows.append(
             (
                 held.matrix.name,
@@ -51,13 +46,12 @@ def _table(onchip: OnChip, moments: int) -> str:
                 held.tier,
                 str(held.copies),
                 f"{onchip.options.groups} x {_blocks(onchip, held)}",
-                held.in_slots or "-",
+                held.held_as or "-",
                 str(held.registers) if held.tier == "registers" else "-",
                 f"{held.warps_busy}/{WARPS}" if held.number else "-",
                 f"{held.kib} KiB" if held.number else "-",
                 in_bytes(FLOAT32.bytes * moments * held.rows * held.columns) if has_moments else "-",
-                held.gradient or "-",
-                f"[{1 + reasons.index(held.reason)}]",
+                f"[{1 + reasons.index(held.place.reason)}]",
             )
         )
     notes = [note(f"[{i}] ", reason) for i, reason in enumerate(reasons, 1)]
@@ -65,44 +59,31 @@ def _table(onchip: OnChip, moments: int) -> str:
 
 
 def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
-    """Blocks of a group that hold some of it; of what is in no slot, those that compute with it."""
-    if not held.number:
-        return onchip.vps
-    if held.shape is not None and held.ownership == "round-robin":
-        return min(onchip.vps, -(-held.rows // (8 * held.shape.rows)))
-    return min(onchip.vps, held.rows // held.parts)
+    """Blocks of a group that hold some of it; if none does, those that compute with it."""
+    if held.turn:
+        return min(onchip.vps, -(-held.rows // held.turn))
+    return min(onchip.vps, held.rows // held.parts) if held.number else onchip.vps
 
 
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
-    staging = FLOAT32.bytes * chip.staged // (2 if chip.dense else chip.buffers)
     all_weights = sum(h.floats for h in onchip.held)
     on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
     off = sum(h.bytes for h in onchip.held if h.tier == "L2")
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
-    buffers = "two staging buffers" if chip.buffers == 2 or chip.dense else "a staging buffer"
     share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared // KIB} KiB per block"
-    shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
-    shared += [f"{in_bytes(FLOAT32.bytes * chip.sums)} of partial sums"] if chip.sums else []
-    shared += [f"{in_bytes(FLOAT32.bytes * chip.results)} of results"] if chip.results else []
-    shared += [f"slots of {chip.shared_units} KiB"] if chip.shared_units else []
-    shared += [f"windows of {chip.window_kib} KiB"] if chip.dense else []
-    registers = onchip.weights_in("registers")
+    shared = [f"vectors {FLOAT32.bytes * chip.staged // KIB} KiB"] if chip.staged else []
+    shared += [f"partial sums {FLOAT32.bytes * chip.sums // KIB} KiB"] if chip.sums else []
+    shared += [f"results {FLOAT32.bytes * chip.results // KIB} KiB"] if chip.results else []
+    shared += [f"windows {chip.window_kib} KiB"] if chip.dense else []
     memory = FLOAT32.bytes * moments * sum(m.rows * m.columns for m in onchip.matrices if m.trained)
     return [
         (
             "device",
             f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors",
         ),
-        (
-            "kernel",
-            f"{_vertices(chip)}, {onchip.options.ownership} ownership",
-        ),
-        ("gradients", WHERE[onchip.gradients]),
-        (
-            "registers",
-            f"{chip.registers} of {device.registers} per thread; weights take {registers}",
-        ),
+        ("kernel", f"{_vertices(chip)}, {onchip.options.ownership} ownership"),
+        ("registers", f"weights take {chip.registers} of {device.registers} per thread"),
         ("shared memory", f"{share}: {', '.join(shared)}" if shared else share),
         ("on the chip", f"{on_chip:,} of {all_weights:,} weights, transposes counted"),
         (
@@ -115,13 +96,12 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
 
 
 def _vertices(chip: Chip) -> str:
-    if chip.dense:
-        return f"at most {chip.most_vectors} vertices brought together"
-    return f"{chip.tile} vertices per tile, {chip.tiles * chip.tile} brought together"
+    return f"at most {chip.most_vectors if chip.dense else chip.tile} vertices multiplied together"
 
 
 def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> tuple[int, int]:
-    """How large a model may be whose weights, with transposes, all stay in registers, or on the chip at least.
+    """How large a model may be whose weights, with transposes, are read from memory once per launch, or if not, are on
+    the chip at least when they are needed.
 
     Args:
         matrices: of the model with `unit` units. Those with fewer rows than half of the blocks are not counted.
@@ -129,22 +109,23 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
         step: of the sizes.
 
     Returns:
-        The most units with which all are in registers, and on the chip; 0 where there are none.
+        The most units for each; 0 where there are none.
     """
     plan = plan_onchip(matrices, device, device.sms)
-    names = [held.name for held in plan.held if held.reason not in (ROW_SLICED, NARROW_ROWS)]
+    names = [held.name for held in plan.held if held.place.reason not in (ROW_SLICED, NARROW_ROWS)]
 
     def scaled(size: int, units: int) -> int:
         return size if size % unit else size // unit * units
 
-    def leaves(units: int, tiers: Sequence[Tier]) -> bool:
-        """Whether some of a model of so many units is in none of the tiers."""
+    def leaves(units: int, once: bool) -> bool:
+        """Whether some of a model of so many units is in memory, or comes from there more than once."""
         larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
-        held = {h.name: h.tier for h in plan_onchip(larger, device, device.sms).held}
-        return not all(held[name] in tiers for name in names)
+        plan = plan_onchip(larger, device, device.sms)
+        dense = [plan.of(name).dense for name in names]
+        return any(m is None or (once and m.home == m.IN_MEMORY) for m in dense)
 
-    def most(tiers: Sequence[Tier]) -> int:
+    def most(once: bool) -> int:
         sizes = range(0, MOST_UNITS, step)
-        return sizes[bisect_left(sizes, True, lo=1, key=lambda units: leaves(units, tiers)) - 1]
+        return sizes[bisect_left(sizes, True, lo=1, key=lambda units: leaves(units, once)) - 1]
 
-    return most(("registers",)), most(ON_CHIP)
+    return most(True), most(False)

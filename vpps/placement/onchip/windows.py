@@ -1,199 +1,205 @@
-"""Windows: which float32 matrices lie in shared memory, and by which tiles their products are made.
+"""Windows: which matrices lie in shared memory, and by which tiles their products are made.
 
-Rows are dealt by units, and a thread block has its rows of a matrix in a window, a part of shared memory. Where not all
-fit, a matrix and its transpose share a window: forward needs one and backward the other. The transpose is then in
-registers until the block first multiplies by it, which is quicker than to read it again from L2. If they still do not
-fit, all go to slots.
-
-Windows are for groups of blocks: a block of a group has so many rows that it multiplies longer than it waits for
-vectors. One group of all blocks has few rows in each, and keeps its slots until a GPU has said which is faster there.
+Rows are dealt by units, and a thread block has its rows of a matrix in a window, a part of shared memory. If not all
+fit, a matrix and its transpose share a window: forward needs one and backward the other. If that is not enough, the
+largest matrices share one window, and each takes it when it is needed, at last chunk by chunk of its columns. Registers
+hold what is not in its window, as far as they reach; the rest comes from L2. A matrix of which a block has so many rows
+that shared memory has no room for a chunk stays in memory.
 
 Tiles are chosen for one vector, for eight, and for as many as a pass may have, by a model of a multiprocessor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from math import inf
+from typing import NamedTuple
 
-from vpps.errors import CapacityError, HandleError
 from vpps.kernel.chip import (
+    MMA_VECTORS,
+    MOST_CHAINED_ROWS,
     RESULT_FLOATS,
-    SUM_FLOATS,
+    THREADS,
     WARPS,
     Chip,
     DenseMatrix,
     ProductTile,
-    fours_of,
-    pitch_of,
+    padded,
+    step_of,
 )
-from vpps.ops.element import FLOAT32
+from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, WORD_BYTES, ElementType
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.holding import (
-    TILES,
-    ChipOptions,
-    Limits,
-    MatrixRole,
-    MatrixSpec,
-    Place,
-    never_held,
-    roles_of,
-)
+from vpps.placement.onchip.holding import MatrixRole, Place
 from vpps.script.slices import most_units
 from vpps.text import KIB
 
 # Vectors of a pass, at most, and vectors for which there must be room if they are brought whole.
-VECTORS = ((32, 8), (24, 8), (16, 8), (16, 0), (8, 0), (4, 0))
-FEWEST_VECTORS = 16  # of a pass: with fewer, slots are no slower
+VECTORS = ((32, 8), (24, 8), (16, 8), (16, 0), (8, 0))
+FEWEST_VECTORS = ((4, 0), (1, 0))
+CHUNKS = (256, 128)  # columns of a matrix that a window has room for, if not for all
 MOST_ROWS, MOST_SUMS = 12, 48  # of a lane
+MOST_FRAGMENTS = {BFLOAT16: 4, TF32: 4, TF32_PAIR: 2}  # products of 8 vectors that a lane has factors of
 FEW_VECTORS = 8  # for so many, and for one, there are tiles beside those for as many as a pass may have
 # How much longer a tile may take than the best one if another matrix has it already, as code is scarce: few vectors,
 # many in several groups, many in one group, where they wait for L2.
 CLOSE_FOR_FEW, CLOSE_IN_GROUPS, CLOSE_IN_ONE = 1.5, 1.1, 1.35
+CLOSE_IN_CHUNKS = 3.0
 MOST_HOMES = 80  # registers of a thread for matrices that are not needed yet: with 104 a Tree-LSTM of 256 units spilled
-AT_HOME = Place("registers", None, "in registers until backward needs it: then it takes the window")
-IN_WINDOW = Place("shared", None, "fits in shared memory, where products read it")
 PASS_CLOCKS = 700  # of a pass, beside multiplying: barriers, addresses, latency
+# Clocks that a warp's scheduler takes for an mma.sync of 16 rows, 8 vectors and 32 columns (NVIDIA A100 white paper).
+FRAGMENT_CLOCKS = {BFLOAT16: 16, TF32: 32, TF32_PAIR: 96}
 
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Where the float32 matrices are whose rows are dealt by units.
-
-    Attributes:
-        places: tier and reason, by name of the role.
-        dense: those in windows, by name; their numbers are not theirs yet.
-        tiles: of their products.
-        whole: vectors that are brought whole, at most.
-        bytes: of shared memory.
-        registers: of each thread.
-    """
-
-    places: Mapping[str, Place] = field(default_factory=dict)
-    dense: Mapping[str, DenseMatrix] = field(default_factory=dict)
-    tiles: tuple[ProductTile, ...] = ()
-    whole: int = 0
-    bytes: int = 0
-    registers: int = 0
-
-    def behind(self, registers: int) -> Windows:
-        """The same, for a kernel whose first registers are others'."""
-        moved = {k: replace(m, home=m.home + registers) if m.home >= 0 else m for k, m in self.dense.items()}
-        return replace(self, dense=moved)
+Layout = Sequence[Sequence[str]]  # names of the matrices that share a window, for each
 
 
 def place_windows(
-    matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions, limits: Limits
-) -> Windows:
-    """Choose windows. There are none if not all float32 matrices find a place, or if slots are asked for.
+    roles: Sequence[MatrixRole], device: Device, vps: int, groups: int, registers: int
+) -> tuple[Chip, dict[str, Place]]:
+    """Choose windows for as many matrices as fit.
 
-    Raises:
-        HandleError: windows are asked for together with what only slots have.
-        CapacityError: windows are asked for, and matrices do not fit.
+    Args:
+        roles: matrices and transposes that may be held.
+        vps: blocks of a group.
+        registers: of each thread for matrices that are not in their windows yet.
+
+    Returns:
+        What the kernel has, but for the numbers of its matrices; and where each role is.
     """
-    roles = [role for role in roles_of(matrices) if role.matrix.element == FLOAT32]
-    wants = _asks_for_slots(options, {role.name for role in roles})
-    if options.products == "windows":
-        if wants:
-            raise HandleError(f"products='windows' with {wants}: only slots have that; leave one of them out")
-        if matrices and not roles:
-            raise HandleError("products='windows': no matrix is multiplied in float32; leave products to 'auto'")
-    elif options.products == "slots" or options.groups == 1 or wants or not limits.windows:
-        return Windows()
-    why = {role.name: never_held(role, vps, options) for role in roles}
-    places = {name: Place("L2", None, reason) for name, reason in why.items() if reason}
-    wanted = [role for role in roles if not why[role.name]]
-    if not wanted:
-        return Windows()
-    rows = {role.name: most_units(role.rows, role.parts, vps) for role in wanted}
-    pairs = [r for r in wanted if r.transposed and r.matrix.name in rows and r.name not in limits.evicted]
-    pairs.sort(key=lambda r: -min(rows[r.name] * r.columns, rows[r.matrix.name] * r.matrix.columns))
-    close = CLOSE_IN_GROUPS if options.groups > 1 else CLOSE_IN_ONE
-    for vectors, whole in VECTORS:
-        if options.products == "auto" and vectors < FEWEST_VECTORS:
-            break
-        tiles, numbers = _choose_tiles([(rows[r.name], r.columns) for r in wanted], vectors, close)
-        for some in range(len(pairs) + 1):
-            homes = {role.name for role in pairs[:some]}
-            dense = _lay_out(wanted, rows, homes, numbers)
-            sums = max(tile.sums for tile in tiles)
+    registers = min(registers, MOST_HOMES)
+    rows = {role.name: most_units(role.rows, role.parts, vps) for role in roles}
+    places: dict[str, Place] = {}
+    matrices = {
+        r.name: DenseMatrix(
+            0, rows[r.name], r.columns, r.matrix.element, 0, 0, 0, DenseMatrix.IN_WINDOW, (0, 0, 0),
+            f"{r.name} {r.rows}x{r.columns}",
+        )
+        for r in roles
+    }  # fmt: skip
+    pairs = [(r.matrix.name, r.name) for r in roles if r.transposed and r.matrix.name in rows]
+    while matrices:
+        there = [pair for pair in pairs if pair[0] in matrices and pair[1] in matrices]
+        for attempt in _attempts(matrices, there):
+            found = {n: replace(m, chunk=attempt.chunk * (n in attempt.in_chunks)) for n, m in matrices.items()}
+            tiles, numbers = _choose_tiles(list(found.values()), attempt.vectors, groups, bool(attempt.in_chunks))
+            found = {name: replace(m, tiles=n) for (name, m), n in zip(found.items(), numbers, strict=True)}
+            dense = _lay_out(found, attempt.layout, registers)
             chip = Chip(
-                dense=tuple(dense.values()), product_tiles=tiles, whole_vectors=whole, sums=sums, results=RESULT_FLOATS
+                dense=tuple(dense.values()),
+                product_tiles=tiles,
+                whole_vectors=attempt.whole,
+                registers=sum(m.registers for m in dense.values() if m.is_at_home),
             )
-            size, registers = FLOAT32.bytes * chip.held_floats, sum(4 * m.fours for m in chip.homes)
-            if size <= device.shared and registers <= min(MOST_HOMES, device.registers):
-                for role in wanted:
-                    places[role.name] = AT_HOME if role.name in homes else IN_WINDOW
-                return Windows(places, dense, tiles, whole, size, registers)
-    if options.products == "windows":
-        raise CapacityError(
-            f"products='windows': windows and vectors take {size // KIB} KiB of shared memory and {registers} "
-            f"registers of each thread, and there are {device.shared // KIB} KiB and "
-            f"{min(MOST_HOMES, device.registers)}; leave products to 'auto'"
-        )
-    return Windows()
+            is_loaded_once = all(m.home != m.IN_MEMORY for m in chip.dense)
+            if WORD_BYTES * chip.held_floats <= device.shared and (is_loaded_once or not attempt.once):
+                return chip, places | {name: _place(m, chip) for name, m in dense.items()}
+        largest = max(matrices, key=lambda name: matrices[name].rows)
+        why = f"a block's {rows[largest]} rows are too many for {device.shared // KIB} KiB of shared memory"
+        places[matrices.pop(largest).what.split()[0]] = Place("L2", why, rows[largest])
+    return Chip(), places
 
 
-def _asks_for_slots(options: ChipOptions, names: Collection[str]) -> str:
-    """What is forced of some roles that only slots have; "" if nothing is."""
-    tiers = {name: tier for name, tier in options.tiers.items() if tier != "L2" and name in names}
-    forced = {
-        f"ownership={options.ownership!r}": options.ownership != "aligned",
-        f"tile={options.tile}": options.tile is not None,
-        f"transposed={options.transposed!r}": options.transposed == "atomic",
-        f"tiers={tiers}": bool(tiers),
-    }
-    return ", ".join(name for name, is_forced in forced.items() if is_forced)
+class Attempt(NamedTuple):
+    """What is tried.
+
+    Attributes:
+        vectors: of a pass, at most.
+        whole: vectors for which there must be room if they are brought whole.
+        layout: who shares windows.
+        once: whether all must be loaded once.
+        in_chunks: names of matrices whose window has room for a chunk.
+        chunk: columns of it.
+    """
+
+    vectors: int
+    whole: int
+    layout: Layout
+    once: bool = False
+    in_chunks: frozenset[str] = frozenset()
+    chunk: int = 0
 
 
-def _lay_out(
-    roles: Sequence[MatrixRole],
-    rows: Mapping[str, int],
-    homes: Collection[str],
-    numbers: Sequence[tuple[int, int, int]],
-) -> dict[str, DenseMatrix]:
-    """Windows one behind the other. A transpose at home has that of its matrix."""
-    sharing = {role.name: role.matrix.name if role.name in homes else role.name for role in roles}
-    sizes: dict[str, int] = {}
-    for role in roles:
-        floats = rows[role.name] * pitch_of(role.columns)
-        sizes[sharing[role.name]] = max(sizes.get(sharing[role.name], 0), floats)
-    order = list(sizes)
-    starts = dict(zip(order, accumulate(sizes.values(), initial=0), strict=False))
+def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]]) -> Iterator[Attempt]:
+    """The best ones first."""
+    pairs = sorted(pairs, key=lambda pair: -min(matrices[name].size for name in pair))
+    in_pairs = [_merged(matrices, pairs[:some]) for some in range(len(pairs) + 1)]
+    windows = sorted(in_pairs[-1], key=lambda names: max(matrices[name].size for name in names))
+    in_one = [[*windows[:alone], [n for w in windows[alone:] for n in w]] for alone in range(len(windows) - 2, -1, -1)]
+    for layouts, once in ((in_pairs, True), (in_pairs, False), (in_one, False)):
+        for vectors, whole in VECTORS:
+            yield from (Attempt(vectors, whole, layout, once) for layout in layouts)
+    for vectors, whole in VECTORS:
+        for chunk in CHUNKS:
+            yield from (Attempt(vectors, whole, *one, chunk) for one in _in_chunks(matrices, pairs, chunk))
+    for vectors, whole in FEWEST_VECTORS:
+        yield from (Attempt(vectors, whole, layout) for layout in (*in_pairs, *in_one))
+        yield from (Attempt(vectors, whole, *one, CHUNKS[-1]) for one in _in_chunks(matrices, pairs, CHUNKS[-1]))
+
+
+def _in_chunks(
+    matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]], chunk: int
+) -> Iterator[tuple[Layout, bool, frozenset[str]]]:
+    """The first fields of attempts in which the largest matrices have a window for a chunk of any of them."""
+    wide = sorted((n for n, m in matrices.items() if m.columns > chunk), key=lambda n: -matrices[n].size)
+    for some in range(1, len(wide) + 1):
+        rest = {name: m for name, m in matrices.items() if name not in wide[:some]}
+        own = _merged(rest, [pair for pair in pairs if rest.keys() >= set(pair)])
+        for layout in ([*own, wide[:some]], [[*rest, *wide[:some]]]):
+            yield layout, False, frozenset(wide[:some])
+
+
+def _merged(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """A window for each matrix, or for it and its transpose."""
+    transposes = dict(pairs)
+    second = set(transposes.values())
+    return [[name, *([transposes[name]] if name in transposes else [])] for name in matrices if name not in second]
+
+
+def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int) -> dict[str, DenseMatrix]:
+    """Windows one behind the other. The first matrix of each lies there from the beginning, unless it comes in chunks.
+    Large ones come first to registers."""
+    homes = {names[0]: DenseMatrix.IN_WINDOW for names in layout if not matrices[names[0]].chunk}
+    taken = 0
+    for name in sorted(matrices.keys() - homes, key=lambda name: (-matrices[name].registers, name)):
+        is_at_home = taken + matrices[name].registers <= registers
+        homes[name] = taken if is_at_home else DenseMatrix.IN_MEMORY
+        taken += matrices[name].registers * is_at_home
     found: dict[str, DenseMatrix] = {}
-    register = 0
-    for role, tiles in zip(roles, numbers, strict=True):
-        window = sharing[role.name]
-        found[role.name] = matrix = DenseMatrix(
-            number=0,
-            rows=rows[role.name],
-            columns=role.columns,
-            window=order.index(window),
-            at=starts[window],
-            home=register if role.name in homes else -1,
-            tiles=tiles,
-            what=f"{role.name} {role.rows}x{role.columns}",
-        )
-        register += 4 * matrix.fours * (role.name in homes)
-    return found
+    at = 0
+    for window, names in enumerate(layout):
+        found |= {name: replace(matrices[name], window=window, at=at, home=homes[name]) for name in names}
+        at += max(matrices[name].size for name in names)
+    return {name: found[name] for name in matrices}
+
+
+def _place(m: DenseMatrix, chip: Chip) -> Place:
+    what = "chunks of it take" if m.chunk else "it takes"
+    if m.is_at_home:
+        return Place("registers", f"in registers; when it is needed {what} a window", m.rows, m)
+    if m.home == DenseMatrix.IN_MEMORY:
+        return Place("shared", f"comes from L2; when it is needed {what} a window", m.rows, m)
+    others = sum(other.window == m.window for other in chip.dense) - 1
+    return Place("shared", "has a window, which others share" if others else "fits in shared memory", m.rows, m)
 
 
 def _choose_tiles(
-    matrices: Sequence[tuple[int, int]], most: int, close: float
+    matrices: Sequence[DenseMatrix], most: int, groups: int, in_chunks: bool
 ) -> tuple[tuple[ProductTile, ...], list[tuple[int, int, int]]]:
-    """Tiles, and for each matrix of (rows, columns) the numbers of those for few, for some and for many vectors."""
+    """Tiles, and for each matrix the numbers of those for few, for some and for many vectors. There are few if windows
+    get chunks from registers, as that code is there once for every tile."""
+    close = CLOSE_IN_GROUPS if groups > 1 else CLOSE_IN_ONE
+    close, close_for_few = (CLOSE_IN_CHUNKS, CLOSE_IN_CHUNKS) if in_chunks else (close, CLOSE_FOR_FEW)
     chosen: list[ProductTile] = []
     of_matrix: list[tuple[int, int, int]] = []
-    for rows, columns in matrices:
-        vectors = min(most, RESULT_FLOATS // rows) if rows * TILES[0] <= SUM_FLOATS else most  # tails take no more rows
-        every = list(_tiles(vectors))
-        high = [tile for tile in every if tile.all_rows >= rows] or every  # few vectors are multiplied by all rows
+    for m in matrices:
+        vectors = min(most, RESULT_FLOATS // m.rows) if m.rows <= MOST_CHAINED_ROWS else most
+        every = list(_tiles(vectors, m.element))
+        high = [tile for tile in every if tile.all_rows >= m.rows] or every  # few vectors are multiplied by all rows
         suits: list[ProductTile] = []
-        for n, tiles, bound in ((1, high, CLOSE_FOR_FEW), (FEW_VECTORS, high, CLOSE_FOR_FEW), (most, every, close)):
-            clocks = {tile: _clocks(tile, rows, columns, n) for tile in tiles}
-            best = min(clocks, key=lambda t: (clocks[t], t))
+        for n, tiles, bound in ((1, high, close_for_few), (FEW_VECTORS, high, close_for_few), (most, every, close)):
+            clocks = {tile: _clocks(tile, m, n) for tile in tiles}
+            best = min(clocks, key=lambda t: (clocks[t], t[:3]))
             near = (tile for tile in chosen if clocks.get(tile, inf) <= bound * clocks[best])
             suits.append(next(near, best))
             chosen += [suits[-1]] * (suits[-1] not in chosen)
@@ -202,19 +208,28 @@ def _choose_tiles(
     return tuple(chosen), of_matrix
 
 
-def _tiles(most: int) -> Iterator[ProductTile]:
+def _tiles(most: int, element: ElementType) -> Iterator[ProductTile]:
+    if element != FLOAT32:
+        for vectors in range(1, max(1, min(most // MMA_VECTORS, MOST_FRAGMENTS[element])) + 1):
+            for rows in range(1, MOST_SUMS // (4 * vectors) + 1):
+                yield ProductTile(MMA_VECTORS, rows, vectors, element)
+        return
     for lanes, vectors in product((1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
         if lanes * vectors <= most:
             for rows in range(1, min(MOST_ROWS, MOST_SUMS // vectors) + 1):
                 yield ProductTile(lanes, rows, vectors)
 
 
-def _clocks(tile: ProductTile, rows: int, columns: int, n: int) -> float:
-    """Of a multiprocessor, for the products of n vectors. Every four columns all warps load what their lanes need of
-    vectors and rows, eight different fours at a time, and multiply, two warps on a scheduler."""
-    passes = -(-n // tile.all_vectors) * -(-rows // tile.all_rows)
-    steps = -(-fours_of(columns) // WARPS)
-    loads = WARPS * (tile.vectors * -(-tile.lanes // 8) + tile.rows * -(-(32 // tile.lanes) // 8))
-    issued = 2 * (4 * tile.rows * tile.vectors + tile.vectors + tile.rows + 2)
-    finishing = 40 * -(-tile.all_vectors * min(rows, tile.all_rows) // 256)
+def _clocks(tile: ProductTile, m: DenseMatrix, n: int) -> float:
+    """Of a multiprocessor, for the products of n vectors. In a step all warps load what their lanes need of vectors and
+    rows, eight different quads at a time, and multiply, two warps on a scheduler."""
+    passes = -(-n // tile.all_vectors) * -(-m.rows // tile.all_rows)
+    steps = -(-padded(m.columns, m.element) // (step_of(m.element) * WARPS))
+    if tile.element == FLOAT32:
+        loads = 2 * WARPS * (tile.vectors * -(-tile.lanes // 8) + tile.rows * -(-(32 // tile.lanes) // 8))
+        issued = 4 * (4 * tile.rows * tile.vectors + tile.vectors + tile.rows + 2)
+    else:
+        loads = 4 * WARPS * (2 * tile.vectors + tile.rows * (2 if tile.element == BFLOAT16 else 4))
+        issued = 2 * tile.rows * tile.vectors * FRAGMENT_CLOCKS[tile.element]
+    finishing = 40 * -(-tile.all_vectors * min(m.rows, tile.all_rows) // THREADS)
     return passes * (steps * max(loads, issued) + finishing + PASS_CLOCKS)

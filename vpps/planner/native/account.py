@@ -35,8 +35,6 @@ _BY_ITSELF = {
 }
 _OF_PARAMETER = {
     Made.LOAD: "load",
-    Made.LOAD_GRADIENT: "load_gradient",
-    Made.STORE_GRADIENT: "store_gradient",
     Made.SUM: "gather_sum",
 }
 

@@ -153,8 +153,6 @@ class Made(IntEnum):
     LOAD = auto()
     GUARD = auto()
     CLIP = auto()
-    LOAD_GRADIENT = auto()
-    STORE_GRADIENT = auto()
     SUM = auto()
     SQUARE = auto()
     STEP = auto()

@@ -193,13 +193,9 @@ private:
     void gradients()
     {
         size_t first = 0;  // of the partial tiles of a block's gradients
-        const bool updates = launch_.call->updates;
         const auto& parameters = launch_.model.parameters;
         written_ = held_;
         stepped_.assign(parameters.size(), 0);
-        for (size_t p = 0; p < parameters.size(); p++)
-            if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
-                launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
         for (const Block& b : launch_.rows) {
             const Partials* of_block = partials_.data() + first;
             first += b.cell->gradients.size();
@@ -229,9 +225,6 @@ private:
                 written_[g.parameter] = 1;
             }
         }
-        for (size_t p = 0; p < parameters.size(); p++)
-            if (parameters[p].keeps_gradient && !updates && touched_[p])
-                launch_.write(Made::STORE_GRADIENT, parameters[p].store_gradient, p);
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p) && !tables_.given(p)) {
                 tables_.describe(p);
