@@ -71,9 +71,7 @@ def scripts(machine: CpuMachine, rows: int, columns: int, n: int, precision: str
     return {
         "matvec": rate("matvec", n, rows, flops, stored, **product, dst=y, columns=columns, x=[(x, columns)]),
         "transposed": rate("matvec", n, columns, flops, stored, **product, dst=x, columns=rows, x=[(y, rows)]),
-        "outer": rate(
-            "outer", n, rows, flops, factors, gradient=MATRIX, columns=columns, dy=y, x=[(x, columns)]
-        ),
+        "outer": rate("outer", n, rows, flops, factors, gradient=MATRIX, columns=columns, dy=y, x=[(x, columns)]),
     }
 
 
