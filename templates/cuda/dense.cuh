@@ -21,18 +21,18 @@ struct Bringing {
     int own;                             // warp
     int page = 0;                        // vectors of a page; 0: each is looked up when it is brought
     int row = 0, tile = 0, column = 0;   // of the chunk that is brought next
-    int brought = 0;                     // chunks
+    int filled = 0, half;                // where the chunk that was brought last lies; floats of a buffer
     int in_page = 0, parity = 0;         // number of its first vector in the page; the page's number, modulo 2
     int next = 0;                        // first vector of the page that is looked up next
     int segment = 0, first = 0, last = 0;  // number behind that of the segment that is brought; columns where it begins and ends
+    Word places_or_first;                // bits of where its floats lie, and of `first`: none of the last two if all are fours
     Word from[EACH];                     // where the lane finds the segment of the warp's vectors
 
     VP_DEVICE Bringing(const Vp& vp, const Matvec& i, const TileShape& t, int kind)
         : vp(vp), x(i.x), n(i.head.n), columns((int)i.columns), vectors(t.vectors), own(VP_OPAQUE(warp()))
     {
-        zeros = padded(columns, kind) - columns;
+        zeros = padded(columns, kind) - columns, half = vectors * CHUNK_PITCH;
     }
-    VP_DEVICE float* buffer(int chunk) const { return block_memory() + (chunk & 1) * (vectors * CHUNK_PITCH); }
     VP_DEVICE void begin()
     {
         const int passes = small_quotient(PLACES, x.count * vectors);
@@ -68,21 +68,22 @@ struct Bringing {
     VP_DEVICE void bring()
     {
         if (row >= n) return;
-        float* const chunk = buffer(brought++);
-        const int end = least(column + CHUNK_COLUMNS, columns);
+        filled = half - filled;
+        float* chunk = block_memory() + filled;
         if (column == 0) segment = last = 0;
-        VP_ROLLED for (int at = column; at < end;) {
-            if (at == last) find_segment(at);
-            const int floats = least(last, end) - at;
-            bring_part(chunk + (at - column), at - first, floats);
-            at += floats;
-        }
-        if (zeros && end == columns) clear(chunk + end - column, vectors, CHUNK_PITCH, zeros);
-        column = end < columns ? end : 0;
-        if (column == 0 && ++tile == tiles) {
-            tile = 0, row += vectors, in_page += vectors;
-            if (in_page == page) in_page = 0, parity ^= 1;
-        }
+        int left = least(CHUNK_COLUMNS, columns - column);
+        VP_ROLLED do {
+            if (column == last) find_segment();
+            const int floats = least(last - column, left);
+            bring_part(chunk, floats);
+            chunk += floats, column += floats, left -= floats;
+        } while (left);
+        if (column < columns) return;
+        if (zeros) clear(chunk, vectors, CHUNK_PITCH, zeros);
+        column = 0;
+        if (++tile < tiles) return;
+        tile = 0, row += vectors, in_page += vectors;
+        if (in_page == page) in_page = 0, parity ^= 1;
     }
     // The address of the segment in vector v of the pass. Indices behind the last vector give the last vector's address.
     VP_DEVICE Word look(int v) const
@@ -92,18 +93,21 @@ struct Bringing {
         const Word found = page ? places(parity)[(segment - 1) * page + in_page + v] : place(at, row + v);
         return found + (at[1] & VP_INDEXED ? at[1] & VP_OFFSET_MASK : 0);
     }
-    // The segment that begins at a column.
-    VP_DEVICE void find_segment(int at)
+    // The segment that begins at the column.
+    VP_DEVICE void find_segment()
     {
-        first = at, last = at + (int)x.first[3 * segment + 2], segment++;
-        VP_UNROLL for (int j = 0; j < EACH; j++) from[j] = look(own + j * WARPS) + 4 * lane();
+        first = column, last = column + (int)x.first[3 * segment + 2], segment++;
+        places_or_first = (Word)first;
+        VP_UNROLL for (int j = 0; j < EACH; j++) {
+            from[j] = look(own + j * WARPS) + 4 * lane();
+            places_or_first |= from[j];
+        }
     }
-    // Begin to copy `floats` floats of each of the warp's vectors, from the segment's float `within` on.
-    VP_DEVICE void bring_part(float* chunk, int within, int floats)
+    // Begin to copy `floats` floats of each of the warp's vectors, from the column on.
+    VP_DEVICE void bring_part(float* chunk, int floats)
     {
-        Word all = (Word)(chunk - block_memory()) | (Word)(within | floats);
-        VP_UNROLL for (int j = 0; j < EACH; j++) all |= from[j];
-        if ((all & 3) == 0 && floats % (4 * WARP) == 0) {
+        const Word within = (Word)(column - first);
+        if (((places_or_first | (Word)column) & 3) == 0 && floats % (4 * WARP) == 0) {
             float* target = chunk + own * CHUNK_PITCH + 4 * lane();
             VP_UNROLL for (int j = 0; j < EACH; j++) {
                 const float* source = vp.pool + (from[j] + within);
@@ -139,8 +143,9 @@ template <class T> struct Lane {
     VP_DEVICE void multiply(const float* window, int rows, int pitch, const float* vectors, int n, int apart, int columns)
     {
         enum { STEP = T::KIND ? 32 : 8 };
-        const int steps = (columns + STEP - 1) / STEP, share = (steps + WARPS - 1) / WARPS, begin = own * share;
-        const int count = least(share, steps - begin);
+        const unsigned steps = ((unsigned)columns + STEP - 1) / STEP;
+        const int share = (int)((steps + WARPS - 1) / WARPS), begin = own * share;
+        const int count = least(share, (int)steps - begin);
         const float *x[T::VT], *w[T::RT];
         VP_UNROLL for (int j = 0; j < T::VT; j++)
             x[j] = vectors + (FEW ? least(v + j * T::LV, n - 1) : v + j * T::LV) * apart + begin * STEP;
@@ -205,7 +210,7 @@ template <class T> struct Lane {
         VP_ROLLED for (int c = 0; c < columns; c += CHUNK_COLUMNS) {
             copy_async_wait();
             __syncthreads();
-            const float* chunk = x.buffer(x.brought - 1);
+            const float* chunk = block_memory() + x.filled;
             x.bring();
             multiply<false>(window(c, false), rows, pitch, chunk, T::VECTORS, CHUNK_PITCH, least(CHUNK_COLUMNS, columns - c));
         }

@@ -81,8 +81,8 @@ U, W = "tree_lstm/U", "tree_lstm/W"
 CASES: dict[str, Case] = {
     "small": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "shared"),
     "256 wide": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "shared", hidden=256),
-    "512 wide": Case(Options(), lambda c: tiers(c) >= {"registers", "shared"}, hidden=512),
-    "1024 wide": Case(Options(), lambda c: c.chip.changes_windows, hidden=1024),
+    "512 wide": Case(Options(), lambda c: c.chip.changes_windows, hidden=512),
+    "1024 wide": Case(Options(), lambda c: c.chip.has_chunks, hidden=1024),
     **{
         f"round-robin, rpw {rpw}": Case(
             Options(ownership="round-robin", rpw=rpw),
@@ -93,7 +93,7 @@ CASES: dict[str, Case] = {
     "round-robin, 256 wide": Case(Options(ownership="round-robin"), lambda c: "atomic" in tiers(c), hidden=256),
     "some in memory": Case(Options(tiers={f"{U}^T": "L2", W: "L2"}), lambda c: tiers(c) == {"shared", "L2"}),
     "two groups": Case(Options(groups=2), lambda c: bool(c.chip.dense)),
-    "four groups": Case(Options(groups=4), lambda c: bool(c.chip.homes) or c.vps < 33, hidden=256),
+    "four groups": Case(Options(groups=4), lambda c: c.chip.changes_windows or c.vps < 33, hidden=256),
 }
 
 

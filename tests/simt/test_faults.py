@@ -103,7 +103,7 @@ def with_shared_memory(kib: int, network: Network, vps: int) -> OnChip:
 def in_windows() -> None:
     """Some products have few vectors and some have several passes. Transposes take the windows of their matrices."""
     onchip = with_shared_memory(62, models.tree_lstm(hidden=40, embedding=40, leaves=(60, 2)), 6)
-    assert onchip.chip.homes
+    assert onchip.chip.changes_windows
 
 
 def in_one_window() -> None:

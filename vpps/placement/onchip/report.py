@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -118,11 +119,13 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
         return size if size % unit else size // unit * units
 
     def leaves(units: int, once: bool) -> bool:
-        """Whether some of a model of so many units is in memory, or comes from there more than once."""
+        """Whether some of a model of so many units is in memory, or comes from there more than once: a window that more
+        than a matrix and its transpose share has them in turns."""
         larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
         plan = plan_onchip(larger, device, device.sms)
-        dense = [plan.of(name).dense for name in names]
-        return any(m is None or (once and m.home == m.IN_MEMORY) for m in dense)
+        windows = Counter(m.window for m in plan.chip.dense)
+        is_once = max(windows.values(), default=0) <= 2 and not plan.chip.has_chunks
+        return any(plan.of(name).dense is None for name in names) or (once and not is_once)
 
     def most(once: bool) -> int:
         sizes = range(0, MOST_UNITS, step)

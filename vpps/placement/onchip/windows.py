@@ -1,10 +1,10 @@
 """Windows: which matrices lie in shared memory, and by which tiles their products are made.
 
 Rows are dealt by units, and a thread block has its rows of a matrix in a window, a part of shared memory. If not all
-fit, a matrix and its transpose share a window: forward needs one and backward the other. If that is not enough, the
-largest matrices share one window, and each takes it when it is needed, at last chunk by chunk of its columns. Registers
-hold what is not in its window, as far as they reach; the rest comes from L2. A matrix of which a block has so many rows
-that shared memory has no room for a chunk stays in memory.
+fit, a matrix and its transpose share a window: forward needs one, and the other comes from L2 when backward needs it.
+If that is not enough, the largest matrices share one window, and each takes it when it is needed, at last chunk by
+chunk of its columns. Registers hold those matrices as far as they reach; the rest comes from L2 each time. A matrix of
+which a block has so many rows that shared memory has no room for a chunk stays in memory.
 
 Tiles are chosen for one vector, for eight, and for as many as a pass may have, by a model of a multiprocessor.
 """
@@ -91,8 +91,7 @@ def place_windows(
                 whole_vectors=attempt.whole,
                 registers=sum(m.registers for m in dense.values() if m.is_at_home),
             )
-            is_loaded_once = all(m.home != m.IN_MEMORY for m in chip.dense)
-            if WORD_BYTES * chip.held_floats <= device.shared and (is_loaded_once or not attempt.once):
+            if WORD_BYTES * chip.held_floats <= device.shared:
                 return chip, places | {name: _place(m, chip) for name, m in dense.items()}
         largest = max(matrices, key=lambda name: matrices[name].rows)
         why = f"a block's {rows[largest]} rows are too many for {device.shared // KIB} KiB of shared memory"
@@ -107,7 +106,6 @@ class Attempt(NamedTuple):
         vectors: of a pass, at most.
         whole: vectors for which there must be room if they are brought whole.
         layout: who shares windows.
-        once: whether all must be loaded once.
         in_chunks: names of matrices whose window has room for a chunk.
         chunk: columns of it.
     """
@@ -115,7 +113,6 @@ class Attempt(NamedTuple):
     vectors: int
     whole: int
     layout: Layout
-    once: bool = False
     in_chunks: frozenset[str] = frozenset()
     chunk: int = 0
 
@@ -126,9 +123,9 @@ def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, st
     in_pairs = [_merged(matrices, pairs[:some]) for some in range(len(pairs) + 1)]
     windows = sorted(in_pairs[-1], key=lambda names: max(matrices[name].size for name in names))
     in_one = [[*windows[:alone], [n for w in windows[alone:] for n in w]] for alone in range(len(windows) - 2, -1, -1)]
-    for layouts, once in ((in_pairs, True), (in_pairs, False), (in_one, False)):
+    for layouts in (in_pairs, in_one):
         for vectors, whole in VECTORS:
-            yield from (Attempt(vectors, whole, layout, once) for layout in layouts)
+            yield from (Attempt(vectors, whole, layout) for layout in layouts)
     for vectors, whole in VECTORS:
         for chunk in CHUNKS:
             yield from (Attempt(vectors, whole, *one, chunk) for one in _in_chunks(matrices, pairs, chunk))
@@ -139,14 +136,14 @@ def _attempts(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, st
 
 def _in_chunks(
     matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]], chunk: int
-) -> Iterator[tuple[Layout, bool, frozenset[str]]]:
-    """The first fields of attempts in which the largest matrices have a window for a chunk of any of them."""
+) -> Iterator[tuple[Layout, frozenset[str]]]:
+    """Layouts in which the largest matrices have a window for a chunk of any of them."""
     wide = sorted((n for n, m in matrices.items() if m.columns > chunk), key=lambda n: -matrices[n].size)
     for some in range(1, len(wide) + 1):
         rest = {name: m for name, m in matrices.items() if name not in wide[:some]}
         own = _merged(rest, [pair for pair in pairs if rest.keys() >= set(pair)])
         for layout in ([*own, wide[:some]], [[*rest, *wide[:some]]]):
-            yield layout, False, frozenset(wide[:some])
+            yield layout, frozenset(wide[:some])
 
 
 def _merged(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
@@ -158,11 +155,12 @@ def _merged(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]
 
 def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int) -> dict[str, DenseMatrix]:
     """Windows one behind the other. The first matrix of each lies there from the beginning, unless it comes in chunks.
-    Large ones come first to registers."""
+    Of those that come again and again, registers hold large ones first."""
     homes = {names[0]: DenseMatrix.IN_WINDOW for names in layout if not matrices[names[0]].chunk}
+    again = {name for names in layout for name in names if len(names) > 2 or matrices[name].chunk}
     taken = 0
     for name in sorted(matrices.keys() - homes, key=lambda name: (-matrices[name].registers, name)):
-        is_at_home = taken + matrices[name].registers <= registers
+        is_at_home = name in again and taken + matrices[name].registers <= registers
         homes[name] = taken if is_at_home else DenseMatrix.IN_MEMORY
         taken += matrices[name].registers * is_at_home
     found: dict[str, DenseMatrix] = {}
