@@ -75,7 +75,7 @@ VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
     const int flags = (int)(ip[0] >> 16), n = (int)ip[2], width = (int)ip[3], parts = (int)ip[4];
     if (width == 0) return {};  // a barrier: what waits for it does not wait for divisions too
     if (flags & ALONE) return {0, n, 0, width, width, 1};
-    if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine knows (cuda/slots.cuh, Owned)
+    if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine knows (cuda/held.cuh, Owned)
     if (flags & ROWS) return {share(n, vp.id, vp.count), share(n, vp.id + 1, vp.count), 0, width, width, 1};
     int part = width;
     if (parts > 1) part = width >> 21 ? width / parts : small_quotient(width, parts);  // the latter's bound

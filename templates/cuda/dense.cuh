@@ -2,7 +2,7 @@
 //
 // The warps divide the columns: warp w multiplies by the w-th eighth of every chunk of CHUNK_COLUMNS. A lane has sums of its
 // own, of RT rows times VT vectors, and lanes exchange nothing; the sums of the eight warps are added up in order. So the order
-// of additions follows from the number of columns alone.
+// of additions follows from the numbers of columns, of the matrix and of a chunk.
 enum {
     CHUNK_COLUMNS = VP_CHUNK_COLUMNS,
     CHUNK_PITCH = CHUNK_COLUMNS + 4,  // from a vector's chunk to the next: eight begin in different banks
@@ -25,7 +25,7 @@ struct Bringing {
     int in_page = 0, parity = 0;         // number of its first vector in the page; the page's number, modulo 2
     int next = 0;                        // first vector of the page that is looked up next
     int segment = 0, first = 0, last = 0;  // number behind that of the segment that is brought; columns where it begins and ends
-    Word places_or_first;                // bits of where its floats lie, and of `first`: none of the last two if all are fours
+    Word places_or_first;                // all of `from` and `first`: the last two bits are 0 if everything begins at a multiple of 4
     Word from[EACH];                     // where the lane finds the segment of the warp's vectors
 
     VP_DEVICE Bringing(const Vp& vp, const Matvec& i, const TileShape& t, int kind)

@@ -50,7 +50,7 @@ VP_DEVICE void clear(float* from, int vectors, int apart, int columns)
         if (lane() < columns) from[v * apart + lane()] = 0.f;
 }
 
-// Begin to bring vectors [first, first + n), whole: `apart` floats lie between them, so many zeros at their ends.
+// Begin to bring vectors [first, first + n), whole: the v-th one goes to v * apart, and so many zeros follow its columns.
 VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, int columns, int apart, int zeros)
 {
     VP_ROLLED for (int k = VP_OPAQUE(warp()); k < n * x.count; k += WARPS) {  // a segment of a vector

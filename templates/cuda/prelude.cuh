@@ -81,10 +81,10 @@ struct Vp {
     Slices slices;         // of its result: what is this one's
     unsigned why;          // the launch is to be stopped; 0: it is not
     float gradient_scale;  // from clipping by global norm
-    Store store;           // what the thread holds of weights and gradients (cuda/slots.cuh)
+    Store store;           // what the thread holds of weights (cuda/ptx.cuh)
 };
 
-// ---- shared memory: the script's words, then space for sums or results of the block, then what slots need
+// ---- shared memory: the script's words, then space for sums or results of the block, then what products need
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }

@@ -1,7 +1,7 @@
 // ---- windows: shared memory in which the rows of a matrix lie, one after the other, to be multiplied by
 //
-// Several matrices may have one window. Those that are in registers from the beginning of the launch, or in memory, take it when
-// they are needed; chunk by chunk, if the window is too small for all of their columns.
+// Matrices may share a window. One that waits in registers or in memory is copied there when a product needs it, a chunk of its
+// columns at a time if the window is too small for all.
 VP_DEVICE float* windows() { return block_memory() + VP_WINDOWS_AT; }
 VP_DEVICE int& shown(const Dense& m) { return ((int*)(windows() + VP_WINDOW_FLOATS))[m.window]; }  // number of the matrix there, and of the chunk
 // Columns with zeros behind the last one, as many as are multiplied at a time; floats from a vector to the next.
@@ -61,12 +61,12 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
     const Dense m = dense(i.matrix);
     const Owned owned(vp, i.head);
     const int columns = (int)i.columns;
-    VP_TIMELINE(count_floats(vp, (size_t)owned.count * i.columns);)
+    VP_TIMELINE(if (m.home != IN_MEMORY) count_floats(vp, (size_t)owned.count * i.columns);)
     if (m.home == IN_WINDOW) {
         if (thread() == 0) shown(m) = (int)i.matrix;
         return bring_rows(vp, m, owned, i.weights, columns, 0);
     }
-    if (thread() == 0 && shown(m) == (int)i.matrix) shown(m) = 0;  // left there by an earlier launch
+    if (thread() == 0 && (shown(m) & 0xffff) == (int)i.matrix) shown(m) = 0;  // left there by an earlier launch
     if (m.home == IN_MEMORY) return;
     const bool by_fours = ((i.weights | i.columns) & 3) == 0;
     for_quads_in_registers((int)i.matrix, owned.count, m.quads, [&](auto at, int row, int quad) {
@@ -94,6 +94,7 @@ VP_DEVICE void show(const Vp& vp, const Dense& m, const Owned& owned, const Matv
                 read_register<AT + 3>(vp.store)};
         });
     } else {
+        VP_TIMELINE(count_floats(vp, (size_t)owned.count * least(m.window_quads * (m.kind == BF16_FRAGMENTS ? 8 : 4), (int)i.columns));)
         bring_rows(vp, m, owned, i.weights, (int)i.columns, chunk);
         copy_async_wait();
     }

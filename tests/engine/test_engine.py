@@ -13,7 +13,7 @@ from vpps.placement.onchip import ChipOptions
 
 @pytest.mark.simt
 @pytest.mark.usefixtures("roomy_kernels")
-def test_slots_of_another_shape_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_elsewhere_on_the_chip_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """On cpu: tests/fuzz/histories.py."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
     shapes = [ChipOptions(), ChipOptions(ownership="round-robin", rpw=1)]

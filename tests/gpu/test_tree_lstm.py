@@ -14,7 +14,7 @@ from vpps.runtime.driver import Properties
 pytestmark = pytest.mark.gpu
 
 
-ROOM = 64  # multiprocessors whose registers hold the weights of 256 units
+ROOM = 64  # multiprocessors whose shared memory holds the weights of 256 units
 
 
 def assert_fused(handle: vpps.Handle) -> None:

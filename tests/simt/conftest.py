@@ -17,7 +17,7 @@ from vpps.runtime.simt import SimtMachine
 
 @pytest.fixture(autouse=True)
 def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handles that name no target run under the emulator, with fused cells; kernels without slots are one kernel."""
+    """Handles that name no target run under the emulator, with fused cells; weights in memory need one kernel."""
     monkeypatch.setenv("VPPS_TARGET", "simt")
     monkeypatch.delenv("VPPS_PASSES", raising=False)
     kernels.widen(monkeypatch, SimtMachine, kernels.know_everything_in_memory)

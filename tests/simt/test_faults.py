@@ -17,7 +17,7 @@ from vpps.kernel import simt_compiler
 from vpps.kernel.chip import SCRIPT_WORDS
 from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, CUDA_SYNC, template_dir
 from vpps.kernel.spec import KernelSpec
-from vpps.placement.onchip import ChipOptions, OnChip, known_device
+from vpps.placement.onchip import ChipOptions, OnChip, known_device, windows
 from vpps.planner.plan import Plan
 from vpps.runtime import simt
 from vpps.runtime.simt import SimtMachine
@@ -108,7 +108,9 @@ def in_windows() -> None:
 
 def in_one_window() -> None:
     """The first product is by another matrix than the one that has been loaded into the window."""
-    onchip = with_shared_memory(34, models.tagger(hidden=40, embedding=40), 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "MOST_HOMES", 0)
+        onchip = with_shared_memory(34, models.tagger(hidden=40, embedding=40), 6)
     assert len({m.window for m in onchip.chip.dense}) < 3
 
 

@@ -56,8 +56,8 @@ class TestList:
         assert described(candidates_for(engine(vps=66))) == ["default", "groups 2", *rows], "of equal size"
 
     def test_on_a_gpu_stops_where_a_block_has_all_rows(self) -> None:
-        found = candidates_for(engine(matrices=(MatrixSpec("U", 16, 16),)))
-        assert [c.rpw for c in found if c.rpw] == [1, 2]
+        found = candidates_for(engine(matrices=(MatrixSpec("U", 72, 16),)))
+        assert [c.rpw for c in found if c.rpw] == list(range(1, 10))
 
     def test_keeps_what_the_user_chose(self) -> None:
         assert described(candidates_for(engine(), {"onchip"})) == ["default"]

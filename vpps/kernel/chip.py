@@ -67,12 +67,10 @@ class KernelMatrix:
     """A matrix in slots.
 
     Attributes:
-        number: that instructions call it by, from 1.
         first, last: its slots, as a range.
         what: its name, for whoever reads the kernel.
     """
 
-    number: int
     first: int
     last: int
     what: str
@@ -152,8 +150,8 @@ class DenseMatrix:
         chunk: columns for which the window has room at a time; 0: all.
         window: number of its window, which it may share with other matrices.
         at: the window's first float.
-        home: the first of the registers that hold it until it is needed; IN_WINDOW: it is in the window from the
-            beginning; IN_MEMORY: it comes from memory whenever the window has another matrix.
+        home: where it is while the window has another matrix: the first of the registers that hold it; IN_MEMORY;
+            IN_WINDOW: in memory, too, but it is in the window from the beginning of a launch.
         tiles: numbers of the product tiles for few, some and many vectors.
         what: its name, for whoever reads the kernel.
     """

@@ -91,8 +91,8 @@ CUDA_ROUTINES = (
 )  # fmt: skip
 HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
-# Of weights in a thread, up to which there is room to load all that a tail reads at once. With more (a Tree-LSTM
-# of 512 units) that spills, where loads before first uses do not.
+# Of weights in a thread, up to which there is room to load all that a tail reads at once. With more, in the published
+# scheme, that spills, where loads before first uses do not.
 FEW_REGISTERS = 128
 
 

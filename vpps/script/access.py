@@ -4,8 +4,8 @@ The verifier executes scripts on this, and reports count by it. The reasoning th
 (`compiler/barriers.py`) has one of its own: else an error here would hide one there.
 
 `touches` says it for an instruction, whoever executes it; what a virtual processor does of that follows from its slice
-of the result (`rows_of`, `units_of_rows`, `tiles_of`). Most of it the instruction table says, by the roles of operands;
-words that are addresses have a line of their own below.
+of the result (`rows_of`, `units_of_rows`, `tile_elements`). Most of it the instruction table says, by the roles of
+operands; words that are addresses have a line of their own below.
 """
 
 from __future__ import annotations

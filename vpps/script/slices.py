@@ -1,6 +1,6 @@
 """Who owns what: how an instruction's output is divided among the virtual processors.
 
-The only place in Python that divides; on the device templates/script.cuh does the same, `Owned` (cuda/slots.cuh) for
+The only place in Python that divides; on the device templates/script.cuh does the same, `Owned` (cuda/held.cuh) for
 rows that the chip holds, and `GradientTiles` (cuda/tiles.cuh), for which the planner takes memory (`LaunchEnd::tiles`).
 The division must not influence results: every element is computed by one VP, in an order that does not depend on it.
 """

@@ -88,9 +88,10 @@ def counts(cores: int) -> list[int]:
 
 def rows_per_warp(onchip: OnChip) -> list[int]:
     """Numbers for which registers have room, up to the first with which a block has all rows of any matrix. None if
-    tensor cores multiply: the published scheme is for float32."""
-    if any(m.element != FLOAT32 for m in onchip.matrices):
+    tensor cores multiply, as the published scheme is for float32, or if the chip holds nothing."""
+    held = [held for held in onchip.held if held.number and not held.transposed]
+    if not held or any(m.element != FLOAT32 for m in onchip.matrices):
         return []
-    valid = valid_rpw(max(m.columns for m in onchip.matrices), onchip.device.registers)
-    tallest = max(m.rows for m in onchip.matrices)
+    valid = valid_rpw(max(m.columns for m in held), onchip.device.registers)
+    tallest = max(m.rows for m in held)
     return [n for n in valid if n == valid.start or WARPS * (n - valid.step) < tallest]

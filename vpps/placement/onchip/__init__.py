@@ -5,8 +5,8 @@ who gets registers in the published scheme; planner: the whole, and smaller plan
 for the user.
 
 A virtual processor is a thread block of 256 threads, one per multiprocessor (two would bring a step 3 to 5 % at the
-very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`). It holds rows of
-weight matrices from the beginning of a launch to its end. Rows are dealt so that a block owns the same hidden units of
+very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`). It multiplies
+by its rows of weight matrices in shared memory. Rows are dealt so that a block owns the same hidden units of
 every gate, and of the transpose those of the child that these units are; or in turns, whole rows, as VPPS does
 (`ownership="round-robin"`). Matrices with few rows or columns stay in memory: vertices are divided instead.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from vpps.errors import HandleError
@@ -129,8 +129,9 @@ class Place:
         tier: during a launch.
         reason: for the user.
         rows_owned: rows of the block that owns most.
-        dense: its window; None if it has none. Its number is not its own yet.
-        slots: of the published scheme; their registers are.
+        dense: its window; None if it has none. The number is filled in later.
+        slots: of the published scheme.
+        refilled: whether it comes from memory more than once in a launch.
     """
 
     tier: Tier
@@ -138,6 +139,7 @@ class Place:
     rows_owned: int = 0
     dense: DenseMatrix | None = None
     slots: tuple[KernelSlot, ...] = ()
+    refilled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +227,6 @@ class OnChip:
             KeyError: there is none.
         """
         return {held.name: held for held in self.held}[name]
-
-    def to_key(self) -> Hashable:
-        """What the kernel depends on: equal keys, equal kernels."""
-        return replace(self.chip, matrices=())
 
 
 def never_held(role: MatrixRole, n_vps: int, options: ChipOptions) -> str:

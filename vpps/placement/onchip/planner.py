@@ -60,7 +60,7 @@ def _plan(matrices: tuple[MatrixSpec, ...], device: Device, vps: int, options: C
     chip = replace(
         chip,
         matrices=tuple(
-            KernelMatrix(h.number, starts[h.place.slots[0]], starts[h.place.slots[-1]] + 1, _described(h))
+            KernelMatrix(starts[h.place.slots[0]], starts[h.place.slots[-1]] + 1, _described(h))
             for h in held
             if h.place.slots
         ),

@@ -7,7 +7,6 @@ additions. What does not fit in registers stays in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from vpps.errors import CapacityError
 from vpps.kernel.chip import WARPS, Chip, KernelSlot
@@ -78,7 +77,7 @@ def _place(
             places[role.name] = Place("registers", "fits in registers", rows, slots=own)
             slots += own
     chip = Chip(slots=tuple(slots), tile=tile, registers=slots[-1].end if slots else 0)
-    return replace(chip, matrices=()), places
+    return chip, places
 
 
 def _cost(chip: Chip, places: dict[str, Place]) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -69,8 +68,8 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
     all_weights = sum(h.floats for h in onchip.held)
-    on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP)
-    off = sum(h.bytes for h in onchip.held if h.tier == "L2")
+    on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP and not h.place.refilled)
+    off = sum(h.bytes for h in onchip.held if h.tier == "L2" or h.place.refilled)
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
     share = f"{(chip.shared_bytes - KERNEL_SHARED) // KIB} of {device.shared // KIB} KiB per block"
     shared = [f"vectors {FLOAT32.bytes * chip.staged // KIB} KiB"] if chip.staged else []
@@ -101,8 +100,8 @@ def _vertices(chip: Chip) -> str:
 
 
 def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> tuple[int, int]:
-    """How large a model may be whose weights, with transposes, are read from memory once per launch, or if not, are on
-    the chip at least when they are needed.
+    """How large a model may be (a) whose weights and transposes are read from memory once per launch, (b) all of whose
+    products read windows.
 
     Args:
         matrices: of the model with `unit` units. Those with fewer rows than half of the blocks are not counted.
@@ -119,13 +118,10 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
         return size if size % unit else size // unit * units
 
     def leaves(units: int, once: bool) -> bool:
-        """Whether some of a model of so many units is in memory, or comes from there more than once: a window that more
-        than a matrix and its transpose share has them in turns."""
+        """Whether some of a model of so many units is in memory, or comes from there more than once."""
         larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
-        plan = plan_onchip(larger, device, device.sms)
-        windows = Counter(m.window for m in plan.chip.dense)
-        is_once = max(windows.values(), default=0) <= 2 and not plan.chip.has_chunks
-        return any(plan.of(name).dense is None for name in names) or (once and not is_once)
+        places = [plan_onchip(larger, device, device.sms).of(name).place for name in names]
+        return any(place.dense is None or (once and place.refilled) for place in places)
 
     def most(once: bool) -> int:
         sizes = range(0, MOST_UNITS, step)

@@ -2,9 +2,10 @@
 
 Rows are dealt by units, and a thread block has its rows of a matrix in a window, a part of shared memory. If not all
 fit, a matrix and its transpose share a window: forward needs one, and the other comes from L2 when backward needs it.
-If that is not enough, the largest matrices share one window, and each takes it when it is needed, at last chunk by
-chunk of its columns. Registers hold those matrices as far as they reach; the rest comes from L2 each time. A matrix of
-which a block has so many rows that shared memory has no room for a chunk stays in memory.
+If that is not enough, the largest matrices share one window, which is refilled when a product needs another matrix than
+the one before; at last it has room for a chunk of columns, and is refilled for each chunk. Registers hold such matrices
+as far as they reach; the rest comes from L2 each time. A matrix of which a block has so many rows that shared memory
+has no room for a chunk stays in memory.
 
 Tiles are chosen for one vector, for eight, and for as many as a pass may have, by a model of a multiprocessor.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import inf
 from typing import NamedTuple
@@ -48,6 +50,7 @@ CLOSE_FOR_FEW, CLOSE_IN_GROUPS, CLOSE_IN_ONE = 1.5, 1.1, 1.35
 CLOSE_IN_CHUNKS = 3.0
 MOST_HOMES = 80  # registers of a thread for matrices that are not needed yet: with 104 a Tree-LSTM of 256 units spilled
 PASS_CLOCKS = 700  # of a pass, beside multiplying: barriers, addresses, latency
+L2_BYTES = 25  # that a multiprocessor reads in a clock if all do (measured on an H100)
 # Clocks that a warp's scheduler takes for an mma.sync of 16 rows, 8 vectors and 32 columns (NVIDIA A100 white paper).
 FRAGMENT_CLOCKS = {BFLOAT16: 16, TF32: 32, TF32_PAIR: 96}
 
@@ -154,31 +157,45 @@ def _merged(matrices: Mapping[str, DenseMatrix], pairs: Sequence[tuple[str, str]
 
 
 def _lay_out(matrices: Mapping[str, DenseMatrix], layout: Layout, registers: int) -> dict[str, DenseMatrix]:
-    """Windows one behind the other. The first matrix of each lies there from the beginning, unless it comes in chunks.
-    Of those that come again and again, registers hold large ones first."""
-    homes = {names[0]: DenseMatrix.IN_WINDOW for names in layout if not matrices[names[0]].chunk}
-    again = {name for names in layout for name in names if len(names) > 2 or matrices[name].chunk}
+    """Windows one behind the other. Of matrices that are refilled registers hold large ones first; of the others in a
+    window the first lies there from the beginning, unless it comes in chunks."""
+    refilled = {name for names in layout for name in names if matrices[name].chunk or not _is_pair(names)}
+    homes: dict[str, int] = {}
     taken = 0
-    for name in sorted(matrices.keys() - homes, key=lambda name: (-matrices[name].registers, name)):
-        is_at_home = name in again and taken + matrices[name].registers <= registers
-        homes[name] = taken if is_at_home else DenseMatrix.IN_MEMORY
-        taken += matrices[name].registers * is_at_home
+    for name in sorted(refilled, key=lambda name: (-matrices[name].registers, name)):
+        if taken + matrices[name].registers <= registers:
+            homes[name] = taken
+            taken += matrices[name].registers
     found: dict[str, DenseMatrix] = {}
     at = 0
     for window, names in enumerate(layout):
-        found |= {name: replace(matrices[name], window=window, at=at, home=homes[name]) for name in names}
+        waiting = [name for name in names if name not in homes and not matrices[name].chunk]
+        first = min(waiting, key=lambda name: name.endswith("^T"), default="")  # forward comes first
+        for name in names:
+            home = homes.get(name, DenseMatrix.IN_WINDOW if name == first else DenseMatrix.IN_MEMORY)
+            found[name] = replace(matrices[name], window=window, at=at, home=home)
         at += max(matrices[name].size for name in names)
     return {name: found[name] for name in matrices}
 
 
+def _is_pair(names: Sequence[str]) -> bool:
+    """Whether there is nothing beside a matrix and its transpose: each of them takes the window once in a launch."""
+    return len({name.removesuffix("^T") for name in names}) == 1
+
+
 def _place(m: DenseMatrix, chip: Chip) -> Place:
+    names = [other.what.split()[0] for other in chip.dense if other.window == m.window]
+    is_refilled = m.chunk > 0 or not _is_pair(names)
     what = "chunks of it take" if m.chunk else "it takes"
     if m.is_at_home:
-        return Place("registers", f"in registers; when it is needed {what} a window", m.rows, m)
+        return Place("registers", f"in registers; when a product needs it {what} a window", m.rows, m)
+    if is_refilled:
+        return Place(
+            "shared", f"comes from L2 whenever a product needs it and {what} a window", m.rows, m, refilled=True
+        )
     if m.home == DenseMatrix.IN_MEMORY:
-        return Place("shared", f"comes from L2; when it is needed {what} a window", m.rows, m)
-    others = sum(other.window == m.window for other in chip.dense) - 1
-    return Place("shared", "has a window, which others share" if others else "fits in shared memory", m.rows, m)
+        return Place("shared", "takes its matrix's window when backward begins", m.rows, m)
+    return Place("shared", "has a window" + (", for its transpose, too" if names[1:] else " of its own"), m.rows, m)
 
 
 def _choose_tiles(
@@ -192,11 +209,9 @@ def _choose_tiles(
     of_matrix: list[tuple[int, int, int]] = []
     for m in matrices:
         vectors = min(most, RESULT_FLOATS // m.rows) if m.rows <= MOST_CHAINED_ROWS else most
-        every = list(_tiles(vectors, m.element))
-        high = [tile for tile in every if tile.all_rows >= m.rows] or every  # few vectors are multiplied by all rows
         suits: list[ProductTile] = []
-        for n, tiles, bound in ((1, high, close_for_few), (FEW_VECTORS, high, close_for_few), (most, every, close)):
-            clocks = {tile: _clocks(tile, m, n) for tile in tiles}
+        for n, bound in ((1, close_for_few), (FEW_VECTORS, close_for_few), (most, close)):
+            clocks = _all_clocks(m.rows, m.columns, m.element, m.chunk, vectors, n, n < most)
             best = min(clocks, key=lambda t: (clocks[t], t[:3]))
             near = (tile for tile in chosen if clocks.get(tile, inf) <= bound * clocks[best])
             suits.append(next(near, best))
@@ -204,6 +219,16 @@ def _choose_tiles(
         few, some, many = (chosen.index(tile) for tile in sorted(suits, key=lambda t: t.all_vectors))
         of_matrix.append((few, some, many))
     return tuple(chosen), of_matrix
+
+
+@lru_cache(maxsize=4096)
+def _all_clocks(
+    rows: int, columns: int, element: ElementType, chunk: int, vectors: int, n: int, whole: bool
+) -> dict[ProductTile, float]:
+    """Clocks of the products of n vectors, by tile. With `whole`, of those that have all rows, if there are some."""
+    every = list(_tiles(vectors, element))
+    high = [tile for tile in every if tile.all_rows >= rows] if whole else []
+    return {tile: _clocks(tile, rows, columns, chunk, n) for tile in high or every}
 
 
 def _tiles(most: int, element: ElementType) -> Iterator[ProductTile]:
@@ -218,16 +243,19 @@ def _tiles(most: int, element: ElementType) -> Iterator[ProductTile]:
                 yield ProductTile(lanes, rows, vectors)
 
 
-def _clocks(tile: ProductTile, m: DenseMatrix, n: int) -> float:
+def _clocks(tile: ProductTile, rows: int, columns: int, chunk: int, n: int) -> float:
     """Of a multiprocessor, for the products of n vectors. In a step all warps load what their lanes need of vectors and
-    rows, eight different quads at a time, and multiply, two warps on a scheduler."""
-    passes = -(-n // tile.all_vectors) * -(-m.rows // tile.all_rows)
-    steps = -(-padded(m.columns, m.element) // (step_of(m.element) * WARPS))
+    rows, eight different quads at a time, and multiply, two warps on a scheduler. Chunks of a matrix come for each pass
+    and tile of rows."""
+    passes = -(-n // tile.all_vectors) * -(-rows // tile.all_rows)
+    across = padded(columns, tile.element)
+    steps = -(-across // (step_of(tile.element) * WARPS))
     if tile.element == FLOAT32:
         loads = 2 * WARPS * (tile.vectors * -(-tile.lanes // 8) + tile.rows * -(-(32 // tile.lanes) // 8))
         issued = 4 * (4 * tile.rows * tile.vectors + tile.vectors + tile.rows + 2)
     else:
         loads = 4 * WARPS * (2 * tile.vectors + tile.rows * (2 if tile.element == BFLOAT16 else 4))
         issued = 2 * tile.rows * tile.vectors * FRAGMENT_CLOCKS[tile.element]
-    finishing = 40 * -(-tile.all_vectors * min(m.rows, tile.all_rows) // THREADS)
-    return passes * (steps * max(loads, issued) + finishing + PASS_CLOCKS)
+    finishing = 40 * -(-tile.all_vectors * min(rows, tile.all_rows) // THREADS)
+    refill = rows * across * FLOAT32.bytes / L2_BYTES if chunk else 0.0
+    return passes * (steps * max(loads, issued) + finishing + PASS_CLOCKS + refill)
