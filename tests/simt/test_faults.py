@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,10 +107,10 @@ def in_windows() -> None:
     assert onchip.chip.changes_windows
 
 
-def in_one_window() -> None:
+def in_one_window(registers: int = 0) -> None:
     """The first product is by another matrix than the one that has been loaded into the window."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "MOST_HOMES", 0)
+        patch.setattr(windows, "MOST_HOMES", registers)
         onchip = with_shared_memory(34, models.tagger(hidden=40, embedding=40), 6)
     assert len({m.window for m in onchip.chip.dense}) < 3
 
@@ -229,11 +230,17 @@ WEAKENED = {
 }
 
 
+PROGRAMS = {
+    "weights that nobody waits for": in_one_window,
+    "weights through the cache that is not coherent": partial(in_one_window, 80),
+}
+
+
 @pytest.mark.parametrize("fault", WEAKENED)
 def test_a_weaker_order_of_memory_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with_fault(monkeypatch, fault)
     with pytest.raises(vpps.KernelError, match=WEAKENED[fault][2]):
-        (in_one_window if fault.startswith("weights") else published)()
+        PROGRAMS.get(fault, published)()
 
 
 # ---- scripts
