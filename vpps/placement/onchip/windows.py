@@ -47,8 +47,8 @@ FEW_VECTORS = 8  # for so many, and for one, there are tiles beside those for as
 # How much longer a tile may take than the best one if another matrix has it already, as code is scarce: few vectors,
 # many in several groups, many in one group, where they wait for L2.
 CLOSE_FOR_FEW, CLOSE_IN_GROUPS, CLOSE_IN_ONE = 1.5, 1.1, 1.35
-CLOSE_IN_CHUNKS = 3.0
-MOST_HOMES = 80  # registers of a thread for matrices that are not needed yet: with 104 a Tree-LSTM of 256 units spilled
+CLOSE_IN_CHUNKS = 3.0  # any number, if windows get chunks
+MOST_HOMES = 80  # registers of a thread for matrices that wait for a window: with 104 a Tree-LSTM of 256 units spilled
 PASS_CLOCKS = 700  # of a pass, beside multiplying: barriers, addresses, latency
 L2_BYTES = 25  # that a multiprocessor reads in a clock if all do (measured on an H100)
 # Clocks that a warp's scheduler takes for an mma.sync of 16 rows, 8 vectors and 32 columns (NVIDIA A100 white paper).
@@ -65,7 +65,7 @@ def place_windows(
     Args:
         roles: matrices and transposes that may be held.
         vps: blocks of a group.
-        registers: of each thread for matrices that are not in their windows yet.
+        registers: of each thread for matrices that wait for a window.
 
     Returns:
         What the kernel has, but for the numbers of its matrices; and where each role is.
@@ -83,10 +83,12 @@ def place_windows(
     pairs = [(r.matrix.name, r.name) for r in roles if r.transposed and r.matrix.name in rows]
     while matrices:
         there = [pair for pair in pairs if pair[0] in matrices and pair[1] in matrices]
+        known: dict[tuple[int, int, frozenset[str]], tuple[tuple[ProductTile, ...], dict[str, DenseMatrix]]] = {}
         for attempt in _attempts(matrices, there):
-            found = {n: replace(m, chunk=attempt.chunk * (n in attempt.in_chunks)) for n, m in matrices.items()}
-            tiles, numbers = _choose_tiles(list(found.values()), attempt.vectors, groups, bool(attempt.in_chunks))
-            found = {name: replace(m, tiles=n) for (name, m), n in zip(found.items(), numbers, strict=True)}
+            kind = attempt.vectors, attempt.chunk, attempt.in_chunks
+            if kind not in known:
+                known[kind] = _with_tiles(matrices, attempt, groups)
+            tiles, found = known[kind]
             dense = _lay_out(found, attempt.layout, registers)
             chip = Chip(
                 dense=tuple(dense.values()),
@@ -98,8 +100,18 @@ def place_windows(
                 return chip, places | {name: _place(m, chip) for name, m in dense.items()}
         largest = max(matrices, key=lambda name: matrices[name].rows)
         why = f"a block's {rows[largest]} rows are too many for {device.shared // KIB} KiB of shared memory"
-        places[matrices.pop(largest).what.split()[0]] = Place("L2", why, rows[largest])
+        places[largest] = Place("L2", why, rows[largest])
+        del matrices[largest]
     return Chip(), places
+
+
+def _with_tiles(
+    matrices: Mapping[str, DenseMatrix], attempt: Attempt, groups: int
+) -> tuple[tuple[ProductTile, ...], dict[str, DenseMatrix]]:
+    """The tiles of an attempt, and the matrices with the numbers of theirs."""
+    found = {n: replace(m, chunk=attempt.chunk * (n in attempt.in_chunks)) for n, m in matrices.items()}
+    tiles, numbers = _choose_tiles(list(found.values()), attempt.vectors, groups, bool(attempt.in_chunks))
+    return tiles, {name: replace(m, tiles=n) for (name, m), n in zip(found.items(), numbers, strict=True)}
 
 
 class Attempt(NamedTuple):
@@ -184,7 +196,7 @@ def _is_pair(names: Sequence[str]) -> bool:
 
 
 def _place(m: DenseMatrix, chip: Chip) -> Place:
-    names = [other.what.split()[0] for other in chip.dense if other.window == m.window]
+    names = [other.what.rpartition(" ")[0] for other in chip.dense if other.window == m.window]
     is_refilled = m.chunk > 0 or not _is_pair(names)
     what = "chunks of it take" if m.chunk else "it takes"
     if m.is_at_home:
