@@ -107,16 +107,17 @@ struct Bringing {
     VP_DEVICE void bring_part(float* chunk, int floats)
     {
         const Word within = (Word)(column - first);
+        const int there = least(vectors, n - row);
         if (((places_or_first | (Word)column) & 3) == 0 && floats % (4 * WARP) == 0) {
             float* target = chunk + own * CHUNK_PITCH + 4 * lane();
             VP_UNROLL for (int j = 0; j < EACH; j++) {
                 const float* source = vp.pool + (from[j] + within);
                 VP_UNROLL for (int k = 0; k < CHUNK_COLUMNS; k += 4 * WARP)
-                    copy_async16_if(k < floats && own + j * WARPS < vectors, target + j * WARPS * CHUNK_PITCH + k, source + k);
+                    copy_async16_if(k < floats && own + j * WARPS < there, target + j * WARPS * CHUNK_PITCH + k, source + k);
             }
             return;
         }
-        VP_ROLLED for (int v = own; v < vectors; v += WARPS) {
+        VP_ROLLED for (int v = own; v < there; v += WARPS) {
             const float* source = vp.pool + (look(v) + within);
             float* to = chunk + v * CHUNK_PITCH;
             VP_ROLLED for (int k = lane(); k < floats; k += WARP) copy_async4(to + k, source + k);
