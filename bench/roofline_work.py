@@ -95,12 +95,13 @@ def work_of(plan: Plan) -> Work:
 
 
 def _stays(d: Decoded, touch: Touch) -> bool:
-    """True if it touches no memory: matrices that the chip holds, with their gradients; a gradient whose step is made
-    at once; the constant zero."""
-    if touch.content in (Content.WEIGHTS, Content.GRADIENT):
-        form = d.instruction.form
-        on_chip = bool(d.fields.get("matrix")) and form != "Load"
-        return on_chip or (touch.content is Content.GRADIENT and form == "OuterUpdate")
+    """True if it touches no memory: matrices that the chip holds, which are counted once, when they are loaded; a
+    gradient whose step is made at once; the constant zero."""
+    form = d.instruction.form
+    if touch.content is Content.WEIGHTS:
+        return bool(d.fields.get("matrix")) and form != "Load"
+    if touch.content is Content.GRADIENT:
+        return form == "OuterUpdate"
     return not touch.at.address and not touch.at.indexed
 
 

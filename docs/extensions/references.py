@@ -168,7 +168,7 @@ def precisions() -> str:
 
 
 def units() -> str:
-    """A row per GPU, a column per precision: units with which all weights are read once / are in windows."""
+    """A row per GPU, a column per precision: the most units with which a launch reads all weights once."""
     trees = graphs_of_trees(synthetic_treebank(n_train=1, n_dev=0).train, min_count=1)
     model, graph = vpps.Model(seed=1), vpps.Graph()
     TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=256, hidden=256).loss(graph, trees[:])
@@ -176,10 +176,10 @@ def units() -> str:
     rows = []
     for device in DEVICES.values():
         if device.sm >= TENSOR_CORES:
-            sizes = [
+            sizes = (
                 capacity([replace(m, element=p.element) for m in matrices], device, 256) for p in PRECISIONS.values()
-            ]
-            rows.append([device.name, *(f"{once} / {at_all}" for once, at_all in sizes)])
+            )
+            rows.append([device.name, *map(str, sizes)])
     return table(["GPU", *PRECISIONS], rows)
 
 

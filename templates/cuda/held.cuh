@@ -71,7 +71,7 @@ VP_DEVICE void bring_vectors(const Vp& vp, const Segments& x, int first, int n, 
     if (zeros) clear(block_memory() + columns, n, apart, zeros);
 }
 
-// What a thread finishes of a pass: row `k` of the owned ones, of vectors v, v + step, ...
+// The results of a pass that a thread finishes: row `k` of the owned ones, of vectors v, v + step, ...
 struct Finishing {
     int k, v, step;
     // Of `count` rows, n vectors at a time: no division for a vector or two.

@@ -74,7 +74,7 @@ def test_nothing_spills(arch: str, program: str, record_property: Callable[[str,
 
 
 def test_a_kernel_that_spills_holds_less_in_registers() -> None:
-    """As many rows per warp as registers hold leave none for sums."""
+    """192 registers of weights leave too few for sums."""
     kernel = vpps.specialize(*rvnn(512), ownership="round-robin", sms=11, passes=vpps.Passes())
     assert kernel.stepped_down > 0
     assert kernel.spec.chip.registers < 192

@@ -305,7 +305,7 @@ def test_every_step_down_takes_fewer_registers(options: Options, hidden: int) ->
     assert len({p.chip for p in plans}) == len(plans)
     for each in plans:
         check_room(each)
-    assert nothing_left(plans[-1]).endswith("with 0 registers of weights, and none are left: please report this")
+    assert nothing_left(plans[-1]).endswith("keep a large matrix in memory: vpps.ChipOptions(tiers={'its name': 'L2'})")
 
 
 def test_rows_per_warp_that_are_asked_for_stay() -> None:
@@ -347,9 +347,7 @@ def test_capacity_is_the_most_that_stays() -> None:
         found = [m.window for m in plan_onchip(tree_lstm(units, units)[:2], gpu, gpu.sms).chip.dense]
         return [found.count(window) for window in set(found)]
 
-    once, _ = capacity(tree_lstm(256)[:2], H200, 256)
-    assert windows(once, "H200") == [2, 2]
-    assert windows(once + 16, "H200") == [4]
-    _, at_all = capacity(tree_lstm(256)[:2], T4, 256)
-    assert sum(windows(at_all, "T4")) == 4
-    assert sum(windows(at_all + 16, "T4")) == 3
+    for device in ("H200", "T4"):
+        most = capacity(tree_lstm(256)[:2], known_device(device), 256)
+        assert windows(most, device) == [2, 2]
+        assert max(windows(most + 16, device)) > 2

@@ -1,4 +1,4 @@
-"""What of the chip a kernel uses: windows or slots of weights, registers, shared memory."""
+"""The weights that a kernel holds, in windows or slots, and the registers and shared memory that it takes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class DenseMatrix:
 
     @property
     def is_at_home(self) -> bool:
-        """Whether registers hold it first."""
+        """True if registers hold it while its window has another matrix."""
         return self.home >= 0
 
     @property
@@ -187,12 +187,12 @@ class DenseMatrix:
 
     @property
     def quads(self) -> int:
-        """Of words that a row takes."""
+        """Quads of words in a row."""
         return padded(self.columns, self.element) // self._columns_of_quad
 
     @property
     def window_quads(self) -> int:
-        """Of words of a row that are in the window at a time."""
+        """Quads of a row that the window has room for."""
         return self.chunk // self._columns_of_quad if self.chunk else self.quads
 
     @property
@@ -212,7 +212,7 @@ class DenseMatrix:
 
     @property
     def registers(self) -> int:
-        """Of each thread that hold it, where registers do."""
+        """Registers of each thread that it takes if it is at home."""
         return 4 * -(-self.rows * self.quads // THREADS)
 
     @property

@@ -46,7 +46,7 @@ def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
 
 
 def _fits(product: Instr, n_vps: int) -> bool:
-    """Whether it is a product from a window whose results, of some vectors, shared memory has room for."""
+    """True for a product from a window if shared memory has room for its results, of some vectors."""
     if product.name != "matvec" or not product.values["matrix"]:
         return False
     if product.rows or product.alone or product.turns or product.for_all or product.accumulate:

@@ -123,5 +123,8 @@ def nothing_left(onchip: OnChip) -> str:
     """What to say of a kernel that spills although it holds as little as what the user forced allows."""
     registers, rpw = onchip.chip.registers, onchip.options.rpw
     if rpw is None:
-        return f"the kernel spills with {registers} registers of weights, and none are left: please report this"
+        return (
+            f"the kernel spills with {registers} registers of weights: please report this; until then keep a large "
+            "matrix in memory: vpps.ChipOptions(tiers={'its name': 'L2'})"
+        )
     return f"the kernel spills with {registers} registers of weights; leave rpw={rpw} to the planner"

@@ -82,7 +82,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
             "device",
             f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors",
         ),
-        ("kernel", f"{_vertices(chip)}, {onchip.options.ownership} ownership"),
+        ("kernel", f"{_vertices(chip)}{onchip.options.ownership} ownership"),
         ("registers", f"weights take {chip.registers} of {device.registers} per thread"),
         ("shared memory", f"{share}: {', '.join(shared)}" if shared else share),
         ("on the chip", f"{on_chip:,} of {all_weights:,} weights, transposes counted"),
@@ -96,12 +96,13 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
 
 
 def _vertices(chip: Chip) -> str:
-    return f"at most {chip.most_vectors if chip.dense else chip.tile} vertices multiplied together"
+    if not chip.dense and not chip.slots:
+        return ""
+    return f"at most {chip.most_vectors if chip.dense else chip.tile} vertices multiplied together, "
 
 
-def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> tuple[int, int]:
-    """How large a model may be (a) whose weights and transposes are read from memory once per launch, (b) all of whose
-    products read windows.
+def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: int = 16) -> int:
+    """The most units of a model of which a launch reads all weights and transposes from memory once.
 
     Args:
         matrices: of the model with `unit` units. Those with fewer rows than half of the blocks are not counted.
@@ -109,7 +110,7 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
         step: of the sizes.
 
     Returns:
-        The most units for each; 0 where there are none.
+        0 if there are none.
     """
     plan = plan_onchip(matrices, device, device.sms)
     names = [held.name for held in plan.held if held.place.reason not in (ROW_SLICED, NARROW_ROWS)]
@@ -117,14 +118,11 @@ def capacity(matrices: Sequence[MatrixSpec], device: Device, unit: int, step: in
     def scaled(size: int, units: int) -> int:
         return size if size % unit else size // unit * units
 
-    def leaves(units: int, once: bool) -> bool:
-        """Whether some of a model of so many units is in memory, or comes from there more than once."""
+    def reads_again(units: int) -> bool:
+        """True if some of a model of so many units stays in memory, or comes from there more than once."""
         larger = [replace(m, rows=scaled(m.rows, units), columns=scaled(m.columns, units)) for m in matrices]
         places = [plan_onchip(larger, device, device.sms).of(name).place for name in names]
-        return any(place.dense is None or (once and place.refilled) for place in places)
+        return any(place.dense is None or place.refilled for place in places)
 
-    def most(once: bool) -> int:
-        sizes = range(0, MOST_UNITS, step)
-        return sizes[bisect_left(sizes, True, lo=1, key=lambda units: leaves(units, once)) - 1]
-
-    return most(True), most(False)
+    sizes = range(0, MOST_UNITS, step)
+    return sizes[bisect_left(sizes, True, lo=1, key=reads_again) - 1]

@@ -97,7 +97,7 @@ def place_windows(
                 registers=sum(m.registers for m in dense.values() if m.is_at_home),
             )
             if WORD_BYTES * chip.held_floats <= device.shared:
-                return chip, places | {name: _place(m, chip) for name, m in dense.items()}
+                return chip, places | {name: _place(m, attempt.layout[m.window]) for name, m in dense.items()}
         largest = max(matrices, key=lambda name: matrices[name].rows)
         why = f"a block's {rows[largest]} rows are too many for {device.shared // KIB} KiB of shared memory"
         places[largest] = Place("L2", why, rows[largest])
@@ -195,8 +195,8 @@ def _is_pair(names: Sequence[str]) -> bool:
     return len({name.removesuffix("^T") for name in names}) == 1
 
 
-def _place(m: DenseMatrix, chip: Chip) -> Place:
-    names = [other.what.rpartition(" ")[0] for other in chip.dense if other.window == m.window]
+def _place(m: DenseMatrix, names: Sequence[str]) -> Place:
+    """Args: names: of all matrices in its window."""
     is_refilled = m.chunk > 0 or not _is_pair(names)
     what = "chunks of it take" if m.chunk else "it takes"
     if m.is_at_home:
