@@ -105,7 +105,7 @@ def assert_agrees_with_reference(
     largest = max((float(np.linalg.norm(g)) for g in expected.values()), default=0.0)
     first: tuple[float, dict[str, NDArray[np.float32]]] | None = None
     values = list(values)
-    groups = onchip.groups if onchip is not None else 1
+    groups = (onchip.groups or 1) if onchip is not None else 1
     paper = PAPER_VP_COUNTS if groups == 1 else ()
     for vps, schedule in [*((n * groups, "vector") for n in vp_counts), *((n, "paper") for n in paper)]:
         with vpps.Handle(

@@ -125,7 +125,7 @@ def test_cases_of_weights_on_the_chip_are_what_they_say(name: str) -> None:
     gpu = Properties("H200", "sm_90", device.sms, device.shared_per_block, 13000, device.l2_bytes)
     net = Sentiment(case.hidden, case.hidden)
     graph, _ = net.batch(1)
-    vps = case.vps(gpu) // case.options.groups
+    vps = case.vps(gpu)
     best = next(arrangements(matrices_of(dict.fromkeys(graph.blocks)), device, vps, case.options, train=True))
     assert best.onchip is not None
     assert case.holds(best.onchip)

@@ -76,7 +76,7 @@ class TestInstructions:
         """Partial tiles are added up with the step, the mean of the losses has no backward."""
         model, (graph, loss) = tree_lstm(256)
         update = Update(vpps.Adam(), 1, 1, None)
-        options = vpps.ChipOptions()
+        options = vpps.ChipOptions(groups=1)
         example = graph, loss * 0.5
         found = specs(model, example, known_device("H200"), 132, update, 2, options, passes=vpps.Passes())
         names = next(found)[0].instructions
@@ -148,7 +148,7 @@ class TestHandle:
             assert "not yet: it will be for the first fb" in before
             handle.fb(*example)
             text = handle.explain()
-        for words in ("tree_lstm/U", "shared", "emulated GPU: 1 group of 2 blocks", "one per step; 2 blocks"):
+        for words in ("tree_lstm/U", "shared", "emulated GPU: 2 groups of 1 block", "one per step; 2 blocks"):
             assert words in text
         assert max(map(len, text.splitlines())) <= 110
         with pytest.raises(vpps.HandleError, match="closed"):

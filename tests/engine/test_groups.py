@@ -178,7 +178,8 @@ def test_results_are_those_of_the_reference(trained: Trained, recipe: Recipe) ->
 def test_the_blocks_of_all_groups_are_explained(trained: Trained) -> None:
     text = trained.handle.explain()
     assert "one per step; 4 blocks of 256 threads" in text
-    assert f"{4 // trained.groups} blocks on 4 multiprocessors" in text
+    blocks = {1: "4 blocks", 2: "2 blocks", 4: "1 block"}[trained.groups]
+    assert f"{blocks} on 4 multiprocessors" in text
 
 
 @pytest.mark.simt

@@ -298,7 +298,7 @@ def test_devices_that_are_not_known_are_refused() -> None:
 @pytest.mark.parametrize("options", [Options(), Options(groups=4), IN_TURNS])
 @pytest.mark.parametrize("hidden", [256, 768])
 def test_every_step_down_takes_fewer_registers(options: Options, hidden: int) -> None:
-    plan = plan_onchip(tree_lstm(hidden), H200, 132 // options.groups, options)
+    plan = plan_onchip(tree_lstm(hidden), H200, 132 // (options.groups or 1), options)
     plans = [plan, *step_down(plan)]
     assert all(before.chip.registers > after.chip.registers for before, after in pairwise(plans))
     assert plans[-1].chip.registers == 0

@@ -116,7 +116,7 @@ def distribution_of(
     stacks = stacks_of(it.model, it.graph, update, passes, 1)
     vps = gpu.sms // c.groups
     matrices = matrices_of(it.graph.blocks, stacks, precisions)
-    best = next(arrangements(matrices, gpu, vps, chip, train=True))
+    best = next(arrangements(matrices, gpu, vps * (chip.groups or 1), chip, train=True))
     return Distribution(it.model, vps, 1, moments, True, True, averages, best.held, c.groups, stacks, precisions)
 
 

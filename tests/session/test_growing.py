@@ -88,7 +88,7 @@ def check_random_graph(number: int, target: str, onchip: ChipOptions | None = No
     options = eval(f"dict({graphs.open_with(drawn.options.named)})", made) | {"target": target}
     if drawn.paper and onchip is None:
         options["schedule"] = "paper"
-    vps = random.choice((1, 2, 3)) * (1 if onchip is None else onchip.groups)
+    vps = random.choice((1, 2, 3)) * (1 if onchip is None else onchip.groups or 1)
     stayed = False
     with (
         vpps.Handle(made["model"], vps=vps, onchip=onchip, **options) as handle,

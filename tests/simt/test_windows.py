@@ -23,7 +23,7 @@ from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.simt
 
-WINDOWS = Options()
+WINDOWS = Options(groups=1)
 PRECISIONS = ("bf16", "tf32", "3xtf32")
 
 

@@ -20,7 +20,7 @@ from vpps.placement.onchip import (
     MatrixSpec,
     OnChip,
     nothing_left,
-    plan_onchip,
+    plan_groups,
     step_down,
 )
 from vpps.placement.stacks import NO_STACKS, Stacks, members
@@ -74,16 +74,26 @@ def matrices_of(
 
 
 def arrangements(
-    matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: ChipOptions, train: bool
+    matrices: Mapping[Parameter, MatrixSpec],
+    device: Device,
+    vps: int,
+    options: ChipOptions,
+    train: bool,
+    schedule: str = "vector",
 ) -> Iterator[Arrangement]:
     """The best arrangement first; the next ones hold less in registers, in case the compiler spills.
+
+    Args:
+        vps: virtual processors of all groups.
 
     Raises:
         HandleError, CapacityError: something that `options` force is malformed or does not fit.
         SpillError: when more are asked for than there are; names what `options` force.
     """
     specs = [spec if train else replace(spec, role_t_parts=0, trained=False) for spec in matrices.values()]
-    least = plan_onchip(specs, device, vps, options)
+    if schedule == "paper" and options.groups is None:
+        options = replace(options, groups=1)
+    least = plan_groups(specs, device, vps, options)
     yield _arrangement(least, matrices)
     for smaller in step_down(least):
         least = smaller

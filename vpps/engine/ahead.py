@@ -83,7 +83,7 @@ def specialize(
     target: str = CUDA.name,
     arch: str | None = None,
     sms: int | None = None,
-    groups: int = 1,
+    groups: int | None = None,
     *,
     device: str | Device | None = None,
     vps: int | None = None,
@@ -108,7 +108,8 @@ def specialize(
             all models; the arguments that describe a GPU do not matter).
         arch: architecture to compile for, such as "sm_90", the default; with `device` that of the device.
         sms: multiprocessors; by default those of the device: for "sm_90" an H200, with 132.
-        groups: of virtual processors, each with a copy of the weights and a part of the batch.
+        groups: of virtual processors, each with a copy of the weights and a part of the batch; default: as of
+            `vpps.ChipOptions`, or one if `vps` is given.
         device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: the one of the architecture.
         vps: virtual processors of a group; default: all that run side by side.
         optimizer: default `SGD`; only its kind matters.
@@ -143,7 +144,8 @@ def specialize(
     update = Update(rule, 1, 1, as_number(clip_norm)) if train else None
     if vps is not None:
         vps = as_count(vps, "vps", HandleError)
-    groups = as_count(groups, "groups", HandleError)
+    if groups is not None or vps is not None:
+        groups = 1 if groups is None else as_count(groups, "groups", HandleError)
     chip_options = _options(groups, options)
     moments = len(rule.moments) if train else 0
     passes = Configuration(passes=passes or Passes.from_environment()).on(target).passes
@@ -151,7 +153,7 @@ def specialize(
     if row.is_gpu:
         gpu, compiled_for = gpu_for(target, device, arch, sms)
         made_for = compiled_for if row.has_archs else ""
-        vps = gpu.sms // groups if vps is None else vps
+        vps = (gpu.sms // (groups or 1) if vps is None else vps) * (groups or 1)
     else:
         chip_options = ChipOptions()
         vps, panel = _threads(vps, train)
@@ -193,19 +195,20 @@ def specs(
     Without a GPU nothing is held, and there is one. Raises as `vpps.compiler.arrangement.arrangements`.
 
     Args:
+        vps: virtual processors of all groups.
         precisions: of products with parameters.
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
-    groups, trains = options.groups, update is not None
+    trains = update is not None
     stacks = stacks_of(model, graph, update, passes, panel, [*options.tiers, *dict(precisions.named)])
     found = iter([NO_CHIP])
     if gpu is not None:
-        found = arrangements(matrices_of(graph.blocks, stacks, precisions), gpu, vps, options, trains)
+        found = arrangements(matrices_of(graph.blocks, stacks, precisions), gpu, vps, options, trains, schedule)
     for arrangement in found:
-        held = arrangement.held
+        held, groups = arrangement.held, arrangement.chip.groups
         parameters = Distribution(
-            model, vps, panel, moments, trains, held=held, groups=groups, stacks=stacks, precisions=precisions
+            model, vps // groups, panel, moments, trains, held=held, groups=groups, stacks=stacks, precisions=precisions
         )
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails, precisions.is_reduced)
@@ -238,7 +241,7 @@ def _products_of(model: Model) -> Example:
     return graph, functions.sum(terms)
 
 
-def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
+def _options(groups: int | None, options: dict[str, Any]) -> ChipOptions:
     names = [f.name for f in fields(ChipOptions) if f.name != "groups"]
     for unknown in sorted(set(options) - set(names)):
         hint = ARGUMENTS.get(("ChipOptions", unknown), f"there is no such option; there are {', '.join(names)}")

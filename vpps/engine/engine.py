@@ -129,10 +129,9 @@ class Engine:
         self._trains = options.train
         self._losses = losses
         self._listeners = listeners
-        onchip = configuration.onchip
         local_rank = 0 if options.world is None else options.world.local_rank
         wanted = Wanted(
-            configuration.vps, onchip, self._trains, records, configuration.schedule, local_rank,
+            configuration.vps, configuration.onchip, self._trains, records, configuration.schedule, local_rank,
             configuration.precision,
         )  # fmt: skip
         self.machine = make_machine(target, wanted)
@@ -149,7 +148,7 @@ class Engine:
         )  # fmt: skip
         kind = type(options.rule) if options.train else None
         precisions = configuration.precision
-        self.store = ParameterStore(model, self.machine, kind, options.ema, onchip.groups, precisions)
+        self.store = ParameterStore(model, self.machine, kind, options.ema, precisions)
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
         self.has_gradients = False
@@ -251,8 +250,8 @@ class Engine:
         trained = {p.name: spec.trained for p, spec in matrices.items()}
         known = self.arrangement.onchip
         if known is None or stacks is not arranged_stacks or {m.name: m.trained for m in known.matrices} != trained:
-            onchip = self.configuration.onchip
-            self._arrangements = arrangements(matrices, device, self.machine.vps // onchip.groups, onchip, self._trains)
+            onchip, schedule = self.configuration.onchip, self.configuration.schedule
+            self._arrangements = arrangements(matrices, device, self.machine.vps, onchip, self._trains, schedule)
             self.arrangement = next(self._arrangements)
             self.stepped_down = 0
         self._arranged_for = cells, stacks

@@ -125,7 +125,7 @@ def _compiled(kernel: Machine | Specialized, stepped_down: int, driver: str) -> 
 
 
 def _launches(onchip: OnChip, spec: KernelSpec | None) -> list[tuple[str, str]]:
-    blocks = onchip.vps * onchip.options.groups
+    blocks = onchip.vps * onchip.groups
     shared = "" if spec is None else f", {in_bytes(spec.chip.shared_bytes)} of shared memory each"
     return [("launches", f"one per step; {blocks} blocks of {THREADS} threads{shared}")]
 

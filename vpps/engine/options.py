@@ -146,8 +146,8 @@ class Options:
     onchip: ChipOptions | None = option(
         None,
         """what to force of the distribution of weights over the chip (cuda, simt), a `vpps.ChipOptions`; default:
-        nothing. With `groups=2` two halves of the virtual processors hold a copy of the weights each, and run their
-        own part of a batch.""",
+        nothing. The virtual processors of a GPU form two groups; each holds a copy of the weights and runs its own
+        part of a batch. `groups=1` is faster for batches of one graph, `groups=4` for large ones.""",
         _a(ChipOptions, "vpps.ChipOptions(...)"),
     )
     passes: Passes | None = option(
@@ -158,7 +158,7 @@ class Options:
     autotune: bool = option(
         False,
         """try other configurations in the first steps, some batches each, and keep the fastest: virtual processors
-        (cpu); groups of blocks, tiles, rows per warp of the published scheme (cuda, simt), whose kernels are compiled
+        (cpu); groups of blocks, rows per warp of the published scheme (cuda, simt), whose kernels are compiled
         when their turn comes. What is learned stays the same, on cpu to the bit; `tuning` says how far it has come. The
         fastest is kept in a file (VPPS_TUNING) for all handles of such a model, which then try nothing.""",
         FLAG,

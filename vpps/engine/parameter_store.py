@@ -32,7 +32,6 @@ class ParameterStore:
     Args:
         kind: of the optimizer whose moments live there; None for inference, which needs neither moments nor gradients.
         ema: decay of the weights' moving averages, or None.
-        groups: of the machine's virtual processors.
         precisions: of products with its parameters.
     """
 
@@ -42,12 +41,10 @@ class ParameterStore:
         machine: Machine,
         kind: type[Optimizer] | None,
         ema: float | None,
-        groups: int,
         precisions: Precisions = ALL_EXACT,
     ) -> None:
         self.model = model
         self.precisions = precisions
-        self.groups = groups
         self.machine = machine
         self.kind = kind
         self.ema = ema
@@ -108,9 +105,10 @@ class ParameterStore:
         layout = self.model.layout_version
         n_moments = len(self.kind.moments) if self.kind is not None else 0
         machine, trains, averages = self.machine, self.kind is not None, self.ema is not None
+        groups = arrangement.chip.groups
         distribution = Distribution(
-            self.model, machine.vps // self.groups, machine.panel, n_moments, trains, accumulates, averages,
-            arrangement.held, self.groups, stacks, self.precisions,
+            self.model, machine.vps // groups, machine.panel, n_moments, trains, accumulates, averages,
+            arrangement.held, groups, stacks, self.precisions,
         )  # fmt: skip
         machine.grow(distribution.end, 0, pool_limit)
         machine.pool[: distribution.end] = 0

@@ -225,7 +225,7 @@ def inspect(
         vps = gpu.sms if chosen.vps is None else chosen.vps
         moments = len(rule.moments) if train else 0
         found = specs(
-            model, example, gpu, vps // chosen.onchip.groups, update, moments, chosen.onchip, chosen.schedule,
+            model, example, gpu, vps, update, moments, chosen.onchip, chosen.schedule,
             chosen.passes, precisions=chosen.precision,
         )  # fmt: skip
         kernel = fitting(target, arch, found) if compiled else None

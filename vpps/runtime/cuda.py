@@ -254,7 +254,7 @@ class CudaMachine(Machine):
     def for_handle(cls, w: Wanted) -> CudaMachine:
         """The machine of this computer."""
         device = w.local_rank % usable_gpus() if w.local_rank else 0
-        return cls(w.vps, groups=w.onchip.groups, device=device, timeline=w.timeline)
+        return cls(w.vps, groups=w.onchip.groups or 1, device=device, timeline=w.timeline)
 
     # ---- memory
 

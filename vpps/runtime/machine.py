@@ -284,6 +284,8 @@ def make_machine(target: str, wanted: Wanted) -> Machine:
 def _check_groups(target: Target, wanted: Wanted) -> None:
     """Raises HandleError where there cannot be so many groups of virtual processors."""
     given, vps = wanted.onchip.groups, wanted.vps
+    if given is None:
+        return
     groups = as_index(given)
     if groups is None or not 1 <= groups <= MAX_GROUPS:
         raise HandleError(f"ChipOptions(groups={given!r}): expected an int from 1 to {MAX_GROUPS}")

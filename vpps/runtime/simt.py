@@ -85,7 +85,7 @@ class SimtMachine(Machine):
     @classmethod
     def for_handle(cls, w: Wanted) -> SimtMachine:
         """As many blocks as are wanted, or a few that groups share evenly."""
-        groups = w.onchip.groups
+        groups = w.onchip.groups or 1
         return cls(max(DEFAULT_VPS, groups) // groups * groups if w.vps is None else w.vps, timeline=w.timeline)
 
     @property

@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
     """
 
     vps: int | None = None
-    groups: int = 1
+    groups: int | None = None
     rpw: int | None = None
 
     @property
@@ -60,8 +60,8 @@ CHANGED = ("vps", "schedule", "onchip")
 def candidates_for(engine: Engine, chosen: Collection[str] = ()) -> list[Candidate]:
     """What may be faster for a model on a machine: the default first.
 
-    On an H100 a Tree-LSTM trained 0.8 to 1.2 times as fast with two groups, by size of batch, and at 0.73 of the speed
-    with VPPS's rows in turns.
+    The best number of groups depends on the size of the batch (docs/tuning.md). On an H100 a Tree-LSTM trained at 0.73
+    of the default's speed with VPPS's rows in turns.
 
     Args:
         engine: with the default configuration; it has run a batch, so that it knows what the chip holds.
@@ -73,7 +73,7 @@ def candidates_for(engine: Engine, chosen: Collection[str] = ()) -> list[Candida
     elif onchip is None:  # there are no matrices
         found = []
     else:
-        found = [Candidate(groups=n) for n in (2, 4) if not machine.vps % n]
+        found = [Candidate(groups=n) for n in (1, 2, 4) if n != onchip.groups and not machine.vps % n]
         found += [Candidate(rpw=n) for n in rows_per_warp(onchip)]
     return [Candidate(), *(c for c in found if not c.changes.keys() & set(chosen))]
 

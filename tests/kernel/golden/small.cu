@@ -1,26 +1,26 @@
 // vpps 0.1.0: forward, backward and update in one launch, guided by a script.
-// Rendered from templates/kernel.cu.j2 for target cuda: 1 in windows.
+// Rendered from templates/kernel.cu.j2 for target cuda: 2 groups, 1 in windows.
 // Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
 
 // ---- configuration
 #define VP_PANEL 1                  // units are dealt one by one
 #define VP_TILE_COLUMNS 64          // columns of a tile of a matrix in memory
 #define VP_SCRIPT_WORDS 2048        // of the script are in shared memory at a time
-#define VP_GROUPS 1                 // of virtual processors, as many in each
+#define VP_GROUPS 2                 // of virtual processors, as many in each
 #define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
 #define VP_SLOTS 0                  // that hold weights in registers
 #define VP_CACHED 0                 // words of weights in the registers of every thread
 #define VP_TILE 8                   // vectors that a thread multiplies by a slot at a time
 #define VP_STAGE 0                  // floats from such a vector in shared memory to the next
 #define VP_STAGED 2304              // floats of shared memory for vectors
-#define VP_SUMS 1280                // floats of partial sums
+#define VP_SUMS 2304                // floats of partial sums
 #define VP_RESULTS 1280             // floats of products that wait for a tail
 #define VP_HOMES 0                  // matrices that registers hold until a window takes them
 #define VP_CHANGING_WINDOWS 0       // windows have one matrix, or chunk of one, after the other
 #define VP_WINDOWS_OF_CHUNKS 0      // some have room for a chunk of their matrix
 #define VP_FRAGMENTS 0              // tensor cores multiply by some of them
-#define VP_WINDOWS_AT 4864          // floats of shared memory in front of the windows
-#define VP_WINDOW_FLOATS 80         // of all windows
+#define VP_WINDOWS_AT 5888          // floats of shared memory in front of the windows
+#define VP_WINDOW_FLOATS 160        // of all windows
 #define VP_PRODUCT_TILES 3          // shapes of what a warp computes of products with them
 #define VP_MOST_VECTORS 32          // that are multiplied by a matrix in a window at a time
 #define VP_CHUNKS 1280              // floats of shared memory for chunks of vectors that are multiplied by them
@@ -63,13 +63,13 @@ template <int H> struct Home;
 // of so many products of 16 rows and 8 vectors.
 template <int T> struct ProductTile;
 template <> struct ProductTile<0> { enum { LV = 4, LR = 8, RT = 1, VT = 1, VECTORS = 4, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
-template <> struct ProductTile<1> { enum { LV = 8, LR = 4, RT = 1, VT = 1, VECTORS = 8, PITCH = 5, KIND = 0, FEW = 1, MANY = 0 }; };
-template <> struct ProductTile<2> { enum { LV = 8, LR = 4, RT = 1, VT = 4, VECTORS = 32, PITCH = 5, KIND = 0, FEW = 0, MANY = 1 }; };
+template <> struct ProductTile<1> { enum { LV = 4, LR = 8, RT = 1, VT = 2, VECTORS = 8, PITCH = 9, KIND = 0, FEW = 1, MANY = 0 }; };
+template <> struct ProductTile<2> { enum { LV = 8, LR = 4, RT = 2, VT = 4, VECTORS = 32, PITCH = 9, KIND = 0, FEW = 0, MANY = 1 }; };
 struct TileShape { int rows, vectors, pitch; };
 __constant__ const TileShape PRODUCT_TILES[] = {
     {8, 4, 9},
-    {4, 8, 5},
-    {4, 32, 5},
+    {8, 8, 9},
+    {8, 32, 9},
 };
 
 #include "cuda/ptx.cuh"

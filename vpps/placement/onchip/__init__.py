@@ -26,7 +26,7 @@ A kernel that spills is compiled again with fewer registers of weights; if what 
 
 from vpps.placement.onchip.device import DEVICES, Device, known_device
 from vpps.placement.onchip.holding import ChipOptions, HeldMatrix, MatrixSpec, OnChip, Tier
-from vpps.placement.onchip.planner import nothing_left, plan_onchip, step_down
+from vpps.placement.onchip.planner import nothing_left, plan_groups, plan_onchip, step_down
 from vpps.placement.onchip.published import valid_rpw
 from vpps.placement.onchip.report import capacity, explain
 
@@ -42,6 +42,7 @@ __all__ = [
     "explain",
     "known_device",
     "nothing_left",
+    "plan_groups",
     "plan_onchip",
     "step_down",
     "valid_rpw",

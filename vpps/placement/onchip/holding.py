@@ -64,15 +64,15 @@ class ChipOptions:
         ownership: "aligned" deals units, the same ones of every part, and products read windows in shared memory.
             "round-robin" deals whole rows and multiplies by them in registers, as VPPS does, in float32.
         rpw: rows per warp, with round-robin ownership.
-        groups: of blocks, each with its own copy of the weights and its own part of the batch; one with round-robin
-            ownership.
+        groups: of blocks, each with its own copy of the weights and its own part of the batch. None: two, or one if
+            shared memory has no room for the copies, the number of blocks is odd, or the scheme is the published one.
         tiers: "L2" by name for what stays in memory: "U" is the matrix and "U^T" its transpose. A matrix that is named
             is not stacked with others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
     """
 
     ownership: Ownership = "aligned"
     rpw: int | None = None
-    groups: int = 1
+    groups: int | None = None
     tiers: Mapping[str, Literal["L2"]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -220,6 +220,11 @@ class OnChip:
     options: ChipOptions
     registers: int
 
+    @property
+    def groups(self) -> int:
+        """Of blocks."""
+        return self.chip.groups
+
     def of(self, name: str) -> HeldMatrix:
         """A role by name: "U" or "U^T".
 
@@ -289,7 +294,7 @@ def _check_published(matrices: Sequence[MatrixSpec], options: ChipOptions) -> No
                 f"rpw={options.rpw}: rows per warp belong to ownership='round-robin'; add it, or leave rpw out"
             )
         return
-    if options.groups != 1:
+    if options.groups not in (None, 1):
         raise HandleError(
             f"groups={options.groups} with ownership='round-robin': the published scheme has one group; leave one of "
             "them out"
@@ -304,10 +309,10 @@ def _check_published(matrices: Sequence[MatrixSpec], options: ChipOptions) -> No
 
 def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
     as_count(vps, "vps", HandleError)
-    as_count(options.groups, "groups", HandleError)
-    if vps * options.groups > device.sms:
-        remedy = f"at most {device.sms // options.groups} per group" if options.groups <= device.sms else "fewer groups"
+    groups = 1 if options.groups is None else as_count(options.groups, "groups", HandleError)
+    if vps * groups > device.sms:
+        remedy = f"at most {device.sms // groups} per group" if groups <= device.sms else "fewer groups"
         raise HandleError(
-            f"{options.groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
+            f"{groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
             f"multiprocessors take one block each; {remedy}"
         )

@@ -11,7 +11,7 @@ from vpps.ops.element import FLOAT32
 from vpps.placement.onchip.device import Device
 from vpps.placement.onchip.holding import NARROW_ROWS, ROW_SLICED, HeldMatrix, MatrixSpec, OnChip
 from vpps.placement.onchip.planner import plan_onchip
-from vpps.text import KIB, WIDTH, columns, in_bytes, labelled, note
+from vpps.text import KIB, WIDTH, columns, counted, in_bytes, labelled, note
 
 HEADER = (
     *(("", "matrix"), ("", "role"), ("", "shape"), ("", "tier"), ("", "copies"), ("groups", "x blocks")),
@@ -45,7 +45,7 @@ def _table(onchip: OnChip, moments: int) -> str:
                 f"{held.rows}x{held.columns}",
                 held.tier,
                 str(held.copies),
-                f"{onchip.options.groups} x {_blocks(onchip, held)}",
+                f"{onchip.groups} x {_blocks(onchip, held)}",
                 held.held_as or "-",
                 str(held.registers) if held.tier == "registers" else "-",
                 f"{held.warps_busy}/{WARPS}" if held.number else "-",
@@ -66,7 +66,7 @@ def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
 
 
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
-    chip, device, groups = onchip.chip, onchip.device, onchip.options.groups
+    chip, device, groups = onchip.chip, onchip.device, onchip.groups
     all_weights = sum(h.floats for h in onchip.held)
     on_chip = sum(h.floats for h in onchip.held if h.tier in ON_CHIP and not h.place.refilled)
     off = sum(h.bytes for h in onchip.held if h.tier == "L2" or h.place.refilled)
@@ -80,7 +80,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     return [
         (
             "device",
-            f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors",
+            f"{device.name}: {n_groups} of {counted(onchip.vps, 'block')} on {device.sms} multiprocessors",
         ),
         ("kernel", f"{_vertices(chip)}{onchip.options.ownership} ownership"),
         ("registers", f"weights take {chip.registers} of {device.registers} per thread"),
