@@ -465,7 +465,7 @@ vpps.nn.Linear(vpps.Model(), 64, 5, name='output')(x)  # ShapeError: cell 'outpu
 vpps.nn.MLP(vpps.Model(), 3, [], 2)  # ShapeError: without a hidden layer it is Linear
 vpps.nn.Embedding(vpps.Model(), 5, 3)(3)  # GraphError: Embedding 'embedding'*in a graph embedding(graph, i)
 graph.lookup(vpps.nn.Embedding(vpps.Model(), 5, 3), 3)
-    # DtypeError: got <vpps.nn.Embedding 'embedding'*; its table is its attribute
+    # DtypeError: got <vpps.nn.Embedding 'embedding'*; pass its attribute
 vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # ModelError: LSTM is no function; it has the cells begin and step
 vpps.nn.NaryTreeLSTM(vpps.Model(), 8, 8, per_child='no')  # DtypeError: per_child
 """)
