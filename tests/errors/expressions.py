@@ -135,8 +135,8 @@ x * True  # DtypeError: mul*bool
 x / 0  # DivisionError: (8,)*/ 0
 x / np.float32(0)  # DivisionError: (8,)*/ 0
 2**x  # TraceError: vpps.exp(x * math.log(a))
-(x > 0) & (x < 1)  # TraceError: a * b is their and
-~(x > 0)  # TraceError: vpps.eq(a, 0) is not a
+(x > 0) & (x < 1)  # TraceError: a * b is and
+~(x > 0)  # TraceError: vpps.eq(a, 0) is not
 x % 2  # TraceError: no rounding and no remainder
 2 // x  # TraceError: no rounding and no remainder
 round(x)  # TraceError: no rounding and no remainder

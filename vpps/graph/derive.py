@@ -72,8 +72,7 @@ def _parameters(op: Op, operand: str, index: str) -> str:
 
 
 def _docstring(op: Op, of_rows: str = "") -> str:
-    """Return the row's `doc` as a sentence, with the text that its form adds. `of_rows` describes the effect on rows.
-    """
+    """Return the row's `doc` as a sentence, with the text that its form adds. `of_rows` says how it acts on rows."""
     what, semicolon, rest = op.doc.partition(";")
     if op.form is Form.MAP and op.differentiable:
         what += ", element by element"

@@ -115,8 +115,7 @@ class Drawing(Readable):
         return "\n".join([*self._svg(), ""])
 
     def _labels(self) -> dict[int, list[str]]:
-        """Return the lines of each vertex: its cell, without the class if the method name is unique; its call and its
-        ints."""
+        """Return the lines of each vertex: its cell, without the class if that is clear; its call and its ints."""
         names = {v.cell for v in self.vertices}
         last = Counter(name.rpartition(".")[2] for name in names)
         shown = {name: name.rpartition(".")[2] if last[name.rpartition(".")[2]] == 1 else name for name in names}
@@ -169,8 +168,7 @@ class Drawing(Readable):
         yield "</svg>"
 
     def _boxes(self, labels: dict[int, list[str]]) -> dict[int, _Box]:
-        """Place boxes from the lowest level up: each vertex above the mean of its operands, or as close as space
-        permits."""
+        """Place boxes from the lowest level up: each vertex above the mean of its operands, or as close as possible."""
         reads = self._reads()
         height = max((len(lines) for lines in labels.values()), default=0) * _LINE + _PADDING
         boxes: dict[int, _Box] = {}

@@ -62,8 +62,7 @@ def eq(a: One, b: One | float) -> Expression: ...  # type: ignore[overload-overl
 @overload
 def eq(a: Value, b: Value | float) -> Rows: ...
 def eq(a: Value, b: Value | float) -> Any:
-    """Return 1 where a and b are equal, else 0, element by element; `a == b` only tests if they are the same
-    expression.
+    """Return 1 where a and b are equal, else 0, element by element; `a == b` tests identity instead.
 
     `a > b`, `a >= b`, `a < b` and `a <= b` compare element by element, too. Comparisons with NaN give 0. No gradient
     flows through a comparison.
@@ -221,8 +220,7 @@ def log_softmax(x: Any) -> Any:
 
 
 def _normalised(op: str, x: Any, of_items: Callable[[list[Expression]], list[Expression]]) -> Any:
-    """Record a softmax. `of_items` gets a Python list's items minus the largest, so their exponentials do not overflow.
-    """
+    """Record a softmax. `of_items` gets a Python list's items minus the largest; exponentials cannot overflow."""
     if isinstance(x, Operand):
         return record(op, [x])
     if isinstance(x, ListExpression):
@@ -245,10 +243,10 @@ def logsumexp(x: Rows) -> Rows: ...
 def logsumexp(x: Sequence[Value]) -> Any: ...
 @hinted
 def logsumexp(x: Any) -> Any:
-    """Return the logarithm of the sum of exponentials, stable for large ones: of a vector a scalar, of each row, or
-    over a list, element by element.
+    """Return the logarithm of the sum of exponentials of a vector, of each row, or over a list element by element.
 
-    For an empty list argument, or if all elements are minus infinity, it is minus infinity, without a gradient.
+    It is stable for large elements. For an empty list argument, or if all elements are minus infinity, it is minus
+    infinity, without a gradient.
     """
     if isinstance(x, Operand):
         return record("logsumexp", [x])
@@ -388,8 +386,8 @@ def norm(x: One) -> Expression: ...
 def norm(x: Rows) -> Rows: ...
 @hinted
 def norm(x: Value) -> Any:
-    """Return the Euclidean norm of all elements, a scalar; for rows, of each row. Elements may be so large or small
-    that float32 cannot hold their squares. The gradient at 0 is 0, while that of `sqrt(sum(x ** 2))` is NaN."""
+    """Return the Euclidean norm of all elements, a scalar; for rows, of each row. It is exact even for elements whose
+    squares float32 cannot hold. Its gradient at 0 is 0, while that of `sqrt(sum(x ** 2))` is NaN."""
     x = record("copy", [x]) if isinstance(x, Parameter) else x
     of_graph = isinstance(x, Rows) or (isinstance(x, Expression) and not isinstance(x.owner, CellTrace))
     return _NORM(x) if of_graph else _norm(x)

@@ -31,8 +31,7 @@ _log = logging.getLogger(__name__)
 NAME = "vpps_recorder"
 FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each includes the earlier ones
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-# Type tables are initialised by Python's header macros and filled in by name; macOS resolves Python's symbols on
-# loading.
+# Python's header macros begin type tables, and this code fills them by name; macOS resolves Python's symbols on load.
 MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
 
 _lock = threading.Lock()

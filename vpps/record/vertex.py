@@ -121,7 +121,7 @@ class Vertex:
 
     @cached_property
     def apart(self) -> Cut | None:
-        """As `cut`, with products of children split off, too."""
+        """Like `cut`, with products of children split off, too."""
         children = {p: (s.number, s.output) for p, s in enumerate(self.sources) if isinstance(s, Child)}
         return cut_products(self.program, self.cut, children)
 

@@ -44,8 +44,8 @@ class IntForm(Structure):
 
 @fields(ints="n_crossing whole n_products")
 class CutForm(Structure):
-    """How a kind is split (record/distinct.py): number of values computed once per distinct ints, 0 if not split;
-    whether this is the whole cell; number of child results whose products may be separate."""
+    """Split of a kind (record/distinct.py): number of values computed once per distinct ints, 0 if not split; 1 if this
+    is the whole cell; number of child results whose products may be separate."""
 
 
 @fields(ints="child number n_results")
