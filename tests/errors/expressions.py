@@ -341,7 +341,7 @@ rows.of([0.5] * 5)  # DtypeError: examples are ints, one per row
 rows.of([[1, 2, 3, 4, 5]])  # DtypeError: of shape (1, 5)
 rows.of([1, 2, -1, 3, 4])  # IndexRangeError: go from -1 to 4; expected 0 to 2147483647
 rows.of([1, 2, 2**31, 3, 4])  # IndexRangeError: go from 1 to 2147483648
-rows.of([1, 2, 3])  # ShapeError: examples of 3 rows, and there are 5
+rows.of([1, 2, 3])  # ShapeError: examples of 3 rows, but there are 5
 
 [vpps.cell: what it computes with]
 call(lambda u, v: vpps.sigmoid(u) * v, x, y)  # ShapeError: cell '<lambda>': mul*(8,), (4,)

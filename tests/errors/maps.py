@@ -190,7 +190,7 @@ nodes(examples=[0.5] * 4)  # DtypeError: examples are ints, one per row
 nodes(examples=[[1, 2, 3, 4]])  # DtypeError: of shape (1, 4)
 nodes(examples=[1, 2, -1, 3])  # IndexRangeError: go from -1 to 3; expected 0 to 2147483647
 nodes(examples=[1, 2, 2**31, 3])  # IndexRangeError: go from 1 to 2147483648
-nodes(examples=[1, 2, 3])  # ShapeError: examples of 3 rows, and there are 4
+nodes(examples=[1, 2, 3])  # ShapeError: examples of 3 rows, but there are 4
 
 [graph.map(levels=)]
 nodes(levels=LEVELS * 0.5)  # DtypeError: levels are ints, not of dtype float64

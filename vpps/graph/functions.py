@@ -76,7 +76,7 @@ def where(condition: One, a: One | float, b: One | float) -> Expression: ...  # 
 @overload
 def where(condition: Value, a: Value | float, b: Value | float) -> Rows: ...
 def where(condition: Value, a: Value | float, b: Value | float) -> Any:
-    """Choose a where a condition is true, else b, element by element. Elements not chosen have no effect, even if NaN.
+    """Choose `a` where a condition is true, else `b`, element by element. Other elements have no effect, even if NaN.
 
     Args:
         condition: such as `x > 0`; true unless it is 0. No gradient flows through it.

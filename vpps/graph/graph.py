@@ -113,7 +113,7 @@ class Graph(Hinting):
 
     def __deepcopy__(self, memo: object = None) -> NoReturn:
         raise GraphError(
-            "a graph cannot be pickled or copied: record it where it is used; what it is recorded from, such as a "
+            "a graph cannot be pickled or copied: record it in the process that uses it; its source, such as a "
             "vpps.data.GraphSet, can be sent to another process"
         )
 
@@ -261,7 +261,7 @@ class Graph(Hinting):
         examples: Any = None,
         kinds: Any = None,
     ) -> Any:
-        """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
+        """Record n vertices at once from data on their structure: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
         The results equal those of single calls of the cells in the rows' order, bit for bit. If a row comes before its
         children, no such calls exist. Values then equal those of calls in any possible order, bit for bit; but
@@ -399,7 +399,7 @@ class Graph(Hinting):
                     many = isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
                     if op == "cross_entropy" and isinstance(x, Expression):
                         raise DtypeError(
-                            f"{self._where(op)}: expected an int, got {x!r}; with probabilities as targets it is "
+                            f"{self._where(op)}: expected an int, got {x!r}; for probabilities as targets write "
                             "-vpps.dot(targets, vpps.log_softmax(logits))"
                         )
                     remedy = "; several go with rows: graph.rows(array) has one for each" if many else ""
@@ -649,8 +649,8 @@ class Graph(Hinting):
 
 
 def _kind_of_op(op: str, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """Return a key for bare ops with the same record function (None if it is hard to find), and the operands that
-    differ from vertex to vertex. Fast for expressions, alone or with one parameter."""
+    """Return a key for ops that share a record function (None if it is hard to find), and the operands that differ from
+    vertex to vertex. Fast for expressions, alone or with one parameter."""
     for x in operands:
         kind = type(x)
         if kind is not Expression and kind is not int:

@@ -114,6 +114,6 @@ def prepare() -> None:
             _tried = True
             if chosen == "compiled":
                 raise
-            headers = "; if those were missing, with Python's headers (Debian and Ubuntu: apt-get install python3-dev)"
+            headers = "; install Python's headers if missing (Debian and Ubuntu: apt-get install python3-dev)"
             tail = "" if find(described()) else headers
             notice(f"graphs are recorded in Python, which takes five times as long: {error}{tail}")

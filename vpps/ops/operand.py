@@ -227,8 +227,7 @@ class Operand:
     __le__ = _with_number("greater_equal", "not_above", swapped=True)
 
     def __eq__(self, other: object) -> bool:
-        """Test identity, so that operands can be found in lists. Comparing with a number is an error: it means values.
-        """
+        """Test identity, so that operands can be found in lists. Comparing with a number raises an error."""
         return self._no_truth() if as_number(other) is not None else self is other
 
     __hash__ = object.__hash__

@@ -62,7 +62,7 @@ class Cell(Generic[R]):
             self.name = own if self.name == "__call__" else f"{own}.{self.name}"
         self.description = f"cell {self.name!r}"
         self._key = f"_cell_{self.name}_{id(self):x}"  # attribute name of bound cells in their instances
-        # Copy no attributes: `functools.wraps` gives a function those of the wrapped one, possibly a whole cell.
+        # Copy no attributes: a function made by `functools.wraps` has those of the wrapped one, possibly a whole cell.
         functools.update_wrapper(self, function, updated=())
         self.__signature__ = inspect.signature(self.bound)  # for a method of an object, without `self`
         for p in inspect.signature(function).parameters.values():

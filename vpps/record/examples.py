@@ -57,5 +57,5 @@ def example_numbers(given: Any, n: int, where: str) -> ExampleNumbers:
         own = numbers.astype(np.int64)
         found = ExampleNumbers(len(own), lambda: own)
     if len(found) != n:
-        raise ShapeError(f"{where}: examples of {len(found)} rows, and there are {n}")
+        raise ShapeError(f"{where}: examples of {len(found)} rows, but there are {n}")
     return found

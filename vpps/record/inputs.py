@@ -263,7 +263,7 @@ def read_children(given: Any) -> Children | None:
     table = _of_ints(np.asarray(given), "children are ints, -1 for none")
     if table.ndim not in (1, 2) or (table.ndim == 2 and not table.shape[1]):
         raise ShapeError(
-            f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) where the "
+            f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) if the "
             "number of children varies; leave children= out if no vertex has any"
         )
     if table.ndim == 1:

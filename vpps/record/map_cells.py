@@ -106,8 +106,8 @@ def _readable(error: VppsError) -> str:
 
 
 def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:
-    """Return the names of positional parameters to bind, those of them that are no inputs, and True if `*args` takes
-    any number of children's results."""
+    """Return the names of positional parameters to bind, the names among them that are no inputs, and True if `*args`
+    takes any number of children's results."""
     bound: list[str] = []
     skipped = ""
     takes_all = False
@@ -145,7 +145,7 @@ def _trace_cell(
     if free and not arity:
         raise GraphError(
             f"cell {cell.name!r}: no value for {', '.join(free)}: no input of the map has that name"
-            f"{' (the inputs are ' + ', '.join(inputs) + ')' if inputs else ''}, and it has no children="
+            f"{' (the inputs are ' + ', '.join(inputs) + ')' if inputs else ''}, and the map has no children="
         )
     if state is None and (free or (takes_all and arity)):
         raise StateNeeded
@@ -183,7 +183,7 @@ def _trace_cell(
         if shapes is None or len(vertex.state) != len(shapes):
             return vertex
         if not known:
-            # A shape that no use shows is that of the cell's own result in its place.
+            # If no use shows a shape, take the shape of the cell's own result in that place.
             shapes = [own if known is None else known for known, own in zip(shapes, vertex.state, strict=True)]
             if any(k >= LONG // 2 for shape in shapes for k in shape or ()):
                 raise TraceError(

@@ -104,7 +104,7 @@ def record_rowwise(
 
 
 def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
-    """The highest level among each list's elements; -1 where it is empty."""
+    """Return the highest level among each list's elements; -1 for an empty list."""
     highest = np.full(len(xs.ends) - 1, -1)
     if len(xs.elements):
         np.maximum.at(highest, np.arange(len(highest)).repeat(np.diff(xs.ends)), graph.levels_of(xs.elements))

@@ -63,7 +63,7 @@ class Constant(NamedTuple):
     Attributes:
         slot: index of its magnitude in the program's `constants`.
         negative: True if the number is negative.
-        word: index of its word in `TracedCell.words`, within those of the slot.
+        word: index among the slot's words in `TracedCell.words`.
     """
 
     slot: int

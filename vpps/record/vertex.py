@@ -50,7 +50,7 @@ class Vertex:
 
     Attributes:
         name: name of the cell.
-        program: an ordinary program; if the cell takes all its data as arguments, the program of its ordinary calls.
+        program: an ordinary program; without gather, pull, scatter or push, that of the cell's ordinary calls.
         sources: source of each of its arguments.
         state: shapes of the results that parents gather, which are its first outputs.
         pushed: the outputs that the map returns.

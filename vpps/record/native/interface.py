@@ -1,9 +1,9 @@
 """Constants and structs shared by Python and the compiled recorder; the build generates `interface.h` from them.
 
-A map's encoding (record/packed.py) is a MapForm, then for each child result the index of its shape among the zero
-shapes. For each kind follow a KindForm, an ArgumentForm per vector and list argument, an IntForm per int, a CutForm,
-and a ProductsForm per child result that is multiplied separately. Two counted lists of int numbers end the kind: the
-ints computed once per distinct combination, and the others.
+A map's encoding (record/packed.py) starts with a MapForm. The next ints give, per child result, the index of its shape
+among the zero shapes. Each kind then has a KindForm, an ArgumentForm per vector and list argument, an IntForm per int,
+a CutForm, and a ProductsForm per child result that is multiplied separately. A kind ends with two counted lists of int
+numbers: the ints of values computed once per distinct combination, and the ints of the rest.
 """
 
 from __future__ import annotations
