@@ -139,7 +139,7 @@ class _Part:
         after: by `start`: offsets and element indices of the lists without their first `start` children.
         reads_zeros: True if a gathered child is missing.
         ints: the int arguments, a row per vertex.
-        cut: how the cell is split, if equal ints share results.
+        cut: split of the cell, if equal ints share results.
         once: with `cut`: per vertex, the value id of the first result computed from its ints.
         products: per child result multiplied separately: its distinct children, and each vertex's index among them.
         multiplied: per product, the value id that each vertex reads.

@@ -115,7 +115,7 @@ struct PartOfMap {
     }
     bool is_cut() const { return n_crossing > 0; }
     i64 n_own() const { return whole ? 0 : n; }  // vertices that are not computed once
-    // Their level, unless they read children or inputs. Zeros have level 0, and products of zeros level 1.
+    // Level of these vertices, unless they read children or inputs. Zeros have level 0, and products of zeros level 1.
     int32_t lowest() const { return reads_zeros && !products.empty() ? 2 : reads_zeros || (is_cut() && !whole); }
     // True if the level of vertices with empty lists is 0 instead, because only lists read zeros.
     bool lowest_varies() const { return reads_zeros && !used && !is_cut(); }
