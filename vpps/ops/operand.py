@@ -1,6 +1,6 @@
 """Operands of ops (expressions and parameters), and the operators and functions that record ops on them.
 
-A *recorder* is a `Graph` (one vertex per call) or the `Trace` of a cell (one node per op). The expressions among the
+A *recorder* is a `Graph` (one vertex per call) or a `CellTrace` (one node per op). The expressions among the
 operands determine it; inside a cell, operands without expressions use the running trace.
 """
 
@@ -56,10 +56,10 @@ def _operator(function: Callable[[Any, Any], Expression]) -> Operator:
 
 
 class Recorder(Protocol):
-    """Records ops: a Graph or a Trace.
+    """Records ops: a Graph or a CellTrace.
 
     Attributes:
-        recorders: functions that record a call of a cell like its latest one; empty for a Trace, which inlines cells.
+        recorders: functions that record a call like a cell's latest one; empty for a CellTrace, which inlines cells.
     """
 
     recorders: dict[Any, Any]
@@ -237,7 +237,7 @@ class Expression(Operand, Hinting):
     """A value that a graph or a cell's trace will compute: a vector, a scalar of shape `()`, or a matrix.
 
     Attributes:
-        owner: the Graph or Trace that recorded it.
+        owner: the Graph or CellTrace that recorded it.
         ref: its value id in the graph, or its node in the trace.
     """
 
