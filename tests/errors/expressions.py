@@ -135,8 +135,8 @@ x * True  # DtypeError: mul*bool
 x / 0  # DivisionError: (8,)*/ 0
 x / np.float32(0)  # DivisionError: (8,)*/ 0
 2**x  # TraceError: vpps.exp(x * math.log(a))
-(x > 0) & (x < 1)  # TraceError: a * b is their and
-~(x > 0)  # TraceError: vpps.eq(a, 0) is not a
+(x > 0) & (x < 1)  # TraceError: a * b is and
+~(x > 0)  # TraceError: vpps.eq(a, 0) is not
 x % 2  # TraceError: no rounding and no remainder
 2 // x  # TraceError: no rounding and no remainder
 round(x)  # TraceError: no rounding and no remainder
@@ -341,7 +341,7 @@ rows.of([0.5] * 5)  # DtypeError: examples are ints, one per row
 rows.of([[1, 2, 3, 4, 5]])  # DtypeError: of shape (1, 5)
 rows.of([1, 2, -1, 3, 4])  # IndexRangeError: go from -1 to 4; expected 0 to 2147483647
 rows.of([1, 2, 2**31, 3, 4])  # IndexRangeError: go from 1 to 2147483648
-rows.of([1, 2, 3])  # ShapeError: examples of 3 rows, and there are 5
+rows.of([1, 2, 3])  # ShapeError: examples of 3 rows, but there are 5
 
 [vpps.cell: what it computes with]
 call(lambda u, v: vpps.sigmoid(u) * v, x, y)  # ShapeError: cell '<lambda>': mul*(8,), (4,)
@@ -465,7 +465,7 @@ vpps.nn.Linear(vpps.Model(), 64, 5, name='output')(x)  # ShapeError: cell 'outpu
 vpps.nn.MLP(vpps.Model(), 3, [], 2)  # ShapeError: without a hidden layer it is Linear
 vpps.nn.Embedding(vpps.Model(), 5, 3)(3)  # GraphError: Embedding 'embedding'*in a graph embedding(graph, i)
 graph.lookup(vpps.nn.Embedding(vpps.Model(), 5, 3), 3)
-    # DtypeError: got <vpps.nn.Embedding 'embedding'*; its table is its attribute
+    # DtypeError: got <vpps.nn.Embedding 'embedding'*; pass its attribute
 vpps.nn.LSTM(vpps.Model(), 2, 3)([])  # ModelError: LSTM is no function; it has the cells begin and step
 vpps.nn.NaryTreeLSTM(vpps.Model(), 8, 8, per_child='no')  # DtypeError: per_child
 """)

@@ -97,7 +97,7 @@ trees(lambda a, b, *, rate: a)  # TraceError: cannot give the static argument ra
 trees(lambda a, b, *, x=1: a, inputs={'x': x})  # TraceError: x is keyword-only, so static, but an input
 trees(lambda a, b, y=1, x=2: a, inputs={'x': x})  # TraceError: y has a default *make y keyword-only
 trees(lambda left, right, x: vpps.tanh(U @ vpps.concat([x[:H], left, right]) + b), inputs={'x': np.ones((4, 3 * H))})
-    # ShapeError: what cell '<lambda>' does with its children's results takes (2,), and children give (4,); is a
+    # ShapeError: cell '<lambda>' uses its children's results as (2,), but children give (4,); does a
 lists(lambda: scatter(vpps.tanh(b + sum(gather()))), inputs={})  # TraceError: use vpps.each(f, xs), *vpps.sum(xs)
 map(again, inputs={'x': x})  # TraceError: cell 'again' calls itself without end
 trees(lambda: scatter(gather(0) + undefined))  # NameError: undefined
@@ -114,9 +114,9 @@ nodes({})  # GraphError: no cell for kind 0: every kind needs one, numbered from
 nodes({1: inner})  # GraphError: no cell for kind 0: every kind needs one
 nodes({'leaf': leaf}, kinds=('leaf', 'inner'))  # GraphError: no cell for kind 'inner': *, the kinds are leaf, inner
 nodes({'leaf': leaf, 'iner': inner}, kinds=('leaf', 'inner'))
-    # GraphError: a cell for kind 'iner', which there is not: the kinds are leaf, inner
-nodes({0: leaf, 2: inner}, kinds=('leaf', 'inner'))  # GraphError: a cell for kind 2, which there is not: the kinds
-nodes({0: leaf, -1: inner})  # GraphError: a cell for kind -1, which there is not: numbered from 0
+    # GraphError: a cell for kind 'iner', but there is no such kind: the kinds are leaf, inner
+nodes({0: leaf, 2: inner}, kinds=('leaf', 'inner'))  # GraphError: a cell for kind 2, but there is no such kind: the
+nodes({0: leaf, -1: inner})  # GraphError: a cell for kind -1, but there is no such kind: numbered from 0
 nodes({'leaf': leaf, 'inner': inner, 1: inner}, kinds=('leaf', 'inner'))
     # GraphError: two cells for kind 1, by name and by number
 nodes({'leaf': leaf, 'inner': inner})  # GraphError: a cell for kind 'leaf' and no kinds=: *structure
@@ -135,7 +135,7 @@ nodes(children=with_child(3, 1, 3))  # GraphError: form a cycle of 1 vertices*: 
 nodes(children=with_child(2, 1, 3))  # GraphError: form a cycle of 2 vertices*: 2, 3;
 map(lambda h: vpps.tanh(b * h), children=np.roll(np.arange(50), 1))  # GraphError: cycle of 50 vertices*, ...;
 nodes(children=with_child(1, 0, 0))
-    # GraphError: vertex 1 has more children than its cell 'leaf' takes, which is none; make the vertex of another kind
+    # GraphError: vertex 1 has more children than its cell 'leaf' takes, which is none; change the vertex's kind
 nodes(children=np.column_stack([CHILDREN, [-1, -1, -1, 0]]))  # GraphError: vertex 3 *which is 2;
 map(leaf, children=CHILDREN, inputs={'word': abs(WORDS)})
     # GraphError: no cell takes anything of its children; leave children= out
@@ -144,7 +144,7 @@ map(leaf, children=CHILDREN, inputs={'word': abs(WORDS)})
 map([leaf, lambda hs: vpps.tanh(vpps.sum(hs))], kind=[0, 0, 0, 1], children=LISTS, inputs={'word': [1, 1, 1, 1]})
     # GraphError: vertex 2 has more children than its cell 'leaf' takes
 lists(lambda: scatter(vpps.tanh(gather(0)) + b), state=H, inputs={})
-    # GraphError: vertex 2 has more children than its cell '<lambda>' takes, which is 1; make the vertex of another kind
+    # GraphError: vertex 2 has more children than its cell '<lambda>' takes, which is 1; change the vertex's kind
 lists(children=(*LISTS, 1))  # ShapeError: children is a tuple of 3; expected
 lists(children=(LISTS[0], CHILDREN))  # ShapeError: not (5,) and (4, 2)
 lists(children=(np.array([0, 2, 1, 3, 3]), LISTS[1]))  # ShapeError: children: offsets begin with 0, do not fall
@@ -156,9 +156,9 @@ lists(children=(LISTS[0], np.array([0, 3, 2])))  # GraphError: cycle of 2 vertic
 
 [graph.map(inputs=)]
 nodes(inputs=[WORDS])  # DtypeError: expected a dict of arrays and rows by name
-map(leaf, kind=KIND * 0)  # GraphError: cell 'leaf': nothing gives word*no children=
-map(lambda x, y: x + y, inputs={'x': x})  # GraphError: nothing gives y: *(they are x)
-nodes(inputs={})  # DtypeError: cell 'leaf': lookup: *(word: no inputs of the map, so taken
+map(leaf, kind=KIND * 0)  # GraphError: cell 'leaf': no value for word*no children=
+map(lambda x, y: x + y, inputs={'x': x})  # GraphError: no value for y: *(the inputs are x)
+nodes(inputs={})  # DtypeError: cell 'leaf': lookup: *(word: no inputs of the map, so treated
 nodes(inputs={'word': WORDS, 'label': WORDS})  # GraphError: no cell has a parameter 'label' or pulls it
 nodes(inputs={'word': WORDS[:3]})  # ShapeError: input 'word' is of shape (3,), but there are 4
 lists(inputs={'x': x[:2]})  # ShapeError: input 'x' has 2 rows, but there are 4 vertices
@@ -190,7 +190,7 @@ nodes(examples=[0.5] * 4)  # DtypeError: examples are ints, one per row
 nodes(examples=[[1, 2, 3, 4]])  # DtypeError: of shape (1, 4)
 nodes(examples=[1, 2, -1, 3])  # IndexRangeError: go from -1 to 3; expected 0 to 2147483647
 nodes(examples=[1, 2, 2**31, 3])  # IndexRangeError: go from 1 to 2147483648
-nodes(examples=[1, 2, 3])  # ShapeError: examples of 3 rows, and there are 4
+nodes(examples=[1, 2, 3])  # ShapeError: examples of 3 rows, but there are 4
 
 [graph.map(levels=)]
 nodes(levels=LEVELS * 0.5)  # DtypeError: levels are ints, not of dtype float64
@@ -206,23 +206,23 @@ lists(levels=np.array([0, 0, 3, 1], np.int32))  # GraphError: vertex 3 of level 
 lists(levels=np.array([-1, 0, 1, 2], np.int32))  # GraphError: vertex 0 has level -1; levels of 4 vertices are from 0
 lists(levels=np.array([0, 0, 1, 4], np.int32))  # GraphError: vertex 3 has level 4;
 
-[graph.map(state=) and what children give]
+[graph.map(state=) and the children's results]
 nodes([lambda word: vpps.lookup(E, word)[:3], inner])  # ShapeError: cell 'inner': *got (4, 8), (6,)
 map([lambda: b * 1.0, lambda: b[:2]], kind=KIND)  # ShapeError: cell '<lambda>' returns (2,), cell '<lambda>' (4,)
 nodes([lambda word: (vpps.lookup(E, word),) * 2, inner])  # ShapeError: gives its parents *same from children
 nodes([leaf, lambda a, b, c: b * 1.0])  # GraphError: 1 results of each of up to 2 children
 map([leaf, lambda a, b: vpps.sum(a)], kind=KIND, children=LISTS, inputs={'word': WORDS})
-    # GraphError: so they are lists of what children give, one per result: take 1 such arguments, or * --fixed
-trees(lambda a, b: vpps.tanh(a))  # TraceError: declare it: graph.map*state=
-trees(lambda a, c: b * 1.0, state=3)  # ShapeError: gives its parents (4,), state= (3,)
+    # GraphError: so they are lists of the children's results, one per result: take 1 such arguments, or * --fixed
+trees(lambda a, b: vpps.tanh(a))  # TraceError: declare them: graph.map*state=
+trees(lambda a, c: b * 1.0, state=3)  # ShapeError: gives its parents (4,), but state= gives (3,)
 trees(lambda a, b: a, state=())  # ShapeError: one scalar is state=[()]
 trees(lambda a, b: a, state='four')  # ShapeError: state='four': expected a length
 map(lambda h: vpps.tanh(h), children=[-1, 0, 1, 2])
-    # TraceError: nothing in the cell tells the shape of what children give (h: *(..., state=64))
+    # TraceError: nothing in the cell tells the shape of the children's results (h: *(..., state=64))
 map(lambda h: vpps.tanh(h[1:]), children=[-1, 0, 1, 2])
-    # TraceError: what it returns is as long as what children give, which nothing tells (h: *(..., state=64))
+    # TraceError: its result is as long as the children's results, whose length is unknown (h: *(..., state=64))
 map(lambda h, s: (h[1:], s), children=[-1, 0, 1, 2])
-    # TraceError: tells the shape of what children give (h, s: no *(..., state=[(64,), (64,)]))
+    # TraceError: tells the shape of the children's results (h, s: no *(..., state=[(64,), (64,)]))
 
 [vpps.gather, pull, scatter, push]
 gather(0)  # TraceError: gather outside of a cell
@@ -232,7 +232,7 @@ lists(lambda: scatter(gather(-1)), inputs={})  # GraphError: gather(-1): childre
 trees(lambda: scatter(vpps.sum(gather(start=3))))  # GraphError: gather(start=3): children has 2 columns, 0 to 1
 lists(lambda: scatter(gather(0, start=1)), inputs={})  # GraphError: gather(0, start=1): one child or a list, not both
 map(lambda: gather(0), kind=KIND * 0)  # GraphError: has no children; give
-map(lambda: scatter(vpps.tanh(gather(0))), children=[-1, 0, 1, 2])  # TraceError: what children give*state=(64, 64)
+map(lambda: scatter(vpps.tanh(gather(0))), children=[-1, 0, 1, 2])  # TraceError: children's results*state=(64, 64)
 nodes([lambda: push(pull('x')), lambda: push(gather(0))], inputs={'x': x})
     # GraphError: gathers, but no cell of the map scatters anything
 nodes([lambda: pull('y'), inner], inputs={'x': x})  # GraphError: pull('y'): the inputs of the map are 'x'

@@ -124,7 +124,7 @@ def test_an_expression_made_by_hand_cannot_point_outside() -> None:
 @pytest.mark.usefixtures("compiled")
 def test_methods_are_what_they_were_to_whoever_looks() -> None:
     assert list(inspect.signature(vpps.Graph.lookup).parameters) == ["self", "table", "row"]
-    assert "Row `row` of an embedding table" in (inspect.getdoc(vpps.Graph.lookup) or "")
+    assert "Return a row of an embedding table" in (inspect.getdoc(vpps.Graph.lookup) or "")
     assert (vpps.Graph.call.__name__, Cell.__call__.__qualname__) == ("call", "Cell.__call__")
     graph = vpps.Graph()
     x = graph.zeros(3)

@@ -1,5 +1,5 @@
-"""What the user calls to build graphs: `Graph`, and the public functions on expressions.
+"""Graph building: `Graph`, and the public functions on expressions.
 
-Most functions derive from the op table (`derive.py`); those that do more than record one op are in `functions.py`. How
-calls are stored is in `vpps.record`; `recorder.py` puts the part of it in use that is C++.
+Most functions derive from the op table (`derive.py`); functions that record more than one op are in `functions.py`.
+`vpps.record` stores the calls; `recorder.py` installs its C++ part.
 """

@@ -1,7 +1,7 @@
-"""Public functions that follow from the op table: of every row with a signature, as Python text.
+"""Public functions derived from the op table, as Python text: one for every row with a signature.
 
-`primitives.py` has the functions; type checkers and editors read `primitives.pyi`, the same text without bodies, which
-`python -m tests.graph.test_primitives` writes anew after a change of the table.
+`primitives.py` has the functions. Type checkers and editors read `primitives.pyi`, the same text without bodies. After
+a change of the table, `python -m tests.graph.test_primitives` rewrites it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vpps.values import as_number
 
 One = Expression | Parameter
 Value = One | Rows
-"""What functions take; of rows, they give rows."""
+"""Operands of the functions; rows as operands give rows."""
 
 Label = int | np.integer[Any] | Index
 Labels = Label | IntArray | Sequence[int]
@@ -31,7 +31,7 @@ DERIVED = {op.name: op for op in OPS.values() if op.signature}
 
 
 def as_constant(value: float, op: str) -> float:
-    """The value of an op's attribute. Raises DtypeError where it is no number."""
+    """Return an op's attribute as a number. Raises DtypeError if it is no number."""
     number = as_number(value)
     if number is None:
         raise DtypeError(f"{op}: expected a Python number, got {value!r}")
@@ -39,7 +39,7 @@ def as_constant(value: float, op: str) -> float:
 
 
 def functions(module: str) -> dict[str, Callable[..., Expression]]:
-    """The functions by name. They are compiled from text, so that wrong arguments raise what Python raises for them."""
+    """Return the functions by name. They are compiled from text, so wrong arguments raise Python's own errors."""
     made: dict[str, Any] = {"__name__": module, "Value": Value, "Index": Index, "Expression": Expression}
     made |= {"record": record, "as_constant": as_constant}
     for op in DERIVED.values():
@@ -51,13 +51,13 @@ def functions(module: str) -> dict[str, Callable[..., Expression]]:
 
 
 def head(op: Op) -> str:
-    """`def` and docstring."""
+    """Return the `def` line and docstring."""
     text = _docstring(op, "\n\n    On `Rows` it acts row by row, and gives `Rows`.\n    ")
     return f'def {op.name}({_parameters(op, "Value", "int | Index")}) -> Expression:\n    """{text}"""\n'
 
 
 def stub(op: Op) -> str:
-    """What type checkers see, who tell rows from expressions."""
+    """Return the overloads for type checkers, which distinguish rows from expressions."""
     return (
         f'@overload\ndef {op.name}({_parameters(op, "One", "Label")}) -> Expression:\n    """{_docstring(op)}"""\n'
         f"@overload\ndef {op.name}({_parameters(op, 'Value', 'Labels')}) -> Rows: ...\n"
@@ -72,12 +72,12 @@ def _parameters(op: Op, operand: str, index: str) -> str:
 
 
 def _docstring(op: Op, of_rows: str = "") -> str:
-    """What the row says, as a sentence, and what its form adds; a stub says of rows what it gives."""
+    """Return the row's `doc` as a sentence, with the text that its form adds. `of_rows` says how it acts on rows."""
     what, semicolon, rest = op.doc.partition(";")
     if op.form is Form.MAP and op.differentiable:
         what += ", element by element"
     first = what.split()[0]
-    if len(first) > 1 and first.isalpha():  # otherwise it begins with a formula
+    if len(first) > 1 and first.isalpha():  # otherwise the text begins with a formula
         what = what[0].upper() + what[1:]
     text = f"{what}{semicolon}{rest}.{of_rows}"
     if op.indices:

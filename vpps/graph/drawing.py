@@ -1,4 +1,4 @@
-"""Draws a graph: a box for each vertex, coloured by its level, an arrow from each value to whoever reads it."""
+"""Draws a graph: a box for each vertex, coloured by level, and an arrow from each value to its readers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class DrawnVertex(NamedTuple):
     """A vertex.
 
     Attributes:
-        call: its recording index, by which messages name it.
-        cell: name of its cell; of a bare operation the operation's.
+        call: recording index, which error messages use.
+        cell: name of its cell; for a bare operation, the operation's name.
         level: longest distance from a leaf.
         ints: its int arguments: words, labels.
     """
@@ -41,7 +41,7 @@ class DrawnVertex(NamedTuple):
 
 
 class DrawnEdge(NamedTuple):
-    """How many values the call `target` reads of the call `source`."""
+    """Number of values that the call `target` reads from the call `source`."""
 
     source: int
     target: int
@@ -50,12 +50,12 @@ class DrawnEdge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drawing(Readable):
-    """A graph, or the first vertices of one; `str` of it is a line for each vertex, by level.
+    """A graph, or its first vertices; `str` gives a line for each vertex, by level.
 
     Attributes:
         vertices: in the order of their calls.
-        edges: in the order of who reads.
-        left_out: vertices that are not drawn, recorded later.
+        edges: in the order of the reading calls.
+        left_out: number of later vertices that are not drawn.
     """
 
     vertices: tuple[DrawnVertex, ...]
@@ -64,11 +64,11 @@ class Drawing(Readable):
 
     @property
     def levels(self) -> int:
-        """How many there are."""
+        """Number of levels drawn."""
         return 1 + max((v.level for v in self.vertices), default=-1)
 
     def _reads(self) -> dict[int, list[int]]:
-        """The calls that each one reads, if any."""
+        """Return the calls that each call reads, if any."""
         found: dict[int, list[int]] = {}
         for edge in self.edges:
             found.setdefault(edge.target, []).append(edge.source)
@@ -90,7 +90,7 @@ class Drawing(Readable):
         return "\n".join([*lines, ""])
 
     def dot(self) -> str:
-        """In Graphviz's language, leaves at the bottom."""
+        """Return Graphviz source, with leaves at the bottom."""
         colours = level_colours(self.levels)
         labels = self._labels()
         lines = [
@@ -111,11 +111,11 @@ class Drawing(Readable):
         return "\n".join([*lines, "}", ""])
 
     def svg(self) -> str:
-        """As a picture, every vertex above the mean of what it reads; `dot -Tsvg` draws another one of `dot()`."""
+        """Return a picture with every vertex above the mean of its operands; `dot -Tsvg` draws `dot()` differently."""
         return "\n".join([*self._svg(), ""])
 
     def _labels(self) -> dict[int, list[str]]:
-        """Lines of each vertex: its cell, without the class where that tells nothing; its call and its ints."""
+        """Return the lines of each vertex: its cell, without the class if that is clear; its call and its ints."""
         names = {v.cell for v in self.vertices}
         last = Counter(name.rpartition(".")[2] for name in names)
         shown = {name: name.rpartition(".")[2] if last[name.rpartition(".")[2]] == 1 else name for name in names}
@@ -168,7 +168,7 @@ class Drawing(Readable):
         yield "</svg>"
 
     def _boxes(self, labels: dict[int, list[str]]) -> dict[int, _Box]:
-        """From the lowest level: every vertex above the mean of what it reads, or as near to that as there is room."""
+        """Place boxes from the lowest level up: each vertex above the mean of its operands, or as close as possible."""
         reads = self._reads()
         height = max((len(lines) for lines in labels.values()), default=0) * _LINE + _PADDING
         boxes: dict[int, _Box] = {}
@@ -189,7 +189,7 @@ class Drawing(Readable):
 
 
 def _quoted(text: str) -> str:
-    """For a string of Graphviz's."""
+    """Escape text for a Graphviz string."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -209,16 +209,16 @@ class _Box(NamedTuple):
 
 
 def level_colours(levels: int) -> list[str]:
-    """A light colour for each level, from blue for leaves to red, as "#rrggbb"."""
+    """Return a light colour for each level, from blue for leaves to red, as "#rrggbb"."""
     hues = (0.6 * (1 - level / max(levels - 1, 1)) for level in range(levels))
     return ["#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(hue, 0.82, 0.75)) for hue in hues]
 
 
 def draw(graph: Graph, calls: int | None = None) -> Drawing:
-    """A graph as a drawing.
+    """Return a drawing of a graph.
 
     Args:
-        calls: only the first so many vertices.
+        calls: draw only the first `calls` vertices.
 
     Raises:
         GraphError: the graph is empty, or `calls` is no positive number.

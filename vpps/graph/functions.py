@@ -1,4 +1,4 @@
-"""The public functions that do more than record one op; the others derive from the op table (`derive.py`)."""
+"""Public functions that record more than one op; the others derive from the op table (`derive.py`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def clamp(x: One, low: float | None = None, high: float | None = None) -> Expres
 def clamp(x: Rows, low: float | None = None, high: float | None = None) -> Rows: ...
 @hinted
 def clamp(x: Value, low: float | None = None, high: float | None = None) -> Any:
-    """x limited to [low, high], element by element; no gradient flows where it is limited."""
+    """Limit x to [low, high], element by element; no gradient flows where x is limited."""
     y: Value = x
     if low is not None:
         y = record("at_least", [y], value=as_constant(low, "clamp"))
@@ -62,9 +62,10 @@ def eq(a: One, b: One | float) -> Expression: ...  # type: ignore[overload-overl
 @overload
 def eq(a: Value, b: Value | float) -> Rows: ...
 def eq(a: Value, b: Value | float) -> Any:
-    """1 where a and b are equal, else 0, element by element; `a == b` asks whether they are one expression.
+    """Return 1 where a and b are equal, else 0, element by element; `a == b` tests identity instead.
 
-    `a > b`, `a >= b`, `a < b` and `a <= b` compare likewise. Comparisons with NaN are 0; no gradient flows through any.
+    `a > b`, `a >= b`, `a < b` and `a <= b` compare element by element, too. Comparisons with NaN give 0. No gradient
+    flows through a comparison.
     """
     number = as_number(b)
     return record("equal", [a, b]) if number is None else record("equals", [a], value=number)
@@ -75,12 +76,12 @@ def where(condition: One, a: One | float, b: One | float) -> Expression: ...  # 
 @overload
 def where(condition: Value, a: Value | float, b: Value | float) -> Rows: ...
 def where(condition: Value, a: Value | float, b: Value | float) -> Any:
-    """a where a condition is true, else b, element by element. What is not chosen does not matter, be it NaN.
+    """Choose `a` where a condition is true, else `b`, element by element. Other elements have no effect, even if NaN.
 
     Args:
         condition: such as `x > 0`; true unless it is 0. No gradient flows through it.
-        a, b: of the condition's shape, scalars, or Python numbers. Where one is not chosen, its gradient is 0. Of
-            that 0 the root of a negative number makes NaN: `sqrt(where(x > 0, x, 1))` chooses before.
+        a, b: of the condition's shape, scalars, or Python numbers. Elements not chosen get gradient 0. The square root
+            of a negative number turns this 0 into NaN: `sqrt(where(x > 0, x, 1))` avoids that.
     """
     condition = stop_gradient(condition)
     parts: list[Any] = []
@@ -101,11 +102,11 @@ def dropout(x: One, rate: float) -> Expression: ...
 def dropout(x: Rows, rate: float) -> Rows: ...
 @hinted
 def dropout(x: Value, rate: float) -> Any:
-    """In training, each element zero with probability `rate`, the others x / (1 - rate); in inference x itself.
+    """In training, set each element to 0 with probability `rate`, else to x / (1 - rate); in inference, return x.
 
-    It is on in `handle.fb` and `handle.gradients(train=True)`. Which elements are dropped follows from the model's
-    seed, the number of the update, the vertex (the place of its call in the graph, or in its example: `Graph.example`),
-    and the position of the element; inside `vpps.each` every element of the list has a mask of its own.
+    Dropout is on in `handle.fb` and `handle.gradients(train=True)`. The dropped elements follow from the model's seed,
+    the number of the update, the vertex (its call's place in the graph, or in its example: `Graph.example`), and the
+    element's position. Inside `vpps.each`, every element of the list has its own mask.
 
     Args:
         rate: a Python number in [0, 1), the same for all vertices.
@@ -124,7 +125,7 @@ def dropout(x: Value, rate: float) -> Any:
 
 @hinted
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Largest element of a vector, a scalar; of a list of expressions, or of rows, the largest of each element.
+    """Return the largest element of a vector, a scalar; for a list of expressions or rows, element by element.
 
     The first of equal ones gets the gradient. The maximum of an empty list argument is zero, without a gradient.
     """
@@ -133,7 +134,7 @@ def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
 
 @hinted
 def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Smallest element of a vector, a scalar; of a list of expressions, or of rows, the smallest of each element.
+    """Return the smallest element of a vector, a scalar; for a list of expressions or rows, element by element.
 
     The first of equal ones gets the gradient. The minimum of an empty list argument is zero, without a gradient.
     """
@@ -155,7 +156,7 @@ def _extremum(
 
 
 def _items_or_result(op: str, x: Any) -> list[Any] | Expression:
-    """The items of a Python list, one at least; of a list argument, or of rows, their reduction."""
+    """Return the items of a non-empty Python list, or the reduction of a list argument or of rows."""
     if isinstance(x, ListExpression):
         return record(f"list_{op}", [x])
     if isinstance(x, Rows):
@@ -164,7 +165,7 @@ def _items_or_result(op: str, x: Any) -> list[Any] | Expression:
 
 
 def _items(op: str, x: Any) -> list[Any]:
-    """Those of a Python list, one at least."""
+    """Return the items of a Python list; it must not be empty."""
     items = as_items(x, op)
     if not items:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
@@ -181,12 +182,11 @@ def softmax(x: ListExpression) -> ListExpression: ...
 def softmax(x: Sequence[Expression]) -> list[Expression]: ...
 @hinted
 def softmax(x: Any) -> Any:
-    """exp(x) over its sum; stable for large logits.
+    """Divide exp(x) by its sum; stable for large logits.
 
-    Of a vector, over its elements; of rows, over those of each. Of a list argument, or of what `each` made of one, over
-    the list: element by element where these are vectors or matrices, so that scalars become the weights of an
-    attention. The result is such a list again, empty for an empty list. A Python list of expressions is treated
-    likewise.
+    The sum goes over a vector's elements, or over each row's. For a list argument, or a result of `each`, it goes over
+    the list: element by element for vectors or matrices; scalars become attention weights. The result is such a list,
+    empty for an empty list. A Python list of expressions is treated as a list argument.
 
     Raises:
         ShapeError: a scalar, a matrix, or a list of expressions of several shapes.
@@ -210,7 +210,7 @@ def log_softmax(x: ListExpression) -> ListExpression: ...
 def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
 @hinted
 def log_softmax(x: Any) -> Any:
-    """Logarithm of the softmax of a vector, of each row, or over a list as in `softmax`; stable for large logits."""
+    """Return the logarithm of the softmax of a vector, of each row, or over a list; stable for large logits."""
 
     def of_items(centred: list[Expression]) -> list[Expression]:
         total = log(sum([exp(c) for c in centred]))
@@ -220,7 +220,7 @@ def log_softmax(x: Any) -> Any:
 
 
 def _normalised(op: str, x: Any, of_items: Callable[[list[Expression]], list[Expression]]) -> Any:
-    """A softmax; `of_items` gets items of a Python list less the largest: their exponentials do not overflow."""
+    """Record a softmax. `of_items` gets a Python list's items minus the largest; exponentials cannot overflow."""
     if isinstance(x, Operand):
         return record(op, [x])
     if isinstance(x, ListExpression):
@@ -243,10 +243,10 @@ def logsumexp(x: Rows) -> Rows: ...
 def logsumexp(x: Sequence[Value]) -> Any: ...
 @hinted
 def logsumexp(x: Any) -> Any:
-    """Logarithm of the sum of exponentials, stable for large ones; of a vector a scalar, of a list element by element.
+    """Return the logarithm of the sum of exponentials of a vector, of each row, or over a list element by element.
 
-    Of an empty list argument it is minus infinity, as the logarithm of no sum, and where all elements are, without a
-    gradient; of rows it is that of each row.
+    It is stable for large elements. For an empty list argument, or if all elements are minus infinity, it is minus
+    infinity, without a gradient.
     """
     if isinstance(x, Operand):
         return record("logsumexp", [x])
@@ -259,17 +259,17 @@ def logsumexp(x: Any) -> Any:
 
 
 def _finite(top: Value) -> Any:
-    """The largest of numbers, to be subtracted from them: of what is infinite as well."""
+    """Return the largest of numbers for subtraction from them; infinities are clamped to finite values."""
     return clamp(stop_gradient(top), -MAX_FLOAT32, MAX_FLOAT32)
 
 
 def _log_of_sum(top: Value, total: Value) -> Any:
-    """top + log(total); no gradient flows to terms that all vanish. Else one of them is 1."""
+    """Return top + log(total). No gradient flows if all terms vanish; otherwise one of them is 1."""
     return where(eq(total, 0), -math.inf, top + log(clamp(total, low=0.5)))
 
 
 def lookup(table: Parameter, row: Label) -> Expression:
-    """Row of a table, or of a parameter of rank 2, inside a cell; in a graph, `graph.lookup(table, row)`.
+    """Return a row of a table, or of a parameter of rank 2, inside a cell; in a graph use `graph.lookup(table, row)`.
 
     Raises:
         IndexRangeError: the table has no such row.
@@ -283,7 +283,7 @@ def concat(parts: Sequence[One]) -> Expression: ...  # type: ignore[overload-ove
 def concat(parts: Sequence[Value]) -> Rows: ...
 @hinted
 def concat(parts: Sequence[Value]) -> Any:
-    """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
+    """Join vectors and scalars end to end, or matrices with equal numbers of columns row after row."""
     return record("concat", _items("concat", parts))
 
 
@@ -293,7 +293,7 @@ def stack(rows: Sequence[One]) -> Expression: ...  # type: ignore[overload-overl
 def stack(rows: Sequence[Value]) -> Rows: ...
 @hinted
 def stack(rows: Sequence[Value]) -> Any:
-    """Vectors of one length as the rows of a matrix; of scalars, a vector.
+    """Make vectors of one length the rows of a matrix, or scalars a vector.
 
     Raises:
         ShapeError: no rows, or rows of several shapes; matrices, which `concat` joins.
@@ -316,7 +316,7 @@ def split(x: One, n: int) -> tuple[Expression, ...]: ...
 def split(x: Rows, n: int) -> tuple[Rows, ...]: ...
 @hinted
 def split(x: Value, n: int) -> Any:
-    """A vector cut into n equal slices, or a matrix into n equal blocks of rows (views, no copies).
+    """Cut a vector into n equal slices, or a matrix into n equal blocks of rows (views, no copies).
 
     Raises:
         ShapeError: n does not divide the length, or the number of rows.
@@ -333,13 +333,13 @@ def split(x: Value, n: int) -> Any:
 
 @hinted
 def sum(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Sum of a list of expressions, or of rows, element by element; of a single expression that of all its elements."""
+    """Sum a list of expressions, or rows, element by element; for a single expression, sum all its elements."""
     return _reduce("sum", x)
 
 
 @hinted
 def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
-    """Mean of a list of expressions, or of rows, element by element; of a single expression that of all its elements.
+    """Average a list of expressions, or rows, element by element; for a single expression, average all its elements.
 
     The mean of an empty list argument, and of no rows, is zero.
     """
@@ -386,9 +386,8 @@ def norm(x: One) -> Expression: ...
 def norm(x: Rows) -> Rows: ...
 @hinted
 def norm(x: Value) -> Any:
-    """Euclidean norm of all elements, a scalar; of rows, that of each. It is exact for large and small elements, whose
-    squares float32 cannot hold, and its gradient at 0 is 0, where that of `sqrt(sum(x ** 2))` is NaN.
-    """
+    """Return the Euclidean norm of all elements, a scalar; for rows, of each row. It is exact even for elements whose
+    squares float32 cannot hold. Its gradient at 0 is 0, while that of `sqrt(sum(x ** 2))` is NaN."""
     x = record("copy", [x]) if isinstance(x, Parameter) else x
     of_graph = isinstance(x, Rows) or (isinstance(x, Expression) and not isinstance(x.owner, CellTrace))
     return _NORM(x) if of_graph else _norm(x)
@@ -400,7 +399,7 @@ def _norm(x: Value) -> Expression:
         return size
     largest = clamp(stop_gradient(record("max", [reshape(size, -1)])), MIN_NORMAL, MAX_FLOAT32)
     total = record("sum", [record("square", [x / largest])])
-    is_zero = eq(total, 0)  # not total > 0, which is false for NaN
+    is_zero = eq(total, 0)  # total > 0 would be false for NaN
     return where(is_zero, 0, largest * sqrt(where(is_zero, 1, total)))
 
 
@@ -415,7 +414,7 @@ def each(f: Callable[..., tuple[Expression, ...]], *lists: ListExpression) -> tu
 @overload
 def each(f: Callable[..., R], *lists: Sequence[Expression]) -> list[R]: ...
 def each(f: Callable[..., Any], *lists: Any) -> Any:
-    """`f` applied to every element of a list argument, or to those of several lists of equal length side by side.
+    """Apply `f` to every element of a list argument, or side by side to the elements of several lists of equal length.
 
     Args:
         f: a function of one expression per list; it may also use other expressions of the cell. Inside a cell it runs
@@ -423,8 +422,8 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
         lists: list arguments of the cell; outside a cell, Python lists of expressions.
 
     Returns:
-        A list expression, to be reduced by `sum`, `mean`, `max` or `min`, weighed by `softmax` or mapped again (a tuple
-        of them if f returns a tuple).
+        A list expression, to reduce with `sum`, `mean`, `max` or `min`, to weigh with `softmax`, or to map again (a
+        tuple of them if f returns a tuple).
 
     Raises:
         TraceError: f's result does not depend on the elements, f returns no expression, or f maps the same list again.
@@ -461,10 +460,10 @@ def reshape(x: One, shape: int | tuple[int, ...]) -> Expression: ...
 @overload
 def reshape(x: Rows, shape: int | tuple[int, ...]) -> Rows: ...
 def reshape(x: Value, shape: int | tuple[int, ...]) -> Any:
-    """The same elements in another shape, row after row; inside a cell it costs nothing.
+    """Return the same elements in another shape, row after row; inside a cell it costs nothing.
 
     Args:
-        shape: of rank 0, 1 or 2; a length of -1 is what the others leave.
+        shape: of rank 0, 1 or 2; a length of -1 is computed from the others.
 
     Raises:
         ShapeError: the shape has another number of elements.
@@ -483,12 +482,12 @@ def bilinear(x: One, W: One, y: One, outputs: int | None = None) -> Expression: 
 @overload
 def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Rows: ...
 def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Any:
-    """x^T W y: a scalar, for W of shape (n, m), x of shape (n,) and y of shape (m,).
+    """Return x^T W y: a scalar, for W of shape (n, m), x of shape (n,) and y of shape (m,).
 
     Args:
         W: a parameter or a computed matrix.
-        outputs: number k of such forms, whose matrices W of shape (k n, m) stacks; the result is a vector of k. This is
-            the tensor of neural tensor networks (Socher et al. 2013).
+        outputs: number k of such forms; W of shape (k n, m) stacks their matrices and the result is a vector of k. This
+            is the tensor of neural tensor networks (Socher et al. 2013).
 
     Raises:
         ShapeError: the shapes do not fit.

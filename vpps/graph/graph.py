@@ -1,4 +1,4 @@
-"""Graph: what one mini-batch computes. Calls of cells are recorded as vertices, grouped by cell in flat lists."""
+"""Graph: the computation of one mini-batch. Calls of cells are recorded as vertices, in flat lists per cell."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _bare_programs = Recent()
 _numbers = itertools.count(1)
 
 APART = "let one thread at a time record in a graph, or give each a graph of its own"
-_DRAWN = 100  # vertices that a notebook shows of a graph
+_DRAWN = 100  # number of a graph's vertices that a notebook shows
 _VALUES = Expression, Rows
-_OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
+_OF_ROWS: Shape = (-1, -1)  # used as element shape of a list that contains rows
 
-# Ops with a Python constant: the op that gives the same bits with it as an operand, and whether it is the first one.
+# Ops with a Python constant: the op with an operand in its place that gives the same bits; True if it comes first.
 CONSTANT_OPS = {
     "scale": ("mul", False),
     "shift": ("add", False),
@@ -70,16 +70,16 @@ CONSTANT_OPS = {
     "given": ("keep", False),
     "unless": ("drop", False),
 }
-WIDE = 32  # most operands of one shape that one `concat` has
-_NUMBERED = ("scale", "shift")  # their constants count among the vertices that masks of dropout follow
+WIDE = 32  # most operands of one shape in one `concat`
+_NUMBERED = ("scale", "shift")  # their constants are numbered like vertices for dropout masks
 
 
 class Graph(Hinting):
     """The computation graph of one mini-batch: build it anew, or let it grow, for every batch.
 
-    One thread at a time may record in it; between two calls it may be handed to another.
+    Only one thread at a time may record in it; another thread may take over between two calls.
 
-    Leaves are made by `lookup`, `input`, `zeros`; everything else by operators, functions and cells on expressions.
+    `lookup`, `input` and `zeros` make leaves; operators, functions and cells on expressions make everything else.
     """
 
     __slots__ = (
@@ -89,31 +89,31 @@ class Graph(Hinting):
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.blocks: dict[TracedCell, Block] = {}  # by what is planned, see TracedCell.pattern
+        self.blocks: dict[TracedCell, Block] = {}  # by pattern, see TracedCell.pattern
         # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
         self._tape = vertices.new_tape()
-        # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
+        # Value ids, not expressions: expressions would hold the graph alive until a garbage collection.
         self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
         self._constants: dict[tuple[int, bool], int] = {}
-        # PyTorch's tensors that want gradients, their versions; value ids and shape of the inputs made of each.
+        # PyTorch tensors that require gradients, their versions, and value ids and shape of the inputs made from each.
         self.tensors: list[tuple[Any, int | None, Any, Shape]] = []
-        # Vertices whose examples are known: the first one's recording index, how many (None: all later ones), numbers.
-        # Where two say something of a vertex the later one holds.
+        # Vertices with known examples: recording index of the first, how many (None: all later ones), example numbers.
+        # If entries overlap, the later one applies.
         self.examples: list[tuple[int, int | None, int | ExampleNumbers]] = []
-        self._thread: int | None = None  # that records an example
+        self._thread: int | None = None  # the thread that records an example
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
 
     def describe(self) -> str:
-        """Number and size: batches have graphs of their own, and mixing them up is a common mistake."""
+        """Return number and size: each batch has its own graph, and mixing them up is a common mistake."""
         return f"graph {self.number} of {self.n_calls} {'vertex' if self.n_calls == 1 else 'vertices'}"
 
     def __deepcopy__(self, memo: object = None) -> NoReturn:
         raise GraphError(
-            "a graph cannot be pickled or copied: record it where it is used; what it is recorded from, such as a "
+            "a graph cannot be pickled or copied: record it in the process that uses it; its source, such as a "
             "vpps.data.GraphSet, can be sent to another process"
         )
 
@@ -121,7 +121,7 @@ class Graph(Hinting):
 
     @property
     def n_calls(self) -> int:
-        """Number of vertices."""
+        """Number of vertices recorded so far."""
         return self._tape.n_calls
 
     @property
@@ -130,7 +130,7 @@ class Graph(Hinting):
         return len(self._tape.levels)
 
     def draw(self, calls: int | None = None) -> Drawing:
-        """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `str` of it."""
+        """Draw the graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, or `str` of it."""
         return draw(self, calls)
 
     def _repr_html_(self) -> str:
@@ -150,7 +150,7 @@ class Graph(Hinting):
         )
 
     def __len__(self) -> int:
-        """The number of vertices."""
+        """Return the number of vertices."""
         return self.n_calls
 
     # ---- leaves
@@ -160,10 +160,10 @@ class Graph(Hinting):
     @overload
     def lookup(self, table: Parameter, row: IntArray | Sequence[int]) -> Rows: ...
     def lookup(self, table: Parameter, row: Any) -> Any:
-        """Row `row` of an embedding table; `Rows` for an array or list of ints. Raises IndexRangeError, DtypeError.
+        """Return a row of an embedding table; `Rows` for an array or list of ints. Raises IndexRangeError, DtypeError.
 
-        The table may be a parameter of rank 2, as where `E @ h` with the same weights gives the logits: then its
-        gradient is dense, and updates touch all rows.
+        The table may be a parameter of rank 2, for example if `E @ h` with the same weights gives the logits. Its
+        gradient is then dense, and updates touch all rows.
         """
         record = self.recorders.get(table) if isinstance(table, Parameter) else None
         result: Expression | None = None if record is None else record(self, (row,))
@@ -175,14 +175,14 @@ class Graph(Hinting):
         return result
 
     def input(self, array: ArrayLike, grad: bool = False) -> Expression:
-        """Data as a leaf; copied now. With `grad=True` its gradient can be read back by `handle.input_gradient`.
+        """Make data a leaf; it is copied now. With `grad=True`, `handle.input_gradient` can read its gradient back.
 
-        It may be an array of CuPy, PyTorch, JAX or Numba in the memory of a GPU: then it is copied to the host, where
-        the batch is put together, once what computes it has ended. A tensor of PyTorch that requires gradients is given
-        with `grad=True`; `vpps.torch.Module` hands its gradient on.
+        The array may be from CuPy, PyTorch, JAX or Numba in GPU memory. Once its computation has ended, it is copied to
+        the host, which assembles the batch. Pass a PyTorch tensor that requires gradients with `grad=True`;
+        `vpps.torch.Module` passes its gradient on.
 
         Raises:
-            DtypeError: not convertible to float32 without loss, or on a GPU and not to be read from there.
+            DtypeError: not convertible to float32 without loss, or on a GPU and not readable from there.
             ShapeError: rank above 2, or no element.
         """
         if grad is not False:
@@ -198,10 +198,10 @@ class Graph(Hinting):
         return result
 
     def _remember(self, array: Any, made: Expression | Rows) -> None:
-        """Keep a tensor whose gradient is wanted beside the inputs that were made of it."""
+        """Keep a tensor that requires gradients together with the inputs made from it."""
         if requires_gradient(array):
-            version = None if array.is_inference() else int(array._version)  # PyTorch counts none in inference mode
-            self.tensors.append((array, version, value_ids(made), made.shape))  # an expression holds the graph
+            version = None if array.is_inference() else int(array._version)  # inference mode counts no versions
+            self.tensors.append((array, version, value_ids(made), made.shape))  # an expression would hold the graph
 
     def _input(self, data: Float32, shape: Shape, grad: bool) -> Expression:
         block = self._inputs.get((shape, grad))
@@ -211,34 +211,34 @@ class Graph(Hinting):
         return result
 
     def input_program(self, shape: Shape, grad: bool) -> TracedCell:
-        """The program of inputs of a shape."""
+        """Return the program of inputs of a shape."""
         attrs = {"shape": shape, "grad": grad}
         return self.bare_program(("input", shape, grad), None, "input", [], attrs)
 
     def zeros(self, n: int) -> Expression:
-        """A vector of n zeros, the same one for every call with that n; it has no gradient."""
+        """Return a vector of n zeros, the same one for every call with that n; it has no gradient."""
         width = n if type(n) is int else as_index(n)
         if width is None or not 1 <= width <= LARGEST:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, at most {LARGEST}, got {n!r}")
         return self.zeros_of((width,))
 
     def zeros_of(self, shape: Shape) -> Expression:
-        """Zeros of any shape, the same ones for every call with that shape."""
+        """Return zeros of any shape, the same ones for every call with that shape."""
         ref = self._zeros.get(shape)
         if ref is None:
             ref = self._zeros[shape] = self._shared(self.apply("zeros", [], {"shape": shape}))
         return Expression(self, ref, interned(shape))
 
     def rows(self, array: ArrayLike, grad: bool = False) -> Rows:
-        """Data as leaves, one per row: what `input` makes of each row, in one call.
+        """Make data leaves, one per row: like `input` of each row, in one call.
 
         Args:
             array: (n,) scalars, (n, width) vectors or (n, rows, columns) matrices; copied now.
-            grad: whether `handle.input_gradient(rows)` can read the gradients back, (n, ...); for a tensor of PyTorch
-                as in `input`.
+            grad: if True, `handle.input_gradient(rows)` can read back gradients, (n, ...); PyTorch tensors: see
+                `input`.
 
         Raises:
-            DtypeError, ShapeError: as `input`.
+            DtypeError, ShapeError: as for `input`.
         """
         grad = as_flag(grad, "rows(grad)")
         data = checked_floats(detached(array) if grad else array, self._where("rows"))
@@ -261,56 +261,57 @@ class Graph(Hinting):
         examples: Any = None,
         kinds: Any = None,
     ) -> Any:
-        """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
+        """Record n vertices at once from data on their structure: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
-        What is computed, and to the bit how, is what calls of the cells one by one would compute, in the rows' order.
-        Where a row comes before its children no such calls can be made: values are those of calls in any other order,
-        to the bit, but gradients are summed in the rows' order, and those calls' in theirs.
+        The results equal those of single calls of the cells in the rows' order, bit for bit. If a row comes before its
+        children, no such calls exist. Values then equal those of calls in any possible order, bit for bit; but
+        gradients are summed in the rows' order instead of the order of calls.
 
             h, c = graph.map([leaf, inner], kind=kind, children=children, inputs={"word": words})
             loss = vpps.sum(vpps.cross_entropy(Wo @ h + bo, labels))
 
-        A cell gets its arguments by name and by place. A parameter named in `inputs` is that input. The others are the
-        children's results: with `children` of shape (n, arity) those of child 0 in the order in which a cell returns
-        them, then those of child 1, as in `inner(h_left, c_left, h_right, c_right)`; a cell may leave out the last
-        children, and a leaf takes none. With CSR children each is a list, one per result: `node(x, hs, cs)`.
-        Or the cell uses Cavs's own calls: `vpps.gather`, `vpps.pull`, `vpps.scatter`, `vpps.push`.
+        A cell gets its arguments by name and by position. A parameter named in `inputs` is that input. The other
+        parameters are the children's results. With `children` of shape (n, arity), these are the results of child 0 in
+        the order in which a cell returns them, then those of child 1, as in `inner(h_left, c_left, h_right, c_right)`;
+        a cell may omit the last children, and a leaf takes none. With CSR children, each is a list, one per result:
+        `node(x, hs, cs)`. A cell may instead use Cavs's own calls: `vpps.gather`, `vpps.pull`, `vpps.scatter`,
+        `vpps.push`.
 
         Args:
-            cells: a cell (or plain function), a sequence of them that `kind` chooses from, or a dict of them by kind,
-                `{"leaf": leaf, "inner": inner}`. Functions made anew for every batch are traced
-                anew, which takes time, but planned once if they compute the same.
-            kind: (n,) ints; which of `cells` each vertex is.
+            cells: a cell (or plain function), a sequence of them that `kind` selects from, or a dict of them by kind,
+                `{"leaf": leaf, "inner": inner}`. Functions made anew for every batch are traced anew, which takes time,
+                but planned once if they compute the same.
+            kind: (n,) ints; each vertex's kind, an index into `cells`.
             children: (n, arity) ints, or (n,) for one child each, or CSR: offsets (n + 1,) and indices. Rows of this
                 map in any order; -1 reads zeros and gets no gradient.
             inputs: by name, a row per vertex: ints (n,); floats (n, width) or (n, rows, columns), which become
-                `graph.rows`; `Rows`, or a list of n expressions; a list of its own for every vertex, as
-                `(offsets (n + 1,), Rows)`, such as a value per child, `(batch.child_offsets, rows)`. One int or
-                expression is shared by all vertices. Vertices of a kind that does not use an input may have anything
-                there.
-            state: shapes (or lengths) of what children give, one per result; needed where nothing in the cells tells.
+                `graph.rows`; `Rows`, or a list of n expressions; or a list per vertex as `(offsets (n + 1,), Rows)`,
+                for example a value per child, `(batch.child_offsets, rows)`. All vertices share a single int or
+                expression. Entries for vertices whose kind does not use an input are ignored.
+            state: shapes (or lengths) of the children's results; needed only if the cells do not show them.
             levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
-                keeps; then nobody has to find them. That those of children are lower is checked.
-            distinct: compute once what vertices with equal ints have in common. The part of a cell that follows from
-                ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
-                combination of them, and the rest of the cell reads its results; where all of a cell follows from ints
-                no rest is left. In a batch of sentences half the words are repetitions. Where leaves follow from ints,
-                and a cell multiplies the results of two children of a table or more - `U_l @ h_left + U_r @ h_right`,
-                `vpps.nn` with `per_child` - such products of equal children are computed once as well, if a tenth is
-                saved. Values are the same to the bit, gradients but for rounding: they are summed before they are
-                multiplied. Dropout still has a mask for every vertex, but others than without, as vertices are numbered
-                otherwise.
-            examples: (n,) ints, which example of the whole mini-batch each vertex belongs to, such as a `GraphBatch`'s
-                `structure` has: then masks of dropout follow example and place within it, as in calls one by one
-                `with graph.example(k)`, whichever process computes it. By default those of rows in `inputs`, if any.
-            kinds: the name of each kind by number, such as a `GraphBatch`'s `structure` has, for `cells` by name.
+                keeps; saves computing them. Children must have lower levels; this is checked.
+            distinct: compute shared parts of vertices with equal ints once. If part of a cell depends only on ints and
+                contains a product, such as `W @ lookup(words, word)`, it gets one vertex per distinct combination of
+                ints. The rest of the cell reads its results; no rest is left if the whole cell depends only on ints.
+                Half the words in a batch of sentences are repetitions. If leaves depend only on ints, products of equal
+                children are also computed once, provided this saves a tenth of them. Such a cell multiplies the results
+                of at least two children of a table: `U_l @ h_left + U_r @ h_right`, or `vpps.nn` with `per_child`.
+                Values are the same to the bit; gradients differ by rounding, because they are summed before they are
+                multiplied. Dropout still has a mask per vertex, but other masks than without `distinct`, because
+                vertices are numbered differently.
+            examples: (n,) ints, the example of the whole mini-batch that each vertex belongs to, as in a `GraphBatch`'s
+                `structure`. Dropout masks then follow the example and the place within it, like single calls
+                `with graph.example(k)`, whichever process computes them. By default, the examples of rows in `inputs`,
+                if any.
+            kinds: the name of each kind by number, as in a `GraphBatch`'s `structure`, for `cells` by name.
 
         Returns:
-            `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.
+            `Rows` of n per result of the cells (a tuple if there are several), in the order of the vertices.
 
         Raises:
-            GraphError: a cycle, wrong levels; a kind without a cell, a cell of no kind; inputs that no cell has,
-                arguments that nothing gives; rows of another graph.
+            GraphError: a cycle, wrong levels; a kind without a cell, a cell without a kind; inputs that no cell has,
+                arguments without a value; rows of another graph.
             IndexRangeError: a child, kind or input out of range.
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.
@@ -324,7 +325,7 @@ class Graph(Hinting):
     @overload
     def call(self, f: Callable[..., R], *args: Any, **statics: Any) -> R: ...
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
-        """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
+        """Call a cell or function of vpps in this graph; for calls without an expression that shows the graph."""
         if not statics and type(f) is Cell:
             record = self.recorders.get(f)
             if record is not None:
@@ -336,16 +337,15 @@ class Graph(Hinting):
 
     @contextmanager
     def example(self, number: int) -> Iterator[None]:
-        """What is recorded within is example `number` of the whole mini-batch:
+        """Assign vertices recorded in this context to example `number` of the whole mini-batch:
 
             for k, tree in enumerate(trees):
                 with graph.example(k):
                     losses.append(loss(tree))
 
-        Masks of dropout follow that number and the place within the example, so that an example has the same ones
-        whichever process has it, and whichever others; elsewhere they follow the place in this graph, and the shard.
-        Record what examples share outside, or under a number of its own. Rows that are known to be of other examples
-        remain so.
+        Dropout masks follow that number and the place within the example. So an example has the same masks on any
+        process and next to any other examples. Outside examples, masks follow the place in this graph, and the shard.
+        Record vertices that examples share outside, or under a separate number. Rows with known examples keep them.
 
         Raises:
             GraphError: no int from 0 to 2^31 - 1; another thread is in an example of the graph.
@@ -369,7 +369,7 @@ class Graph(Hinting):
         return f"{shown(what)}, call {self.n_calls}"
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
-        """Record a bare op; quick where its operands are like those of an earlier one, but for values (Recorder)."""
+        """Record a bare op. Fast if an earlier one had the same operands except for values (Recorder)."""
         key, args = _kind_of_op(op, operands)
         record = self.recorders.get(key)
         result: Expression | None = None if record is None else record(self, args)
@@ -381,7 +381,7 @@ class Graph(Hinting):
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any], kind: Any = None) -> Expression:
         """Record a bare op: a vertex of a one-op cell (Recorder). `kind`: key in `recorders` of calls like this one."""
         if op in CONSTANT_OPS:
-            # Constants of a graph may differ at every call (1 / number of tokens): as data they share one program.
+            # A constant may differ at every call (1 / number of tokens): as data, all values share one program.
             same, first = CONSTANT_OPS[op]
             constant = self._constant(attrs["value"], op in _NUMBERED)
             return self.apply(same, [constant, *operands] if first else [*operands, constant], {})
@@ -399,7 +399,7 @@ class Graph(Hinting):
                     many = isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
                     if op == "cross_entropy" and isinstance(x, Expression):
                         raise DtypeError(
-                            f"{self._where(op)}: expected an int, got {x!r}; with probabilities as targets it is "
+                            f"{self._where(op)}: expected an int, got {x!r}; for probabilities as targets write "
                             "-vpps.dot(targets, vpps.log_softmax(logits))"
                         )
                     remedy = "; several go with rows: graph.rows(array) has one for each" if many else ""
@@ -413,7 +413,7 @@ class Graph(Hinting):
             else:
                 if op == "lookup":
                     check_table(x, self._where(op))
-                elif i or op not in PRODUCTS:  # which begin with a matrix
+                elif i or op not in PRODUCTS:  # products begin with a matrix
                     check_operand(x, op, self._where(op))
                 key.append(x)
                 model = x.model
@@ -424,14 +424,14 @@ class Graph(Hinting):
     def bare_program(
         self, key: tuple[Any, ...], model: Any, op: str, floats: Sequence[Any], attrs: dict[str, Any]
     ) -> TracedCell:
-        """The program of a bare op, traced if it is new. Of those that differ in constants alone, the latest is kept.
+        """Return the program of a bare op, traced if new. Of programs that differ only in constants, keeps the latest.
 
         Args:
-            key: the op, and what its operands are.
+            key: the op, and the kinds of its operands.
         """
         programs: Recent = _bare_programs if model is None else model.bare_programs
         slots: dict[float, int] = {}
-        if attrs and op != "input":  # whose key says it all
+        if attrs and op != "input":  # the key of an input includes its attributes
             pattern = opened(attrs, slots)
             key = exact_key(attrs) if pattern is attrs else tuple(pattern.items()), *key
         program: TracedCell | None = programs.get(key)
@@ -443,8 +443,7 @@ class Graph(Hinting):
         return program
 
     def _pieces(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """Pieces of the result to concatenate in place of many operands of one shape; their programs serve any number
-        of operands."""
+        """Join many operands of one shape into pieces for `concat`; a piece's program serves any number of operands."""
         if len({(type(x), getattr(x, "shape", None)) for x in operands}) > 1:
             return operands
         while len(operands) > WIDE:
@@ -457,8 +456,8 @@ class Graph(Hinting):
         return operands
 
     def _constant(self, value: float, numbered: bool) -> Expression:
-        """A scalar input that calls with one value share; `numbered`: see `_NUMBERED`."""
-        word = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
+        """Return a scalar input that calls with one value share; `numbered`: see `_NUMBERED`."""
+        word = float_word(value)  # the float's bits: 0.0 and -0.0 are equal but not the same
         ref = self._constants.get((word, numbered))
         if ref is None:
             single = np.array((word,), np.uint32).view(np.float32)
@@ -472,7 +471,7 @@ class Graph(Hinting):
         return Expression(self, ref, ())
 
     def _shared(self, made: Expression) -> int:
-        """The value id of the latest vertex, which is of no example: whichever comes first records it for all."""
+        """Return the latest vertex's value id; it belongs to no example, because all examples share it."""
         if self.examples:
             self.examples.append((self.n_calls - 1, 1, NONE))
         return made.ref
@@ -521,8 +520,8 @@ class Graph(Hinting):
         return self._record(program, refs, ints, lists, None if statics else cell)
 
     def reduce(self, cell: Cell[Any], items: list[Any]) -> Expression | None:
-        """Record a call of a cell on one list of expressions, all like the first; None where they are not, or where no
-        such call was ever traced. Goes over the list once: as often as not these are the losses of all vertices."""
+        """Record a call of a cell on one list of expressions with one shape. Returns None if shapes differ, or if no
+        such call was traced before. Goes over the list once: it often holds the losses of all vertices."""
         result: Expression | None
         record = self.recorders.get(cell)
         if record is not None:
@@ -547,7 +546,7 @@ class Graph(Hinting):
                 return _OF_ROWS
             if type(e) is not Expression:
                 raise DtypeError(
-                    f"{where}: a list argument holds {e!r}; it may hold expressions only: data comes in by "
+                    f"{where}: a list argument holds {e!r}; it may hold expressions only; bring data in with "
                     "graph.input(array)"
                 )
             if e.shape != items[0].shape:
@@ -558,8 +557,8 @@ class Graph(Hinting):
         where = self._where(f"cell {cell.name!r}")
         if isinstance(x, Parameter):
             raise DtypeError(f"{where}: {x!r} is passed as an argument; a cell closes over its parameters instead")
-        remedy = "what is the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
-        if "int" in str(getattr(x, "dtype", "")):  # NumPy's and PyTorch's
+        remedy = "pass values shared by all vertices as keyword-only arguments, and data with graph.input(array)"
+        if "int" in str(getattr(x, "dtype", "")):  # dtypes of NumPy and PyTorch
             remedy = "a vertex for each int of an array is recorded by graph.map(cell, inputs={name: array})"
         raise DtypeError(
             f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; {remedy}"
@@ -568,7 +567,7 @@ class Graph(Hinting):
     def _record(
         self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]], kind: Any = None
     ) -> Any:
-        """Append a vertex; returns its output expression, or a tuple of them. Where it raises, nothing was appended."""
+        """Append a vertex; return its output expression, or a tuple of them. If it raises, nothing was appended."""
         if ints:
             for value, limit in zip(ints, cell.int_limits, strict=True):
                 if limit is None:
@@ -591,55 +590,54 @@ class Graph(Hinting):
         return result
 
     def block_of(self, cell: TracedCell) -> Block:
-        """Where vertices of a program go."""
+        """Return the block for vertices of a program, creating it if needed."""
         pattern = cell.pattern or cell
         while True:
             block = self.blocks.get(pattern)
-            if block is None:  # setdefault: another thread may be recording, too
+            if block is None:  # setdefault, because another thread may record, too
                 block = self.blocks.setdefault(pattern, Block(cell, self._tape, pattern))
             if block.cell is cell:
                 return block
             pattern = pattern.another
 
     def record_values(self, levels: NDArray[np.int64]) -> int:
-        """Make values whose vertices have these levels; returns the id of the first one. Vertices are recorded by
-        `record_chunk`."""
+        """Make values whose vertices have these levels; return the first id. `record_chunk` records the vertices."""
         first = len(self._tape.levels)
         extend(self._tape.levels, levels)
         return first
 
     def make_vertices(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any, shapes: Any) -> Any:
-        """Make the values of a map's vertices in compiled code, as `record_values`, and the arrays of its chunks. None
-        where there is no such code or the map not of the usual form; see `vpps.record.packed` and native/map.h."""
+        """Make the values of a map's vertices and the arrays of its chunks in compiled code. Returns None without
+        compiled code or for an unusual map; see `vpps.record.packed` and native/map.h."""
         return self._tape.map(form, kind, children, levels, columns, shapes, self._zeros, self.zeros_of)
 
     def record_chunk(self, cell: TracedCell, chunk: Chunk) -> None:
-        """Append vertices in bulk, whose recording indices follow each other with those of other chunks."""
+        """Append vertices in bulk; their recording indices are consecutive with those of other chunks."""
         block = self.block_of(cell)
         block.bulk.append((len(block.rows) // block.width, chunk))
         self._tape.n_calls += len(chunk)
 
     def note_examples(self, n: int, examples: ExampleNumbers) -> None:
-        """Say which examples the latest n vertices belong to."""
+        """Set the examples that the latest n vertices belong to."""
         self.examples.append((self.n_calls - n, n, examples))
 
     def level_of(self, value: int) -> int:
-        """Level of the vertex that produces a value."""
+        """Return the level of the vertex that produces a value."""
         return self._tape.levels[value]
 
     def levels_of(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Levels of the vertices that produce some values."""
+        """Return the levels of the vertices that produce some values."""
         levels: Any = self._tape.levels
         if type(levels) is list:
             return np.array([levels[value] for value in values.tolist()], np.int64)
-        # No view of the growing array may outlive this call: while there is one, it cannot grow.
+        # The view must not outlive this call: the array cannot grow while a view exists.
         found: NDArray[np.int64] = np.frombuffer(levels, np.int64)[values]
         return found
 
     # ---- inspection
 
     def check_owns(self, expression: Any, what: str, given: str = "the one given") -> Any:
-        """The expression, or rows, if of this graph; else a GraphError."""
+        """Return the expression or rows if they belong to this graph; otherwise raise GraphError."""
         if not isinstance(expression, _VALUES):
             raise GraphError(f"{what}: expected an expression, got {expression!r}")
         if expression.owner is not self:
@@ -651,8 +649,8 @@ class Graph(Hinting):
 
 
 def _kind_of_op(op: str, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """What a bare op has in common with those that go the same way, None where that is hard to tell; and its arguments,
-    the operands that differ from vertex to vertex. Quick for expressions and for one parameter beside them."""
+    """Return a key for ops that share a record function (None if it is hard to find), and the operands that differ from
+    vertex to vertex. Fast for expressions, alone or with one parameter."""
     for x in operands:
         kind = type(x)
         if kind is not Expression and kind is not int:

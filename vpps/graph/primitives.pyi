@@ -104,7 +104,7 @@ def stop_gradient(x: One) -> Expression:
 def stop_gradient(x: Value) -> Rows: ...
 @overload
 def transpose(m: One) -> Expression:
-    """Rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it."""
+    """Rows of a computed matrix as columns; `m.T` is the same. Products in a cell use it without a copy."""
 @overload
 def transpose(m: Value) -> Rows: ...
 @overload

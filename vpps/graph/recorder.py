@@ -1,6 +1,6 @@
-"""Puts the recorder in use that was compiled when vpps was installed.
+"""Installs the recorder that was compiled when vpps was installed.
 
-It is optional: where Python's headers or its global lock were missing then, graphs are recorded in Python.
+The recorder is optional: if Python's headers or its global lock were missing then, Python code records graphs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from vpps.record.native.interface import header
 _log = logging.getLogger(__name__)
 
 NAME = "vpps_recorder"
-FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each includes those before it
+FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each includes the earlier ones
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-# Tables of types, which Python's headers begin, are filled in by name; macOS looks up Python's symbols when loading.
+# Python's header macros begin type tables, and this code fills them by name; macOS resolves Python's symbols on load.
 MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
 
 _lock = threading.Lock()
@@ -39,7 +39,7 @@ _tried = False
 
 
 def source() -> str:
-    """The recorder's source in one piece."""
+    """Return the recorder's source as one text."""
     folder = Path(__file__).parents[1] / "record" / "native"
     texts = [header() if name == "interface.h" else (folder / name).read_text(encoding="utf-8") for name in FILES]
     return "".join(
@@ -55,7 +55,7 @@ def _is_supported() -> bool:
 
 
 def described(target: str = "") -> HostLibrary:
-    """What the recorder is compiled of, for this Python and a target as of `HostLibrary`.
+    """Describe the recorder's library for this Python and a target (`HostLibrary`).
 
     Raises:
         CompileError: this Python cannot use it.
@@ -70,7 +70,7 @@ def described(target: str = "") -> HostLibrary:
 
 
 def load() -> ModuleType:
-    """The compiled recorder. Raises CompileError."""
+    """Load the compiled recorder. Raises CompileError."""
     return loaded(installed(described()), _module_of)
 
 
@@ -84,7 +84,7 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def use(module: ModuleType) -> None:
-    """Let it record the graphs that are made from now on. Those that are there go on as they began."""
+    """Use the module to record graphs made from now on. Existing graphs keep their recorder."""
     module.bind(Expression, in_progress, GraphError)
     for owner, name, argument in ((Cell, "__call__", ()), (Graph, "call", (Cell,)), (Graph, "lookup", (Lookup,))):
         setattr(owner, name, module.Method(getattr(owner, name), *argument))
@@ -94,11 +94,11 @@ def use(module: ModuleType) -> None:
 
 
 def prepare() -> None:
-    """Put the compiled recorder in use, once per process, unless VPPS_RECORDER says otherwise.
+    """Install the compiled recorder, once per process, unless VPPS_RECORDER says otherwise.
 
     Raises:
-        HandleError: VPPS_RECORDER is none of its values.
-        CompileError: it is required and cannot be had.
+        HandleError: VPPS_RECORDER has an unknown value.
+        CompileError: the recorder is required but unavailable.
     """
     global _tried
     chosen = RECORDER.get()
@@ -114,6 +114,6 @@ def prepare() -> None:
             _tried = True
             if chosen == "compiled":
                 raise
-            headers = "; if those were missing, with Python's headers (Debian and Ubuntu: apt-get install python3-dev)"
+            headers = "; install Python's headers if missing (Debian and Ubuntu: apt-get install python3-dev)"
             tail = "" if find(described()) else headers
             notice(f"graphs are recorded in Python, which takes five times as long: {error}{tail}")

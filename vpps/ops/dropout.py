@@ -9,15 +9,15 @@ from vpps.ops.table import Array, Attrs, Form, Shape, first_shape, register, siz
 
 
 def threshold(rate: float) -> int:
-    """A unit is dropped where its random word is below this."""
+    """Return the threshold for random words: a unit is dropped if its word is below it."""
     return min(round(rate * 2**32), 2**32 - 1)
 
 
 def factors(key: LaunchKey | None, attrs: Attrs, shape: Shape, draws: Array, positions: Array) -> Array:
-    """What each element of a batch is multiplied by: 0 or 1 / (1 - rate); without a key, in inference, 1.
+    """Return the factor for each element of a batch: 0 or 1 / (1 - rate); without a key, in inference, 1.
 
     Args:
-        shape: of a row.
+        shape: shape of a row.
         draws, positions: number of each row's vertex (`first_draw`), and its place in the vertex's list (else 0).
     """
     if key is None:
@@ -28,7 +28,7 @@ def factors(key: LaunchKey | None, attrs: Attrs, shape: Shape, draws: Array, pos
 
 
 def _times(x: Array, factor: Array) -> Array:
-    """The product, 0 wherever the factor is: an infinity that is dropped is gone."""
+    """Return the product, 0 wherever the factor is 0: a dropped infinity disappears."""
     return np.where(factor == 0, 0.0, x * factor)
 
 

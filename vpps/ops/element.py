@@ -1,4 +1,4 @@
-"""Element types: how a number of an array is kept."""
+"""Element types: storage formats of an array's numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 WORD_BYTES = 4
-"""Of a register, of a word of a script, and of what addresses of the pool count in."""
+"""Bytes of a register and of a script word; pool addresses count in such words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """How a number of an array is kept.
+    """Storage format of an array's numbers.
 
     Attributes:
-        name: as NumPy has it, where it has it.
-        bytes: of a number.
+        name: NumPy's name, if it has one.
+        bytes: bytes of a number.
     """
 
     name: str
@@ -25,11 +25,11 @@ class ElementType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """For arrays of the host."""
+        """The dtype of host arrays."""
         return np.dtype(self.name)
 
     def words(self, n: int) -> int:
-        """Registers, or words of the pool, that `n` numbers take."""
+        """Return the registers, or pool words, that `n` numbers take."""
         return -(-n * self.bytes // WORD_BYTES)
 
 

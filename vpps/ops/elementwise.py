@@ -9,8 +9,8 @@ import numpy as np
 
 from vpps.ops.table import Array, Attrs, Form, Shape, batch_dims, register, struct_of, unbroadcast
 
-_POSITIVE = {"low": 0.2, "high": 3.0}  # samples of what is not defined everywhere
-_CONSTANT: dict[str, Any] = {"value": 0.75, "signature": ""}  # of operators with one
+_POSITIVE = {"low": 0.2, "high": 3.0}  # sample range of ops that are not defined everywhere
+_CONSTANT: dict[str, Any] = {"value": 0.75, "signature": ""}  # for operators with a Python constant
 
 
 def _same_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -42,10 +42,10 @@ def unary(
     value: float | None = None,
     **rest: Any,
 ) -> None:
-    """Register y = forward(x) with dy/dx = derivative(x, y); `reads` and `rest` as in `Op`.
+    """Register y = forward(x) with dy/dx = derivative(x, y); for `reads` and `rest` see `Op`.
 
     Args:
-        value: of an op with a Python constant a sample of it; both functions take it as their last argument.
+        value: sample constant of an op with a Python constant; both functions take the constant as their last argument.
     """
     constants = () if value is None else ("value",)
     if constants:
@@ -71,7 +71,7 @@ def binary(
     signature: str = "a, b",
     **rest: Any,
 ) -> None:
-    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either may be a scalar; the rest as in `Op`."""
+    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either may be a scalar; for the rest see `Op`."""
 
     def run(attrs: Attrs, a: Array, b: Array) -> Array:
         return forward(batch_dims(a, b), batch_dims(b, a))
@@ -85,7 +85,7 @@ def binary(
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + exp(-x)); never overflows."""
+    """Return 1 / (1 + exp(-x)); never overflows."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
@@ -94,7 +94,7 @@ _GELU = 2 * np.sqrt(2 / np.pi)
 
 
 def _gelu_gate(x: Array) -> Array:
-    """(1 + tanh(z)) / 2 is the logistic function of 2 z."""
+    """Return (1 + tanh(z)) / 2, which is the logistic function of 2 z."""
     return logistic(_GELU * (x + 0.044715 * x**3))
 
 
@@ -229,7 +229,7 @@ def _no_slope(x: Array, *unused: Any) -> Array:
 
 
 def _comparison(name: str, of_number: str, test: Callable[..., Any], sign: str) -> None:
-    """1 where a test is true, else 0: of two operands (if it has a name), and of one and a number."""
+    """Register 1 where a test is true, else 0: of two operands (if it has a name), and of an operand and a number."""
 
     def truth(a: Array, b: Any) -> Array:
         return test(a, b) * 1.0  # type: ignore[no-any-return]
@@ -248,7 +248,7 @@ def _comparison(name: str, of_number: str, test: Callable[..., Any], sign: str) 
 
 
 def _choice(name: str, of_number: str, chosen: Callable[[Array], Any], condition: str) -> None:
-    """What `where` takes by a condition: an operand, or a number, or else 0."""
+    """Register a part of `where`: an operand where a condition holds, or a number, else 0."""
 
     def choose(c: Array, x: Any) -> Array:
         return np.where(chosen(c), x, 0.0)

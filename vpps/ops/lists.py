@@ -1,6 +1,6 @@
-"""Ops that look at all elements of a list argument together: element by element of the rows, list by list.
+"""Ops over all elements of a list argument: element by element of the rows, list by list.
 
-The sums are in `structure.py`: they need no instruction of their own.
+The sums are in `structure.py`, because they need no separate instruction.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _register(name: str, form: Form, forward: Callable[..., Array], backward: Ca
 
 
 def _lists(x: Array, offsets: Array) -> Iterator[tuple[int, Array]]:
-    """(number, rows of x) of every list that has elements."""
+    """Yield (number, rows of x) of every list that has elements."""
     for i, (start, stop) in enumerate(pairwise(offsets)):
         if stop > start:
             yield i, x[start:stop]
 
 
 def _to_elements(x: Array, offsets: Array) -> Array:
-    """A row per list, repeated for each of its elements."""
+    """Repeat each list's row for each of its elements."""
     return np.repeat(x, np.diff(offsets), axis=0)
 
 
@@ -65,7 +65,7 @@ def _softmax(attrs: Attrs, x: Array, offsets: Array) -> Array:
 
 
 def _softmax_back(x: Array, offsets: Array, y: Array, dy: Array) -> Any:
-    d = dy.copy()  # less that of the largest y, which keeps the digits where one y is nearly 1
+    d = dy.copy()  # subtracting the largest y's gradient keeps the digits if one y is nearly 1
     for i, rows in _lists(y, offsets):
         mine = d[offsets[i] : offsets[i + 1]]
         mine -= np.take_along_axis(mine, rows.argmax(axis=0)[None], axis=0)

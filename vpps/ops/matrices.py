@@ -1,4 +1,4 @@
-"""Ops on computed matrices. A matrix of shape (r, c) is r * c floats row after row, so that reshaping moves nothing."""
+"""Ops on computed matrices. A matrix of shape (r, c) is r * c floats row after row, so reshaping moves nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _transpose_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _stored(shape: Shape, transposed: bool) -> Shape:
-    """The shape that an operand multiplies with."""
+    """Return the shape that an operand multiplies with."""
     return shape[::-1] if transposed and len(shape) == 2 else shape
 
 
@@ -112,7 +112,7 @@ register(
     _transpose_shape,
     lambda attrs, x: x.swapaxes(1, 2).copy(),
     lambda attrs, xs, y, dy: (dy.swapaxes(1, 2),),
-    doc="rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it",
+    doc="rows of a computed matrix as columns; `m.T` is the same. Products in a cell use it without a copy",
     signature="m",
 )
 register(

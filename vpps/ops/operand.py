@@ -1,7 +1,7 @@
-"""Operands: what ops take (expressions and parameters), and the operators and functions that record ops on them.
+"""Operands of ops (expressions and parameters), and the operators and functions that record ops on them.
 
-A *recorder* is either a `Graph` (one vertex per call) or the `Trace` of a cell (one node per op). Which one records is
-taken from the expressions among the operands; inside a cell that has none, the trace that is running.
+A *recorder* is a `Graph` (one vertex per call) or a `CellTrace` (one node per op). The expressions among the
+operands determine it; inside a cell, operands without expressions use the running trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IntArray = NDArray[np.integer[Any]]
 
 
 class OfOne(Protocol):
-    """An operator on an expression or parameter, as type checkers see it: with rows it gives rows."""
+    """Type of an operator on an expression or parameter for type checkers: with rows it gives rows."""
 
     @overload
     def __call__(self, other: Rows, /) -> Rows: ...
@@ -41,7 +41,7 @@ class OfOne(Protocol):
 
 
 class Operator(Protocol):
-    """An operator of two operands."""
+    """Type of an operator with two operands."""
 
     @overload
     def __get__(self, x: Rows, kind: Any) -> Callable[[Any], Rows]: ...
@@ -56,10 +56,10 @@ def _operator(function: Callable[[Any, Any], Expression]) -> Operator:
 
 
 class Recorder(Protocol):
-    """Takes down ops: a Graph or a Trace.
+    """Records ops: a Graph or a CellTrace.
 
     Attributes:
-        recorders: what records calls of a cell like its latest one; empty for a Trace, which inlines cells.
+        recorders: functions that record a call like a cell's latest one; empty for a CellTrace, which inlines cells.
     """
 
     recorders: dict[Any, Any]
@@ -68,20 +68,20 @@ class Recorder(Protocol):
         """Record `op` and return its result; operands are Expressions, Parameters and indices."""
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
-        """`apply` without attributes, quick where an op like this was recorded before; checks who owns the operands."""
+        """Run `apply` without attributes, fast if a similar op was recorded before; check who owns the operands."""
 
     def describe(self) -> str:
-        """What this recorder is, for error messages."""
+        """Describe this recorder for error messages."""
 
     def foreign(self, what: str, x: Any) -> VppsError:
-        """The error for `what`, which uses `x` of another recorder."""
+        """Return the error for `what`, which uses `x` of another recorder."""
 
 
 def _with_number(op: str, of_number: str, sign: int = 1, swapped: bool = False) -> Operator:
-    """An operator, which with a number is an op with a constant.
+    """Return an operator; with a number it records an op with a constant.
 
     Args:
-        swapped: the op takes its operands the other way round.
+        swapped: the op takes its operands in reverse order.
     """
 
     @_operator
@@ -101,7 +101,7 @@ def _times(x: Operand, factors: Iterable[float]) -> Expression:
 
 
 def _refused(hint: str) -> Callable[..., Any]:
-    """An operator of Python that would raise without saying what to write."""
+    """Return a Python operator that raises an error with a remedy."""
 
     def operator(self: Operand, *unused: Any) -> Any:
         raise TraceError(f"{self!r}: {hint}")
@@ -110,13 +110,13 @@ def _refused(hint: str) -> Callable[..., Any]:
 
 
 class Operand:
-    """Base of everything that ops take: has a shape, and Python's arithmetic operators."""
+    """Base of all operands: has a shape, and Python's arithmetic operators."""
 
     __slots__ = ()
     shape: Shape
 
-    # NumPy arrays must not take over `array * expression` element by element. Without __array_ufunc__, which might say
-    # so, too, np.tanh(expression) asks __array__, which says what to do.
+    # NumPy arrays must not run `array * expression` element by element. `__array_ufunc__` could also prevent that. But
+    # without it, np.tanh(expression) calls `__array__`, whose error names the remedy.
     __array_priority__ = 1000.0
 
     __add__ = __radd__ = _with_number("add", "shift")
@@ -147,7 +147,7 @@ class Operand:
     def __rtruediv__(self, other: Any) -> Expression:
         number = as_number(other)
         if number is None:
-            refused: Expression = record("over", [self], value=1.0) * other  # by its product
+            refused: Expression = record("over", [self], value=1.0) * other  # the product refuses `other`
             return refused
         first, *rest = single_factors(number)
         return _times(record("over", [self], value=first), rest)
@@ -178,15 +178,15 @@ class Operand:
             return record("sqrt", [self])
         raise TraceError(f"{self!r} ** {exponent!r}: only ** 2 and ** 0.5; use vpps.exp(vpps.log(x) * exponent)")
 
-    __rpow__ = _refused("a ** x of a number a is vpps.exp(x * math.log(a))")
+    __rpow__ = _refused("for a number a, write a ** x as vpps.exp(x * math.log(a))")
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refused(
-        "of conditions, a * b is their and, vpps.maximum(a, b) their or, and vpps.eq(a, 0) is not a"
+        "for conditions, a * b is and, vpps.maximum(a, b) is or, and vpps.eq(a, 0) is not"
     )
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __round__ = __floor__ = __ceil__ = __trunc__ = (
         _refused("there is no rounding and no remainder: compute ints in Python or NumPy, and bring them in as data")
     )
     __setitem__ = __delitem__ = _refused(
-        "expressions never change; vpps.concat([x[0:3], y, x[4:8]]) has another part, vpps.where another choice"
+        "expressions never change; vpps.concat([x[0:3], y, x[4:8]]) replaces a part, and vpps.where chooses"
     )
 
     def __format__(self, form: str) -> str:
@@ -227,17 +227,17 @@ class Operand:
     __le__ = _with_number("greater_equal", "not_above", swapped=True)
 
     def __eq__(self, other: object) -> bool:
-        """Identity, so that operands can be found in lists; a comparison with a number can only be meant for values."""
+        """Test identity, so that operands can be found in lists. Comparing with a number raises an error."""
         return self._no_truth() if as_number(other) is not None else self is other
 
     __hash__ = object.__hash__
 
 
 class Expression(Operand, Hinting):
-    """A value that a graph (or the trace of a cell) will compute: a vector, a scalar of shape `()`, or a matrix.
+    """A value that a graph or a cell's trace will compute: a vector, a scalar of shape `()`, or a matrix.
 
     Attributes:
-        owner: the Graph or Trace that recorded it.
+        owner: the Graph or CellTrace that recorded it.
         ref: its value id in the graph, or its node in the trace.
     """
 
@@ -275,8 +275,8 @@ class Index(Operand):
     def _refuse(self, *unused: Any) -> Any:
         raise TraceError(
             f"{self!r} is data of each vertex, not a Python int: only vpps.lookup, cross_entropy, hinge and pick can "
-            "use it. To compute something else for some values write a cell for each, which `kind` of graph.map "
-            "chooses; a value that is the same for all vertices belongs in a keyword-only argument"
+            "use it. To compute differently for some values, write a cell for each and choose with `kind` of "
+            "graph.map; a value that is the same for all vertices belongs in a keyword-only argument"
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __matmul__ = _refuse
@@ -288,7 +288,7 @@ class Index(Operand):
 
 
 class ListExpression:
-    """A list argument inside a cell, or what `each` made of it: a variable number of elements of one shape."""
+    """A list argument inside a cell, or a result of `each` on one: a variable number of elements of one shape."""
 
     __slots__ = ("_shape", "owner", "ref")
     shape: Shape = read_only("_shape", "Shape of one element.")
@@ -313,7 +313,7 @@ class ListExpression:
     T = property(_refuse)
 
 
-RECORDED: set[type] = {Expression, Index, ListExpression}  # have an owner; rows.py adds Rows
+RECORDED: set[type] = {Expression, Index, ListExpression}  # types with an owner; rows.py adds Rows
 
 
 class _Tracing(threading.local):
@@ -323,15 +323,15 @@ class _Tracing(threading.local):
 
 
 running = _Tracing()
-# One entry per use of `recorded` on any thread. Where it is empty, `running.current` is None: the quicker question.
+# One entry per use of `recorded` on any thread. If empty, `running.current` is None; this test is faster.
 in_progress: list[Recorder] = []
 
 
 def recorded(recorder: Recorder, function: Callable[..., R], /, *args: Any, **options: Any) -> R:
-    """What a function returns, called with that recorder in use.
+    """Call a function with that recorder in use and return its result.
 
-    Python looks for Ctrl-C where something is called or has returned. So nothing is called here outside of `try`, nor
-    in `finally`, and this is no context manager, which would be called: a recorder that stays in use spoils all graphs.
+    Python checks for Ctrl-C at calls and returns. So this function calls nothing outside `try` or in `finally`. It is
+    no context manager, because that would be called, too: a recorder that stays in use corrupts all graphs.
     """
     global in_progress
     before, running.current = running.current, recorder
@@ -344,9 +344,9 @@ def recorded(recorder: Recorder, function: Callable[..., R], /, *args: Any, **op
 
 
 def common_owner(operands: Sequence[Any], what: str) -> Recorder:
-    """The one recorder that the expressions among `operands` (and in lists among them) belong to.
+    """Return the one recorder that the expressions among `operands` (and in lists among them) belong to.
 
-    Raises GraphError where expressions of two graphs meet, TraceError where a cell uses an expression from outside.
+    Raises GraphError if expressions of two graphs meet, TraceError if a cell uses an expression from outside.
     """
     try:
         owner = _owner(running.current, operands, what)
@@ -360,12 +360,12 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 
 
 def _without_graph(what: str, operands: Sequence[Any]) -> str:
-    """What to do where no operand tells the graph."""
+    """Return the remedy if no operand shows the graph."""
     items = [e for x in operands for e in (x if isinstance(x, list | tuple) else [x])]
     if what in OPS and any(isinstance(x, Operand) for x in items) and not any(hasattr(x, "dtype") for x in items):
         return (
-            "parameters by themselves are operands inside a cell, and in graph.call(lambda: ...); a row of a table, or "
-            "of any matrix, is graph.lookup(table, i)"
+            "parameters alone are operands only inside a cell, or in graph.call(lambda: ...); a row of a table or of "
+            "any matrix is graph.lookup(table, i)"
         )
     if what in OPS or any(isinstance(x, list | tuple) or hasattr(x, "dtype") for x in operands):
         return "compute with numbers in Python or NumPy, or bring data into a graph with graph.input(array)"
@@ -386,12 +386,12 @@ _SHOWN = {
 
 
 def shown(op: str) -> str:
-    """The name of an op as the user wrote it."""
+    """Return the name of an op as the user wrote it."""
     return _SHOWN.get(op, op)
 
 
 def written(op: str) -> str:
-    """As `shown`, where a number or a position beside it is not shown."""
+    """Return the name as `shown` does, for messages without the op's number or position."""
     return {"shift": "add", "scale": "mul", "slice": "x[...]"}.get(op) or shown(op)
 
 
@@ -417,17 +417,17 @@ def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
     return common_owner(operands, op).apply(op, operands, attrs)
 
 
-LARGEST = (1 << 29) - 1  # floats between two rows of an operand: what an instruction has bits for
+LARGEST = (1 << 29) - 1  # floats between two rows of an operand: limited by an instruction's bits
 
 
 @lru_cache(maxsize=4096)
 def interned(shape: Shape) -> Shape:
-    """The one tuple that stands for a shape in all graphs, so that most comparisons of shapes are of identity."""
+    """Return the one tuple for a shape in all graphs, so that most shape comparisons succeed by identity."""
     return shape
 
 
 class Recent(weakref.WeakValueDictionary[Any, Any]):
-    """Values that live as long as something else uses them, and the most recent ones in any case."""
+    """Values that live as long as something else uses them; the most recent ones always live."""
 
     MOST = 256
 
@@ -436,17 +436,17 @@ class Recent(weakref.WeakValueDictionary[Any, Any]):
         self._latest: deque[Any] = deque(maxlen=self.MOST)
 
     def keep(self, key: Any, value: Any) -> Any:
-        """The value of a key: this one if there is none."""
+        """Return the value of a key; store this one if there is none."""
         found = self.setdefault(key, value)  # another thread may be faster
         self._latest.append(found)
         return found
 
     def replace(self, key: Any, old: Any, new: Any) -> Any:
-        """Keep another value for a key, in the place of the old one: it is no reason to let go of others."""
+        """Store another value for a key in the old one's place, so that no other value is evicted."""
         self[key] = new
         try:
             self._latest[self._latest.index(old)] = new
-        except (ValueError, IndexError, RuntimeError):  # let go since, or another thread keeps one meanwhile
+        except (ValueError, IndexError, RuntimeError):  # evicted since, or another thread is adding one
             self._latest.append(new)
         return new
 
@@ -464,7 +464,7 @@ def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where:
 
 
 def checked_slice(x: Any, key: slice) -> slice:
-    """The slice, if its bounds are ints, or left out, and its step is not 0. Raises DtypeError, ShapeError."""
+    """Return the slice if its bounds are ints or missing, and its step is not 0. Raises DtypeError, ShapeError."""
     refuse_masked((key.start, key.stop, key.step), f"{x!r}[...]")
     try:
         key.indices(1)
@@ -474,9 +474,9 @@ def checked_slice(x: Any, key: slice) -> slice:
 
 
 def take(x: Any, key: Any) -> Expression:
-    """`x[i]`, a scalar, or `x[a:b]`, a vector; of a matrix, row i as a vector, or rows a to b as a matrix.
+    """Return `x[i]`, a scalar, or `x[a:b]`, a vector; for a matrix, row i as a vector, or rows a to b as a matrix.
 
-    Negative positions count from the end, steps are not supported.
+    Negative positions count from the end; steps are not supported.
     """
     if not isinstance(x, Operand) or not x.shape:
         raise ShapeError(f"{x!r} cannot be indexed: only vectors and matrices have elements and slices")

@@ -1,11 +1,11 @@
-"""Random numbers of dropout: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random numbers:
-as easy as 1, 2, 3"), in NumPy. The kernel's twin is templates/random.cuh; the two agree bit for bit.
+"""Random numbers of dropout in NumPy: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random
+numbers: as easy as 1, 2, 3"). The kernel's version is templates/random.cuh; the two agree bit for bit.
 
-A word depends on a key of the launch and on what it is for - vertex, dropout of its cell, list element, unit - and on
-nothing else: no order, layout or number of processors can change it, and backward computes it again instead of keeping
-a mask. A vertex is known by the example of the whole mini-batch that it belongs to, and by how many vertices of that
-example were recorded before it (`first_draw`): so no division of the batch among processes can change it either.
-The key - seed, update, calls accumulated since - lies in the script, which says where dropout is off: in inference.
+A word depends only on the launch key and its use: vertex, dropout of the cell, list element, unit. No order, layout or
+number of processors can change it, and backward recomputes it instead of storing a mask. A vertex is identified by its
+example in the whole mini-batch and the number of that example's vertices recorded before it (`first_draw`). So
+splitting the batch among processes cannot change a word either. The key (seed, update, calls accumulated since) is in
+the script, which also turns dropout off in inference.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio, sqrt(3) - 1
 
-# A row's units are dealt to counters in blocks of 64: the 16 lanes of a vector register times the 4 words of a counter.
+# Counters get a row's units in blocks of 64: the 16 lanes of a vector register times the 4 words of a counter.
 LANES = 16
 BLOCK = 4 * LANES
 
 EXAMPLE_STEP = KEY_STEPS[0]
-"""From the first vertex of an example to that of the next one, modulo 2^32. Multiples of the golden ratio
-spread evenly, however many there are (Knuth, vol. 3, 6.4): n examples up to 50,000 begin at least 2^32 / 3n from each
-other, and if none has more vertices, no two have one of the same number."""
+"""Distance from the first vertex of an example to that of the next one, modulo 2^32. Multiples of the golden ratio
+spread evenly, however many there are (Knuth, vol. 3, 6.4): n examples, up to 50,000, start at least 2^32 / 3n apart. If
+no example has more vertices than that, all vertices have different numbers."""
 
 
 class LaunchKey(NamedTuple):
-    """The 64 bits that tell one launch's random numbers from another's."""
+    """The 64 bits that distinguish one launch's random numbers from another's."""
 
     low: int
     high: int
@@ -43,7 +43,7 @@ class LaunchKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """The key of a launch of training that is worked out when somebody asks for its two words; see `launch_key`."""
+    """The key of a training launch, whose two words are computed on demand; see `launch_key`."""
 
     seed: int
     step: int
@@ -55,16 +55,16 @@ class StepKey:
 
 
 def philox(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[Words, ...]:
-    """Four random words for each counter; the counter's four words are ints or arrays, which broadcast."""
+    """Return four random words for each counter; the counter's four words are ints or arrays, which broadcast."""
     words = _rounds([np.asarray(c, np.uint32).astype(np.uint64) for c in counter], key, np.uint64)
     return tuple(w.astype(np.uint32) for w in words)
 
 
 def _rounds(counter: Sequence[Any], key: tuple[int, int], constant: Callable[[int], Any]) -> tuple[Any, ...]:
-    """The ten rounds, on arrays of 64-bit integers or on Python's ints.
+    """Compute the ten rounds, on arrays of 64-bit integers or on Python ints.
 
     Args:
-        constant: a constant as these are.
+        constant: converts a constant to that type.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -78,37 +78,37 @@ def _rounds(counter: Sequence[Any], key: tuple[int, int], constant: Callable[[in
 
 
 def launch_key(seed: int, step: int, accumulated: int = 0) -> LaunchKey:
-    """The key of one launch of training.
+    """Return the key of one training launch.
 
     Args:
-        seed: of the model, any int.
+        seed: the model's seed, any int.
         step: number of the update that the launch makes or contributes to, from 1.
-        accumulated: calls of `fb` that contributed to that update before this one.
+        accumulated: earlier calls of `fb` that contributed to that update.
     """
-    if not 0 <= seed < 2**64:  # any other int: 64 bits of a digest
+    if not 0 <= seed < 2**64:  # for any other int, take 64 bits of a digest
         seed = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little")
     counter = [c & 0xFFFFFFFF for c in (step, step >> 32, accumulated, -1)]
-    # Every step asks for one, and arrays of one element are ten times as slow as ints.
+    # Every step computes one, and arrays of one element are ten times as slow as ints.
     low, high, _, _ = _rounds(counter, (seed & 0xFFFFFFFF, seed >> 32), int)
     return LaunchKey(low, high)
 
 
 def first_draw(example: int) -> int:
-    """The number of an example's first vertex; the others follow it, modulo 2^32.
+    """Return the number of an example's first vertex; the others follow it, modulo 2^32.
 
     Args:
-        example: -1 - s stands for all vertices of shard s that belong to none.
+        example: -1 - s stands for all vertices of shard s that belong to no example.
     """
     return (example + 1) * EXAMPLE_STEP % 2**32
 
 
 def random_words(key: LaunchKey, draws: NDArray[Any], positions: NDArray[Any], number: int, width: int) -> Words:
-    """A random word for every unit of some rows.
+    """Return a random word for every unit of some rows.
 
     Args:
         draws: number of each row's vertex, see `first_draw`.
-        positions: place of each row in the vertex's list; 0 where a row is the vertex itself.
-        number: which dropout of the cell.
+        positions: place of each row in the vertex's list; 0 for a row that is the vertex itself.
+        number: number of the dropout within the cell.
         width: units of a row.
 
     Returns:

@@ -1,9 +1,9 @@
-"""Precisions: what products with parameters multiply by. All else is float32: `Field.rounded` says it of every
-instruction.
+"""Precisions: rounding of the operands of products with parameters. `Field.rounded` marks these operands in
+instructions; all others are float32.
 
-Weights that an optimizer changes (masters), moments, gradients of weights, states, gates and losses are float32
-whatever the precision, and sums of products too. What a product reads is rounded for it, forward and backward;
-gradients pass roundings by as if they were not there.
+Master weights (which an optimizer changes), moments, weight gradients, states, gates and losses are float32 in every
+precision, and so are sums of products. Product operands are rounded forward and backward; gradients treat rounding as
+the identity.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from vpps.ops.element import BFLOAT16, FLOAT32, TF32, TF32_PAIR, ElementType
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How the operands of products with a parameter are rounded.
+    """Rounding of the operands of products with a parameter.
 
     Attributes:
-        name: what users call it.
-        element: of its weights where products read them.
-        dropped: bits of a float32's significand that rounding takes away.
+        name: the user's name for it.
+        element: element type of the weights that products read.
+        dropped: bits of a float32's significand that rounding removes.
         to_even: ties go to the even neighbour; else away from zero.
-        on_host: whether the cpu target has it, too.
-        doc: for whoever chooses.
+        on_host: True if the cpu target supports it, too.
+        doc: description for users who choose one.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Precision:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether anything is rounded."""
+        """True if anything is rounded."""
         return self.dropped > 0
 
     def round(self, x: NDArray[Any]) -> NDArray[np.float32]:
-        """The values as products read them; NaN stays, what is too large becomes infinite.
+        """Return the values as products read them; NaN stays NaN, and too large values become infinite.
 
         Args:
             x: of any shape; first rounded to float32.
@@ -59,9 +59,9 @@ class Precision:
         return np.where(special, quiet & kept, (bits + add) & kept).astype(np.uint32).view(np.float32)
 
     def nearest_tie(self, x: NDArray[Any]) -> float:
-        """How far any of some vectors is from being rounded the other way: in steps of float32 at its largest element,
-        as an error of a sum has the size of what is added. Elements of less than a 512th of that are left out: if one
-        is rounded the other way, the vector changes by less than 1e-5 of itself.
+        """Return how close any element of some vectors is to being rounded the other way. The unit is a float32 step at
+        the vector's largest element, because an error of a sum scales with its terms. Elements below a 512th of the
+        largest are ignored: rounding one the other way changes the vector by less than 1e-5 of itself.
 
         Args:
             x: (n, ...), n vectors or matrices.
@@ -86,6 +86,6 @@ PRECISIONS: dict[str, Precision] = {
         Precision("3xtf32", TF32_PAIR, doc="float32 as sums of two tf32: three products of tensor cores for one"),
     )
 }
-"""By name. Significands count the bit that is not stored."""
+"""Precisions by name. Significand widths count the implicit bit."""
 
 EXACT = PRECISIONS["float32"]

@@ -1,6 +1,6 @@
-"""Ops that look at the whole row of a vertex: reductions, softmax and losses. Form ROWWISE.
+"""Ops over the whole row of a vertex: reductions, softmax and losses. Form ROWWISE.
 
-A row of the table is the reference function of an op, decorated: name, operands and words are the function's.
+A table row is the op's decorated reference function; name, operands and docstring come from the function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from vpps.ops.elementwise import logistic
 from vpps.ops.table import Array, Attrs, Form, Shape, ShapeRule, register, size, struct_of
 
-COSINE_EPS = 1e-8  # least product of norms, as in other libraries
+COSINE_EPS = 1e-8  # lower bound on the product of norms, as in other libraries
 
 
 def _vector(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -45,8 +45,8 @@ def rowwise(
 
     Args:
         backward: `backward(*operands, y, dy, *constants)`: the gradient of the one float operand, or a tuple of them.
-            Where results are scalars, y and dy broadcast over the operands.
-        device: where the struct is not called like the op.
+            If results are scalars, y and dy broadcast over the operands.
+        device: name of the struct, if it differs from the op's.
         rest: as in `Op`, like `signature`.
     """
     constants, indices = rest.get("attrs", ()), rest.get("indices", 0)
@@ -81,19 +81,19 @@ def _total(x: Array) -> Array:
 
 
 def _column(of_vertices: Array, x: Array) -> Array:
-    """A number per vertex `(n,)`, shaped to broadcast over an operand `(n, ...)`."""
+    """Reshape a number per vertex, `(n,)`, to broadcast over an operand `(n, ...)`."""
     return of_vertices.reshape((len(x),) + (1,) * (x.ndim - 1))
 
 
 def _at(x: Array, positions: Array, dy: Array) -> Array:
-    """The gradient of an operand of which one element is the result."""
+    """Return the gradient of an operand if the result is one of its elements."""
     d = np.zeros_like(x)
     d[np.arange(len(d)), positions] = dy[:, 0]
     return d
 
 
 def _log_softmax(x: Array) -> Array:
-    """From the sum of the others' exponentials: what the largest has of 1, and its logarithm, keep their digits."""
+    """Return the log-softmax from the sum of all but the largest exponential. The largest result keeps its digits."""
     top, best = x.max(axis=1, keepdims=True), x.argmax(axis=1)
     terms = np.exp(x - top)
     terms[np.arange(len(x)), best] -= 1
@@ -131,7 +131,7 @@ def mse(a: Array, b: Array) -> Any:
 
 
 def _softmax_back(x: Array, y: Array, dy: Array) -> Any:
-    d = dy - np.take_along_axis(dy, y.argmax(axis=1, keepdims=True), axis=1)  # keeps the digits where one y is nearly 1
+    d = dy - np.take_along_axis(dy, y.argmax(axis=1, keepdims=True), axis=1)  # keeps the digits if one y is nearly 1
     return y * (d - (y * d).sum(axis=1, keepdims=True))
 
 

@@ -70,7 +70,7 @@ def _slice_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple
 
 
 def list_sum(attrs: Attrs, x: Array, offsets: Array) -> Array:
-    """Rows `offsets[i]:offsets[i + 1]` of x summed into row i; an empty list gives zeros."""
+    """Sum rows `offsets[i]:offsets[i + 1]` of x into row i; an empty list gives zeros."""
     out = np.zeros((len(offsets) - 1, *x.shape[1:]))
     np.add.at(out, np.repeat(np.arange(len(out)), np.diff(offsets)), x)
     return out

@@ -1,9 +1,9 @@
 """The op table: one row per primitive, read by the shape check, the reference, the lowering, the kernel and the tests.
 
 Shapes are those of one vertex: `()` scalar, `(w,)` vector, `(r, c)` matrix. The reference functions work on batches in
-float64: an operand of shape `s` arrives as an array of shape `(n, *s)`, row `i` belonging to vertex `i`.
+float64: an operand of shape `s` arrives as an array of shape `(n, *s)`; row `i` belongs to vertex `i`.
 
-Adding an elementwise op takes one row here (see `elementwise.py`) and one device function in `templates/ops/`. The
+To add an elementwise op, add one row here (see `elementwise.py`) and one device function in `templates/ops/`. The
 public function and its documentation derive from the row (`graph/derive.py`).
 """
 
@@ -24,11 +24,11 @@ ShapeRule = Callable[[Sequence[Shape], Attrs], Shape]
 
 
 class Form(Enum):
-    """How an op runs on the virtual processors; the lowering has one rule per form."""
+    """Execution of an op on the virtual processors; the lowering has one rule per form."""
 
     MAP = "map"  # out[i] = f(a[i], ...): any slice of the units
     DROPOUT = "dropout"  # a map with random factors: any slice of the units
-    ROWWISE = "rowwise"  # one vertex's row is reduced as a whole: sliced by rows
+    ROWWISE = "rowwise"  # reduces one vertex's row as a whole: sliced by rows
     MATVEC = "matvec"  # parameter matrix times vector
     PACKED_MATMUL = "packed_matmul"  # parameter matrix times computed matrix, or transposed
     MATMUL = "matmul"  # products of computed matrices and vectors
@@ -37,11 +37,11 @@ class Form(Enum):
     SLICE = "slice"  # a view: no instruction
     RESHAPE = "reshape"  # a view: no instruction
     LIST_REDUCE = "list_reduce"  # reduces the elements of a list argument
-    LIST_MAP = "list_map"  # a result for each element of a list argument, which depends on all of them
-    LOOKUP = "lookup"  # a row of a table, a view through an index list; of a matrix, a copy
+    LIST_MAP = "list_map"  # a result per element of a list argument; each depends on all elements
+    LOOKUP = "lookup"  # a row of a table: a view through an index list; a row of a matrix: a copy
     INPUT = "input"  # data carried by the script
     ZEROS = "zeros"  # a row of zeros
-    PARAMETER = "parameter"  # as an operand: a vector is the same row for every vertex, a matrix is copied
+    PARAMETER = "parameter"  # as an operand; a vector is one row for all vertices, a matrix is copied
     ARGUMENT = "argument"  # a value of another vertex
     INDEX = "index"  # an int32 of the vertex
 
@@ -52,22 +52,22 @@ class Op:
 
     Attributes:
         name: the public name, also the instruction's.
-        form: the rule by which it is lowered.
+        form: the lowering rule.
         arity: number of float operands; None for any number.
         indices: number of int operands (labels, rows), after the float ones.
-        shape: `shape(operand_shapes, attrs)` gives the result's shape or raises ValueError saying what is expected.
+        shape: `shape(operand_shapes, attrs)` returns the result's shape, or raises ValueError with the expected shapes.
         forward: reference, `forward(attrs, *operands) -> result`, batched float64.
-        backward: reference, `backward(attrs, operands, result, d_result) -> d_operands` (None where there is none).
-        device: struct in templates/ops that holds the device code ("" where the form has its own instruction).
+        backward: reference, `backward(attrs, operands, result, d_result) -> d_operands` (None for no gradient).
+        device: struct in templates/ops with the device code ("" if the form has its own instruction).
         attrs: names of the static attributes.
         passes: operands whose gradient is the result's gradient itself, so that backward needs no instruction for them.
-        reads: of a map, what the device code of each operand's gradient reads besides the result's gradient: "a" and
-            "b" are the operands, "y" is the result. Nothing else has to be kept for it.
+        reads: for a map, the values that the device code of each operand's gradient reads besides the result's
+            gradient: "a" and "b" are the operands, "y" is the result. No other values are kept for it.
         differentiable: False for ops that stop the gradient.
-        conditions: the first so many operands only choose, and have no gradient.
-        doc: what it computes, in words that begin small: of the reference and of the public function's docstring.
-        signature: parameters of the public function, operands, then ints, then the attribute `value`, such as
-            "logits, label, margin=1.0"; "" where there is none or it is written by hand.
+        conditions: number of leading operands that only choose and have no gradient.
+        doc: the computation in lower-case words, for the reference and the public function's docstring.
+        signature: parameters of the public function: operands, then ints, then the attribute `value`, such as "logits,
+            label, margin=1.0"; "" if there is no function or it is written by hand.
     """
 
     name: str
@@ -100,33 +100,33 @@ def register(
     backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]],
     **rest: Any,
 ) -> None:
-    """Add a row, made of the fields of `Op`. Raises ValueError if the name is taken."""
+    """Add a row with the fields of `Op`. Raises ValueError if the name is taken."""
     if name in OPS:
         raise ValueError(f"op {name!r} is already in the table")
     OPS[name] = Op(name, form, arity, shape, forward, backward, **rest)
 
 
 def struct_of(name: str) -> str:
-    """The struct in templates/ops of an op, unless it is called otherwise: AtLeast of at_least."""
+    """Return the default struct name of an op in templates/ops: AtLeast for at_least."""
     return name.title().replace("_", "")
 
 
 def first_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
-    """The shape rule of ops whose result is like their first operand."""
+    """Return the first operand's shape; the shape rule of ops whose result is like it."""
     return shapes[0]
 
 
 def size(shape: Shape) -> int:
-    """Number of elements of a shape; 1 for a scalar."""
+    """Return the number of elements of a shape; 1 for a scalar."""
     return math.prod(shape)
 
 
 def batch_dims(x: Array, like: Array) -> Array:
-    """A batch of scalars `(n,)` reshaped to broadcast against `like` of shape `(n, ...)`."""
+    """Reshape a batch of scalars `(n,)` to broadcast against `like` of shape `(n, ...)`."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim)) if x.ndim == 1 else x
 
 
 def unbroadcast(gradient: Array, like: Array) -> Array:
-    """The gradient of an operand that may have been broadcast from a batch of scalars."""
+    """Reduce a gradient to the shape of an operand that was possibly broadcast from a batch of scalars."""
     summed: Array = gradient.sum(axis=tuple(range(like.ndim, gradient.ndim)))
     return summed

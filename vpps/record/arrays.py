@@ -1,4 +1,4 @@
-"""A block of vertices as arrays: the one place that knows how `vpps.record.vertices` stores them."""
+"""Arrays of one block's vertices. Only this module knows how `vpps.record.vertices` stores them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["BlockArrays", "Ints", "Lists"]
 
 
 def _array(ints: list[int]) -> Ints:
-    """A copy of a list, or of what the compiled recorder has in place of one."""
-    # For a list fromiter is quicker than array; the other kind is copied as the array that it is.
+    """Copy a list, or the compiled recorder's list type, to an array."""
+    # For a list, fromiter is faster than array. The other type supports the buffer protocol and is copied directly.
     return np.fromiter(ints, np.int64, len(ints)) if type(ints) is list else np.array(ints, np.int64)
 
 
@@ -28,13 +28,13 @@ def _addresses(*found: NDArray[Any]) -> Sequence[int]:
 
 
 addresses: Callable[..., Sequence[int]] = _addresses
-"""Where arrays begin, 0 for those without elements; `vpps.record.native` replaces it. Raises TypeError, ValueError: one
-does not lie in one piece, or, without that, may not be written to."""
+"""Return the address of each array, 0 for an array without elements. `vpps.record.native` replaces this function.
+Raises TypeError or ValueError if an array is not contiguous, or, in the Python version, if it is read-only."""
 
 
 def _one_by_one(block: Block) -> Chunk:
-    """The vertices of a block that were recorded one by one."""
-    rows = _array(block.rows).reshape(-1, block.width)  # its columns are copied so that each lies in one piece
+    """Return the vertices of a block that were recorded one by one."""
+    rows = _array(block.rows).reshape(-1, block.width)  # columns are copied to be contiguous
     return Chunk(
         rows[:, CALL].copy(),
         rows[:, FIRST].copy(),
@@ -47,11 +47,11 @@ def _one_by_one(block: Block) -> Chunk:
 
 
 class BlockArrays:
-    """The vertices of one cell as arrays (user's order): those of a `Chunk`, and `values`, the value ids by output.
+    """The vertices of one cell as arrays in the user's order: the fields of `Chunk`, and `values`: value ids by output.
 
     Args:
-        n_calls: of the graph, only the first so many vertices.
-        since: leave out the first so many.
+        n_calls: keep only vertices with a recording index below this.
+        since: skip vertices with a recording index below this.
     """
 
     __slots__ = ("args", "block", "calls", "cell", "data", "ints", "levels", "lists", "values")
@@ -78,7 +78,7 @@ class BlockArrays:
         self.data = vertices.data
 
     def operands(self) -> Iterable[tuple[Ints, Ints]]:
-        """(vertex row, value id) of everything the vertices read, argument by argument (`TracedCell.operands`)."""
+        """Yield (vertex row, value id) of all the vertices' operands, by argument (`TracedCell.operands`)."""
         rows = np.arange(len(self.calls))
         for k in range(self.args.shape[1]):
             yield rows, self.args[:, k]

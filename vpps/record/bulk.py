@@ -1,8 +1,8 @@
-"""`graph.map`: n vertices recorded in a few calls of NumPy, to be planned as if they had been called one by one.
+"""`graph.map`: records n vertices with a few NumPy calls. The planner treats them like n single calls.
 
-Maps of the usual form are recorded by compiled code where that is there (`vpps.record.packed`); what follows is for all
-others, and says what is wrong with any. For small graphs every call of NumPy counts, at up to a microsecond: `take`
-rather than brackets, `astype` rather than `dtype=`, and no look at an array that is known to be what it should be.
+If compiled code is available, it records maps of the usual form (`vpps.record.packed`). This module records all other
+maps and reports every error. On small graphs each NumPy call counts, at up to a microsecond. So this code prefers
+`take` to brackets and `astype` to `dtype=`, and does not recheck arrays that are known to be valid.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def record_map(
     examples: Any,
     kinds: Any,
 ) -> Any:
-    """See `Graph.map`."""
-    if type(cells) is not list and isinstance(cells, Mapping):  # which takes long to tell
+    """Record a map; see `Graph.map`."""
+    if type(cells) is not list and isinstance(cells, Mapping):  # this isinstance is slow
         cells = cells_by_kind(cells, kinds)
     given = inputs if type(inputs) is dict or isinstance(inputs, Mapping) else {}
     for name, value in (("kind", kind), ("children", children), ("levels", levels), *given.items()):
@@ -122,7 +122,7 @@ def record_map(
             part.take_data(columns)
             if distinct:
                 part.cut = part.vertex.cut
-    if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
+    if len(parts) > 1:  # order kinds by first vertex, as single calls would
         parts.sort(key=lambda part: part.number(0))
     apart = distinct and structure is not None and structure.ends is None and traced.multiplies_leaves
     return _record(graph, traced, parts, structure, columns, heights, examples, n, apart)
@@ -133,17 +133,16 @@ class _Part:
     """The vertices of one kind.
 
     Attributes:
-        rows: which of the map's vertices they are, ascending; None for all.
-        children: of each, as far as its cell uses them; CSR: of all, end to end.
-        ends: of CSR, where those of each vertex begin, and the end.
-        after: by `start`, of lists without their first so many children: where they begin, and what is in them.
-        reads_zeros: whether a child is missing.
+        rows: the map's vertices of this kind, ascending; None for all.
+        children: (n, used) the children that the cell gathers; for CSR, all children end to end.
+        ends: for CSR, (n + 1,) the start of each vertex's children, and the end.
+        after: by `start`: offsets and element indices of the lists without their first `start` children.
+        reads_zeros: True if a gathered child is missing.
         ints: the int arguments, a row per vertex.
-        cut: of its cell, where what follows from ints alone is computed once for equal ones.
-        once: then, of each vertex, the value id of what was computed from its ints: of the first result.
-        products: of each child's result that is multiplied apart, which children that is done with, and which of these
-            each vertex has.
-        multiplied: then, of each product, the value ids that the vertices read.
+        cut: split of the cell, if equal ints share results.
+        once: with `cut`: per vertex, the value id of the first result computed from its ints.
+        products: per child result multiplied separately: its distinct children, and each vertex's index among them.
+        multiplied: per product, the value id that each vertex reads.
     """
 
     vertex: Vertex
@@ -161,19 +160,19 @@ class _Part:
 
     @property
     def program(self) -> TracedCell | None:
-        """Of the vertices themselves; None where equal ints are all there is to them."""
+        """Program of the vertices themselves; None if the whole cell is computed once per distinct ints."""
         return self.vertex.program if self.cut is None else self.cut.rest
 
     def of(self, array: Any) -> Any:
-        """What of an array over all vertices is theirs."""
+        """Select the entries of these vertices from an array over all vertices of the map."""
         return array if self.rows is None else array.take(self.rows, 0)
 
     def number(self, row: int) -> int:
-        """Which of the map's vertices their row is."""
+        """Return the map's vertex number of a row of this part."""
         return row if self.rows is None else int(self.rows[row])
 
     def take_children(self, structure: Children) -> None:
-        """Find what of the children is theirs. Raises GraphError where they have more than their cell gathers."""
+        """Select these vertices' children. Raises GraphError if a vertex has more than its cell gathers."""
         vertex = self.vertex
         if structure.ends is None:
             table = self.of(structure.table)
@@ -190,13 +189,13 @@ class _Part:
                 self.ends, self.children = own.ends, own.elements
             if not vertex.gathers_lists and int(np.maximum.reduce(lengths)) > vertex.used:
                 self._check_lists(own if vertex.gathers or self.rows is None else own.of(self.rows, lengths))
-            if vertex.used:  # single children of lists, which may be shorter
+            if vertex.used:  # lists may be shorter than the single children need
                 self.reads_zeros = int(np.minimum.reduce(lengths)) < vertex.used
         if structure.some_missing and self.children is not None and self.children.size:
             self.reads_zeros = self.reads_zeros or bool(np.minimum.reduce(self.children, axis=None) < 0)
 
     def _check_lists(self, own: Lists) -> None:
-        """Raises GraphError where a list has a child behind the single ones that the cell gathers."""
+        """Raise GraphError if a list has a child after the single ones that the cell gathers."""
         place = np.arange(len(own.elements)) - own.ends[:-1].repeat(np.diff(own.ends))
         beyond = (place >= self.vertex.used) & (own.elements >= 0)
         if beyond.any():
@@ -205,12 +204,12 @@ class _Part:
     def _refuse_child(self, row: int) -> None:
         raise GraphError(
             f"graph.map: vertex {self.number(row)} has more children than its cell {self.vertex.name!r} takes, which "
-            f"is {self.vertex.used or 'none'}; make the vertex of another kind (with edges turned round, those of a "
-            "GraphSet may no longer fit), or the child -1"
+            f"is {self.vertex.used or 'none'}; change the vertex's kind (kinds of a GraphSet may "
+            "not fit reversed edges), or set the child to -1"
         )
 
     def take_data(self, columns: Mapping[str, Column]) -> None:
-        """Find their ints. Raises where one is out of range, or lists that are mapped together differ in length."""
+        """Select these vertices' ints. Raises if an int is out of range, or lists mapped together differ in length."""
         vertex = self.vertex
         own = [x if isinstance(x, int) else self.of(x) for x in map(columns.__getitem__, vertex.ints)]
         self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
@@ -219,7 +218,7 @@ class _Part:
             check_lengths(vertex.program, lists, vertex.where, self.number)
 
     def record_once(self, graph: Graph, cut: Cut) -> None:
-        """Record what is computed once for equal ints."""
+        """Record the part of the cell that is computed once per distinct combination of ints."""
         assert cut.once is not None
         ints = self.ints[:, list(cut.ints)]
         distinct, own = find_distinct(ints)
@@ -229,8 +228,8 @@ class _Part:
         self.ints = self.ints[:, list(cut.rest_ints)]
 
     def find_products(self, apart: Cut, keys: Ints) -> tuple[int, int]:
-        """Find which children products are made of apart; `keys` tell whether vertices are the same. How many products
-        the vertices have, and how many are to be made."""
+        """Find the distinct children to multiply separately. Vertices with equal `keys` are the same. Returns how many
+        products the vertices use, and how many distinct ones there are."""
         assert self.children is not None
         made = 0
         for product in apart.products:
@@ -242,7 +241,7 @@ class _Part:
         return self.n * sum(len(p.program.outputs) for p in apart.products), made
 
     def record_products(self, graph: Graph, first: Ints, zeros: Mapping[int, int]) -> None:
-        """Record those products; `first` are value ids of the map's vertices."""
+        """Record the separate products; `first` are the value ids of the map's vertices."""
         assert self.cut is not None
         for product, (children, own) in zip(self.cut.products, self.products, strict=True):
             ids = first.take(children) + product.output
@@ -253,7 +252,7 @@ class _Part:
             self.multiplied += [made.take(own) + k for k in range(len(product.program.outputs))]
 
     def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
-        """A list of each vertex; of children, vertices rather than values."""
+        """Return one list argument of each vertex. Lists of children hold vertices rather than values."""
         if isinstance(source, Child):
             assert self.ends is not None
             assert self.children is not None
@@ -263,11 +262,11 @@ class _Part:
         return column if self.rows is None else column.of(self.rows)
 
     def arguments(self, columns: Mapping[str, Column], read: Any, zeros: Mapping[int, int]) -> tuple[Ints, list[Lists]]:
-        """Value ids of the vector arguments, a row per vertex, and the list arguments.
+        """Return the value ids of the vector arguments, a row per vertex, and the list arguments.
 
         Args:
             read: value ids of the children's first results.
-            zeros: by result of a child, what is read where it is missing.
+            zeros: by result of a child, the value id to read if the child is missing.
         """
         missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
         crossing, first = 0 if self.cut is None else len(self.cut.crossing), len(self.vertex.vectors)
@@ -299,7 +298,7 @@ class _Part:
         return args, lists
 
     def _list(self, of_children: Ints, start: int) -> Lists:
-        """What each vertex has of something per child, without that of the first `start` ones."""
+        """Return per-child values as lists, without the first `start` entries of each list."""
         assert self.ends is not None
         if not start:
             return Lists(self.ends, of_children)
@@ -311,10 +310,10 @@ class _Part:
         return Lists(found[0], of_children.take(found[1]))
 
     def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:
-        """Child k of every vertex: what of `read` is its, and whether there is none (None where all are there)."""
+        """Return child k's entry of `read` for every vertex, and a mask of missing children (None if none is)."""
         if self.ends is None:
             return read[:, k], None if missing is None else missing[:, k]
-        if missing is None:  # nor is a list too short
+        if missing is None:  # then no list is too short, either
             return read[self.ends[:-1] + k], None
         places = self.ends[:-1] + k
         absent = places >= self.ends[1:]
@@ -336,10 +335,10 @@ def _record(
     n: int,
     apart: bool,
 ) -> Any:
-    """Record a map of which everything was checked, products of children apart where that may pay."""
+    """Record a checked map. Products of children become separate vertices if `apart` is set and it pays off."""
     vertices = kinds.vertices
     lacking = {s.output for part in parts if part.reads_zeros for s in part.vertex.sources if isinstance(s, Child)}
-    # By result of a child. They come first, as compiled code can make them nowhere else.
+    # By result of a child. Zeros are recorded first, because compiled code can make them only then.
     zeros = {output: graph.zeros_of(vertices[0].state[output]).ref for output in sorted(lacking)}
     for part in parts:
         if part.cut is not None:
@@ -359,7 +358,7 @@ def _record(
             continue
         read: Any = None
         if part.children is not None:
-            if width:  # arithmetic is quicker than looking up
+            if width:  # arithmetic is faster than indexing
                 read = part.children.astype(np.int64)
                 if width > 1:
                     read *= width
@@ -387,7 +386,7 @@ def _record(
 
 
 def _find_products(graph: Graph, parts: Sequence[_Part], n: int) -> bool:
-    """Find which products of children are to be made apart; whether any are, as enough of them are saved."""
+    """Find the products of children to compute separately. Returns False and drops them if too few are saved."""
     keys = np.arange(n) + graph.n_values
     for part in parts:
         if part.program is None:
@@ -409,7 +408,7 @@ def _find_products(graph: Graph, parts: Sequence[_Part], n: int) -> bool:
 
 
 def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Column], n: int) -> None:
-    """Make graph inputs of arrays of floats, of the rows that some vertex reads."""
+    """Turn arrays of floats into graph inputs, for the rows that some vertex reads."""
     for name, column in columns.items():
         if not isinstance(column, np.ndarray) or column.dtype.kind != "f":
             continue
@@ -425,7 +424,7 @@ def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Colu
 
 
 def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -> Ints:
-    """Value ids where kinds have different numbers of outputs, or some have been computed."""
+    """Return first value ids if kinds differ in their number of outputs, or if some vertices are computed already."""
     widths = np.zeros(n, np.int64)
     for part in parts:
         if part.program is not None:
@@ -438,7 +437,7 @@ def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -
 
 
 def _numbers(graph: Graph, parts: Sequence[_Part], n: int) -> Ints:
-    """Recording indices: those computed before have theirs."""
+    """Return recording indices. Vertices that are computed already have theirs."""
     start = graph.n_calls
     if all(part.program is not None for part in parts):
         return np.arange(start, start + n)
@@ -461,8 +460,8 @@ def _levels(
     heights: Ints,
     step: int,
 ) -> Ints:
-    """Levels of a map's vertices in the graph, given their heights: levels that count the map alone. A vertex is `step`
-    levels above its children at least."""
+    """Return the levels of a map's vertices in the graph, given their heights, which count levels of the map alone. A
+    vertex is at least `step` levels above its children."""
     heights = heights * step if step > 1 else heights
     floors = [_floor(graph, part, columns) for part in parts]
     numbers = [lowest for lowest in floors if isinstance(lowest, int)]
@@ -476,19 +475,19 @@ def _levels(
     of_lowest = floor[heights == 0]
     rise = int(of_lowest[0]) if len(of_lowest) else 0
     if len(of_lowest) and (of_lowest == rise).all() and (floor <= heights + rise).all():
-        return heights + rise  # what else they read raises all alike
+        return heights + rise  # other operands raise all vertices equally
     return raise_levels(heights, floor, *structure.edges(), step)
 
 
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
-    """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
-    # Zeros are of level 0. Whoever has other children is higher anyway.
+    """Return the lowest level that operands other than children allow each vertex; an int if it is the same for all."""
+    # Zeros have level 0. Vertices with other children are higher anyway.
     once = part.cut is not None and part.cut.once is not None and part.program is not None
     lowest: Ints | int = 1 if part.reads_zeros or once else 0
     if part.reads_zeros and part.products:
         lowest = 2  # above products of zeros
     if part.reads_zeros and part.ends is not None and not part.vertex.used and part.cut is None:
-        lowest = np.minimum(np.diff(part.ends), 1)  # whose list is empty reads none
+        lowest = np.minimum(np.diff(part.ends), 1)  # a vertex with an empty list reads no zeros
     if not part.vertex.reads_outside:
         return lowest
     found: list[Ints | int] = []

@@ -1,8 +1,8 @@
-"""The call cache: functions that record a call of a cell like earlier ones, where no compiled recorder does.
+"""The call cache: functions that record a call of a cell like earlier ones, for use without the compiled recorder.
 
-Nearly every call of a batch fits the block of the call before it: expressions of one graph, shaped as theirs, and ints
-in range. `Block.record(graph, args)` checks just that, appends the vertex and returns its results; where anything
-differs it returns None, appends nothing, and `Graph` finds out what the call means.
+Nearly every call of a batch fits the block of the previous call: its expressions belong to the graph and have the same
+shapes, and its ints are in range. `Block.record(graph, args)` checks just that, appends the vertex and returns its
+results. If anything differs, it appends nothing and returns None, and `Graph` takes the slow path.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 ArgumentKind = IntEnum("ArgumentKind", "VECTOR INT LIST", start=0)
 
 Argument = tuple[ArgumentKind, Shape | None, int, Sequence[Any]]
-"""What an argument must be: its kind; the shape of a vector, or of a list's elements; an int's bound, or the number of
-a list's domain; and where the length of a list goes and the value ids of its elements."""
+"""Requirements on an argument: its kind; the shape of a vector or of a list's elements; an int's bound or a list's
+domain number; and, for a list, where to append its length and the value ids of its elements."""
 
 Record = Callable[["Graph", Sequence[Any]], Any]
 
@@ -35,14 +35,14 @@ def call_recorder(
     single: bool,
     takes_empty: bool,
 ) -> Record:
-    """What records calls into one block of a graph.
+    """Return a function that records calls into one block of a graph.
 
     Args:
-        rows: of the block.
-        arguments: what a call's arguments must be, and where list arguments go.
-        results: shapes.
-        single: the one result is returned without a tuple around it.
-        takes_empty: whether calls belong to the block whose list arguments are empty.
+        rows: the block's rows.
+        arguments: requirements on a call's arguments, and where to append list arguments.
+        results: result shapes.
+        single: return the one result without a tuple around it.
+        takes_empty: calls whose list arguments are all empty belong to this block, too.
     """
     levels, outputs = tape.levels, list(enumerate(results))
     vectors = [(k, a[1]) for k, a in enumerate(arguments) if a[0] is ArgumentKind.VECTOR]
@@ -79,7 +79,7 @@ def call_recorder(
                 if lengths.setdefault(domain, len(xs)) != len(xs) or not all(fits(x, graph, shape) for x in xs):
                     return None
                 level = max([level, *(levels[x.ref] for x in xs)])
-            # They are empty all at once, or the call is a strange one.
+            # Either all lists are empty or none is; other calls take the slow path.
             if not all(lengths.values()) and (any(lengths.values()) or not takes_empty):
                 return None
             for k, (*_, (all_lengths, all_elements)) in lists:

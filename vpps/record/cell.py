@@ -1,4 +1,4 @@
-"""Cells: vertex functions of the user, with a traced program per signature."""
+"""Cells: the user's vertex functions, with a traced program per signature."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LISTS = (list, tuple, ListExpression)
-"""What a list argument may be where cells are called in cells."""
+"""Accepted types of a list argument if a cell is called inside a cell."""
 
 
 class Cell(Generic[R]):
     """A vertex function: `@vpps.cell` on a function or method. Calling it on expressions of a graph records one vertex.
 
     Positional arguments differ from vertex to vertex: expressions, ints (words, labels), lists of expressions.
-    Keyword-only arguments are static: each combination of their values is traced by itself, and planned once if only
-    constants differ, such as a rate of dropout. The function runs once per signature, on symbolic arguments: it must
-    not branch on values nor depend on state that changes later.
-    Called inside another cell, it is inlined.
+    Keyword-only arguments are static: each combination of their values is traced separately, but planned once if only
+    constants differ, such as a dropout rate. The function runs once per signature, on symbolic arguments: it must not
+    branch on values nor depend on state that changes later. A cell called inside another cell is inlined.
 
     Args:
-        elements: shapes of the elements of list arguments, by argument name, which then take lists only. Needed only
-            where a cell's first call has an empty list and no use of the list shows the shape.
+        elements: shapes of the elements of list arguments, by argument name; these arguments then accept only lists.
+            Needed only if a cell's first call has an empty list and no use of the list shows the shape.
     """
 
     def __init__(
@@ -53,37 +52,37 @@ class Cell(Generic[R]):
                 raise TraceError(f"elements={{{name!r}: {given!r}}}: expected a shape, such as (64,)")
             self.elements[name] = shape
         self.bound = function if instance is None else functools.partial(function, instance)
-        self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others, which it must not keep (bulk.py)
+        self.maps: dict[Any, Any] = {}  # programs of `graph.map`, by weak references to their cells
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
         self._programs = Recent()
         self.name = getattr(function, "__name__", "cell")
-        if instance is not None:  # modules of one class are told apart by their names
+        if instance is not None:  # names tell modules of one class apart
             own = getattr(instance, "name", None)
             own = own if isinstance(own, str) else type(instance).__name__
             self.name = own if self.name == "__call__" else f"{own}.{self.name}"
         self.description = f"cell {self.name!r}"
-        self._key = f"_cell_{self.name}_{id(self):x}"  # of its bound cells in their instances
-        # Without attributes: a function that `functools.wraps` made has those of what it wraps, a whole cell at worst.
+        self._key = f"_cell_{self.name}_{id(self):x}"  # attribute name of bound cells in their instances
+        # Copy no attributes: a function made by `functools.wraps` has those of the wrapped one, possibly a whole cell.
         functools.update_wrapper(self, function, updated=())
-        self.__signature__ = inspect.signature(self.bound)  # of the method of an object without `self`
+        self.__signature__ = inspect.signature(self.bound)  # for a method of an object, without `self`
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")
         unknown = set(self.elements) - set(inspect.signature(function).parameters)
         if unknown:
             raise TraceError(
-                f"cell {self.name!r}: elements= names {', '.join(sorted(unknown))}, which is no argument of it"
+                f"cell {self.name!r}: elements= names {', '.join(sorted(unknown))}, which is no argument of the cell"
             )
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}>"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Cell[R]:
-        """A cell on a method binds per instance: each instance has its own programs, over its own parameters."""
+        """Bind a cell on a method per instance: each instance has its own programs, over its own parameters."""
         if instance is None:
             return self
-        # Bound cells live in the instance, so that they live as long as it. The key is the unbound cell: an overridden
-        # one is another. A copied instance brings along the original's, which the check finds.
+        # Bound cells are stored in the instance, so they live as long as it does. The key identifies the unbound cell:
+        # an overriding cell is another one. A copied instance carries the original's bound cell; the check finds that.
         try:
             own: dict[Any, Any] = instance.__dict__
         except AttributeError:
@@ -95,7 +94,7 @@ class Cell(Generic[R]):
         bound = own.get(key)
         if bound is None or bound._instance() is not instance or not bound.is_of(self._function):
             new = Cell(self._function, instance, self.elements)
-            own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
+            own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race
         return bound
 
     __dir__ = dir_without("bound check_lists description is_of maps origin program traced")
@@ -105,9 +104,9 @@ class Cell(Generic[R]):
     @overload
     def __call__(self, *args: Any, **statics: Any) -> R: ...
     def __call__(self, *args: Any, **statics: Any) -> Any:
-        """Record a vertex, on expressions of a graph or, row by row, on `Rows`; what the function returns of it.
+        """Record a vertex on expressions of a graph, or one per row of `Rows`, and return the function's results.
 
-        Where no argument is an expression, `graph.call(cell, ...)` says which graph is meant.
+        If no argument is an expression, `graph.call(cell, ...)` names the graph.
 
         Raises:
             GraphError: expressions of two graphs.
@@ -118,7 +117,7 @@ class Cell(Generic[R]):
                 owner = args[0].owner
                 record = owner.recorders[self]
             except (IndexError, AttributeError, KeyError):
-                pass  # no expression comes first, or nothing like this call was before it
+                pass  # the first argument is no expression, or no such call was recorded before
             else:
                 if not in_progress or running.current in (None, owner):
                     result: Any = record(owner, args)
@@ -133,26 +132,26 @@ class Cell(Generic[R]):
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
-        """Of the function, without `self`."""
+        """Signature of the function, without `self`."""
         return inspect.signature(self.bound)
 
     @property
     def origin(self) -> Any:
-        """The code of the function, which is equal if the function is defined anew; of other callables their type."""
+        """The function's code, which is equal if the function is defined anew; for other callables, their type."""
         function: Any = self._function
         while isinstance(function, functools.partial):
             function = function.func
         return getattr(function, "__code__", type(function))
 
     def is_of(self, function: Any) -> bool:
-        """True if this is the cell of exactly that function."""
+        """Return True if this is the cell of exactly that function."""
         return self._function is function
 
     def check_lists(self, are_lists: Iterable[bool]) -> None:
-        """Raise TraceError unless arguments that `elements` declares are lists: to reductions, a vector is its numbers.
+        """Raise TraceError if an argument in `elements` is no list: reductions would reduce a vector's own numbers.
 
         Args:
-            are_lists: whether each positional argument is one.
+            are_lists: for each positional argument, True if it is a list.
         """
         for p, is_list in zip(self.signature.parameters.values(), are_lists, strict=False):
             if p.kind is p.VAR_POSITIONAL:
@@ -164,11 +163,11 @@ class Cell(Generic[R]):
                 )
 
     def traced(self, signature: tuple[Any, ...]) -> TracedCell | None:
-        """`program` without static arguments, if it was traced before."""
+        """Return the program of a signature without static arguments, or None if it was not traced before."""
         return self._programs.get(signature)
 
     def program(self, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
-        """The traced program for one signature, from the cache or traced now.
+        """Return the traced program for one signature, from the cache or traced now.
 
         Args:
             signature: per positional argument its shape, `int`, or `(list, element shape or None)`.
@@ -206,7 +205,7 @@ class Cell(Generic[R]):
         try:
             program = trace(self.name, self.bound, tuple(map(kind_of, signature)), statics)
         except TraceError:
-            # An empty list that tells nothing of its elements: any program that fits otherwise will do.
+            # An empty list does not show its element shape: use any program that otherwise fits.
             fits = [p for p in self._programs.values() if _fits(p.kinds, signature)] if not statics else []
             if not fits:
                 raise
@@ -222,7 +221,7 @@ class Cell(Generic[R]):
 
 
 def _reference_to(instance: Any) -> Callable[[], Any]:
-    """Weak where the class allows it."""
+    """Return a function that returns the instance; it holds a weak reference if the class allows it."""
     try:
         return weakref.ref(instance)
     except TypeError:
@@ -230,21 +229,21 @@ def _reference_to(instance: Any) -> Callable[[], Any]:
 
 
 def kind_of(signature: Any) -> ArgKind:
-    """The kind of an argument: of `int`, a shape, or `(list, element shape or None)`."""
+    """Return the kind of an argument given as `int`, a shape, or `(list, element shape or None)`."""
     if signature is int:
         return Int()
     return List(signature[1]) if signature[:1] == (list,) else Vector(signature)
 
 
 def signature_of(kind: ArgKind) -> Any:
-    """The inverse of `kind_of`."""
+    """Return the signature entry of an argument kind; the inverse of `kind_of`."""
     if isinstance(kind, Int):
         return int
     return (list, kind.shape) if isinstance(kind, List) else kind.shape
 
 
 def _fits(kinds: tuple[ArgKind, ...], signature: tuple[Any, ...]) -> bool:
-    """Whether a call whose empty lists have unknown elements can be a vertex of a program of these kinds."""
+    """Return True if a call fits a program of these kinds, given that element shapes of empty lists are unknown."""
     mine = tuple(map(signature_of, kinds))
     return len(mine) == len(signature) and all(
         m == s or (s == (list, None) and isinstance(m, tuple) and m[:1] == (list,))
@@ -259,7 +258,7 @@ def cell(*, elements: Mapping[str, Shape]) -> Callable[[Callable[..., R]], Cell[
 def cell(
     function: Callable[..., R] | None = None, *, elements: Mapping[str, Shape] | None = None
 ) -> Cell[R] | Callable[[Callable[..., R]], Cell[R]]:
-    """Make a vertex function of a Python function; see `Cell`.
+    """Make a vertex function from a Python function; see `Cell`.
 
     Used as `@vpps.cell`, or as `@vpps.cell(elements={"hs": (64,)})` to declare the shape of a list's elements.
     """

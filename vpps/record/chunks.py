@@ -1,4 +1,4 @@
-"""Vertices of one cell as arrays: what bulk recording appends to a block, and what planner and reference read of it."""
+"""Vertices of one cell as arrays: bulk recording appends them to a block; the planner and the reference read them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vpps.values import Float32
 
 @dataclass(slots=True)
 class Lists:
-    """One list argument of some vertices: the elements of vertex v are `elements[ends[v] : ends[v + 1]]`, value ids."""
+    """One list argument of some vertices: vertex v's elements have value ids `elements[ends[v] : ends[v + 1]]`."""
 
     ends: Ints
     elements: Ints
 
     def of(self, rows: Ints, lengths: Ints | None = None) -> Lists:
-        """The lists of some of the vertices, whose lengths may be known."""
+        """Select the lists of some of the vertices; `lengths` are theirs, if known."""
         starts = self.ends.take(rows)
         if lengths is None:
             lengths = self.ends.take(rows + 1) - starts
@@ -29,7 +29,7 @@ class Lists:
 
 @dataclass(slots=True)
 class Chunk:
-    """Some vertices of one cell, in the order in which they were recorded.
+    """Some vertices of one cell, in recorded order.
 
     Attributes:
         calls: (n,) recording index (design: policy and schedule do not change it).
@@ -38,7 +38,7 @@ class Chunk:
         args: (n, vector arguments) value ids.
         ints: (n, int arguments).
         lists: one per list argument.
-        data: (n, floats) of graph inputs; no columns for anything else.
+        data: (n, floats) of graph inputs; empty for all other cells.
     """
 
     calls: Ints
@@ -53,7 +53,7 @@ class Chunk:
         return len(self.calls)
 
     def between(self, start: int, stop: int) -> Chunk:
-        """The vertices from one to before another."""
+        """Return the vertices `start` to `stop - 1`."""
         rows = slice(start, stop)
         lists = [
             Lists(xs.ends[start : stop + 1] - xs.ends[start], xs.elements[xs.ends[start] : xs.ends[stop]])
@@ -69,7 +69,7 @@ NO_DATA: Float32 = np.zeros((0, 0), np.float32)
 
 
 def merged(singles: Chunk, bulk: Sequence[tuple[int, Chunk]]) -> Chunk:
-    """Vertices recorded one by one, and chunks of others with how many of those precede each, in one."""
+    """Merge single vertices and chunks; each chunk comes with the number of single vertices before it."""
     parts = []
     at = 0
     for place, chunk in bulk:

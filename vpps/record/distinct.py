@@ -1,15 +1,15 @@
-"""What vertices of a map have in common: computed once by `graph.map(..., distinct=True)`.
+"""Common subexpressions of a map's vertices, computed once by `graph.map(..., distinct=True)`.
 
-Words repeat: of 64 sentences less than half of the words are distinct, and a recurrent cell multiplies each by a matrix
-as large as that of the recurrence. So a cell is cut in two. The first part has what follows from ints alone, products
-above all; it gets a vertex for each distinct combination of them, before all others. The second one reads the results,
-many vertices the same ones.
+Words repeat: less than half of the words in 64 sentences are distinct. A recurrent cell multiplies each word by a
+matrix as large as that of the recurrence. So the recorder splits a cell in two. The first part depends only on ints and
+contains at least a product; it gets one vertex per distinct combination of ints, before all others. The second part
+reads these results; many vertices read the same ones.
 
-Half of all children in a tree are leaves, which now are the same ones for many parents, and so are the products that
-parents make of them. Those are cut off as well, each a vertex of its own between child and parents, where enough of
-them are saved: then the levels of a tree multiply inner children only.
+Half of all children in a tree are leaves. Many parents now share a leaf, so they share its products, too. If enough
+products are saved, they are split off as well, each a vertex between child and parents. The levels of a tree then
+multiply inner children only.
 
-Gradients of equal values are summed before they are multiplied, which is exact: multiplication is linear.
+Gradients of equal values are summed before they are multiplied; this is exact because multiplication is linear.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector, shared
 
 PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL, Form.MATMUL)
 VIEWS = (Form.SLICE, Form.RESHAPE)
-OF_VERTEX = (Form.ARGUMENT, Form.DROPOUT, Form.INPUT)  # differ even where all ints are equal
+OF_VERTEX = (Form.ARGUMENT, Form.DROPOUT, Form.INPUT)  # differ even if all ints are equal
 
 TABLE_FROM = 16
-"""A table of so many entries per vertex finds equal ints faster than sorting them does."""
+"""Up to this many table entries per vertex, a table finds equal ints faster than sorting."""
 
 FEW = 64
-"""Up to so many vertices a dict finds them sooner than a dozen calls of NumPy."""
+"""Up to this many vertices, a dict is faster than a dozen NumPy calls."""
 
 
 ONE_IN = 10
-"""Products of children are computed apart where one in so many is saved at least: every level becomes two."""
+"""Products of children are split off only if at least one in this many is saved, because every level becomes two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """What a cell multiplies one child's result by.
+    """The products of one child result in a cell.
 
     Attributes:
-        child, output: which result of which child.
-        program: the products, of that result alone.
+        child, output: the child, and which of its results.
+        program: the products; this result is their only argument.
     """
 
     child: int
@@ -56,15 +56,15 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cell in parts.
+    """A cell split into parts.
 
     Attributes:
-        once: the first part: takes ints only; None where nothing follows from those.
-        ints: which of the cell's ints it takes.
-        rest: the last part, whose last arguments are the results of the others; None where nothing is left.
-        rest_ints: which of the cell's ints the last part takes.
-        crossing: the nodes that are the results of the first part.
-        products: parts between children and the last part, where those are made apart.
+        once: the first part, which takes only ints; None if there is none.
+        ints: the cell's ints that `once` takes.
+        rest: the last part, whose last arguments are the results of the others; None if nothing is left.
+        rest_ints: the cell's ints that `rest` takes.
+        crossing: the nodes that are the results of `once`.
+        products: parts between children and the last part, if products are split off.
     """
 
     once: TracedCell | None
@@ -76,10 +76,10 @@ class Cut:
 
 
 def cut(cell: TracedCell) -> Cut | None:
-    """Cut a cell; None where nothing follows from ints alone that is worth it: all of it, or a product."""
+    """Split a cell. Returns None unless the whole cell, or a product in it, depends only on ints."""
     nodes = cell.nodes
-    alone = [False] * len(nodes)  # it follows from ints alone
-    worth = [False] * len(nodes)  # and from a product, and from some int: constants are no matter of vertices
+    alone = [False] * len(nodes)  # the node depends only on ints
+    worth = [False] * len(nodes)  # and on a product and an int: constants belong to the model, not to vertices
     product, varies = [False] * len(nodes), [False] * len(nodes)
     for i, n in enumerate(nodes):
         alone[i] = n.op.form not in OF_VERTEX and not n.domain and all(alone[j] for j in n.inputs)
@@ -99,16 +99,16 @@ def cut(cell: TracedCell) -> Cut | None:
 
 
 def cut_products(cell: TracedCell, cut: Cut | None, children: Mapping[int, tuple[int, int]]) -> Cut | None:
-    """Cut products of children off as well; None where there are none of two children or more, as in chains.
+    """Also split off products of children. Returns None if fewer than two children are multiplied, as in chains.
 
     Args:
-        cut: of the cell.
-        children: by position of an argument that is one, which child's and which result of it.
+        cut: how the cell is split already.
+        children: by argument position, the child and which of its results the argument is.
     """
     if cut is not None and cut.rest is None:
         return None
     of_node = {cell.arguments[position]: child for position, child in children.items()}
-    found: dict[int, list[int]] = {}  # by what is multiplied
+    found: dict[int, list[int]] = {}  # by the multiplied node
     for i in _reached(cell.nodes, cell.outputs, ()):
         n = cell.nodes[i]
         if n.op.form is Form.MATVEC and len(n.inputs) == 1 and n.inputs[0] in of_node and not n.domain:
@@ -124,7 +124,7 @@ def cut_products(cell: TracedCell, cut: Cut | None, children: Mapping[int, tuple
 
 
 def _products(cell: TracedCell, x: int, nodes: Sequence[int]) -> TracedCell:
-    """The program of some products of node x alone."""
+    """Return the program that computes only the products of node x."""
     shape, outputs = cell.nodes[x].shape, range(1, len(nodes) + 1)
     argument = Node(OPS["argument"], (), {"position": 0}, shape)
     made = [argument, *(replace(cell.nodes[i], inputs=(0,)) for i in nodes)]
@@ -135,14 +135,14 @@ def _products(cell: TracedCell, x: int, nodes: Sequence[int]) -> TracedCell:
 
 
 def _base(nodes: Sequence[Node], i: int) -> int:
-    """What a view is part of: views of what crosses cost nothing."""
+    """Return the node that a view is part of; views of values passed between parts are free."""
     while nodes[i].op.form in VIEWS:
         i = nodes[i].inputs[0]
     return i
 
 
 def _reached(nodes: Sequence[Node], wanted: Iterable[int], given: Iterable[int]) -> list[int]:
-    """The nodes that some are computed from, in order, given the values of others."""
+    """Return the nodes that `wanted` are computed from, in order, if the values of `given` are known."""
     found: set[int] = set()
     known = set(given)
     todo = list(wanted)
@@ -157,8 +157,8 @@ def _reached(nodes: Sequence[Node], wanted: Iterable[int], given: Iterable[int])
 def _part(
     cell: TracedCell, name: str, outputs: Sequence[int], given: Sequence[int]
 ) -> tuple[TracedCell, tuple[int, ...]]:
-    """The cell of a part, and which of the whole's ints it takes. It has all other arguments of the whole, unless it
-    takes ints only, and last what is given."""
+    """Return the cell of a part, and which of the whole cell's ints it takes. Its arguments are all others of the whole
+    cell, or only ints if nothing is given; the given values come last."""
     reached = _reached(cell.nodes, outputs, given)
     taken = [p for p, k in enumerate(cell.kinds) if cell.arguments[p] in reached or (given and not isinstance(k, Int))]
     kept = sorted({*reached, *(cell.arguments[p] for p in taken)})
@@ -189,14 +189,14 @@ def _part(
 
 
 def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
-    """The distinct rows of a table.
+    """Find the distinct rows of a table.
 
     Args:
         ints: (n, columns), at least one row and one column.
 
     Returns:
-        By distinct row, in the order in which they appear, the first vertex that has it; and for each of n vertices,
-        which of them is its own.
+        The first row of each distinct one, in order of appearance; and for each of the n rows, the number of its
+        distinct row.
     """
     n = len(ints)
     if n <= FEW:
@@ -204,14 +204,14 @@ def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
     codes = ints[:, 0]
     for k in range(1, ints.shape[1]):
         span = int(ints[:, k].max()) - int(low := ints[:, k].min()) + 1
-        if int(np.abs(codes).max()) >= 2**62 // span:  # number them anew before they get too large
+        if int(np.abs(codes).max()) >= 2**62 // span:  # renumber the codes before they overflow
             codes = find_distinct(codes[:, None])[1]
         codes = codes * span + (ints[:, k] - low)
     low, high = int(codes.min()), int(codes.max())
     if high - low < TABLE_FROM * n + 1024:
         first = np.empty(high - low + 1, np.int64)
         codes = codes - low if low else codes
-        first[codes[::-1]] = np.arange(n - 1, -1, -1)  # of equal entries the last one assigned stays
+        first[codes[::-1]] = np.arange(n - 1, -1, -1)  # the last assignment to an entry wins
         first_of = first[codes]
     else:
         _, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -223,7 +223,7 @@ def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
 
 
 def _find_few(ints: Ints) -> tuple[Ints, Ints]:
-    """The same, for a short table."""
+    """Find the distinct rows of a short table, as `find_distinct`."""
     keys: list[Any] = ints[:, 0].tolist() if ints.shape[1] == 1 else list(map(tuple, ints.tolist()))
     number: dict[Any, int] = {}
     own = [number.setdefault(key, len(number)) for key in keys]

@@ -1,4 +1,4 @@
-"""Which example of the whole mini-batch vertices belong to, as masks of dropout follow that (`vpps.ops.philox`)."""
+"""Example numbers of vertices within the whole mini-batch; dropout masks depend on them (`vpps.ops.philox`)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from vpps.record.ranges import Ints
 from vpps.values import as_array
 
 MOST = 2**31 - 1
-"""No number of an example is larger: those beyond stand for what belongs to none."""
+"""Largest example number; larger ones stand for vertices that belong to no example."""
 
-NONE = -1  # in place of a number
+NONE = -1  # number of a vertex that belongs to no example
 
 UNNUMBERED = -2
-"""In place of the number of a vertex that was made for a constant: it moves no mask of the vertices behind it."""
+"""Number of a vertex made for a constant; it does not shift the dropout masks of later vertices."""
 
 
 class ExampleNumbers:
-    """The examples that n rows belong to, worked out when somebody asks: only dropout does."""
+    """The examples that n rows belong to, computed on demand: only dropout needs them."""
 
     __slots__ = ("_find", "_found", "n")
 
@@ -35,18 +35,18 @@ class ExampleNumbers:
 
     @property
     def numbers(self) -> Ints:
-        """(n,) in one piece."""
+        """(n,) contiguous example numbers of the rows."""
         if self._found is None:
             self._found = self._find()
         return self._found
 
     def of(self, rows: Any, n: int) -> ExampleNumbers:
-        """Those of some of the rows: n of them."""
+        """Select n of the rows."""
         return ExampleNumbers(n, lambda: np.ascontiguousarray(self.numbers[rows]))
 
 
 def example_numbers(given: Any, n: int, where: str) -> ExampleNumbers:
-    """What users give for n rows. Raises DtypeError, IndexRangeError, ShapeError."""
+    """Check example numbers that a user gives for n rows. Raises DtypeError, IndexRangeError, ShapeError."""
     found: ExampleNumbers = given
     if type(given) is not ExampleNumbers:
         numbers = as_array(given, where)
@@ -57,5 +57,5 @@ def example_numbers(given: Any, n: int, where: str) -> ExampleNumbers:
         own = numbers.astype(np.int64)
         found = ExampleNumbers(len(own), lambda: own)
     if len(found) != n:
-        raise ShapeError(f"{where}: examples of {len(found)} rows, and there are {n}")
+        raise ShapeError(f"{where}: examples of {len(found)} rows, but there are {n}")
     return found

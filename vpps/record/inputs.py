@@ -1,5 +1,4 @@
-"""What users give a `graph.map`: cells; which vertex is of which kind, and who its children are; inputs as arrays, rows
-and lists. Read, checked, nothing recorded yet."""
+"""Arguments of `graph.map`, read and checked before recording: cells, kinds, children, and inputs of any type."""
 
 from __future__ import annotations
 
@@ -31,14 +30,14 @@ Cells = (
     | Mapping[str, Callable[..., Any]]
     | Mapping[int, Callable[..., Any]]
 )
-"""A cell or function for all vertices; one for each kind by its number, or by its name."""
+"""A cell or function for all vertices; or one per kind, in order of the kind's number, or by number or name."""
 
 Column = NDArray[Any] | int | Rows | Expression | Lists
-"""An input of all vertices: ints, floats, values, or lists of values; an int or expression is one for all."""
+"""One input of all vertices: ints, floats, values, or lists of values; all vertices share an int or expression."""
 
 
 SHOWN = 8
-"""Vertices of a cycle that an error names."""
+"""Number of vertices of a cycle that an error names."""
 
 
 @dataclass(slots=True)
@@ -47,10 +46,10 @@ class Children:
 
     Attributes:
         arity: columns of `table`, or CSR.
-        table: (n, arity), -1 for none; CSR: (edges,).
-        ends: of CSR, where each vertex's children begin, and the end.
-        lengths: of CSR, how many each vertex has.
-        some_missing: whether there is a -1; `check_range` finds out.
+        table: (n, arity), -1 for none; for CSR, (edges,).
+        ends: for CSR, (n + 1,) the start of each vertex's children, and the end.
+        lengths: for CSR, the number of each vertex's children.
+        some_missing: False if no child is -1; `check_range` sets it.
     """
 
     arity: int
@@ -63,7 +62,7 @@ class Children:
         return len(self.table) if self.ends is None else len(self.ends) - 1
 
     def edges(self) -> tuple[Ints, Ints]:
-        """Parent and child of every edge, by rising parent."""
+        """Return parent and child of every edge, by rising parent."""
         if self.lengths is None:
             parents = np.arange(len(self.table)).repeat(self.arity)
         else:
@@ -74,7 +73,7 @@ class Children:
 
 
 def cells_of(cells: Any) -> tuple[Cell[Any], ...]:
-    """The cells of a map; functions become cells, once each."""
+    """Return the cells of a map; each function becomes a cell once."""
     if type(cells) is Cell:
         return (cells,)
     given = list(cells) if isinstance(cells, list | tuple) else [cells]
@@ -84,10 +83,10 @@ def cells_of(cells: Any) -> tuple[Cell[Any], ...]:
 
 
 def cells_by_kind(cells: Mapping[Any, Any], names: Any) -> tuple[Any, ...]:
-    """The cells of a map in the order of their kinds, from those by name or number of the kind.
+    """Return the cells of a map in the order of their kinds, given a dict by name or number of the kind.
 
     Args:
-        names: of all kinds by number; None where that is not known.
+        names: names of all kinds by number; None if unknown.
     """
     known = None if names is None else list(names) if isinstance(names, Iterable) else [names]
     if isinstance(names, str) or not all(isinstance(name, str) for name in known or ()):
@@ -97,17 +96,17 @@ def cells_by_kind(cells: Mapping[Any, Any], names: Any) -> tuple[Any, ...]:
     for key, cell in cells.items():
         if isinstance(key, str) and known is None:
             raise GraphError(
-                f"graph.map: a cell for kind {key!r} and no kinds=: give the names of all kinds by number, as "
-                "**batch.structure of a GraphSet does, or name no kinds but their numbers"
+                f"graph.map: a cell for kind {key!r} and no kinds=: pass the names of all kinds in kinds=, as "
+                "**batch.structure of a GraphSet does, or use kind numbers as keys"
             )
         number = known.index(key) if known and key in known else as_index(key)
         if number is None or number < 0 or (known is not None and number >= len(known)):
-            raise GraphError(f"graph.map: a cell for kind {key!r}, which there is not: {there}")
+            raise GraphError(f"graph.map: a cell for kind {key!r}, but there is no such kind: {there}")
         if number in found:
             raise GraphError(f"graph.map: two cells for kind {key!r}, by name and by number: leave one out")
         found[number] = cell
     n = max(found, default=0) + 1 if known is None else len(known)
-    missing = next(k for k in range(n + 1) if k not in found)  # within few steps: each one before has a cell
+    missing = next(k for k in range(n + 1) if k not in found)  # ends early: every smaller number has a cell
     if missing < n:
         raise GraphError(
             f"graph.map: no cell for kind {missing if known is None else repr(known[missing])}: every kind needs one, "
@@ -121,14 +120,14 @@ def _as_cell(function: Any) -> Cell[Any]:
         raise GraphError(f"graph.map: expected a cell or a function, or a sequence of them, got {function!r}")
     instance = getattr(function, "__self__", None)
     plain = getattr(function, "__func__", None)
-    if instance is not None and plain is not None:  # a method, bound anew at every access
+    if instance is not None and plain is not None:  # a method; each access binds it anew
         return _as_cell(plain).__get__(instance)
-    # The function keeps its cell: whoever else did would keep the function alive.
+    # The function stores its cell. Any other owner of the cell would keep the function alive.
     own: dict[str, Any] | None = getattr(function, "__dict__", None)
-    if not isinstance(own, dict):  # of a class it is a view
+    if not isinstance(own, dict):  # a class has a read-only view
         raise TraceError(f"graph.map: {function!r} is no Python function; wrap it in a cell")
     found: Cell[Any] | None = own.get("_vpps_cell")
-    if found is None or not found.is_of(function):  # `functools.wraps` copies that of another function
+    if found is None or not found.is_of(function):  # copies the attribute from another function
         found = own["_vpps_cell"] = Cell(function)
     return found
 
@@ -142,7 +141,7 @@ def check_inputs(inputs: Any) -> Mapping[str, Any]:
 
 
 def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]) -> int:
-    """How many vertices there are: all that have a row for each must agree."""
+    """Return the number of vertices; all arguments with a row per vertex must agree."""
     if n >= 0:
         return n
     if structure is not None:
@@ -152,11 +151,11 @@ def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]
             return np.size(value[0]) - 1
         if isinstance(value, Rows | list) or (not isinstance(value, Expression) and _has_rows(value)):
             return len(value)
-    raise GraphError("graph.map: how many vertices? Give kind=, children=, or an input that has a row for each of them")
+    raise GraphError("graph.map: how many vertices are there? Give kind=, children=, or an input with a row per vertex")
 
 
 def _has_rows(value: Any) -> bool:
-    """Whether something is more than one number; what is no array at all is refused later, by name."""
+    """Return True if the value is more than one number. Values that are no array at all are rejected later, by name."""
     try:
         return np.ndim(value) > 0
     except ValueError:
@@ -164,9 +163,9 @@ def _has_rows(value: Any) -> bool:
 
 
 def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column]:
-    """What an input is - `int`, a shape, `(list, shape)` - and what of it every vertex gets."""
+    """Read one input: return its signature, which is `int`, a shape or `(list, shape)`, and its column."""
     where = f"graph.map: input {name!r}"
-    if type(value) is np.ndarray and value.dtype.kind in "iu" and value.shape == (n,):  # as most are
+    if type(value) is np.ndarray and value.dtype.kind in "iu" and value.shape == (n,):  # the usual case
         return int, value
     if type(value) is Rows or type(value) is Expression:
         if value.owner is not graph:
@@ -191,8 +190,8 @@ def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column
         return floats.shape[1:], floats
     if value.ndim != 1:
         raise ShapeError(
-            f"{where}: ints of shape {value.shape}; expected one per vertex: give each column a name of its own, or "
-            "convert data to float32"
+            f"{where}: ints of shape {value.shape}; expected one per vertex: give each column its own name, or convert "
+            "data to float32"
         )
     return int, value
 
@@ -204,14 +203,13 @@ def _as_numbers(value: Any, where: str) -> NDArray[Any]:
         except (ValueError, TypeError, RuntimeError):
             if isinstance(value, tuple) and len(value) == 2:
                 raise DtypeError(
-                    f"{where}: a list of each vertex's own is (offsets, Rows): bring floats into the graph, (offsets, "
+                    f"{where}: a list per vertex is (offsets, Rows): bring floats into the graph, (offsets, "
                     "graph.rows(floats)), and look ints up in a table, (offsets, graph.lookup(table, ints))"
                 ) from None
-            value = checked_floats(value, where)  # of another library, or ragged: its error says so
+            value = checked_floats(value, where)  # an array of another library, or a ragged one: the error says so
     if value.dtype.kind not in "iuf":
         raise DtypeError(
-            f"{where} is of dtype {value.dtype}; expected ints, floats, Rows, or (offsets, Rows) for a list of each "
-            "vertex's own"
+            f"{where} is of dtype {value.dtype}; expected ints, floats, Rows, or (offsets, Rows) for a list per vertex"
         )
     found: NDArray[Any] = value
     return found
@@ -227,7 +225,7 @@ def _rows_of(graph: Graph, items: Sequence[Any], where: str) -> Rows:
 
 
 def declared_state(state: Any) -> tuple[Shape, ...]:
-    """Shapes that the user wrote: lengths of vectors, or shapes."""
+    """Return the shapes that the user declares, as lengths of vectors or as shapes."""
     given = state if isinstance(state, list | tuple) else [state]
     if not given:
         raise ShapeError(f"graph.map: state={state!r} declares no result of a child; one scalar is state=[()]")
@@ -244,7 +242,7 @@ def declared_state(state: Any) -> tuple[Shape, ...]:
 
 
 def read_children(given: Any) -> Children | None:
-    """The children as the user gave them. Raises DtypeError, ShapeError."""
+    """Return the children as the user gave them. Raises DtypeError, ShapeError."""
     if given is None:
         return None
     if isinstance(given, tuple):
@@ -265,8 +263,8 @@ def read_children(given: Any) -> Children | None:
     table = _of_ints(np.asarray(given), "children are ints, -1 for none")
     if table.ndim not in (1, 2) or (table.ndim == 2 and not table.shape[1]):
         raise ShapeError(
-            f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) where the "
-            "number of children varies; leave it out where nobody has any"
+            f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) if the "
+            "number of children varies; leave children= out if no vertex has any"
         )
     if table.ndim == 1:
         table = table[:, None]
@@ -274,8 +272,7 @@ def read_children(given: Any) -> Children | None:
 
 
 def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
-    """Levels as given; children are checked as without. Raises GraphError where a child's is not below its parent's,
-    so that there are no cycles either."""
+    """Return given levels and check children. Raises GraphError unless children's levels are lower (no cycles)."""
     found: Ints = _of_ints(np.asarray(levels), "levels are ints").astype(np.int64)
     if found.shape != (n,):
         raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
@@ -283,20 +280,20 @@ def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
         vertex = int(np.argmax((found < 0) | (found >= n)))
         raise GraphError(
             f"graph.map: vertex {vertex} has level {found[vertex]}; levels of {n} vertices are from 0 to {n - 1}: "
-            "leave levels= out, and they are found"
+            "leave levels= out to have them computed"
         )
     if children is not None:
         check_range(children, n)
         each = children.arity if children.lengths is None else children.lengths
         flat = children.table.reshape(-1)
-        wrong = np.append(found, -1).take(flat) >= found.repeat(each)  # that of no child, -1, is the last one
+        wrong = np.append(found, -1).take(flat) >= found.repeat(each)  # -1, no child, takes the last entry
         if wrong.any():
             edge = int(np.argmax(wrong))
             parent = int(np.arange(n).repeat(each)[edge])
             raise GraphError(
                 f"graph.map: vertex {parent} of level {found[parent]} has child {flat[edge]} of level "
-                f"{found[flat[edge]]}; a level is the longest distance from a vertex without children, so that of a "
-                "child is lower: leave levels= out, and they are found"
+                f"{found[flat[edge]]}; a level is the longest distance from a vertex without children, so a child's "
+                "is lower: leave levels= out to have them computed"
             )
     return found
 
@@ -327,7 +324,7 @@ def check_range(children: Children, n: int) -> None:
 
 
 def check_children(children: Children, n: int) -> Ints:
-    """Raise unless children are vertices of the map and nobody its own descendant; returns the levels."""
+    """Raise unless children are vertices of the map and none is its own descendant; return the levels."""
     check_range(children, n)
     parents, below = children.edges()
     levels = find_levels(n, parents, below)
@@ -336,16 +333,16 @@ def check_children(children: Children, n: int) -> Ints:
         shown = ", ".join(map(str, cycle[:SHOWN])) + (", ..." if len(cycle) > SHOWN else "")
         raise GraphError(
             f"graph.map: the children form a cycle of {len(cycle)} vertices, each the parent of the next: {shown}; "
-            "take an edge out of it, or unroll it in time"
+            "take an edge out, or unroll the cycle in time"
         )
     return levels
 
 
 def read_kinds(kind: Any, n_cells: int) -> tuple[list[Ints | None], int]:
-    """The vertices of each kind, None for all; and how many vertices that tells, -1 for not."""
+    """Return the vertices of each kind, None for all; and the number of vertices, -1 if `kind` does not show it."""
     if kind is None:
         if n_cells > 1:
-            raise GraphError(f"graph.map: {n_cells} cells and no kind=: say which of them each vertex is, (n,) ints")
+            raise GraphError(f"graph.map: {n_cells} cells and no kind=: give the cell number of each vertex, (n,) ints")
         return [None], -1
     kinds = np.asarray(kind)
     if kinds.size == 0 and kinds.dtype.kind == "f":

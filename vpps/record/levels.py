@@ -1,4 +1,4 @@
-"""Levels of a structure given as edges: the longest distance of every vertex from one without children."""
+"""Levels of a structure given as edges: each vertex's longest distance from a vertex without children."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from vpps.record.chunks import Lists
 from vpps.record.ranges import Ints, running_sum
 
 NARROW = 32
-"""Below so many ready vertices a plain loop is faster than a few calls of NumPy per level."""
+"""Below this many ready vertices, a plain loop is faster than a few NumPy calls per level."""
 
 
 def find_levels(n: int, parents: Ints, children: Ints) -> Ints:
-    """The level of every vertex: its longest distance from a vertex without children.
+    """Return the level of every vertex: its longest distance from a vertex without children.
 
-    A frontier of ready vertices moves up everywhere at once, O(n + edges) work in all. Where it is narrow (a chain of
-    100 000 steps has one ready vertex at a time) plain loops take over.
+    A frontier of ready vertices moves up one level per step, O(n + edges) work in all. If the frontier is narrow, plain
+    loops take over: a chain of 100 000 steps has one ready vertex at a time.
 
     Args:
         n: the number of vertices.
-        parents, children: (edges,) the ends of every edge; the parent reads what the child computes.
+        parents, children: (edges,) the ends of every edge; the parent reads the child's results.
 
     Returns:
-        (n,) levels, -1 for vertices on a cycle and for those that depend on one.
+        (n,) levels; -1 for vertices on a cycle and for vertices that depend on one.
     """
-    pending = np.bincount(parents, minlength=n)  # children whose level is not known yet
+    pending = np.bincount(parents, minlength=n)  # number of children without a level yet
     readers = Lists(running_sum(np.bincount(children, minlength=n)), parents[np.argsort(children, kind="stable")])
     levels = np.full(n, -1, np.int64)
     ready = np.flatnonzero(pending == 0)
@@ -44,7 +44,7 @@ def find_levels(n: int, parents: Ints, children: Ints) -> Ints:
 
 
 def _climb(ready: list[int], level: int, pending: Ints, readers: Lists, levels: Ints) -> None:
-    """What `find_levels` does, vertex by vertex from `ready` on."""
+    """Continue `find_levels` from the vertices in `ready`, vertex by vertex."""
     waits_for, reader, begin = pending.tolist(), readers.elements.tolist(), readers.ends.tolist()
     done: list[int] = []
     sizes: list[int] = []
@@ -62,11 +62,11 @@ def _climb(ready: list[int], level: int, pending: Ints, readers: Lists, levels: 
 
 
 def find_cycle(levels: NDArray[np.integer], parents: Ints, children: Ints) -> list[int]:
-    """The vertices of one cycle, each the parent of the next; `levels` has -1 somewhere, as `find_levels` leaves it."""
+    """Return the vertices of one cycle, each the parent of the next. Some `levels` are -1, as from `find_levels`."""
     stuck = (levels[parents] < 0) & (levels[children] < 0)
     below = dict(zip(parents[stuck].tolist(), children[stuck].tolist(), strict=True))
     vertex = next(iter(below))
-    seen: dict[int, int] = {}  # in the order of the walk; it never leaves the stuck vertices, so it comes back
+    seen: dict[int, int] = {}  # in walk order; the walk never leaves the stuck vertices, so it returns to one
     while vertex not in seen:
         seen[vertex] = len(seen)
         vertex = below[vertex]
@@ -74,13 +74,13 @@ def find_cycle(levels: NDArray[np.integer], parents: Ints, children: Ints) -> li
 
 
 def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, step: int = 1) -> Ints:
-    """Levels where vertices have lowest levels of their own: what else they read has a level, too.
+    """Return levels of vertices that each have a lowest level, set by operands other than children.
 
     Args:
-        order_by: (n,) levels, those of children lower: of `find_levels`, or as they were given, which may be higher.
+        order_by: (n,) levels, lower for a child than for its parent; they may be higher than those of `find_levels`.
         floor: (n,) lowest level of each vertex.
         parents, children: (edges,) the ends of every edge, by rising parent.
-        step: how far a parent is above its children, at least.
+        step: minimum distance of a parent above its children.
     """
     n = len(floor)
     levels = floor.copy()
@@ -89,8 +89,8 @@ def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints, ste
     starts = np.flatnonzero(np.diff(order_by[order], prepend=-1))
     if n < NARROW * len(starts):
         return _raise_one_by_one(order.tolist(), levels.tolist(), below.ends.tolist(), children.tolist(), step)
-    for vertices in np.split(order, starts[1:])[1:]:  # those of the first level have no children
-        vertices = vertices[below.ends[vertices] < below.ends[vertices + 1]]  # given levels may be higher than need be
+    for vertices in np.split(order, starts[1:])[1:]:  # vertices of the first level have no children
+        vertices = vertices[below.ends[vertices] < below.ends[vertices + 1]]  # given levels may be too high
         if not len(vertices):
             continue
         own = below.of(vertices)

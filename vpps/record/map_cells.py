@@ -1,4 +1,4 @@
-"""From the cells of a `graph.map` to the programs of its vertices: what each cell gets, and what children give."""
+"""Programs of a `graph.map`'s cells: binds each cell's arguments and infers the shapes of the children's results."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from vpps.record.trace import LONG, ArgKind, ElementShapeFound, Int, TracedCell,
 from vpps.record.vertex import CSR, Child, Input, Kinds, StateNeeded, Vertex, VertexTrace
 
 MOST_STATES = 4
-"""As many results of children as are tried where nothing but the cell itself tells how many there are."""
+"""Largest number of children's results that is tried if only the cell itself shows how many there are."""
 
 
 def trace_cells(
     cells: Sequence[Cell[Any]], inputs: Mapping[str, ArgKind], arity: int, declared: Sequence[Shape] | None
 ) -> Kinds:
-    """The programs of a map's cells, which agree in what children give and in what the map returns.
+    """Trace a map's cells. They must agree in the results that parents gather and that the map returns.
 
     Args:
         inputs: kinds of the inputs, by name.
         arity: children of a vertex, or CSR.
-        declared: shapes of what children give, where the user says so.
+        declared: shapes of the children's results, if the user declares them.
 
     Raises:
         GraphError, ShapeError, TraceError: see `Graph.map`.
     """
     found: list[Vertex | None] = [None] * len(cells)
     state = declared
-    if state is None:  # what leaves return, inner vertices gather
+    if state is None:  # inner vertices gather the results of leaves
         for i, cell in enumerate(cells):
             with suppress(StateNeeded):
                 found[i] = _trace_cell(cell, inputs, arity, None)
         state = next((vertex.state for vertex in found if vertex is not None), None)
     failed: dict[int, VppsError] = {}
-    if state is None:  # the first cell that tells it by itself
+    if state is None:  # use the first cell that shows it by itself
         for i, cell in enumerate(cells):
             try:
                 found[i] = vertex = _infer_state(cell, inputs, arity)
@@ -65,7 +65,7 @@ def trace_cells(
 
 
 def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> Vertex:
-    """Trace a cell that gathers its own results, whose number and shapes nothing else tells."""
+    """Trace a cell that gathers its own results; nothing else shows their number and shapes."""
     free = len(_parameters(cell, inputs)[1])
     tries: Sequence[int]
     if not free:  # the cell gathers by calls
@@ -82,7 +82,7 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
                 return vertex
         except VppsError as error:
             first = error if not isinstance(first, VppsError) else first
-        except Exception as error:  # of the cell itself, which may only mean that there are not n results
+        except Exception as error:  # raised by the cell; possibly because there are not n results
             first = first or error
     if first is not None and not isinstance(first, VppsError):
         raise first
@@ -90,24 +90,24 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
         taken = ", ".join(_parameters(cell, inputs)[1])
         example = "64" if tries[0] == 1 else f"[{', '.join(['(64,)'] * tries[0])}]"
         raise type(first)(
-            f"{_readable(first)} ({taken}: no inputs of the map, so taken for what children give; if the cell does not "
-            f"tell their shapes, declare them: graph.map(..., state={example}))"
+            f"{_readable(first)} ({taken}: no inputs of the map, so treated as children's results; if the cell does "
+            f"not show their shapes, declare them: graph.map(..., state={example}))"
         ) from first
     raise TraceError(
-        f"cell {cell.name!r}: what children give does not follow from the cell"
+        f"cell {cell.name!r}: the children's results cannot be inferred from the cell"
         + (f" ({_readable(first)})" if first is not None else "")
-        + "; declare it: graph.map(..., state=(64, 64)) for two vectors of 64 each"
+        + "; declare them: graph.map(..., state=(64, 64)) for two vectors of 64 each"
     )
 
 
 def _readable(error: VppsError) -> str:
-    """A message in which unknown lengths are marked as such."""
+    """Return the message with unknown lengths replaced by `?`."""
     return re.sub(r"-?\d+", lambda number: "?" if abs(int(number[0])) >= LONG // 2 else number[0], str(error))
 
 
 def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:
-    """Names of the positional parameters to be bound, of those among them that are no inputs, and whether `*args` take
-    any number of results of children."""
+    """Return the names of positional parameters to bind, the names among them that are no inputs, and True if `*args`
+    takes any number of children's results."""
     bound: list[str] = []
     skipped = ""
     takes_all = False
@@ -140,12 +140,12 @@ def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[st
 def _trace_cell(
     cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int, state: Sequence[Shape | None] | None
 ) -> Vertex:
-    """Trace a cell; raises StateNeeded where it gathers and `state` is None."""
+    """Trace a cell. Raises StateNeeded if it gathers and `state` is None."""
     bound, free, takes_all = _parameters(cell, inputs)
     if free and not arity:
         raise GraphError(
-            f"cell {cell.name!r}: nothing gives {', '.join(free)}: no input of the map has that name"
-            f"{' (they are ' + ', '.join(inputs) + ')' if inputs else ''}, and it has no children="
+            f"cell {cell.name!r}: no value for {', '.join(free)}: no input of the map has that name"
+            f"{' (the inputs are ' + ', '.join(inputs) + ')' if inputs else ''}, and the map has no children="
         )
     if state is None and (free or (takes_all and arity)):
         raise StateNeeded
@@ -156,7 +156,7 @@ def _trace_cell(
         if number == CSR and output in guessed:
             assert shapes is not None
             shapes[output] = cell.elements.get(name)
-    former: Vertex | None = None  # which returned what its guesses had not been
+    former: Vertex | None = None  # a trace whose results did not match its guesses
     while True:
         trace = VertexTrace(cell.name, inputs, arity, shapes)
         given = iter(children)
@@ -183,16 +183,16 @@ def _trace_cell(
         if shapes is None or len(vertex.state) != len(shapes):
             return vertex
         if not known:
-            # What nothing showed the shape of is what the cell returns in its place.
+            # If no use shows a shape, take the shape of the cell's own result in that place.
             shapes = [own if known is None else known for known, own in zip(shapes, vertex.state, strict=True)]
             if any(k >= LONG // 2 for shape in shapes for k in shape or ()):
                 raise TraceError(
-                    f"cell {cell.name!r}: what it returns is as long as what children give, which nothing tells"
+                    f"cell {cell.name!r}: its result is as long as the children's results, whose length is unknown"
                 )
             continue
         if former is not None or all(vertex.state[o] == shapes[o] for o in guessed):
             return vertex if former is None or vertex.state == tuple(shapes) else former
-        # What a use shows need not be so: a scalar times a vector looks like a vector times a vector.
+        # A shape shown by a use is a guess: a scalar times a vector looks like a vector times a vector.
         former = vertex
         for o in guessed:
             shapes[o] = vertex.state[o]
@@ -201,7 +201,7 @@ def _trace_cell(
 def _children_of(
     cell: Cell[Any], free: Sequence[str], takes_all: bool, arity: int, state: Sequence[Shape | None] | None
 ) -> list[tuple[int, int]]:
-    """(child, result) of the parameters that are no inputs, one after the other."""
+    """Return (child, result) of each parameter that is no input, in order."""
     if state is None or not (free or takes_all):
         return []
     n = len(state)
@@ -209,21 +209,21 @@ def _children_of(
         if takes_all or len(free) == n:
             return [(CSR, o) for o in range(n)]
         raise GraphError(
-            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are lists of what children give, "
-            f"one per result: take {n} such arguments, or child k by vpps.gather(k). For an argument per child make "
-            "children a table: vpps-data convert --fixed, or lists=False of a reader"
+            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are lists of the children's "
+            f"results, one per result: take {n} such arguments, or child k with vpps.gather(k). For one argument per "
+            "child, make children a table: vpps-data convert --fixed, or lists=False of a reader"
         )
     used, rest = (arity, 0) if takes_all else divmod(len(free), n) if n else (0, 1)
     if rest or used > arity:
         raise GraphError(
-            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are what children give: {n} "
-            f"results of each of up to {arity} children, child after child, and not {len(free)} arguments"
+            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are children's results: {n} "
+            f"results of each of up to {arity} children, child by child, not {len(free)} arguments"
         )
     return [(k, o) for k in range(used) for o in range(n)]
 
 
 def _vertex(cell: Cell[Any], trace: VertexTrace, program: TracedCell, known: bool) -> Vertex:
-    """The vertex of a trace; where shapes of arguments are not `known`, one that only tells what children give."""
+    """Return the vertex of a trace. Unless argument shapes are `known`, only the shapes of its results are valid."""
     if trace.scattered or trace.pushed:
         n_state = len(trace.scattered)
         out = [program.outputs.index(v.ref) for v in trace.pushed or trace.scattered]
@@ -231,29 +231,29 @@ def _vertex(cell: Cell[Any], trace: VertexTrace, program: TracedCell, known: boo
     else:
         n_state, single = len(program.outputs), program.single
         out = list(range(n_state))
-        if known and not trace.uses_calls:  # the program of its ordinary calls
+        if known and not trace.uses_calls:  # use the program of its ordinary calls
             program = cell.program(tuple(map(signature_of, trace.kinds)), {})
     state = tuple(program.nodes[o].shape for o in program.outputs[:n_state])
     return Vertex(cell.name, program, tuple(trace.sources), state, tuple(out), single)
 
 
 def _check_agreement(vertices: Sequence[Vertex], declared: Sequence[Shape] | None) -> None:
-    """What parents gather and what the map returns is the same for all kinds."""
+    """Check that all kinds agree in the results that parents gather and that the map returns."""
     if any(v.gathers for v in vertices):
         expected = tuple(declared) if declared is not None else vertices[0].state
         whose = "state=" if declared is not None else f"cell {vertices[0].name!r}"
         for v in vertices:
             if v.state != expected:
                 raise ShapeError(
-                    f"graph.map: cell {v.name!r} gives its parents {_shapes(v.state)}, {whose} {_shapes(expected)}; "
-                    "parents gather the same from children of every kind"
+                    f"graph.map: cell {v.name!r} gives its parents {_shapes(v.state)}, but {whose} gives "
+                    f"{_shapes(expected)}; parents gather the same from children of every kind"
                 )
             for source, kind in zip(v.sources, v.program.kinds, strict=True):
                 if isinstance(source, Child) and not isinstance(kind, Int) and kind.shape != expected[source.output]:
-                    # The cell told by what it does with them, such as a product with a parameter.
+                    # The cell's use of them showed the shape, such as a product with a parameter.
                     raise ShapeError(
-                        f"graph.map: what cell {v.name!r} does with its children's results takes {kind.shape}, and "
-                        f"children give {expected[source.output]}; is a parameter of another size than they call for?"
+                        f"graph.map: cell {v.name!r} uses its children's results as {kind.shape}, but children give "
+                        f"{expected[source.output]}; does a parameter have the wrong size?"
                     )
     for v in vertices[1:]:
         if v.results != vertices[0].results:
@@ -268,7 +268,7 @@ def _shapes(shapes: Sequence[Shape]) -> str:
 
 
 def _check_use(vertices: Sequence[Vertex], inputs: Mapping[str, ArgKind], arity: int) -> None:
-    """Somebody uses every input, and the children."""
+    """Check that some cell uses each input, and the children."""
     used = {s.name for v in vertices for s in v.sources if isinstance(s, Input)}
     for name in inputs:
         if name not in used:

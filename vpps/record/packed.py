@@ -1,7 +1,7 @@
-"""Maps of the usual form, recorded in one call of compiled code: all of a mini-batch's arrays in one piece of memory.
+"""Recording of usual maps in one call of compiled code, with all arrays of a mini-batch in one buffer.
 
-The usual form: graphs of a `GraphSet`, whose levels are known, and inputs that are ints or rows. `vpps.record.bulk`
-records any map, and says what is wrong with one.
+Maps of the usual form have graphs of a `GraphSet`, whose levels are known, and inputs that are ints or rows.
+`vpps.record.bulk` records any map and reports errors.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ WORD = 8  # bytes of an int
 
 
 class PackedChunk(Chunk):
-    """A chunk whose arrays lie in one piece of memory one after the other; NumPy sees them when somebody asks.
+    """A chunk whose arrays lie one after another in a buffer; NumPy views of them are made on demand.
 
     Attributes:
         memory: ints, shared with other chunks.
-        at: where its arrays begin there.
-        address: of that place, for compiled code.
+        at: start of the chunk's arrays in `memory`.
+        address: address of that start, for compiled code.
         n: vertices.
         n_args, n_ints: vector and int arguments of a vertex.
-        list_at: where the arrays of each list begin, from `at` on: n + 1 ends, then the elements.
+        list_at: start of each list's arrays, relative to `at`: n + 1 ends, then the elements.
     """
 
     __slots__ = ("address", "at", "list_at", "memory", "n", "n_args", "n_ints")
@@ -96,7 +96,7 @@ def record_packed(
     distinct: bool,
     examples: Any,
 ) -> Any:
-    """Record a map, or return None, nothing recorded: where it was never recorded before, or is not of the usual form.
+    """Record a map. Returns None and records nothing if the map is new or not of the usual form.
 
     The arguments are those of `Graph.map`.
     """
@@ -119,13 +119,13 @@ def record_packed(
     for cell in made:
         if type(cell) is not Cell:
             return None
-    inputs = inputs.copy()  # another thread may change it: C++ counts on as many columns as there are names
-    signature: list[Any] = []  # as record_map has it
+    inputs = inputs.copy()  # another thread may change it, but C++ relies on one column per name
+    signature: list[Any] = []  # as in record_map
     columns = []
     for name, value in inputs.items():
         if type(value) is not Rows:
             signature.append((name, int))
-            of_table = type(value) is np.ndarray and not value.flags.contiguous and value.ndim == 1  # a column of one
+            of_table = type(value) is np.ndarray and not value.flags.contiguous and value.ndim == 1  # a table's column
             columns.append(np.ascontiguousarray(value) if of_table else value)
         elif value.owner is graph:
             signature.append((name, value.shape))
@@ -158,7 +158,7 @@ def record_packed(
     width, vertex = kinds.width, kinds.vertices[0]
     if examples is not None:
         own = examples
-        if at_first >= 0:  # what is computed once for equal ints belongs to none
+        if at_first >= 0:  # vertices shared by equal ints belong to no example
             own = ExampleNumbers(n, lambda: examples.numbers[np.frombuffer(memory, np.int64)[at_first:] >= base])
         graph.note_examples(n, own)
     rows = []
@@ -172,7 +172,7 @@ def record_packed(
 
 
 def program_of(vertex: Vertex, distinct: bool, what: int) -> TracedCell:
-    """The program of a chunk of a kind, by what it is."""
+    """Return the program of one of a kind's chunks; `what` is REST, ONCE, APART or PRODUCTS."""
     cut = vertex.cut if what < APART else vertex.apart
     if not distinct or cut is None:
         return vertex.program
@@ -184,7 +184,7 @@ def program_of(vertex: Vertex, distinct: bool, what: int) -> TracedCell:
 
 
 def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
-    """What compiled code has to know of a map, see native/interface.py. Empty where it cannot do it."""
+    """Encode a map for compiled code (native/interface.py). Empty if compiled code cannot record it."""
     nothing = array("q")
     if not kinds.width or kinds.pushed is None:
         return nothing
@@ -196,7 +196,7 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
         if len(lists) < len(vertex.lists) or len(vertex.ints) != len(vertex.program.int_limits):
             return nothing
         if len({*zip(vertex.program.lists, (xs.start for xs in lists), strict=True)}) > len({*vertex.program.lists}):
-            return nothing  # some that are mapped together may differ in length
+            return nothing  # lists that are mapped together may differ in length
         found += numbers(KindForm(n_arguments=len(vertex.vectors), n_lists=len(lists), n_ints=len(vertex.ints)))
         for source in vertex.vectors:
             if isinstance(source, Child):
@@ -211,7 +211,7 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
         apart = vertex.apart if distinct and arity != CSR and kinds.multiplies_leaves else None
         cut = apart or (vertex.cut if distinct else None)
         if cut is not None and len({*cut.ints, *cut.rest_ints}) < len(vertex.ints):
-            return nothing  # an int that leads to no result is in no part, but it has to be in range
+            return nothing  # an int that no part takes must still be range-checked
         if cut is None:
             found += numbers(CutForm())
             found += (0, len(vertex.ints), *range(len(vertex.ints)))

@@ -1,4 +1,4 @@
-"""Ranges of an array's rows, one after the other: CSR structures, and what joins the graphs of a mini-batch."""
+"""Concatenated ranges of an array's rows: CSR structures, and joining the graphs of a mini-batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 compiled: Callable[[Any, Any, Any, Any, bool], bool] | None = None
-"""Does it without a list of rows, where it can; `vpps.record.native` sets it."""
+"""The compiled `join`, without a list of rows; returns False if it cannot. `vpps.record.native` sets it."""
 
 
 def running_sum(sizes: Ints) -> Ints:
-    """0, sizes[0], sizes[0] + sizes[1], ..."""
+    """Return 0, sizes[0], sizes[0] + sizes[1], ..."""
     offsets = np.empty(len(sizes) + 1, np.int64)
     offsets[0] = 0
     sizes.cumsum(0, None, offsets[1:])
@@ -23,7 +23,7 @@ def running_sum(sizes: Ints) -> Ints:
 
 
 def ragged(starts: Ints, sizes: Ints, offsets: Ints) -> Ints:
-    """The ranges `starts[k]:starts[k] + sizes[k]` one after the other.
+    """Return the ranges `starts[k]:starts[k] + sizes[k]`, concatenated.
 
     Args:
         offsets: (k + 1,) where each range begins in the result: 0 and the running sum of `sizes`.
@@ -34,12 +34,12 @@ def ragged(starts: Ints, sizes: Ints, offsets: Ints) -> Ints:
 
 
 def join(source: NDArray[Any], starts: Ints, sizes: Ints, total: int, shift: bool = False) -> NDArray[Any] | None:
-    """The rows `starts[k]:starts[k] + sizes[k]` of an array, one range after the other; None where NumPy must do it.
+    """Return the rows `starts[k]:starts[k] + sizes[k]` of an array, concatenated; None if NumPy must do it.
 
     Args:
         total: the sum of `sizes`.
-        shift: the elements are int32; add to those that are not negative the row of the result where their range
-            begins: children, that were numbered within their graph. The others become -1.
+        shift: the elements are int32 children, numbered within their graph. Add to each non-negative one the result row
+            where its range begins; negative ones become -1.
     """
     if compiled is None:
         return None

@@ -1,4 +1,4 @@
-"""Rows: many values of one shape, such as what a cell returned at each of n vertices."""
+"""Rows: many values of one shape, such as a cell's results at each of n vertices."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class Rows(Operand, Hinting):
-    """n values of one shape in a graph, made by `graph.map`, `graph.rows`, or anything applied to rows.
+    """n values of one shape in a graph, made by `graph.map`, `graph.rows`, or any operation on rows.
 
-    Operators, functions and cells act row by row, on rows beside rows, expressions and parameters that all rows share,
-    and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row is a vertex, as if they had been
-    called on one row after the other. `vpps.sum`, `mean`, `max` and `min` are reductions of the rows, as of a list:
-    element by element, of no rows zeros. `rows[3]` is an expression, `rows[1:5]`, `rows[[7, 7, 2]]` and `rows[mask]`
-    are rows, and `rows[:, 0:8]` is a slice of each of them; `len(rows)` is n.
+    Operators, functions and cells act row by row. Other operands may be rows, expressions and parameters that all rows
+    share, and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row is a vertex, as if called on
+    one row after the other. `vpps.sum`, `mean`, `max` and `min` reduce rows element by element, like a list; no rows
+    give zeros. `rows[3]` is an expression; `rows[1:5]`, `rows[[7, 7, 2]]` and `rows[mask]` are rows; `rows[:, 0:8]`
+    slices each row; `len(rows)` is n.
 
     Attributes:
         owner: the graph.
         ids: (n,) value ids.
-        examples: which examples they belong to; None where that is not known.
+        examples: the examples that the rows belong to; None if unknown.
     """
 
     __slots__ = ("_highest", "_levels", "_shape", "examples", "ids", "owner")
@@ -57,16 +57,17 @@ class Rows(Operand, Hinting):
     __dir__ = dir_without("highest_level ids levels owner")
 
     def of(self, examples: Any) -> Rows:
-        """The same rows, of these examples of the whole mini-batch, as masks of what is computed from them follow.
+        """Return the same rows with example numbers in the whole mini-batch. Dropout masks of values computed from them
+        use these.
 
-        Rows of a map that was given `examples=`, such as a `GraphBatch`'s `structure`, and what is computed from these
-        need not be told.
+        Rows of a map with `examples=`, such as in a `GraphBatch`'s `structure`, have them already, and so do values
+        computed from such rows.
 
         Args:
             examples: (n,) ints, or `GraphBatch.examples`.
 
         Raises:
-            DtypeError, IndexRangeError, ShapeError: they are something else.
+            DtypeError, IndexRangeError, ShapeError: `examples` has another type, range or shape.
         """
         known = example_numbers(examples, len(self), "rows.of")
         return Rows(self.owner, self.ids, self.shape, self._levels, self._highest, known)
@@ -78,13 +79,13 @@ class Rows(Operand, Hinting):
 
     @property
     def levels(self) -> Ints:
-        """(n,) of the vertices that compute them."""
+        """(n,) levels of the vertices that compute the rows."""
         if self._levels is None:
             self._levels = self.owner.levels_of(self.ids)
         return self._levels
 
     def highest_level(self) -> int:
-        """The highest of `levels`; of one row at least."""
+        """Return the highest of `levels`; needs at least one row."""
         return int(np.maximum.reduce(self.levels)) if self._highest is None else self._highest
 
     def __repr__(self) -> str:
@@ -92,16 +93,16 @@ class Rows(Operand, Hinting):
         return f"<{len(self.ids)} {rows} of shape {self.shape} in {self.owner.describe()}>"
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.ids)
 
     def __iter__(self) -> Iterator[Expression]:
-        """An expression for every row."""
+        """Yield an expression for every row."""
         for ref in self.ids.tolist():
             yield Expression(self.owner, ref, self.shape)
 
     def __matmul__(self, other: Any) -> Any:
-        """The product of each row, a matrix, and another; `W @ rows` multiplies a parameter by each."""
+        """Multiply each row, a matrix, by the other operand; `W @ rows` multiplies a parameter by each row."""
         return record("matmul", [self, other], transposed_a=False, transposed_b=False)
 
     @overload
@@ -109,11 +110,11 @@ class Rows(Operand, Hinting):
     @overload
     def __getitem__(self, key: Any) -> Rows: ...
     def __getitem__(self, key: Any) -> Any:
-        """The expression of a row (an int), or rows: a slice, an array of ints, a mask; `[which, a:b]` cuts each.
+        """Return the expression of a row (an int), or rows: a slice, int array or mask; `[which, a:b]` slices each row.
 
         Raises:
             IndexRangeError: there is no such row.
-            DtypeError, ShapeError: the key is of another kind.
+            DtypeError, ShapeError: the key has another type or shape.
         """
         if isinstance(key, tuple):
             if len(key) != 2:
@@ -129,7 +130,7 @@ class Rows(Operand, Hinting):
             return Expression(self.owner, int(self.ids[i]), self.shape)
         refuse_masked(key, f"{self!r}[...]")
         which = np.asarray(key)
-        if isinstance(key, list) and not key:  # NumPy takes it for floats
+        if isinstance(key, list) and not key:  # NumPy makes it float
             which = which.astype(np.int64)
         if which.dtype.kind not in "iub" or which.ndim != 1:
             raise DtypeError(
@@ -141,9 +142,9 @@ class Rows(Operand, Hinting):
             raise IndexRangeError(f"{self!r}[...]: {error}") from None
 
 
-RECORDED.add(Rows)  # whose graph operators and functions look up
+RECORDED.add(Rows)  # operators and functions look up the graph of rows
 
 
 def value_ids(x: Expression | Rows) -> Any:
-    """The value id of an expression, or the array of those of rows."""
+    """Return the value id of an expression, or the array of value ids of rows."""
     return x.ids if isinstance(x, Rows) else x.ref

@@ -1,4 +1,4 @@
-"""Ops and cells applied to rows: a vertex per row, recorded in a few calls of NumPy."""
+"""Ops and cells applied to rows: a vertex per row, recorded with a few NumPy calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record_vertices(
     levels: Ints,
     data: Float32 = NO_DATA,
 ) -> Ints:
-    """Append n vertices of one program; returns the value id of each one's first output."""
+    """Append n vertices of one program; return the value id of each one's first output."""
     first = new_values(graph, n, len(program.outputs), levels)
     if n:
         calls = np.arange(graph.n_calls, graph.n_calls + n)
@@ -44,7 +44,7 @@ def record_vertices(
 
 
 def new_values(graph: Graph, n: int, outputs: int, levels: Ints) -> Ints:
-    """Make value ids for n vertices that have `outputs` each; returns the first one of each vertex."""
+    """Make value ids for n vertices with `outputs` each; return the first one of each vertex."""
     if outputs > 1:
         of_values = np.empty(n * outputs, np.int64)
         for k in range(outputs):  # takes half the time of `repeat`
@@ -65,7 +65,7 @@ def record_rowwise(
     where: str,
     examples: ExampleNumbers | None,
 ) -> Any:
-    """Record n vertices of a program from its arguments of each kind, in their order; returns the rows of its outputs.
+    """Record n vertices of a program, given its arguments of each kind in order; return the rows of its outputs.
 
     Args:
         vectors: n rows, or an expression that all vertices share.
@@ -104,7 +104,7 @@ def record_rowwise(
 
 
 def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
-    """The highest level among each list's elements; -1 where it is empty."""
+    """Return the highest level among each list's elements; -1 for an empty list."""
     highest = np.full(len(xs.ends) - 1, -1)
     if len(xs.elements):
         np.maximum.at(highest, np.arange(len(highest)).repeat(np.diff(xs.ends)), graph.levels_of(xs.elements))
@@ -115,20 +115,20 @@ _UNSIGNED = {np.dtype(np.int32): np.uint32, np.dtype(np.int64): np.uint64}
 
 
 def int_range(limit: tuple[int, str] | None) -> tuple[int, int]:
-    """The lowest value of an int argument, and what lies just above the highest one."""
+    """Return the lowest value of an int argument, and its exclusive upper bound."""
     return (-(2**31), 2**31) if limit is None else (0, limit[0])
 
 
 def int_table(
     program: TracedCell, n: int, columns: Sequence[Any], where: str, number: Callable[[int], int] = int
 ) -> Ints:
-    """The int arguments of n vertices, a row each, from columns of n ints or one int for all.
+    """Return the int arguments of n vertices, a row each, from columns of n ints or one int for all.
 
     Args:
-        number: of a row, in the user's words.
+        number: maps a row to the number that the user knows it by.
 
     Raises:
-        IndexRangeError: an int is out of the range that the program has for it.
+        IndexRangeError: an int is outside the program's range for it.
     """
     table = np.empty((n, len(columns)), np.int64)
     if not n:
@@ -137,7 +137,7 @@ def int_table(
         low, high = int_range(limit)
         if isinstance(column, int):
             fits = low <= column < high
-        elif limit is not None and column.dtype in _UNSIGNED:  # of which negative ones are beyond all limits
+        elif limit is not None and column.dtype in _UNSIGNED:  # as unsigned ints, negative ones exceed all limits
             fits = bool(np.maximum.reduce(column.view(_UNSIGNED[column.dtype])) < high)
         else:
             fits = bool(np.maximum.reduce(column) < high) and bool(np.minimum.reduce(column) >= low)
@@ -151,7 +151,7 @@ def int_table(
 
 
 def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, number: Callable[[int], int] = int) -> None:
-    """Raise ShapeError where lists that the program maps together differ in length."""
+    """Raise ShapeError if lists that the program maps together differ in length."""
     first: dict[int, Lists] = {}
     for xs, domain in zip(lists, program.lists, strict=True):
         other = first.setdefault(domain, xs)
@@ -165,20 +165,20 @@ def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, numbe
 
 
 def common_length(n: int, x: Any, where: str) -> int:
-    """The number of rows, given that of the operands so far (-1 for none) and an operand that has len(x) rows."""
+    """Return the number of rows, given that of earlier operands (-1 for none) and an operand with len(x) rows."""
     if n >= 0 and len(x) != n:
         raise ShapeError(f"{where}: operands of {n} and of {len(x)} rows")
     return len(x)
 
 
 def index_column(x: Any, n: int, where: str) -> Any:
-    """Ints, one per row or one for all. Raises DtypeError for anything else."""
+    """Return ints, one per row or one for all. Raises DtypeError for anything else."""
     if type(x) is not np.ndarray:
         value = as_index(x)
         if value is not None:
             return value
         if isinstance(x, list | tuple | range):
-            x = list(x) or np.empty(0, np.int64)  # NumPy takes an empty list for floats
+            x = list(x) or np.empty(0, np.int64)  # NumPy makes an empty list float
         elif not hasattr(x, "__array__"):
             raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
         x = as_array(x, where)
@@ -190,7 +190,7 @@ def index_column(x: Any, n: int, where: str) -> Any:
 
 
 def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """Record a bare op for every row; operands are rows, and expressions, parameters and ints that all share."""
+    """Record a bare op for every row. Operands are rows, and expressions, parameters and ints that all rows share."""
     where = f"{shown(op)} of rows"
     n_floats = len(operands) - OPS[op].indices
     floats = operands[:n_floats]
@@ -210,14 +210,14 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
             key.append(x)
             model = x.model
     ints = [index_column(x, n, where) for x in operands[n_floats:]]
-    # Errors of shapes name expressions: to a program, a row is one.
+    # Shape errors name expressions: to a program, a row is an expression.
     one = [Expression(graph, -1, x.shape) if type(x) is Rows else x for x in floats]
     program = graph.bare_program(tuple(key), model, op, one, attrs)
     return record_rowwise(graph, program, n, vectors, ints, [], where, examples_of(floats))
 
 
 def lookup_rows(graph: Graph, table: Parameter, rows: Any) -> Any:
-    """Rows of a table, by an array or list of ints."""
+    """Look up rows of a table, by an array or list of ints."""
     where = f"lookup in {table.name!r}"
     if getattr(rows, "ndim", 1) != 1:
         raise ShapeError(f"{where}: expected an int or a one-dimensional array of ints, got shape {rows.shape}")
@@ -226,12 +226,12 @@ def lookup_rows(graph: Graph, table: Parameter, rows: Any) -> Any:
 
 
 def has_rows(args: Sequence[Any]) -> bool:
-    """Whether a call's arguments hold rows, so that it is one for each of them."""
+    """Return True if a call's arguments contain rows; such a call is made once per row."""
     return any(type(x) is Rows or (type(x) in (list, tuple) and any(type(e) is Rows for e in x)) for x in args)
 
 
 def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
-    """Record a call of a cell for every row; arguments are as of `graph.map`'s inputs, or lists of rows."""
+    """Record a call of a cell for every row; arguments are those of `graph.map`'s inputs, or lists of rows."""
     where = f"cell {cell.name!r} on rows"
     n = _n_vertices(args, where)
     signature: list[Any] = []
@@ -256,7 +256,7 @@ def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: di
 
 
 def examples_of(arguments: Iterable[Any]) -> ExampleNumbers | None:
-    """Of vertices that have these arguments: those of the first rows among them, or in lists, that belong to any."""
+    """Return the examples of vertices with these arguments: those of the first rows, also in lists, that have any."""
     for x in arguments:
         found = None
         if type(x) is Rows:
@@ -269,7 +269,7 @@ def examples_of(arguments: Iterable[Any]) -> ExampleNumbers | None:
 
 
 def _n_vertices(args: Sequence[Any], where: str) -> int:
-    """How many vertices a call has, one at least of whose arguments are rows, or lists that hold some."""
+    """Return the number of vertices of a call; at least one argument is rows, or a list that contains rows."""
     lists = [x for x in args if isinstance(x, list | tuple)]
     rows = [x for x in args if type(x) is Rows]
     if not rows and any(map(is_ragged, lists)):
@@ -281,12 +281,12 @@ def _n_vertices(args: Sequence[Any], where: str) -> int:
 
 
 def is_ragged(x: Any) -> bool:
-    """Whether it is `(offsets, Rows)`: a list of its own for every vertex."""
+    """Return True for `(offsets, Rows)`, a separate list for every vertex."""
     return isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], Rows) and not isinstance(x[0], Rows | Expression)
 
 
 def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shape | None]:
-    """A list of every vertex: `(offsets, Rows)`, or a list of rows and expressions, an element of each."""
+    """Return one list per vertex, given `(offsets, Rows)` or a list of rows and expressions, one per element."""
     if is_ragged(x):
         offsets, rows = x
         if rows.owner is not graph:
@@ -307,7 +307,7 @@ def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shap
 
 
 def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple[Ints, Ints]:
-    """Offsets of a CSR structure of n lists with so many elements, and their lengths. Raises DtypeError, ShapeError."""
+    """Check offsets of a CSR structure of n lists with `total` elements; return them and the lengths."""
     refuse_masked(offsets, f"{where}: offsets")
     found = np.asarray(offsets)
     if found.dtype.kind not in "iu":
@@ -327,7 +327,7 @@ def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple
 
 
 def checked_floats(array: ArrayLike, where: str) -> Float32:
-    """A float32 copy of an array of rows. Raises DtypeError, ShapeError."""
+    """Return a float32 copy of an array of rows. Raises DtypeError, ShapeError."""
     data = as_float32(array, where)
     if not 1 <= data.ndim <= 3 or (len(data) and not data[0].size):
         raise ShapeError(
@@ -338,7 +338,7 @@ def checked_floats(array: ArrayLike, where: str) -> Float32:
 
 
 def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
-    """Graph inputs from rows that were checked."""
+    """Make graph inputs from checked rows."""
     n, shape = len(data), data.shape[1:]
     program = graph.input_program(shape, grad)
     levels = np.zeros(n, np.int64)
@@ -348,7 +348,7 @@ def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
 
 
 def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
-    """A reduction of all rows: one vertex that has them as its list; zeros of none, as of an empty list argument."""
+    """Reduce all rows: one vertex with them as its list. No rows give zeros, like an empty list argument."""
     graph = rows.owner
     if not len(rows):
         return graph.zeros_of(rows.shape)

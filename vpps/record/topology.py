@@ -1,4 +1,4 @@
-"""A graph as flat arrays: what its vertices read, and which cells read from each other, in cycles too."""
+"""A graph as flat arrays: the operands of its vertices, and the cells that read from each other, cycles included."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Topology:
-    """All blocks of a graph, or of its first so many calls.
+    """All blocks of a graph, or of its first `calls` calls.
 
     Attributes:
         blocks: in the order of first use.
         outputs: (block, output) of each kind of value that vertices produce, numbered.
-        value_output: which of those each value is.
+        value_output: each value's index in `outputs`.
         value_call: recording index of the vertex that produces each value.
     """
 
@@ -54,7 +54,7 @@ class Topology:
 
 
 def strongly_connected(reads: list[set[int]]) -> list[int]:
-    """Component of each node of a small graph, numbered so that a node's sources never come later (Tarjan 1972)."""
+    """Return each node's component in a small graph, numbered so that sources never come later (Tarjan 1972)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

@@ -36,10 +36,10 @@ class Node:
 
     Attributes:
         op: row of the op table.
-        inputs: nodes it reads (float operands, then indices); always earlier ones.
+        inputs: the nodes that it reads (float operands, then indices); always earlier ones.
         attrs: static attributes.
         shape: shape of one row of the result.
-        domain: 0 where there is one row per vertex; d >= 1 where there is one per element of the lists of domain d.
+        domain: 0 for one row per vertex; d >= 1 for one row per element of the lists of domain d.
         parameter: the matrix, vector or table it uses.
     """
 
@@ -52,18 +52,18 @@ class Node:
 
     @property
     def finds_matrix_in_memory(self) -> bool:
-        """Whether it uses a matrix otherwise than to multiply a vector: only that can be done with one on the chip."""
+        """True if the node needs its matrix in memory: only matrix-vector products work with one on the chip."""
         p = self.parameter
         return p is not None and len(p.shape) == 2 and self.op.form is not Form.MATVEC and not isinstance(p, Lookup)
 
 
 class Constant(NamedTuple):
-    """An attribute in a pattern (`TracedCell`): a number of which only a plan knows the value.
+    """A placeholder for a number among the attributes of a pattern (`TracedCell`); only a plan has the value.
 
     Attributes:
-        slot: its magnitude is that number of the program's `constants`.
-        negative: its sign.
-        word: which of its `TracedCell.words`.
+        slot: index of its magnitude in the program's `constants`.
+        negative: True if the number is negative.
+        word: index among the slot's words in `TracedCell.words`.
     """
 
     slot: int
@@ -74,7 +74,7 @@ class Constant(NamedTuple):
         return self._replace(negative=not self.negative)
 
     def of(self, constants: Sequence[float]) -> float:
-        """The number; or, of a rate of dropout, the threshold or the factor that follow from it."""
+        """Return the number; for a dropout rate, the rate or the threshold or scale factor derived from it."""
         c = constants[self.slot]
         return (-c if self.negative else c, threshold(c), 1 / (1 - c))[self.word]
 
@@ -98,7 +98,7 @@ class Int:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A list argument; its length differs from vertex to vertex. The shape is None where the list is empty."""
+    """A list argument; its length differs from vertex to vertex. Shape None: an empty list of unknown element shape."""
 
     shape: Shape | None
 
@@ -108,24 +108,24 @@ ArgKind = Vector | Int | List
 
 @dataclass(eq=False, repr=False)
 class TracedCell:
-    """The program of a cell for one signature: nodes in topological order, and what goes in and out.
+    """The program of a cell for one signature: nodes in topological order, arguments and results.
 
     Attributes:
         name: the user's function name.
         kinds: kinds of the positional arguments.
         nodes: the primitives; sources (arguments, indices, parameters) included.
         arguments: node of each positional argument.
-        argument_names: what the user calls them; () where that is not known.
+        argument_names: the user's names for them; () if unknown.
         outputs: node of each result.
         single: the user's function returned one expression rather than a tuple.
         n_domains: number of list domains.
         list_domains: domain of each list argument, by argument position.
-        index_limits: for each int argument position, the smallest exclusive upper bound its uses impose, and by whom.
-        int_limits: the same in the order of the int arguments, None where nothing uses one.
+        index_limits: by int argument position, the smallest exclusive upper bound that a use imposes, and that use.
+        int_limits: the same bounds in the order of the int arguments, None for an argument that nothing uses.
         lists: domain of each list argument, in order.
-        constants: different magnitudes of numbers among the attributes, but for 0, 1 and infinity: passes know these.
-        pattern: the program with Constants in their place, which is planned: one for all values. None: it has no
-            constants, or is one, with those of the first program as examples.
+        constants: distinct magnitudes of numbers among the attributes, except 0, 1 and infinity, which passes rely on.
+        pattern: the program with Constants in place of these numbers; it is planned once for all their values. None if
+            there are no constants, or if this is a pattern; its `constants` are then those of the first program.
     """
 
     name: str
@@ -148,17 +148,17 @@ class TracedCell:
 
     @cached_property
     def layout(self) -> tuple[int, int, tuple[Shape, ...]]:
-        """Numbers of vector and of int arguments, shapes of the results; of a finished program."""
+        """Numbers of vector and of int arguments, and shapes of the results; valid for a finished program."""
         results = tuple(interned(self.nodes[o].shape) for o in self.outputs)
         return sum(isinstance(k, Vector) for k in self.kinds), len(self.int_limits), results
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Parameters it uses, each once."""
+        """The parameters that the program uses, each once."""
         return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
 
     def place(self, position: int) -> int:
-        """Of a positional argument among those of its kind."""
+        """Return the index of a positional argument among those of its kind."""
         return sum(isinstance(k, type(self.kinds[position])) for k in self.kinds[:position])
 
     @property
@@ -167,39 +167,39 @@ class TracedCell:
         return [p for kind in (Vector, List) for p, k in enumerate(self.kinds) if isinstance(k, kind)]
 
     def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
-        """The same cell computed by other nodes: node numbers below `len(self.nodes)` keep their meaning."""
+        """Return the same cell with other nodes; node numbers below `len(self.nodes)` keep their meaning."""
         made = TracedCell.__new__(TracedCell)  # `copy` takes three times as long
         made.__dict__.update(self.__dict__)
-        for name in ("layout", "another", "words"):  # of what it was before
+        for name in ("layout", "another", "words"):  # cached for the old nodes
             made.__dict__.pop(name, None)
         made.nodes, made.outputs, made.pattern = list(nodes), tuple(outputs), None
         return made
 
     @cached_property
     def another(self) -> TracedCell:
-        """Another copy of a pattern, for a graph that has programs with different constants: each is a cell there."""
+        """A second copy of a pattern. If a graph has programs that differ in constants, each needs its own copy."""
         return self.with_nodes(self.nodes, self.outputs)
 
     @cached_property
     def words(self) -> array[int]:
-        """The words that a script may need of each constant: its bits, and those that dropout needs of a rate."""
+        """The words that a script may need for each constant: its bits, and two that dropout derives from a rate."""
         found = array("I")
         for c in self.constants:
             found.extend((float_word(c), threshold(c), float_word(1 / (1 - c))))
         return found
 
     def opened(self) -> TracedCell:
-        """Its pattern, with its own constants as examples."""
+        """Return the pattern of this program, with its own constants as examples."""
         nodes, slots = list(self.nodes), dict[float, int]()
         for i, n in enumerate(nodes):
             if n.attrs and (attrs := opened(n.attrs, slots)) is not n.attrs:
-                nodes[i] = Node(n.op, n.inputs, attrs, n.shape, n.domain, n.parameter)  # quicker than `replace`
+                nodes[i] = Node(n.op, n.inputs, attrs, n.shape, n.domain, n.parameter)  # faster than `replace`
         made = self.with_nodes(nodes, self.outputs) if slots else self
         made.constants = tuple(slots) or self.constants
         return made
 
     def closed(self, constants: tuple[float, ...]) -> TracedCell:
-        """The program of a pattern, or of what passes have made of one, with these constants."""
+        """Return the program of a pattern, possibly transformed by passes, with these constants."""
         found = _programs.get((self, constants)) if constants else self
         if found is None:
             nodes = list(self.nodes)
@@ -214,10 +214,10 @@ class TracedCell:
 
 
 def opened(attrs: dict[str, Any], slots: dict[float, int]) -> dict[str, Any]:
-    """Attributes with Constants in the place of numbers; the same object if there are none.
+    """Return attributes with Constants in place of numbers; the same object if there are none.
 
     Args:
-        slots: by magnitude; those that are new are added.
+        slots: slot by magnitude; new magnitudes are added.
     """
     found = attrs
     for name in _OPEN:
@@ -228,13 +228,12 @@ def opened(attrs: dict[str, Any], slots: dict[float, int]) -> dict[str, Any]:
 
 
 def _attrs_key(attrs: dict[str, Any]) -> Any:
-    quick = all(type(value) in (int, Constant) for value in attrs.values())  # as of most nodes
+    quick = all(type(value) in (int, Constant) for value in attrs.values())  # true for most nodes
     return tuple(attrs.items()) if quick else exact_key(attrs)
 
 
 def digest_of(cell: TracedCell) -> str:
-    """What a program computes, in a few letters: operations, wiring, shapes, attributes, parameters. The same in all
-    processes."""
+    """Return a short hash of a program: operations, wiring, shapes, attributes, parameters; equal in all processes."""
     digest = hashlib.sha256(repr((cell.kinds, cell.outputs, cell.single)).encode())
     for node in cell.nodes:
         attributes = sorted(node.attrs.items())
@@ -248,10 +247,10 @@ _programs: weakref.WeakValueDictionary[Any, TracedCell] = weakref.WeakValueDicti
 
 
 def shared(program: TracedCell, origin: Any) -> TracedCell:
-    """The program to use for a newly traced one: an equal one of the same origin if there is one, so that a function
-    that is defined anew for every batch is planned and compiled once.
+    """Return an equal program of the same origin if there is one, else this newly traced one. So a function that is
+    defined anew for every batch is planned and compiled once.
 
-    Programs are compared, not what their functions close over: a function may read anything while it is traced.
+    Programs are compared, not the closures of their functions: a function may read anything while it is traced.
 
     Args:
         origin: the code of the function, or the program that this one was derived from.
@@ -260,7 +259,7 @@ def shared(program: TracedCell, origin: Any) -> TracedCell:
         origin = origin.pattern or origin
     c = program.opened()
     wiring = c.outputs, c.single, tuple(c.arguments), c.lists, c.n_domains, c.int_limits
-    # Addresses tell parameters apart: while the key is in use, its program keeps them alive.
+    # Parameters are compared by address: while the key is in use, its program keeps them alive.
     nodes = [(id(n.op), n.inputs, _attrs_key(n.attrs), n.shape, n.domain, id(n.parameter)) for n in c.nodes]
     pattern = _programs.setdefault((origin, c.name, c.kinds, c.argument_names, wiring, tuple(nodes)), c)
     if c is program:
@@ -270,11 +269,11 @@ def shared(program: TracedCell, origin: Any) -> TracedCell:
 
 
 PRODUCTS = ("affine", "affine_transposed")
-"""Ops that a user has of a parameter of rank 2 and what it multiplies."""
+"""Ops that users write as a product of a rank-2 parameter and another operand."""
 
 
 class ElementShapeFound(Exception):
-    """A use of a list argument whose element shape was unknown has shown what it must be; the trace starts again."""
+    """Raised when a use of a list argument shows its unknown element shape; the trace then restarts."""
 
     def __init__(self, position: int, shape: Shape) -> None:
         self.position = position
@@ -282,10 +281,10 @@ class ElementShapeFound(Exception):
 
 
 LONG = 1 << 26
-"""Vectors of half that length or more stand for some that are of unknown length, or are made of such."""
+"""Placeholder length: vectors of at least half this length are of unknown length or are made of such vectors."""
 
-UNKNOWN: Shape = (LONG,)  # shape of the elements of an empty list until a use shows it
-PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # of two operands of one shape
+UNKNOWN: Shape = (LONG,)  # element shape of an empty list until a use shows it
+PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # ops with two operands of one shape
 
 
 class CellTrace:
@@ -294,12 +293,12 @@ class CellTrace:
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
         self.cell = TracedCell(name, kinds)
         self.recorders: dict[Any, Any] = {}  # (Recorder)
-        self._unknown: dict[int, int] = {}  # node of shape UNKNOWN -> the list argument whose elements have its shape
-        # Concatenation with such nodes -> (argument, other floats, how many of its elements).
+        self._unknown: dict[int, int] = {}  # node of shape UNKNOWN -> list argument with that element shape
+        # Concatenation with such nodes -> (argument, number of other floats, number of its elements).
         self._incomplete: dict[int, tuple[int, int, int]] = {}
         self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
         self._parameter_nodes: dict[Parameter, int] = {}
-        self._mapped: list[int] = []  # lists that `each` is mapping now
+        self._mapped: list[int] = []  # lists that `each` currently maps
 
     def describe(self) -> str:
         return f"cell {self.cell.name!r}"
@@ -326,7 +325,7 @@ class CellTrace:
         return len(self.cell.nodes) - 1
 
     def argument(self, position: int, kind: ArgKind) -> Expression | Index | ListExpression:
-        """The symbolic value of a positional argument."""
+        """Return the symbolic value of a positional argument."""
         if isinstance(kind, Int):
             node = self.add("index", attrs={"position": position})
             self.cell.arguments.append(node)
@@ -344,22 +343,22 @@ class CellTrace:
         return (ListExpression if domain else Expression)(self, node, shape)
 
     def domain(self, node: int) -> int:
-        """The (joined) domain of a node."""
+        """Return the (joined) domain of a node."""
         d = self.cell.nodes[node].domain
         while d and self._domain_of[d - 1] != d:
             d = self._domain_of[d - 1]
         return d
 
     def join(self, a: int, b: int) -> int:
-        """Make two list domains one: their lists have equal lengths at every vertex."""
+        """Merge two list domains: their lists have equal lengths at every vertex."""
         if a != b:
             self._domain_of[max(a, b) - 1] = min(a, b)
         return min(a, b)
 
     @contextmanager
     def mapping(self, node: int) -> Iterator[None]:
-        """While `each` maps the list of a node. Inside, its elements are one symbolic element: mapping it again there
-        would pair every element with itself."""
+        """Mark a list as mapped by `each`. Inside, one symbolic element stands for all, so mapping the list again would
+        pair every element with itself."""
         if any(self.domain(outer) == self.domain(node) for outer in self._mapped):
             raise TraceError(
                 f"{self.describe()}: each inside each over the same list (or one mapped together with it): the inner "
@@ -372,7 +371,7 @@ class CellTrace:
             self._mapped.pop()
 
     def node_of(self, x: Any, op: str) -> int:
-        """The node of an operand; parameters become a source node, once each."""
+        """Return the node of an operand; each parameter becomes one source node."""
         if isinstance(x, Expression):
             return x.ref
         check_operand(x, op, self.describe())
@@ -381,7 +380,7 @@ class CellTrace:
         return self._parameter_nodes[x]
 
     def index_of(self, x: Any, op: str, limit: int, what: str) -> int:
-        """The node of an int operand, with the bound that this use imposes."""
+        """Return the node of an int operand; record the bound that this use imposes."""
         where = f"{self.describe()}: {op}"
         if isinstance(x, Index):
             position = self.cell.nodes[x.ref].attrs["position"]
@@ -396,7 +395,7 @@ class CellTrace:
         return self.add("index", attrs={"constant": value})
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
-        """A symbol has outlived its trace (Recorder)."""
+        """Record an op on a symbol that outlived its trace (Recorder)."""
         return common_owner(operands, op).apply(op, operands, {})
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
@@ -426,7 +425,7 @@ class CellTrace:
             return self._unknown_result(op, nodes, shapes, attrs)
         shape = result_shape(op, shapes, attrs, self.describe())
         if OPS[op].form is Form.MAP and len(shape) == 2:
-            for k in (k for k, s in enumerate(shapes) if s == shape[1:]):  # a vector as every row of the matrix
+            for k in (k for k, s in enumerate(shapes) if s == shape[1:]):  # broadcast a vector over the matrix's rows
                 ones = self.apply("shift", [self.apply("zeros", [], {"shape": shape[:1]})], {"value": 1.0})
                 nodes[k] = self._result("outer", [ones.ref, nodes[k]], shape, None, {}).ref
         if OPS[op].indices:
@@ -438,18 +437,18 @@ class CellTrace:
         return node in self._unknown or node in self._incomplete
 
     def _unknown_result(self, op: str, nodes: list[int], shapes: list[Shape], attrs: dict[str, Any]) -> Expression:
-        """An op on elements of a list that is empty in the first call: learn their shape from the other operand."""
+        """Record an op on elements of a list that is empty in the first call; the other operand shows their shape."""
         first = next(n for n in nodes if self._is_unknown(n))
         position = self._unknown[first] if first in self._unknown else self._incomplete[first][0]
         known = [s for n, s in zip(nodes, shapes, strict=True) if not self._is_unknown(n) and s != ()]
         if OPS[op].form is Form.CONCAT and {self._unknown.get(n) for n in nodes if self._is_unknown(n)} == {position}:
-            # A product with the concatenation will tell: its matrix has that many columns.
+            # A later product shows the shape: its matrix has as many columns as the concatenation has floats.
             result = self._result(op, nodes, UNKNOWN, None, attrs)
             others = sum(map(size, known)) + sum(s == () for s in shapes)
             self._incomplete[result.ref] = (position, others, sum(n in self._unknown for n in nodes))
             return result
         if op == "matmul" and not self._is_unknown(nodes[0]) and len(shapes[0]) == 2 and not attrs["transposed_b"]:
-            raise self._found(first, (shapes[0][0 if attrs["transposed_a"] else 1],))  # as of a parameter
+            raise self._found(first, (shapes[0][0 if attrs["transposed_a"] else 1],))  # as for a parameter
         if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
             return self._untold(position, op, nodes, attrs)
         if known:
@@ -459,25 +458,25 @@ class CellTrace:
         return result
 
     def _inherit(self, node: int, of: int) -> None:
-        """The shape of a node is as unknown as that of another one."""
+        """Mark the shape of a node as unknown if that of another node is."""
         if of in self._unknown:
             self._unknown[node] = self._unknown[of]
         elif of in self._incomplete:
             self._incomplete[node] = self._incomplete[of]
 
     def _found(self, node: int, shape: Shape) -> ElementShapeFound:
-        """What follows where a node of unknown shape turns out to have this one."""
+        """Return the exception to raise when a node of unknown shape turns out to have this shape."""
         if node in self._unknown:
             return ElementShapeFound(self._unknown[node], shape)
         position, others, parts = self._incomplete[node]
         return ElementShapeFound(position, (max(size(shape) - others, 0) // parts,))
 
     def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
-        """An op on elements of unknown shape that does not tell it."""
+        """Handle an op on elements of unknown shape that does not show it."""
         raise self._untellable(position, f"{shown(op)} does not tell")
 
     def _untellable(self, position: int, what: str) -> TraceError:
-        """The error for elements of unknown shape of an argument, which `what` does not tell."""
+        """Return the error for an argument whose element shape stays unknown; `what` is the reason."""
         return TraceError(
             f"{self.describe()}: list argument {position + 1} is empty in its first call and {what} the shape of its "
             "elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
@@ -504,7 +503,7 @@ class CellTrace:
         return self._plain(op, operands, attrs)
 
     def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
-        """Dropouts of a cell are told apart by their numbers: each has random numbers of its own."""
+        """Record a dropout. Dropouts of a cell are numbered: each has its own random numbers."""
         number = [n.op.form for n in self.cell.nodes].count(Form.DROPOUT)
         return self._plain(op, operands, attrs | {"number": number})
 
@@ -528,7 +527,7 @@ class CellTrace:
     # ---- the end
 
     def finish(self, result: Any) -> TracedCell:
-        """Check what the cell's function returned and close the trace."""
+        """Check the results of the cell's function and close the trace."""
         values = result if isinstance(result, tuple | list) else (result,)
         if not values:
             raise TraceError(f"{self.describe()} returns nothing; it must return one expression or a tuple of them")
@@ -577,21 +576,21 @@ APPLY: dict[Form, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expr
 
 
 def check_operand(x: Any, op: str, where: str) -> None:
-    """Raise if `x` is nothing that a float operand can be."""
+    """Raise if `x` cannot be a float operand."""
     op = written(op)
     if isinstance(x, Lookup):
         remedy = "take a row of it with lookup(table, i)"
         if op == "@":
             remedy = (
-                f"declare it with model.lookup({x.name!r}, {x.shape}, dense=True), and it multiplies, too; its "
-                "gradient is dense then. For a row of it there is lookup(table, i)"
+                f"declare it with model.lookup({x.name!r}, {x.shape}, dense=True) to multiply by it; its "
+                "gradient is then dense. For a row of it there is lookup(table, i)"
             )
         raise ShapeError(f"{where}: {op} of {x!r}: {remedy}")
     if isinstance(x, Expression | Parameter):
         return
     if isinstance(x, Transposed):
         raise ShapeError(
-            f"{where}: {op} of {x!r}: it stands on the left of @ only, W.T @ x; for M @ W.T write (W @ M.T).T"
+            f"{where}: {op} of {x!r}: it can stand on the left of @ only, as in W.T @ x; for M @ W.T write (W @ M.T).T"
         )
     if isinstance(x, Index):
         raise TraceError(
@@ -601,12 +600,12 @@ def check_operand(x: Any, op: str, where: str) -> None:
         remedy = "use vpps.each(f, xs), or a reduction such as vpps.sum(xs)"
         if op in ("cross_entropy", "pick", "hinge"):
             remedy = (
-                "pass the element that is meant as an argument of its own; of scores the loss is "
+                "pass the intended element as a separate argument; the loss of scores is "
                 "vpps.logsumexp(scores) - score (the recipe 'Pointers and copying')"
             )
         raise TraceError(f"{where}: {op} of {x!r}: {remedy}")
     if as_number(x) is not None:
-        remedy = "graph.input(number) makes an expression of one"
+        remedy = "graph.input(number) makes it an expression"
         if op in ("maximum", "minimum"):
             remedy = f"vpps.clamp(x, {'low' if op == 'maximum' else 'high'}={x!r}) takes it"
         raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}; {remedy}")
@@ -628,26 +627,26 @@ def check_index(value: int, limit: int, where: str, what: str) -> None:
 
 
 def check_table(table: Any, where: str) -> None:
-    """Raise unless rows of `table` can be looked up."""
+    """Raise unless `table` has rows to look up."""
     if not isinstance(table, Lookup) and not (isinstance(table, Parameter) and len(table.shape) == 2):
-        meant = "; its table is its attribute table" if isinstance(getattr(table, "table", None), Parameter) else ""
+        meant = "; pass its attribute table" if isinstance(getattr(table, "table", None), Parameter) else ""
         raise DtypeError(
             f"{where}: lookup expects a table made by model.lookup(...), or a parameter of rank 2, got {table!r}{meant}"
         )
 
 
 def endless(recorder: CellTrace) -> str:
-    """What to say of a function that calls itself without end."""
+    """Return the error message for a function that calls itself without end."""
     return (
-        f"{recorder.describe()} calls itself without end: a cell is traced once, on symbols, so that nothing ends it; "
-        "give it the state of its children as an argument, and call it for every vertex, or use graph.map"
+        f"{recorder.describe()} calls itself without end: a cell is traced once, on symbols, so the recursion cannot "
+        "end; pass it the state of its children as an argument, and call it for every vertex, or use graph.map"
     )
 
 
 def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], statics: dict[str, Any]) -> TracedCell:
     """Run `function` once on symbolic arguments and return its program. Raises TraceError, ShapeError, DtypeError.
 
-    Where a list is empty, the trace runs until a use shows the shape of its elements, and begins again with it.
+    If a list is empty, the trace runs until a use shows the shape of its elements, then restarts with that shape.
     """
     while True:
         recorder = CellTrace(name, kinds)

@@ -1,6 +1,6 @@
-"""How type checkers see `graph.map`: what its cells return tells which rows it returns.
+"""Types of `graph.map` for type checkers: the results of its cells determine the rows it returns.
 
-Its other arguments are `Any`: of arguments of several types, `**batch.structure` would leave open which overload it is.
+Its other arguments are `Any`: with several argument types, `**batch.structure` would leave the overload ambiguous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pair = tuple[Expression, Expression]
 
 
 class _Map(Protocol[P]):
-    """Bound to a graph."""
+    """A map method bound to a graph."""
 
     @overload
     def __call__(self, cells: Cells[Expression], *args: P.args, **named: P.kwargs) -> Rows: ...
@@ -37,5 +37,5 @@ class _Method(Protocol[P]):
 
 
 def typed_map(method: Callable[Concatenate[Any, Any, P], Any]) -> _Method[P]:
-    """The method itself."""
+    """Return the method itself, with these types."""
     return cast(_Method[P], method)

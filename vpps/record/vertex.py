@@ -1,7 +1,7 @@
-"""What a cell of a `graph.map` gets and gives: its arguments by name and place, or Cavs's gather, pull, scatter, push.
+"""Vertex functions of a `graph.map`: arguments by name and position, or Cavs's gather, pull, scatter, push.
 
-A vertex function becomes an ordinary program whose arguments are what it gathers and pulls and whose results are what
-it scatters and pushes, so nothing below the graph knows of maps.
+A vertex function becomes an ordinary program. Its arguments are what the function gathers and pulls; its results are
+what it scatters and pushes. So nothing below the graph knows of maps.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from vpps.record.trace import UNKNOWN, ArgKind, CellTrace, Int, List, TracedCell
 from vpps.values import as_index
 
 CSR = -1
-"""In place of an arity: every vertex has a list of children."""
+"""Used in place of an arity: every vertex has a list of children."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An argument that is a result of a child, or the list of those of all children (`number` is CSR) from child
-    `start` on."""
+    """An argument that is a child's result; if `number` is CSR, the list of all children's results from `start` on."""
 
     number: int
     output: int
@@ -50,12 +49,12 @@ class Vertex:
     """The program of one kind of vertices.
 
     Attributes:
-        name: of the cell.
-        program: an ordinary one; where the cell is called with its arguments alone, the very one of such calls.
-        sources: what each of its arguments is.
-        state: the shapes of what parents gather: its first outputs.
+        name: name of the cell.
+        program: an ordinary program; without gather, pull, scatter or push, that of the cell's ordinary calls.
+        sources: source of each of its arguments.
+        state: shapes of the results that parents gather, which are its first outputs.
         pushed: the outputs that the map returns.
-        single: it returns one rather than a tuple.
+        single: the map returns one result rather than a tuple.
     """
 
     name: str
@@ -67,62 +66,62 @@ class Vertex:
 
     @cached_property
     def results(self) -> tuple[Shape, ...]:
-        """The shapes of what the map returns."""
+        """Shapes of the results that the map returns."""
         return tuple(self.program.nodes[self.program.outputs[o]].shape for o in self.pushed)
 
     @cached_property
     def vectors(self) -> tuple[Source, ...]:
-        """What its vector arguments are."""
+        """Sources of its vector arguments."""
         return self._sources_of(Vector)
 
     @cached_property
     def ints(self) -> tuple[str, ...]:
-        """The inputs that its int arguments are."""
+        """Names of the inputs that are its int arguments."""
         return tuple(s.name for s in self._sources_of(Int) if isinstance(s, Input))
 
     @cached_property
     def lists(self) -> tuple[Source, ...]:
-        """What its list arguments are."""
+        """Sources of its list arguments."""
         return self._sources_of(List)
 
     @cached_property
     def values(self) -> tuple[str, ...]:
-        """The inputs that are values."""
+        """Names of the inputs that are its vector arguments."""
         return tuple(s.name for s in self.vectors if isinstance(s, Input))
 
     @cached_property
     def where(self) -> str:
-        """In the user's words."""
+        """Description for error messages."""
         return f"graph.map, cell {self.name!r}"
 
     @cached_property
     def reads_outside(self) -> bool:
-        """Whether any of its inputs is a value, or a list of them."""
+        """True if an input is a value, or a list of values."""
         return any(isinstance(s, Input) for s in (*self.vectors, *self.lists))
 
     @cached_property
     def gathers(self) -> bool:
-        """Whether it reads children."""
+        """True if it reads children."""
         return any(isinstance(s, Child) for s in self.sources)
 
     @cached_property
     def gathers_lists(self) -> bool:
-        """Whether it reads lists of children, of which there may be any number."""
+        """True if it reads lists of children, of any length."""
         return any(isinstance(s, Child) for s in self.lists)
 
     @cached_property
     def used(self) -> int:
-        """How many children it reads one by one: the first ones."""
+        """Number of children that it reads one by one, starting with the first."""
         return 1 + max((s.number for s in self.sources if isinstance(s, Child)), default=-1)
 
     @cached_property
     def cut(self) -> Cut | None:
-        """What of it follows from ints alone, and the rest."""
+        """The program split into the part that depends only on ints, and the rest."""
         return cut(self.program)
 
     @cached_property
     def apart(self) -> Cut | None:
-        """The same with products of children apart."""
+        """Like `cut`, with products of children split off, too."""
         children = {p: (s.number, s.output) for p, s in enumerate(self.sources) if isinstance(s, Child)}
         return cut_products(self.program, self.cut, children)
 
@@ -131,13 +130,13 @@ class Vertex:
 
 
 class Kinds:
-    """The kinds of vertices of a map, and what they have in common.
+    """The kinds of vertices of a map, and their common properties.
 
     Attributes:
         vertices: one per cell.
-        width: outputs of a vertex, where all kinds have so many, else 0.
-        pushed: the outputs that the map returns, where they are the same ones for all kinds, else None.
-        forms: of the map (`vpps.record.packed`), None until that was needed; of one with `distinct=True` the second.
+        width: outputs of a vertex; 0 if kinds differ in their number.
+        pushed: the outputs that the map returns; None if kinds differ in them.
+        forms: encodings of the map (`vpps.record.packed`), without and with `distinct=True`; None until first needed.
     """
 
     def __init__(self, vertices: tuple[Vertex, ...]) -> None:
@@ -151,28 +150,28 @@ class Kinds:
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
-        """Those of what parents gather, each once."""
+        """Distinct shapes of the results that parents gather."""
         return tuple(dict.fromkeys(self.vertices[0].state))
 
     @cached_property
     def multiplies_leaves(self) -> bool:
-        """Whether parents multiply children that may be the same ones for many, as they follow from ints alone."""
+        """True if parents multiply children that may be shared because they depend only on ints."""
         return any(v.cut is not None and v.cut.rest is None for v in self.vertices) and any(
             v.apart is not None for v in self.vertices
         )
 
 
 class StateNeeded(Exception):
-    """A cell gathers, and it is not known yet what."""
+    """A cell gathers before the shapes of the children's results are known."""
 
 
 class VertexTrace(CellTrace):
-    """Trace of a vertex function; its arguments come into being as it asks for them.
+    """Trace of a vertex function; each argument is created when the function asks for it.
 
     Args:
         inputs: kinds of the inputs, by name.
         arity: children of a vertex, or CSR.
-        state: shapes of what children give, None where not known; None where not even the number is known.
+        state: shapes of the children's results, None for an unknown shape; None if even their number is unknown.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class VertexTrace(CellTrace):
         self._arity = arity
         self._state = state
         self._symbols: dict[Source, Any] = {}
-        self._stands_for: dict[int, int] = {}  # result of a child whose shape is unknown -> the first such argument
+        self._stands_for: dict[int, int] = {}  # a child's result of unknown shape -> the first such argument
         self.kinds: list[ArgKind] = []
         self.sources: list[Source] = []
         self.uses_calls = False
@@ -197,17 +196,17 @@ class VertexTrace(CellTrace):
             self.sources.append(source)
             symbol = self.argument(position, kind)
             if isinstance(source, Child) and symbol.shape == UNKNOWN:
-                # Where the shape shows at one child, it shows for all.
+                # A shape shown at one child holds for all.
                 self._unknown[symbol.ref] = self._stands_for.setdefault(source.output, position)
             self._symbols[source] = symbol
         return self._symbols[source]
 
     def input(self, name: str) -> Any:
-        """An input of the map."""
+        """Return an input of the map."""
         return self._symbol(Input(name), self._inputs[name])
 
     def child(self, number: int, output: int, start: int = 0) -> Any:
-        """A result of a child; of all children from `start` on where `number` is CSR."""
+        """Return a result of a child; if `number` is CSR, the list of this result of all children from `start` on."""
         assert self._state is not None
         shape = self._state[output]
         if number == CSR:
@@ -215,19 +214,19 @@ class VertexTrace(CellTrace):
         return self._symbol(Child(number, output), Vector(UNKNOWN if shape is None else shape))
 
     def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
-        """Goes on with a long vector: where the cell's results have a shape all the same, it is traced with that."""
+        """Continue with a placeholder length. If the results get a shape anyway, the cell is traced again with it."""
         if OPS[op].indices:
             return super()._untold(position, op, nodes, attrs)
         shape = result_shape(op, [self.cell.nodes[n].shape for n in nodes], attrs, self.describe())
         return self._result(op, nodes, shape, None, attrs)
 
     def _untellable(self, position: int, what: str) -> TraceError:
-        return TraceError(f"{self.describe()}: {what} the shape of what children give")
+        return TraceError(f"{self.describe()}: {what} the shape of the children's results")
 
     # ---- Cavs's calls
 
     def gather(self, k: int | None, start: int) -> Any:
-        """See `vpps.gather`."""
+        """Gather results of children; see `vpps.gather`."""
         self.uses_calls = True
         begins = as_index(start) == 0
         asked = f"gather({k!r})" if k is not None else "gather()" if begins else f"gather(start={start!r})"
@@ -256,7 +255,7 @@ class VertexTrace(CellTrace):
         return results[0] if len(results) == 1 else results
 
     def pull(self, name: str | None) -> Any:
-        """See `vpps.pull`."""
+        """Pull an input; see `vpps.pull`."""
         self.uses_calls = True
         if name is None and len(self._inputs) == 1:
             (name,) = self._inputs
@@ -267,7 +266,7 @@ class VertexTrace(CellTrace):
         return self.input(name)
 
     def give(self, what: str, values: Sequence[Any], to: list[Expression]) -> None:
-        """See `vpps.scatter` and `vpps.push`."""
+        """Append values to `to`; see `vpps.scatter` and `vpps.push`."""
         self.uses_calls = True
         for value in values:
             if isinstance(value, Parameter):
@@ -281,12 +280,12 @@ class VertexTrace(CellTrace):
             to.append(value)
 
     def finish(self, result: Any) -> TracedCell:
-        """Close the trace; results are what was scattered, then what was pushed besides, or what was returned."""
+        """Close the trace. Its results are the scattered, then other pushed values; without any, the returned ones."""
         if self.scattered or self.pushed:
             if result is not None:
                 raise TraceError(
-                    f"{self.describe()} returns {result!r} besides calling scatter or push; what they are given is all "
-                    "that leaves it"
+                    f"{self.describe()} returns {result!r} besides calling scatter or push; only their arguments "
+                    "leave it"
                 )
             outputs = {value.ref: value for value in self.pushed if value.ref not in {s.ref for s in self.scattered}}
             result = (*self.scattered, *outputs.values())
@@ -299,7 +298,7 @@ def _running(call: str) -> VertexTrace:
     if not isinstance(trace, VertexTrace):
         where = "outside of a cell" if trace is None else f"in {trace.describe()}, called as an ordinary cell"
         raise TraceError(
-            f"{call} {where}: a vertex has children, inputs and parents only where graph.map calls its cell; pass "
+            f"{call} {where}: a vertex has children, inputs and parents only if graph.map calls its cell; pass "
             "ordinary cells their arguments, and let them return their results"
         )
     return trace
@@ -310,33 +309,33 @@ def gather(k: int) -> Expression: ...
 @overload
 def gather(k: None = None, *, start: int = 0) -> Any: ...
 def gather(k: int | None = None, *, start: int = 0) -> Any:
-    """In a cell of `graph.map`: what child k scattered, or zeros where it is -1 (Xu et al. 2018, section 3.1).
+    """Return what child k scattered, in a cell of `graph.map`; zeros if it is -1 (Xu et al. 2018, section 3.1).
 
-        h_previous, c_previous = vpps.gather(0)  # the first child, whatever the number of them
+        h_previous, c_previous = vpps.gather(0)  # the first child, whatever the number of children
         hs, cs = vpps.gather(start=1)            # lists of the others
 
     Args:
-        k: which child: column of `children`, or place in the vertex's list where they are CSR: zeros where that is
-            shorter. Without it, a list of what each child scattered, for CSR children a list of any length for
-            `vpps.each`, `vpps.sum` and their like.
-        start: that list without its first `start` children; for CSR empty where there are no more.
+        k: the child: a column of `children`, or, if they are CSR, a position in the vertex's list; zeros if the list is
+            shorter. Without `k`, a list with each child's result, for CSR children a list of any length for
+            `vpps.each`, `vpps.sum` and the like.
+        start: leave out the first `start` children of that list; empty if a CSR list has no more.
 
     Returns:
-        An expression, or a tuple of them where cells scatter (or return) several. Type checkers take both for an
+        An expression, or a tuple of them if cells scatter (or return) several. Type checkers treat both as an
         expression, which they let a program unpack.
 
     Raises:
-        GraphError: there are no children, or not so many.
+        GraphError: there are no children, or not that many.
         TraceError: the cell was not called by `graph.map`.
     """
     return _running("gather").gather(k, start)
 
 
 def pull(name: str | None = None) -> Any:
-    """In a cell of `graph.map`: an input of the vertex, by its name in `inputs`; without one, the only input.
+    """Return an input of the vertex in a cell of `graph.map`, by its name in `inputs`; without a name, the only input.
 
     Returns:
-        An expression, an int as positional int arguments are, or a list.
+        An expression, an int like positional int arguments, or a list.
 
     Raises:
         GraphError: there is no such input.
@@ -346,22 +345,22 @@ def pull(name: str | None = None) -> Any:
 
 
 def scatter(*values: Expression) -> None:
-    """In a cell of `graph.map`: set what parents gather from this vertex.
+    """Set the results that parents gather from this vertex, in a cell of `graph.map`.
 
     Raises:
-        TraceError: no expression of the cell; the cell was not called by `graph.map`.
+        TraceError: a value is no expression of the cell; the cell was not called by `graph.map`.
     """
     trace = _running("scatter")
     trace.give("scatter", values, trace.scattered)
 
 
 def push(*values: Expression) -> None:
-    """In a cell of `graph.map`: hand values to the outside, as `Rows` that the map returns.
+    """Return values from the map as `Rows`, in a cell of `graph.map`.
 
-    A cell that scatters and pushes nothing hands out what it scatters.
+    If a cell scatters and pushes nothing, the map returns the scattered values.
 
     Raises:
-        TraceError: no expression of the cell; the cell was not called by `graph.map`.
+        TraceError: a value is no expression of the cell; the cell was not called by `graph.map`.
     """
     trace = _running("push")
     trace.give("push", values, trace.pushed)

@@ -1,4 +1,4 @@
-"""The vertices of a graph as flat lists of ints: a block of them per cell."""
+"""Vertices of a graph as flat lists of ints: one block per cell."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from vpps.values import Float32
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
 
-CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; the vector arguments follow, then the ints
+CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; vector arguments follow, then ints
 
 
 class Tape:
-    """What the blocks of a graph share. They must not hold the graph: in a reference cycle it would outlive its batch.
+    """State that the blocks of a graph share. They must not hold the graph: in a reference cycle it outlives its batch.
 
-    The compiled recorder has a class like it, with lists of its own kind.
+    The compiled recorder has an equivalent class with its own list type.
 
     Attributes:
         n_calls: vertices recorded so far.
@@ -41,19 +41,19 @@ class Tape:
     recorder = call_recorder
 
     def map(self, *what: Any) -> Any:
-        """None: the compiled one makes values and arrays of a map's vertices, see `vpps.record.packed`."""
+        """Return None. The compiled version makes values and arrays of a map's vertices, see `vpps.record.packed`."""
         return None
 
 
 new_tape: Callable[[], Tape] = Tape
-"""Makes the tape of a new graph; `vpps.record.native` replaces it."""
+"""Make the tape of a new graph; `vpps.record.native` replaces it."""
 
 _NO_WORDS = array("I")
-_UNBOUNDED = 2**31  # of an int that nothing uses: what the word of a script holds
+_UNBOUNDED = 2**31  # bound of an int that nothing uses: the range of a script word
 
 
 def extend(ints: list[int], more: NDArray[np.int64]) -> None:
-    """Append an array to a list of ints, or to what the compiled recorder has in place of one."""
+    """Append an array to a list of ints, or to the compiled recorder's list type."""
     ints.extend(more.tolist() if type(ints) is list else more)
 
 
@@ -62,16 +62,15 @@ class Block:
 
     Attributes:
         cell: the program.
-        pattern: what is planned of it, by which the graph knows the block.
-        constants: words of its constants.
+        pattern: the planned pattern of the program; key of the block in the graph.
+        constants: words of the program's constants.
         width: ints per vertex in `rows`.
-        rows: per vertex its recording index (design: policy and schedule do not change it), the value id of its
-            first output (the others follow it), its level (longest distance from a leaf), the value ids of its vector
-            arguments, its int arguments.
+        rows: per vertex: recording index (design: policy and schedule do not change it), value id of its first output
+            (the others follow it), level (longest distance from a leaf), value ids of vector arguments, int arguments.
         lengths: per list argument, the length at each vertex.
         elements: per list argument, the value ids of all vertices' elements, end to end.
         data: for graph inputs, the flat array of each vertex.
-        bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
+        bulk: vertices recorded in bulk: the number of vertices in `rows` before them, and their arrays.
     """
 
     def __init__(self, cell: TracedCell, tape: Tape, pattern: TracedCell) -> None:
@@ -91,10 +90,10 @@ class Block:
 
     @property
     def record(self) -> Record:
-        """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.call_cache`)."""
+        """Function `record(graph, args)`: appends a vertex for a call like the others (`vpps.record.call_cache`)."""
         if self._record is not None:
             return self._record
-        # Made when first needed: blocks of maps need none.
+        # Made on first use: blocks of maps need none.
         limits, lists = iter(self.cell.int_limits), zip(self.cell.lists, self.lengths, self.elements, strict=True)
         arguments: list[Argument] = []
         for kind in self.cell.kinds:
@@ -116,7 +115,7 @@ class Block:
         return len(self.rows) // self.width + sum(len(chunk) for _, chunk in self.bulk)
 
     def before(self, n_calls: int) -> tuple[int, int]:
-        """How many vertices recorded one by one, and how many chunks, are among the first so many of the graph."""
+        """Return how many single vertices and how many chunks are among the graph's first `n_calls` vertices."""
         rows, width = self.rows, self.width
         singles = bisect_left(range(len(rows) // width), n_calls, key=lambda v: rows[v * width])
         return singles, bisect_left(self.bulk, n_calls, key=lambda placed: int(placed[1].calls[0]))
@@ -124,10 +123,10 @@ class Block:
     def append(
         self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]], data: Float32 | None = None
     ) -> Any:
-        """Append a vertex whose arguments are known to fit; returns its expression, or a tuple of them.
+        """Append a vertex whose arguments are known to fit; return its expression, or a tuple of them.
 
-        The value id is taken before anything is changed. So of two threads that do this at the same time both take the
-        same one, by which the planner finds out.
+        The value id is taken before anything changes. If two threads append at the same time, both take the same id,
+        and the planner detects it.
         """
         tape = self._tape
         levels = tape.levels
@@ -145,19 +144,19 @@ class Block:
             self.elements[k].extend(ids)
         self.rows.extend((tape.n_calls, first, level, *refs, *ints))
         tape.n_calls += 1
-        if self.cell.single and not lists:  # a bare op, as often as not
+        if self.cell.single and not lists:  # usually a bare op
             levels.extend((level,))
             return Expression(graph, first, self.results[0])
         levels.extend([level] * len(self.results))
         if lists and not any(lists) and not self._takes_empty:
-            # Empty lists tell nothing of their elements' shapes, but now it is known that such calls belong here.
+            # Empty lists do not show their elements' shapes, but this call shows that such calls belong here.
             self._takes_empty = True
             self._record = None
         results = tuple(Expression(graph, first + k, shape) for k, shape in enumerate(self.results))
         return results[0] if self.cell.single else results
 
     def append_list(self, graph: Graph, ids: NDArray[np.int64], level: int) -> Expression:
-        """Append a vertex of a cell with one argument, a list, and one result, that is of this level."""
+        """Append a vertex of the given level to a cell with one list argument and one result."""
         tape = self._tape
         first = len(tape.levels)
         self.lengths[0].extend((len(ids),))

@@ -1,1 +1,1 @@
-"""The compiled recorder, optional: C++ that does what `vpps.record.call_cache` does."""
+"""The optional compiled recorder: a C++ version of `vpps.record.call_cache`."""

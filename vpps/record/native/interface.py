@@ -1,9 +1,9 @@
-"""What the compiled recorder and Python share. Its header `interface.h` is made of this when it is built.
+"""Constants and structs shared by Python and the compiled recorder; the build generates `interface.h` from them.
 
-The form of a map (record/packed.py) is a MapForm, and which of the shapes of zeros each result of a child has; then for
-each kind a KindForm, an ArgumentForm for each of its vector and list arguments, an IntForm for each int, a CutForm, a
-ProductsForm for each child's result that is multiplied apart, and twice how many of its ints, followed by their
-numbers: those of what is computed once for equal ints, and those of the rest.
+A map's encoding (record/packed.py) starts with a MapForm. The next ints give, per child result, the index of its shape
+among the zero shapes. Each kind then has a KindForm, an ArgumentForm per vector and list argument, an IntForm per int,
+a CutForm, and a ProductsForm per child result that is multiplied separately. A kind ends with two counted lists of int
+numbers: the ints of values computed once per distinct combination, and the ints of the rest.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
 
 @fields(ints="arity width n_kinds n_results")
 class MapForm(Structure):
-    """`arity`: -1 where children are lists; `width`: outputs of a vertex; `n_results`: those that parents read."""
+    """`arity`: -1 if children are lists; `width`: outputs of a vertex; `n_results`: results that parents read."""
 
 
 @fields(ints="n_arguments n_lists n_ints")
 class KindForm(Structure):
-    """How many vector arguments, lists and ints vertices have."""
+    """Numbers of vector arguments, lists and ints of a vertex."""
 
 
 OF_INPUT = -1
-"""In place of a child: the argument is an input."""
+"""Used in place of a child: the argument is an input."""
 
 
 @fields(ints="child number")
 class ArgumentForm(Structure):
-    """A vector argument: which child it comes from, and which of its results it is; OF_INPUT, and which input. A list:
-    the first child that is in it, and which of their results it has."""
+    """A vector argument: child and its result's number, or OF_INPUT and the input's number. A list argument: the first
+    child in it, and the result's number."""
 
 
 @fields(ints="column low high")
 class IntForm(Structure):
-    """An int: where it comes from, its lowest value, and what is past the highest."""
+    """An int argument: its input column, its lowest value, and its exclusive upper bound."""
 
 
 @fields(ints="n_crossing whole n_products")
 class CutForm(Structure):
-    """How a kind is cut (record/distinct.py): how many values are computed once for equal ints, 0 if it is not cut;
-    whether that is all of it; of how many results of children products may be made apart."""
+    """Split of a kind (record/distinct.py): number of values computed once per distinct ints, 0 if not split; 1 if this
+    is the whole cell; number of child results whose products may be separate."""
 
 
 @fields(ints="child number n_results")
 class ProductsForm(Structure):
-    """Products of one child's result: which child, which of its results, how many products."""
+    """Products of one child result: the child, the result's number, the number of products."""
 
 
 REST, ONCE, APART, PRODUCTS = range(4)
-"""What a chunk of a kind holds:
-REST: its vertices, without what is computed once for equal ints;
-ONCE: what is computed once for equal ints;
-APART: its vertices, without that and without products of children;
-PRODUCTS: products of the first child's result that is multiplied, PRODUCTS + 1 of the second one ...
+"""Contents of a kind's chunk:
+REST: its vertices, without the values computed once per distinct ints;
+ONCE: the values computed once per distinct ints;
+APART: its vertices, without these values and without products of children;
+PRODUCTS: products of the first multiplied child result; PRODUCTS + 1 of the second one ...
 """
 
 
 def header() -> str:
-    """`interface.h`."""
+    """Return the text of `interface.h`."""
     structs = (MapForm, KindForm, ArgumentForm, IntForm, CutForm, ProductsForm)
-    columns = {"CALL": CALL, "FIRST": FIRST, "LEVEL": LEVEL, "ARGS": ARGS}  # of the rows of blocks
+    columns = {"CALL": CALL, "FIRST": FIRST, "LEVEL": LEVEL, "ARGS": ARGS}  # columns of Block.rows
     parts = {"REST": REST, "ONCE": ONCE, "APART": APART, "PRODUCTS": PRODUCTS}
     numbers = columns | parts | {"OF_INPUT": OF_INPUT, "ONE_IN": ONE_IN}
     return "".join(

@@ -1,4 +1,4 @@
-// Ints: what a list of ints is to Python, and to NumPy an array.
+// Ints: a growable array of ints, a list to Python and an array to NumPy.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -21,7 +21,7 @@ struct Ints {
     PyObject_HEAD
     i64* data;
     Py_ssize_t size, capacity;
-    Py_ssize_t exports;  // views of others on the data, which must stay where it is while there are any
+    Py_ssize_t exports;  // buffer views of the data; it must not move while any exist
 
     bool reserve(Py_ssize_t more)
     {
@@ -51,7 +51,7 @@ void ints_free(PyObject* self)
     Py_TYPE(self)->tp_free(self);
 }
 
-// An array of NumPy: its elements are copied as they are.
+// Append a NumPy array by copying its memory.
 PyObject* extend_by_array(Ints* x, PyObject* array)
 {
     Py_buffer view;
@@ -98,7 +98,7 @@ PyObject* ints_item(PyObject* self, Py_ssize_t k)
 int ints_view(PyObject* self, Py_buffer* view, int flags)
 {
     Ints* x = as<Ints>(self);
-    // NumPy asks a view without elements for its address too.
+    // NumPy asks for an address even if a view has no elements.
     static Py_ssize_t stride = sizeof(i64);
     if (!x->reserve(1) || PyBuffer_FillInfo(view, self, x->data, x->size * stride, 0, flags)) return -1;
     static char format[] = "q";

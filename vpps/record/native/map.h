@@ -1,7 +1,7 @@
-// What vpps/record/bulk.py does for maps of the usual form, and vpps/record/ranges.py: in one call, no temporaries.
+// Records usual maps (vpps/record/bulk.py) and joins ranges (vpps/record/ranges.py) in one call each, no temporaries.
 //
-// Whatever is not of that form, or not what it should be, is left to NumPy, which also knows what to say about it: then
-// these functions return None (False) and have changed nothing.
+// If a map has another form or an error, these functions return None (False) and change nothing. NumPy code then
+// records the map or reports the error.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using std::int32_t;
 using u64 = std::uint64_t;
 
-// A view on an array, of none where the object is none, or not of the wanted form.
+// A buffer view of an array; empty if the object is no array or has another form.
 struct View {
     Py_buffer view;
     bool is_there = false;
@@ -36,7 +36,7 @@ struct View {
     {
         if (is_there) PyBuffer_Release(&view);
     }
-    // Whether the elements are signed ints of so many bytes.
+    // True if the elements are signed ints of this size.
     bool holds_ints(Py_ssize_t bytes) const
     {
         return is_there && view.itemsize == bytes && view.format && std::strchr("bhilq", view.format[0]) &&
@@ -48,8 +48,8 @@ struct View {
 
 // ---- vertices
 
-// What is left of the form of a map (vpps/record/native/interface.py); vpps/record/packed.py has made it.
-struct Form {
+// Reads the encoding of a map (vpps/record/native/interface.py), made by vpps/record/packed.py, from front to back.
+struct FormReader {
     const i64* at;
 
     template <class T> const T* take(i64 n = 1)
@@ -58,54 +58,54 @@ struct Form {
     }
 };
 
-// Numbers of some of a kind's ints.
-struct Chosen {
+// Indices of some of a kind's ints.
+struct IntSelection {
     const i64* at;
     i64 n;
 
-    void read(Form& from)
+    void read(FormReader& from)
     {
         n = *from.take<i64>();
         at = from.take<i64>(n);
     }
 };
 
-// The children of all vertices: a table, a row of each, or lists, end to end.
+// The children of all vertices: a table with a row per vertex, or lists, end to end.
 struct Structure {
-    const int32_t *elements, *offsets;  // -1 for none; of lists, where each begins, and the end
-    i64 arity;                          // of a table
+    const int32_t *elements, *offsets;  // child or -1; for lists, start of each, and the end
+    i64 arity;                          // columns of a table
 
     i64 begin(i64 row) const { return offsets ? offsets[row] : row * arity; }
     i64 end(i64 row) const { return begin(row + 1); }
 };
 
-// Products of one child's result, made apart from the vertices of their kind.
+// Products of one child result, computed separately from the vertices of their kind.
 struct ProductsOfPart {
     ProductsForm of;
-    std::vector<int32_t> own, children;  // which of the products each vertex has; a child of which each is made, or -1
-    i64 at, start, base;                 // where its arrays begin in the memory, its first call and value
+    std::vector<int32_t> own, children;  // index of each vertex's product; a child for each product, or -1
+    i64 at, start, base;                 // start of its arrays in memory, its first call and value
 
     i64 n() const { return static_cast<i64>(children.size()); }
     i64 first_of(i64 number) const { return base + number * of.n_results; }
 };
 
 struct PartOfMap {
-    i64 kind, n, at;  // where its arrays begin in the memory
+    i64 kind, n, at;  // at: start of its arrays in memory
     const ArgumentForm* arguments;
-    const ArgumentForm* lists;  // of children: from which child on, and which results
+    const ArgumentForm* lists;  // of children: the first child, and the result
     const IntForm* ints;
     i64 n_arguments, n_lists, n_ints;
-    i64 used = 0;              // children that are read one by one: the first ones
-    bool reads_inputs;         // as vector arguments
-    bool reads_zeros = false;  // as some child that is read is missing
+    i64 used = 0;              // number of children read one by one, from the first on
+    bool reads_inputs;         // a vector argument is an input
+    bool reads_zeros = false;  // a child that is read is missing
     int32_t* rows;
-    i64 n_crossing;  // values that are computed once for equal ints; 0 where the kind is not cut
-    bool whole;      // that is all of it
-    Chosen once, rest;
-    i64 at_once, base_once;  // where the arrays of what is computed once begin, and its first value
-    std::vector<int32_t> own, firsts;  // which of those each vertex has; the first vertex of each
-    std::vector<ProductsOfPart> products;  // that are made apart
-    std::vector<i64> list_at;              // where the arrays of each list begin, from `at` on
+    i64 n_crossing;  // values computed once per distinct ints; 0 if the kind is not split
+    bool whole;      // the whole cell is computed once per distinct ints
+    IntSelection once, rest;
+    i64 at_once, base_once;  // start of the arrays of values computed once, and the first value
+    std::vector<int32_t> own, firsts;  // index of each vertex's distinct ints; first vertex of each
+    std::vector<ProductsOfPart> products;  // computed separately
+    std::vector<i64> list_at;              // start of each list's arrays, relative to `at`
 
     i64 n_args() const
     {
@@ -114,13 +114,13 @@ struct PartOfMap {
         return n;
     }
     bool is_cut() const { return n_crossing > 0; }
-    i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
-    // Level of those, unless they read children or inputs. Zeros are of level 0, and products of them of level 1.
+    i64 n_own() const { return whole ? 0 : n; }  // vertices that are not computed once
+    // Level of these vertices, unless they read children or inputs. Zeros have level 0, and products of zeros level 1.
     int32_t lowest() const { return reads_zeros && !products.empty() ? 2 : reads_zeros || (is_cut() && !whole); }
-    // But it is 0 of those whose list is empty, where zeros are read in lists alone.
+    // True if the level of vertices with empty lists is 0 instead, because only lists read zeros.
     bool lowest_varies() const { return reads_zeros && !used && !is_cut(); }
 
-    void read(Form& from)
+    void read(FormReader& from)
     {
         const auto* of_kind = from.take<KindForm>();
         n_arguments = of_kind->n_arguments;
@@ -141,8 +141,8 @@ struct PartOfMap {
     }
 };
 
-// What follows reads from one array and writes to another. Numbers are copied out of structures first, which the
-// compiler could not do for fear of overlap, and each loop has the registers for itself.
+// The functions below read one array and write another. They copy numbers out of structures first, because the compiler
+// otherwise assumes overlap. Each loop is a function, so it has all registers.
 
 template <class T>
 [[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to,
@@ -158,12 +158,12 @@ template <class T>
     return !beyond;
 }
 
-// In what follows values of vertices follow from the vertices' numbers, unless some were computed once for equal ints:
-// then `first` has the first value of each.
+// Values of vertices normally follow from vertex numbers. If some vertices are computed once per distinct ints, `first`
+// holds the first value of each vertex instead.
 
-// Values of a result of children.
+// Maps a child to the value of one of its results.
 template <bool looks_up> struct ResultOf {
-    i64 result, width, zero;  // zero: where there is no child
+    i64 result, width, zero;  // zero: value for a missing child
     const i64* __restrict first;
 
     i64 operator()(i64 child) const { return child < 0 ? zero : result + (looks_up ? first[child] : width * child); }
@@ -179,7 +179,7 @@ template <bool looks_up>
     }
 }
 
-// Where the list of each vertex begins, and the end; then what is in them.
+// Write the start of each vertex's list, and the end; then the lists' elements.
 template <bool looks_up>
 [[gnu::noinline]] void fill_list(const Structure of, const int32_t* __restrict rows, i64 n, i64* __restrict to,
                                  i64 start, const ResultOf<looks_up> result)
@@ -206,25 +206,25 @@ template <bool looks_up>
     }
 }
 
-// What all kinds of a map share.
+// Data that all kinds of a map share.
 struct WholeMap {
     i64 n, width, start, base, rise;  // start, base: recording index and value of the first vertex
-    i64 step;                         // how far a vertex is above its children, at least
+    i64 step;                         // minimum distance of a vertex above its children
     const int32_t* heights;
     Structure children;
-    i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
+    i64* first;  // first value of each vertex; null if it follows from the vertex number
     const std::vector<std::unique_ptr<View>>& columns;
-    std::vector<i64> zeros;  // by result of children; -1 where none are read
+    std::vector<i64> zeros;  // by result of children; -1 if not read
 
     i64 first_of(i64 row) const { return first ? first[row] : base + width * row; }
-    // A missing child is zeros, of level 0, as is what is computed once.
+    // A missing child reads zeros, of level 0. Vertices computed once have level 0, too.
     i64 level_of(i64 row) const { return row < 0 || first_of(row) < base ? 0 : heights[row] + rise; }
     template <bool looks_up> ResultOf<looks_up> result(i64 number) const
     {
         return {looks_up ? number : base + number, width, zeros[static_cast<std::size_t>(number)], first};
     }
 
-    // One int of some vertices; whether they are in range.
+    // Write one int of some vertices; return true if all are in range.
     bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
     {
         const auto [number, low, high] = part.ints[k];
@@ -234,8 +234,8 @@ struct WholeMap {
     }
 };
 
-// Whether children are vertices of lower levels, or none, and no more than the kind's cell takes. Finds whether some
-// that it reads are missing.
+// Return true if all children are -1 or vertices of lower levels, and no vertex has more than its kind's cell takes.
+// Sets `reads_zeros` if a child that is read is missing.
 bool check_children(PartOfMap& part, const WholeMap& map)
 {
     const Structure of = map.children;
@@ -248,7 +248,7 @@ bool check_children(PartOfMap& part, const WholeMap& map)
             const bool is_taken = part.n_lists || k - begin < part.used;
             if (child < 0) {
                 wrong |= child < -1;
-                missing |= is_taken || of.offsets;  // of lists, as vpps/record/bulk.py looks at all of them
+                missing |= is_taken || of.offsets;  // for lists, vpps/record/bulk.py checks all children
             } else {
                 wrong |= !is_taken || child >= map.n || map.heights[child] >= level;
             }
@@ -258,7 +258,7 @@ bool check_children(PartOfMap& part, const WholeMap& map)
     return !wrong;
 }
 
-// Fill the arrays of one kind: calls, first values, levels, arguments, ints, lists. Whether inputs are in range.
+// Fill the arrays of one kind: calls, first values, levels, arguments, ints, lists. Return true if inputs are in range.
 template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
     const i64 n = part.n_own(), n_args = part.n_args();
@@ -291,7 +291,7 @@ template <bool looks_up> bool fill(const PartOfMap& part, i64* to, const WholeMa
     return true;
 }
 
-// The arrays of what is computed once for equal ints.
+// Fill the arrays of values computed once per distinct ints.
 void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
 {
     const i64 n = static_cast<i64>(part.firsts.size());
@@ -302,7 +302,7 @@ void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
         map.take(part, part.once.at[k], part.firsts.data(), n, to + ARGS * n + k, part.once.n);
 }
 
-// The arrays of products of children.
+// Fill the arrays of products of children.
 void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
 {
     const i64 n = product.n();
@@ -316,7 +316,7 @@ void fill_products(const ProductsOfPart& product, i64* to, const WholeMap& map)
     }
 }
 
-// Find the vertices of a kind with equal ints, by hashing. False where an int is out of range, or there are too many.
+// Find a kind's vertices with equal ints, by hashing. False if an int is out of range or a vertex has more than two.
 bool find_distinct(PartOfMap& part, const WholeMap& map)
 {
     const i64 n = part.n;
@@ -331,13 +331,13 @@ bool find_distinct(PartOfMap& part, const WholeMap& map)
     }
     int bits = 4;
     while ((i64{1} << bits) < 2 * n) bits++;
-    std::vector<int32_t> table(std::size_t{1} << bits, -1);  // numbers of distinct ints
+    std::vector<int32_t> table(std::size_t{1} << bits, -1);  // hash table of indices into `known`
     const std::size_t mask = table.size() - 1;
     part.own.resize(static_cast<std::size_t>(n));
     part.firsts.clear();
     std::vector<i64> known;
     for (std::size_t i = 0; i < part.own.size(); i++) {
-        // Multiplication by 2^64 over the golden ratio spreads keys that follow each other (Knuth, vol. 3, 6.4).
+        // Multiplying by 2^64 over the golden ratio spreads consecutive keys (Knuth, vol. 3, 6.4).
         std::size_t place = static_cast<std::size_t>(static_cast<u64>(keys[i]) * 0x9e3779b97f4a7c15u >> (64 - bits));
         while (table[place] >= 0 && known[static_cast<std::size_t>(table[place])] != keys[i]) place = (place + 1) & mask;
         if (table[place] < 0) {
@@ -352,11 +352,11 @@ bool find_distinct(PartOfMap& part, const WholeMap& map)
 
 using Parts = std::vector<PartOfMap*>;
 
-// Find which products of children are to be made apart; whether any are, as enough of them are saved.
+// Find the products of children to compute separately; true if enough of them are saved.
 bool find_products(const Parts& parts, const WholeMap& map)
 {
     if (std::all_of(parts.begin(), parts.end(), [](auto* part) { return part->products.empty(); })) return false;
-    // Of equal vertices the first one; missing children are equal, too.
+    // The first of equal vertices; missing children are equal, too.
     std::vector<int32_t> same(static_cast<std::size_t>(map.n) + 1), number(same.size());
     std::iota(same.begin(), same.end(), 0);
     for (const PartOfMap* part : parts)
@@ -383,7 +383,7 @@ bool find_products(const Parts& parts, const WholeMap& map)
     return used && (used - made) * ONE_IN >= used;
 }
 
-// The lowest level that each vertex may have for what it reads besides children. False where that is not there.
+// Find the lowest level that operands other than children allow each vertex. False if an input value does not exist.
 bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int32_t* floor)
 {
     for (const PartOfMap* part : parts) {
@@ -407,7 +407,7 @@ bool find_floor(const Parts& parts, const WholeMap& map, const Ints* levels, int
     return true;
 }
 
-// How much higher than its height each vertex is, given its floor; -1 where they differ in that.
+// Return how much each vertex's level is above its height, given the floors; -1 if vertices differ.
 i64 rise_of(const int32_t* heights, const int32_t* floor, i64 n)
 {
     i64 rise = 0, n_lowest = 0, n_others = 0;
@@ -419,7 +419,7 @@ i64 rise_of(const int32_t* heights, const int32_t* floor, i64 n)
     return n_others || !n_lowest ? -1 : rise;
 }
 
-// From the floors of vertices to their levels, which are above those of their children.
+// Raise the floors of vertices to levels above those of their children.
 void raise_levels(const WholeMap& map, int32_t* floor)
 {
     std::vector<int32_t> order(static_cast<std::size_t>(map.n));
@@ -432,7 +432,7 @@ void raise_levels(const WholeMap& map, int32_t* floor)
         }
 }
 
-// Find the levels: heights and rise. False where something that is read is not there.
+// Find the levels, as heights and rise. False if an input value does not exist.
 bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vector<int32_t>& floor)
 {
     map.rise = parts[0]->lowest();
@@ -451,7 +451,7 @@ bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vec
     return true;
 }
 
-// The vertices of a kind; without a branch, which nobody could foresee.
+// Find the vertices of a kind, without a branch, which would be unpredictable.
 [[gnu::noinline]] i64 find_rows(const signed char* __restrict kind, i64 n, i64 wanted, int32_t* __restrict rows)
 {
     i64 found = 0;
@@ -468,7 +468,7 @@ bool find_levels(const Parts& parts, WholeMap& map, const Ints* levels, std::vec
         for (i64 i = 0; i < n; i++) to[i * width + k] = heights[i] + rise;
 }
 
-// The first value of each vertex, where those of some kinds are computed once for equal ints.
+// Find the first value of each vertex if some kinds are computed once per distinct ints.
 void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
 {
     std::fill_n(first, n, i64{-1});
@@ -482,11 +482,11 @@ void find_first(const Parts& order, i64 n, i64 base, i64 width, i64* first)
         }
 }
 
-// Zeros that the map reads and the graph has not made yet: which of the shapes, and their values.
+// Zeros that the map reads and the graph lacks: the index of their shape, and their value.
 using NewZeros = std::vector<std::pair<Py_ssize_t, i64>>;
 
-// Find the zeros that are read, and number those that there are not yet. `known` are the graph's, by shape; `shape_of`
-// tells which of the shapes each result of a child has. False where Python failed.
+// Find the zeros that are read, and number the missing ones. `known` are the graph's zeros by shape; `shape_of` is the
+// shape index of each result of a child. False if a Python call failed.
 bool find_zeros(const Parts& parts, const i64* shape_of, PyObject* shapes, PyObject* known, i64 next, WholeMap& map,
                 NewZeros& made)
 {
@@ -508,7 +508,7 @@ bool find_zeros(const Parts& parts, const i64* shape_of, PyObject* shapes, PyObj
     return !PyErr_Occurred();
 }
 
-// Have the graph make zeros, `zeros_of(shape)`; whether they have the values that they were to have.
+// Make zeros with the graph's `zeros_of(shape)`; true if they got the expected values.
 bool make_zeros(const NewZeros& zeros, PyObject* shapes, PyObject* zeros_of)
 {
     for (const auto& [shape, value] : zeros) {
@@ -520,7 +520,7 @@ bool make_zeros(const NewZeros& zeros, PyObject* shapes, PyObject* zeros_of)
     return true;
 }
 
-// Give the lists of a kind their places, behind its other arrays; returns how many ints they take.
+// Place the lists of a kind after its other arrays; return how many ints they take.
 i64 place_lists(PartOfMap& part, i64 at, const Structure& children)
 {
     const i64 begin = at;
@@ -546,7 +546,7 @@ bool add(PyObject* parts, const PartOfMap* part, i64 n, i64 at, i64 what, const 
     return added;
 }
 
-// Kind, number of vertices, place in the memory, what of the kind they are and places of lists, of each chunk.
+// Describe each chunk: kind, number of vertices, start in memory, contents of the chunk, starts of lists.
 PyObject* describe(const Parts& order)
 {
     PyObject* parts = PyList_New(0);
@@ -565,7 +565,7 @@ PyObject* describe(const Parts& order)
     return parts;
 }
 
-// Whether they are those of n lists with so many elements in all.
+// True for valid offsets of n lists with `n_elements` elements in all.
 bool are_offsets(const View& offsets, i64 n, i64 n_elements)
 {
     if (!offsets.holds_ints(4) || offsets.length() != n + 1) return false;
@@ -573,12 +573,11 @@ bool are_offsets(const View& offsets, i64 n, i64 n_elements)
     return ends[0] == 0 && ends[n] == n_elements && std::is_sorted(ends, ends + n + 1);
 }
 
-// map(form, kind, children, levels, columns, shapes, zeros, zeros_of): makes the values of n vertices and, in one memory,
-// the arrays of each chunk. Returns (memory, its address, first value, where the first values of all vertices are in the
-// memory, -1 where they follow from that one, highest level, [(kind, vertices, place in the memory, what of the kind,
-// places of lists from there on), ...]); first what is computed once, then products of children, then the rest, each in
-// the order of the first vertices. Values of those products come last. Zeros that missing children need are made before
-// all of it, by `zeros_of(shape)`.
+// map(form, kind, children, levels, columns, shapes, zeros, zeros_of): makes the values of n vertices, and all chunks'
+// arrays in one buffer. Returns (memory, its address, first value, start of the vertices' first values in memory or -1
+// if they follow from the first value, highest level, [(kind, vertices, start in memory, contents, relative starts of
+// lists), ...]). Chunks computed once come first, then products of children, then the rest, each in the order of first
+// vertices. The products' values come last. First of all, `zeros_of(shape)` makes zeros for missing children.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 8 || !PyTuple_CheckExact(args[4]) || !PyDict_CheckExact(args[6])) Py_RETURN_NONE;
@@ -586,7 +585,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     const View form(args[0], 1), levels(args[3], 1);
     const i64 n = levels.holds_ints(4) ? levels.length() : 0;
     if (!n || n > INT32_MAX / 2 || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
-    Form from{form.data<i64>()};
+    FormReader from{form.data<i64>()};
     const auto [arity, width, n_kinds, n_results] = *from.take<MapForm>();
     const auto* shape_of = from.take<i64>(n_results);
     const bool has_lists = arity < 0;
@@ -608,7 +607,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         part.kind = &part - parts.data();
         part.read(from);
     }
-    const std::unique_ptr<int32_t[]> rows(new int32_t[static_cast<std::size_t>(n + 1)]);  // one more for find_rows
+    const std::unique_ptr<int32_t[]> rows(new int32_t[static_cast<std::size_t>(n + 1)]);  // find_rows writes one more
     if (args[1] == Py_None) {
         if (n_kinds != 1) Py_RETURN_NONE;
         parts[0].rows = rows.get();
@@ -623,7 +622,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
             part.n = find_rows(kind.data<signed char>(), n, part.kind, part.rows);
             all += part.n;
         }
-        if (all != n) Py_RETURN_NONE;  // some are of no kind
+        if (all != n) Py_RETURN_NONE;  // a vertex has no valid kind
     }
     Parts order;
     for (PartOfMap& part : parts)
@@ -634,7 +633,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
                               has_lists ? offsets.data<int32_t>() : nullptr, arity};
     WholeMap map{n, width, 0, 0, 0, 1, levels.data<int32_t>(), structure, nullptr, columns,
                  std::vector<i64>(static_cast<std::size_t>(n_results), -1)};
-    std::vector<int32_t> floor, doubled;  // read by the map
+    std::vector<int32_t> floor, doubled;  // the map refers to them
     for (i64 i = 0; i < n; i++)
         if (static_cast<u64>(map.heights[i]) >= static_cast<u64>(n)) Py_RETURN_NONE;
     for (PartOfMap* part : order)
@@ -646,7 +645,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     map.base = first_value;
     for (PartOfMap* part : order)
         if (part->is_cut() && !find_distinct(*part, map)) Py_RETURN_NONE;
-    if (find_products(order, map)) {  // each level becomes two
+    if (find_products(order, map)) {  // each level becomes two levels
         map.step = 2;
         doubled.assign(map.heights, map.heights + n);
         for (int32_t& height : doubled) height *= 2;
@@ -713,7 +712,7 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         if (!found) Py_DECREF(made);
         return nullptr;
     }
-    // New objects may have started a garbage collection, and it code that recorded in this graph: then NumPy does it.
+    // Allocation may start a garbage collection that runs code which records in this graph; NumPy then takes over.
     if (!make_zeros(zeros, args[5], args[7]) || first_value != tape->levels->size ||
         !tape->levels->reserve(n_values)) {
         Py_DECREF(result);
@@ -739,9 +738,9 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 
 // ---- ranges of rows
 
-// join(source, starts, sizes, to, shift): copies the rows of each range, one range after the other; whether that could
-// be done. With `shift` elements are int32, and to those that are not negative the row is added where their range
-// begins; the others become -1.
+// join(source, starts, sizes, to, shift): copies the rows of each range, one range after the other; returns False if it
+// cannot. With `shift`, elements are int32: add to each non-negative one the result row where its range begins;
+// negative ones become -1.
 PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 5) Py_RETURN_FALSE;

@@ -1,7 +1,7 @@
 // The compiled recorder: the call cache and the lists of vpps/record/vertices.py, in a quarter of the time.
 //
-// Nothing here refers to a graph, so there are no cycles for a garbage collection to break. The interpreter's lock is
-// held throughout.
+// No object here refers to a graph, so there are no reference cycles for the garbage collector. The interpreter's lock
+// is held throughout.
 #include <array>
 #include "map.h"
 
@@ -12,18 +12,18 @@ namespace {
 PyObject* in_progress;  // vpps.ops.operand.in_progress
 PyObject* recorders_name;
 
-// ---- Method: Cell.__call__, Graph.call and Graph.lookup, which ask a recorder before the method in Python
+// ---- Method: Cell.__call__, Graph.call and Graph.lookup; tries a recorder before the Python method
 
 struct Method {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject* careful;   // the one in Python
-    PyObject* of_graph;  // for a method of graphs the class of its first argument, such as Cell; null for Cell.__call__
+    PyObject* method;    // the Python method, used as fallback
+    PyObject* of_graph;  // Graph methods: class of the first argument, such as Cell; null for Cell.__call__
 };
 
 PyTypeObject method_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// The recorder of the latest call of a kind in a graph, borrowed; null if there is none, or one in Python.
+// Return the recorder of a graph's latest call of a kind, borrowed; null if there is none or it is a Python one.
 Recorder* recorder_of(PyObject* graph, PyObject* kind)
 {
     PyObject* all = PyObject_GetAttr(graph, recorders_name);
@@ -58,24 +58,24 @@ PyObject* method_call(PyObject* self, PyObject* const* args, std::size_t flagged
             if (found || PyErr_Occurred()) return found;
         }
     }
-    return PyObject_Vectorcall(as<Method>(self)->careful, args, flagged, names);
+    return PyObject_Vectorcall(as<Method>(self)->method, args, flagged, names);
 }
 
 PyObject* method_new(PyTypeObject* type, PyObject* args, PyObject*)
 {
-    PyObject *careful, *of_graph = nullptr;
-    if (!PyArg_ParseTuple(args, "O|O!", &careful, &PyType_Type, &of_graph)) return nullptr;
+    PyObject *method, *of_graph = nullptr;
+    if (!PyArg_ParseTuple(args, "O|O!", &method, &PyType_Type, &of_graph)) return nullptr;
     PyObject* self = type->tp_alloc(type, 0);
     if (!self) return nullptr;
     as<Method>(self)->call = method_call;
-    as<Method>(self)->careful = Py_NewRef(careful);
+    as<Method>(self)->method = Py_NewRef(method);
     as<Method>(self)->of_graph = Py_XNewRef(of_graph);
     return self;
 }
 
 void method_free(PyObject* self)
 {
-    Py_XDECREF(as<Method>(self)->careful);
+    Py_XDECREF(as<Method>(self)->method);
     Py_XDECREF(as<Method>(self)->of_graph);
     Py_TYPE(self)->tp_free(self);
 }
@@ -85,12 +85,12 @@ PyObject* method_get(PyObject* self, PyObject* instance, PyObject*)
     return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
 }
 
-// Name, documentation and signature are those of the method in Python; inspect.unwrap finds it. The class is its own.
+// Name, documentation and signature come from the Python method, but not __class__. inspect.unwrap finds the method.
 PyObject* method_attribute(PyObject* self, PyObject* name)
 {
     if (!PyUnicode_CompareWithASCIIString(name, "__class__")) return PyObject_GenericGetAttr(self, name);
-    PyObject* careful = as<Method>(self)->careful;
-    return PyUnicode_CompareWithASCIIString(name, "__wrapped__") ? PyObject_GetAttr(careful, name) : Py_NewRef(careful);
+    PyObject* method = as<Method>(self)->method;
+    return PyUnicode_CompareWithASCIIString(name, "__wrapped__") ? PyObject_GetAttr(method, name) : Py_NewRef(method);
 }
 
 // ---- the module
@@ -107,7 +107,7 @@ PyObject* bind(PyObject*, PyObject* args)
         const bool is_slot = Py_TYPE(member) == &PyMemberDescr_Type;
         if (is_slot) *offsets[k] = as<PyMemberDescrObject>(member)->d_member->offset;
         Py_DECREF(member);
-        if (!is_slot) return PyErr_Format(PyExc_TypeError, "%s of an expression is no slot", names[k]);
+        if (!is_slot) return PyErr_Format(PyExc_TypeError, "%s of an expression is not a slot", names[k]);
     }
     expression_type = as<PyTypeObject>(Py_NewRef(expression));
     in_progress = Py_NewRef(list);
@@ -117,7 +117,7 @@ PyObject* bind(PyObject*, PyObject* args)
     Py_RETURN_NONE;
 }
 
-// addresses(*arrays): where each begins, 0 for one without elements; an error where one does not lie in one piece.
+// addresses(*arrays): the address of each, 0 for one without elements; raises an error if one is not contiguous.
 PyObject* addresses(PyObject*, PyObject* const* args, Py_ssize_t n)
 {
     PyObject* found = PyTuple_New(n);
@@ -140,13 +140,13 @@ PyCFunction as_function(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t))
 }
 
 PyMethodDef functions[] = {
-    {"bind", bind, METH_VARARGS, "bind(Expression, in_progress, GraphError), before anything else"},
+    {"bind", bind, METH_VARARGS, "bind(Expression, in_progress, GraphError); call it first"},
     {"addresses", as_function(addresses), METH_FASTCALL, "addresses(*arrays)"},
     {"join", as_function(join), METH_FASTCALL, "join(source, starts, sizes, to, shift)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMethodDef ints_methods[] = {
-    {"extend", ints_extend, METH_O, "As of a list."},
+    {"extend", ints_extend, METH_O, "Append ints, like list.extend."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMethodDef tape_methods[] = {

@@ -1,4 +1,4 @@
-// Recorder: appends the vertices of one block, as the functions of vpps/record/call_cache.py do.
+// Recorder: appends the vertices of one block, like the functions of vpps/record/call_cache.py.
 #pragma once
 
 #include <vector>
@@ -6,7 +6,7 @@
 
 namespace {
 
-// ---- what Python's side is like: bind() in module.cpp finds out
+// ---- layout of Python objects, found by bind() in module.cpp
 
 PyTypeObject* expression_type;
 Py_ssize_t owner_at, ref_at, shape_at;  // offsets of an expression's slots
@@ -20,7 +20,7 @@ PyObject*& slot(PyObject* x, Py_ssize_t offset)
 
 struct Argument {
     ArgumentKind kind;
-    PyObject* shape = nullptr;  // of the vector, or of the list's elements
+    PyObject* shape = nullptr;  // shape of the vector, or of the list's elements
     i64 number = 0;             // bound of the int, or number of the list's domain, from 0
     Ints *lengths = nullptr, *elements = nullptr;
 
@@ -40,7 +40,7 @@ struct Recorder {
     Ints* rows;
     PyObject* results;  // tuple of shapes
     std::vector<Argument>* arguments;
-    std::vector<Py_ssize_t>* lengths;  // by domain, of the call at hand
+    std::vector<Py_ssize_t>* lengths;  // by domain, for the current call
     Py_ssize_t width, n_vectors;
     int single, takes_empty;
 
@@ -52,7 +52,7 @@ struct Recorder {
 PyTypeObject tape_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject recorder_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// The value id of an expression of this graph and shape, -1 for anything else and after an error.
+// Return the value id of an expression of this graph and shape; -1 for anything else and on errors.
 inline i64 fitting(PyObject* x, PyObject* graph, PyObject* shape, const Ints* levels)
 {
     if (Py_TYPE(x) != expression_type || slot(x, owner_at) != graph) return -1;
@@ -76,7 +76,7 @@ PyObject* new_expression(PyObject* graph, i64 ref, PyObject* shape)
     return e;
 }
 
-// Length of a list whose elements fit, which are then behind those of the block; else -1.
+// Return the length of a list whose elements fit, after writing them behind the block's elements; else -1.
 Py_ssize_t Recorder::read_list(const Argument& a, PyObject* x, PyObject* graph, i64& level)
 {
     if (!PyList_CheckExact(x) && !PyTuple_CheckExact(x)) return -1;
@@ -92,7 +92,7 @@ Py_ssize_t Recorder::read_list(const Argument& a, PyObject* x, PyObject* graph, 
     return n;
 }
 
-// Whether the arguments fit; their value ids and ints are then in the row, and `level` is the highest of theirs.
+// Return true if the arguments fit. Writes their value ids and ints to the row; raises `level` to their highest level.
 bool Recorder::read(PyObject* graph, PyObject* const* args, i64* row, i64& level)
 {
     i64 *vectors = row + ARGS, *ints = vectors + n_vectors;
@@ -122,7 +122,7 @@ bool Recorder::read(PyObject* graph, PyObject* const* args, i64* row, i64& level
     return !some_empty || (!some_filled && takes_empty);
 }
 
-// The results of a call that fits, which is then recorded. Null otherwise; with an error only where Python failed.
+// Record a call that fits and return its results. Returns null otherwise, with an error only if Python failed.
 PyObject* Recorder::record(PyObject* graph, PyObject* const* args, Py_ssize_t n)
 {
     const Py_ssize_t n_results = PyTuple_GET_SIZE(results);
@@ -145,12 +145,12 @@ PyObject* Recorder::record(PyObject* graph, PyObject* const* args, Py_ssize_t n)
         }
     }
     if (!found) return nullptr;
-    // New objects may have started a garbage collection, and it code that recorded in this graph: then start again.
+    // Allocation may start a garbage collection that runs code which records in this graph; then start again.
     if (first != levels->size || row != rows->data + rows->size) {
         Py_DECREF(found);
         return nullptr;
     }
-    // Nothing fails from here on.
+    // Nothing can fail from here on.
     level++;
     row[CALL] = tape->n_calls++;
     row[FIRST] = first;
@@ -196,7 +196,7 @@ void recorder_free(PyObject* self)
     Py_TYPE(self)->tp_free(self);
 }
 
-// One of vpps/record/call_cache.py's `Argument`.
+// Parse an `Argument` of vpps/record/call_cache.py.
 bool parse(PyObject* description, Argument& a)
 {
     long kind;
@@ -210,7 +210,7 @@ bool parse(PyObject* description, Argument& a)
     return a.lengths && a.elements;
 }
 
-// ---- Tape: what the blocks of a graph share (vpps/record/vertices.py)
+// ---- Tape: state that the blocks of a graph share (vpps/record/vertices.py)
 
 PyObject* tape_new(PyTypeObject* type, PyObject*, PyObject*)
 {
