@@ -21,8 +21,8 @@ from vpps.placement.update import UsedRows
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.grouping import Grouping
 from vpps.planner.native.account import Account
-from vpps.planner.native.interface import NOWHERE, Call, FoundGrouping
-from vpps.planner.native.memory import OF_GROUPING, Memory
+from vpps.planner.native.interface import NOWHERE, Call, GroupingResult
+from vpps.planner.native.memory import OF_GROUPING, PlanBuffers
 from vpps.planner.native.memory_map import PlannedMemory
 from vpps.planner.sections import Section, Stream
 from vpps.record.ranges import Ints
@@ -105,7 +105,7 @@ class Plan:
         graph: Graph,
         library: PlannerLibrary,
         ids: tuple[int, ...],
-        memory: Memory,
+        memory: PlanBuffers,
         call: Call,
         before: HeldGradients,
         again: Callable[[], Plan],
@@ -211,7 +211,7 @@ class Plan:
         """Which group of virtual processors runs what; None where there is one."""
         if not len(self._grouping):
             return None
-        found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
+        found = GroupingResult(*self._grouping[:OF_GROUPING].tolist())
         work = self._grouping[OF_GROUPING:].astype(np.float64)
         return Grouping(found.first_own, found.first_joining, found.n_components, work)
 

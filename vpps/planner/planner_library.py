@@ -38,8 +38,8 @@ from vpps.placement.update import Ending, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account
 from vpps.planner.native.inputs import WORD, BatchInputs
-from vpps.planner.native.interface import Call, Following, FoundMemory, GivenCell, Noted, Pair, Status
-from vpps.planner.native.memory import Memory
+from vpps.planner.native.interface import AccountResult, Call, CellInput, Following, MemoryResult, Pair, Status
+from vpps.planner.native.memory import PlanBuffers
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.plan import STEPS, Plan, Present, Seeds
 from vpps.record.arrays import BlockArrays
@@ -58,7 +58,7 @@ MOST_USED = 1024  # combinations of cells whose instructions are kept
 NO_ROWS: Mapping[Parameter, NDArray[np.int64]] = {}
 
 
-class _ReachesBack(Exception):
+class _NeedsEarlierVertices(Exception):
     """The end of a graph cannot be planned by itself."""
 
 
@@ -105,7 +105,7 @@ class PlannerLibrary:
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
         self._ids = array("q")  # of the encoded cells of the latest plan
-        self._memories: list[Memory] = []
+        self._memories: list[PlanBuffers] = []
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: (
             tuple[tuple[str, ...], Mapping[str, int], dict[tuple[str | None, int], str], array[int]] | None
@@ -143,7 +143,7 @@ class PlannerLibrary:
                 again = partial(self.forward, graph, wanted, held, key, present, graph.n_calls)
                 try:
                     return self._plan(graph, wanted, held, calls, again, present)
-                except _ReachesBack:
+                except _NeedsEarlierVertices:
                     assert present is not None
                     present = present._replace(calls=0)
 
@@ -219,9 +219,9 @@ class PlannerLibrary:
             memory = self._planned(graph, batch, wanted, calls, since)
             plan = Plan(graph, self, tuple(self._ids[: call.n_cells]), memory, call, held, again)
             if calls is not None:
-                where = FoundMemory()  # columns of the batch are copied
+                where = MemoryResult()  # columns of the batch are copied
                 self._lib.vpps_map(self._handle, ctypes.byref(where))
-                noted = Noted()
+                noted = AccountResult()
                 self._lib.vpps_account(self._handle, ctypes.byref(noted))
                 cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells]]
                 account = Account(noted, call.words, cells, self._ending)
@@ -232,7 +232,9 @@ class PlannerLibrary:
             _log.info(grouping.describe())
         return plan
 
-    def _planned(self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int) -> Memory:
+    def _planned(
+        self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int
+    ) -> PlanBuffers:
         """Have C++ plan a batch, answering what it asks; the memory that the plan is in."""
         call = self._call
         call.account = calls is not None
@@ -256,7 +258,7 @@ class PlannerLibrary:
             if status == DONE:
                 break
             if since and status == Status.NO_VALUE:  # the end of a graph does not tell
-                raise _ReachesBack
+                raise _NeedsEarlierVertices
             if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == Status.NEW_PAIR:
@@ -266,7 +268,7 @@ class PlannerLibrary:
                 raise _wrong(status, graph, cell, call)
         return memory
 
-    def _memory(self) -> Memory:
+    def _memory(self) -> PlanBuffers:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
@@ -275,7 +277,7 @@ class PlannerLibrary:
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = Memory(words, values, len(self.parameters), len(self.users), self.groups)
+        made = PlanBuffers(words, values, len(self.parameters), len(self.users), self.groups)
         self._memories.append(made)
         return made
 
@@ -286,7 +288,7 @@ class PlannerLibrary:
         number = self._numbers.get(cell)
         if number is None:
             digest = int(digest_of(cell), 16) if self._learned else 0
-            given = GivenCell(*argument_counts(cell), linear_kind(cell), digest)
+            given = CellInput(*argument_counts(cell), linear_kind(cell), digest)
             number = self._numbers[cell] = self._lib.vpps_planner_cell(self._handle, ctypes.byref(given))
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)

@@ -6,17 +6,17 @@
 class Account {
 public:
     i64 top = 0;  // the last stage
-    During during = During::FORWARD;
-    NotedSection next{};  // what the next words are
+    LaunchPhase during = LaunchPhase::FORWARD;
+    SectionResult next{};  // what the next words are
 
     void begin()
     {
-        during = During::FORWARD;
+        during = LaunchPhase::FORWARD;
         coming_ = why_ = {static_cast<i64>(Reason::NONE), 0};
         period_ = BEFORE;
         streams_.clear();
         lists_.clear();
-        taken_.clear();
+        allocated_.clear();
     }
 
     // ---- lists, and memory for the whole launch
@@ -32,15 +32,15 @@ public:
     void take(i64 start, i64 floats)
     {
         if (floats)
-            taken_.push_back({start, start + floats});
+            allocated_.push_back({start, start + floats});
     }
 
     // ---- what comes
 
-    void begin_phase(During phase)
+    void begin_phase(LaunchPhase phase)
     {
         during = phase;
-        if (phase == During::GRADIENTS)
+        if (phase == LaunchPhase::GRADIENTS)
             period_ = 2 * top + 2;
     }
 
@@ -48,14 +48,14 @@ public:
     void begin_stage(bool backward, i64 stage)
     {
         period_ = backward ? 2 * top + 1 - stage : stage;
-        because(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
+        set_reason(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
     }
 
     // What the next barriers are for.
-    void because(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
+    void set_reason(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
 
     // Such a barrier has come. Instructions that signal or wait for it are noted by `barrier`.
-    void come() { why_ = coming_; }
+    void reach_barrier() { why_ = coming_; }
 
     // ---- instructions
 
@@ -65,7 +65,7 @@ public:
     void section(size_t stream, i64 at)
     {
         begin_period(stream, at);
-        Stream& s = streams_[stream];
+        StreamSections& s = streams_[stream];
         if (next.run && !s.sections.empty() && s.sections.back().run == next.run) {
             s.sections.back().n_rows += next.n_rows;
         } else {
@@ -83,13 +83,16 @@ public:
         rows_ = rows;
     }
 
-    void barrier(size_t stream, i64 at, i64 number) { add(stream, at, Made::BARRIER, why_.first, why_.second, number); }
-    void end(size_t stream, i64 at) { add(stream, at, Made::END, 0, 0, 0); }
+    void barrier(size_t stream, i64 at, i64 number)
+    {
+        add(stream, at, Origin::BARRIER, why_.first, why_.second, number);
+    }
+    void end(size_t stream, i64 at) { add(stream, at, Origin::END, 0, 0, 0); }
 
     // What follows may be the first instruction of a period.
     void begin_period(size_t stream, i64 at)
     {
-        Stream& s = streams_[stream];
+        StreamSections& s = streams_[stream];
         if (s.periods.back().second != period_)
             s.periods.push_back({at, period_});
     }
@@ -97,14 +100,14 @@ public:
     // ----
 
     // `begins`: of the streams, in the script.
-    void report(const std::vector<i64>& begins, Noted& into)
+    void report(const std::vector<i64>& begins, AccountResult& into)
     {
         begun_.clear();
         sections_.clear();
         all_rows_.clear();
         periods_.clear();
         for (size_t i = 0; i < streams_.size(); i++) {
-            const Stream& s = streams_[i];
+            const StreamSections& s = streams_[i];
             begun_.push_back({begins[i], static_cast<i64>(s.sections.size())});
             sections_.insert(sections_.end(), s.sections.begin(), s.sections.end());
             all_rows_.insert(all_rows_.end(), s.rows.begin(), s.rows.end());
@@ -116,27 +119,27 @@ public:
         tell(all_rows_, into.n_rows, into.rows);
         tell(lists_, into.n_lists, into.lists);
         tell(periods_, into.n_periods, into.periods);
-        tell(taken_, into.n_taken, into.taken);
+        tell(allocated_, into.n_allocated, into.allocated);
     }
 
 private:
     static constexpr i64 BEFORE = -1;  // the period before the first
-    struct Stream {
-        std::vector<NotedSection> sections;
+    struct StreamSections {
+        std::vector<SectionResult> sections;
         std::vector<i64> rows;  // of its sections, one after the other
-        std::vector<NotedPair> periods;
+        std::vector<IntPair> periods;
     };
 
-    std::vector<Stream> streams_;
-    std::vector<NotedPair> lists_, taken_;
+    std::vector<StreamSections> streams_;
+    std::vector<IntPair> lists_, allocated_;
     std::vector<i64> rows_;
-    NotedPair coming_{}, why_{};  // reason and stage: of the next barrier, and of the latest
+    IntPair coming_{}, why_{};  // reason and stage: of the next barrier, and of the latest
     i64 period_ = BEFORE;
-    std::vector<NotedPair> begun_, periods_;  // as they are told
-    std::vector<NotedSection> sections_;
+    std::vector<IntPair> begun_, periods_;  // as they are told
+    std::vector<SectionResult> sections_;
     std::vector<i64> all_rows_;
 
-    void add(size_t stream, i64 at, Made made, i64 a, i64 b, i64 first)
+    void add(size_t stream, i64 at, Origin made, i64 a, i64 b, i64 first)
     {
         const auto what = static_cast<i64>(made), when = static_cast<i64>(during);
         streams_[stream].sections.push_back({at, what, -1, a, b, first, 0, 0, when});

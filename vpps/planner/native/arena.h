@@ -81,10 +81,10 @@ private:
     struct Hole {
         i64 start, stop;
     };
-    struct Taken {
+    struct Allocation {
         i64 last, start, stop;
     };
-    static bool later(const Taken& a, const Taken& b) { return a.last > b.last; }
+    static bool later(const Allocation& a, const Allocation& b) { return a.last > b.last; }
     std::vector<Hole> holes_;   // sorted, with something taken between any two
-    std::vector<Taken> dying_;  // a heap, the first to die in front
+    std::vector<Allocation> dying_;  // a heap, the first to die in front
 };

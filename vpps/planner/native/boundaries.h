@@ -36,7 +36,7 @@ public:
     }
 
 private:
-    struct Since {  // what virtual processors have executed since their last barrier
+    struct SinceBarrier {  // what virtual processors have executed since their last barrier
         std::vector<std::pair<i64, i64>> groups;  // (block, group)
         bool of_one_stage = true;                 // all of it belongs to one stage
         bool others = false;                      // blocks have begun that took no part in the stage before

@@ -25,7 +25,7 @@ using Groups = std::vector<std::vector<Group>>;  // by barrier
 
 // A cell as the user has it, and its parts by what they depend on (RowsOfBlocks::make_key); one that is all of a piece
 // has one.
-struct WholeCell : GivenCell {
+struct RecordedCell : CellInput {
     std::map<std::vector<u8>, Parts> by_key;
     mutable std::vector<u8> crossed;  // of graphs that grow: what has crossed so far (Graph::keep_crossed)
 

@@ -8,7 +8,7 @@
 // Lists of numbers.
 class Ragged {
 public:
-    struct List {
+    struct Span {
         const i32 *first, *last;
         const i32* begin() const { return first; }
         const i32* end() const { return last; }
@@ -29,7 +29,7 @@ public:
     std::vector<i32>::iterator unfinished() { return numbers_.begin() + static_cast<std::ptrdiff_t>(ends_.back()); }
     std::vector<i32>::iterator end() { return numbers_.end(); }
 
-    List operator[](i64 list) const { return {numbers_.data() + ends_[list], numbers_.data() + ends_[list + 1]}; }
+    Span operator[](i64 list) const { return {numbers_.data() + ends_[list], numbers_.data() + ends_[list + 1]}; }
 
 private:
     std::vector<i32> numbers_;
@@ -64,7 +64,7 @@ public:
     i64 rank(i64 component) const { return rank_[component]; }
 
     // The blocks of a component, rising; all of them, component after component.
-    Ragged::List members(i64 component) const
+    Ragged::Span members(i64 component) const
     {
         return {sorted_.data() + ends_[component], sorted_.data() + ends_[component + 1]};
     }
@@ -90,7 +90,7 @@ private:
         visit(root);
         while (!path_.empty()) {
             const i32 block = path_.back().first;
-            const Ragged::List read = sources[block];
+            const Ragged::Span read = sources[block];
             if (size_t& seen = path_.back().second; seen < read.size()) {
                 const i32 source = read[seen++];
                 if (index_[source] < 0)

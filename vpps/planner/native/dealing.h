@@ -7,7 +7,7 @@
 #include <utility>
 
 // Vertices that depend on each other.
-struct Component {
+struct ConnectedComponent {
     i64 work, first_call;  // floats; the recording index of the first of its vertices
     i32 root;              // one of them
 };
@@ -16,9 +16,9 @@ class Dealing {
 public:
     // The largest first, each to the group with the least so far (Graham 1969); of many, the smallest ones go into the
     // room below the mean, group after group. `total`: the work of all; `group_of`: by root.
-    void deal(std::vector<Component>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
+    void deal(std::vector<ConnectedComponent>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
     {
-        std::sort(components.begin(), components.end(), [](const Component& a, const Component& b) {
+        std::sort(components.begin(), components.end(), [](const ConnectedComponent& a, const ConnectedComponent& b) {
             return a.work != b.work ? a.work > b.work : a.first_call < b.first_call;
         });
         heap_.clear();

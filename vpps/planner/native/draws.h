@@ -10,7 +10,7 @@ class Draws {
 public:
     void begin(const Call& call)
     {
-        const auto* given = pointer<const GivenExamples>(call.examples);
+        const auto* given = pointer<const ExamplesInput>(call.examples);
         const auto* end = given + call.n_examples;
         i64 n_calls = 0;
         for (const auto* g = given; g != end; g++)

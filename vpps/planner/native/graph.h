@@ -65,8 +65,8 @@ template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& a
 }
 
 // The vertices of a cell as the user has it.
-struct Whole : Vertices {
-    const WholeCell* cell = nullptr;
+struct RecordedBlock : Vertices {
+    const RecordedCell* cell = nullptr;
     i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // those of all blocks are numbered through
     i64 n_needed = 0;
     std::vector<u8> unread;  // by output: whether no needed vertex reads it, and others of the block are read
@@ -92,7 +92,7 @@ struct Whole : Vertices {
     }
 };
 
-class Graph : public Blocks<Whole> {
+class Graph : public Blocks<RecordedBlock> {
 public:
     i64 n_calls = 0, n_values = 0, n_vertices = 0;
 
@@ -100,7 +100,7 @@ public:
 
     // Values that are there before anything runs: addresses of the first ones, or NOWHERE. One vertex stands for all that
     // made them, of a cell that does nothing.
-    void take_present(const WholeCell& cell, const u32* addresses, i64 n)
+    void take_present(const RecordedCell& cell, const u32* addresses, i64 n)
     {
         const u32* first = std::find_if(addresses, addresses + n, is_there);
         present_ = addresses;
@@ -108,7 +108,7 @@ public:
         if (!n_present_)
             return;
         resize(n_blocks + 1);
-        Whole& made = blocks[n_blocks - 1] = {};
+        RecordedBlock& made = blocks[n_blocks - 1] = {};
         made.cell = &cell;
         made.n = 1;
         made.values.push_back({nullptr, 0, first - addresses});
@@ -124,7 +124,7 @@ public:
         of_value_.assign(n_values, {-1, -1});
         block_of_kind_.clear();
         for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+            RecordedBlock& b = blocks[k];
             b.first_vertex = n_vertices;
             b.first_kind = n_kinds_;
             b.first_operand = n_operands_;
@@ -162,7 +162,7 @@ public:
         used_.assign(n_vertices, 0);
         in_order_ = true;
         for (i64 k = 0; k < n_blocks; k++) {
-            const Whole& b = blocks[k];
+            const RecordedBlock& b = blocks[k];
             const Column own = b.values[0];
             for (i64 i = 0; i < b.operands(); i++) {
                 Reader reader(*this);
@@ -205,7 +205,7 @@ public:
 
     void count_needed()
     {
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             const u8* begin = needed(b);
             b.n_needed = std::count(begin, begin + b.n, u8{1});
         }
@@ -217,7 +217,7 @@ public:
         read_.assign(n_kinds_, 0);
         for (i64 i = 0; i < n; i++)
             read_[of_value_[asked[i]].kind] = 1;
-        for (const Whole& b : *this) {
+        for (const RecordedBlock& b : *this) {
             const u8* runs = needed(b);
             for (i64 i = 0; i < b.operands() && b.n_needed == b.n; i++)
                 for (const i32 kind : kinds(b, i))
@@ -226,7 +226,7 @@ public:
                 if (runs[v])
                     for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
         }
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             const u8* read = read_.data() + b.first_kind;
             const auto outputs = static_cast<i64>(b.values.size());
             const bool any = std::find(read, read + outputs, 1) != read + outputs;
@@ -239,7 +239,7 @@ public:
     // Lets blocks go without the values of unread outputs.
     void leave_out()
     {
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             size_t kept = 0;
             const size_t crossed = b.crossed.size() - (b.recurrent ? b.values.size() : 0);
             for (size_t o = 0; o < b.values.size(); o++)
@@ -254,13 +254,13 @@ public:
         }
     }
 
-    const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
+    const u8* needed(const RecordedBlock& b) const { return used_.data() + b.first_vertex; }
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
 
     // The kinds of values that are passed as an operand of a block, and the blocks that it reads; rising.
-    Ragged::List kinds(const Whole& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
-    Ragged::List sources(i64 block) const { return sources_[block]; }
+    Ragged::Span kinds(const RecordedBlock& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
+    Ragged::Span sources(i64 block) const { return sources_[block]; }
 
     // Which cells form recurrences, and what crosses from one vertex of one to another.
     void recurrences()
@@ -278,7 +278,7 @@ public:
         }
         components.find(sources_, n_blocks);
         for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+            RecordedBlock& b = blocks[k];
             b.recurrent = components.is_recurrent(components.of_block(k));
             if (b.recurrent)
                 b.crossed.assign(b.operands() + b.values.size(), 0);
@@ -291,7 +291,7 @@ public:
     // Lets cells that were recurrent stay in the parts that they had: the end of a graph has other cycles, if any.
     void keep_crossed()
     {
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             std::vector<u8>& kept = b.cell->crossed;
             if (b.recurrent && kept.empty())
                 kept = b.crossed;
@@ -310,7 +310,7 @@ public:
         while (!stack.empty()) {
             const i32 vertex = stack.back();
             stack.pop_back();
-            const Whole& b = blocks[block_of(vertex)];
+            const RecordedBlock& b = blocks[block_of(vertex)];
             for_values(b, vertex - b.first_vertex, visit);
         }
     }
@@ -328,7 +328,7 @@ public:
     i64 block_of(i64 vertex) const
     {
         const auto after = std::upper_bound(blocks.begin(), blocks.begin() + n_blocks, vertex,
-                                            [](i64 v, const Whole& b) { return v < b.first_vertex; });
+                                            [](i64 v, const RecordedBlock& b) { return v < b.first_vertex; });
         return after - blocks.begin() - 1;
     }
 
@@ -402,10 +402,10 @@ private:
     // What a block reads of its own recurrence.
     void find_crossed(i64 block)
     {
-        Whole& reader = blocks[block];
+        RecordedBlock& reader = blocks[block];
         for (i64 i = 0; i < reader.operands(); i++)
             for (const i32 kind : kinds(reader, i)) {
-                Whole& source = blocks[block_of_kind_[kind]];
+                RecordedBlock& source = blocks[block_of_kind_[kind]];
                 if (components.of_block(block_of_kind_[kind]) != components.of_block(block))
                     continue;
                 reader.crossed[i] = 1;

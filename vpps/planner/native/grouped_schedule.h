@@ -30,14 +30,14 @@ public:
         }
     }
 
-    void report() { launch_.write_once(Made::LOSS, launch_.model.loss); }
+    void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
     // All have met.
     void end_backward() {}
 
     void meet(Reason reason)
     {
-        launch_.because(reason);
+        launch_.set_reason(reason);
         launch_.streams.barrier();
     }
 

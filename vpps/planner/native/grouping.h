@@ -36,7 +36,7 @@ public:
     }
 
     // Tells the caller; `stretch`: by what the numbers of stages have been multiplied meanwhile.
-    void report(i64 stretch, FoundGrouping* found) const
+    void report(i64 stretch, GroupingResult* found) const
     {
         *found = {first_own * stretch, first_joining * stretch, n_components};
         std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
@@ -63,7 +63,7 @@ private:
     std::vector<i32> parent_, stack_;
     std::vector<i64> first_call_, work_of_root_;  // by root: the recording index of the first of its vertices; floats
     std::vector<i32> own_;                        // the root of each vertex; of a shared source, that of a reader
-    std::vector<Component> components_;
+    std::vector<ConnectedComponent> components_;
     std::vector<i32> group_of_root_;
     Dealing dealing_;
     Division best_, other_;
@@ -72,7 +72,7 @@ private:
     // Calls act(producer, reader) for every value that a vertex reads which connects.
     template <class Do> void for_edges(const Graph& graph, Do&& act) const
     {
-        for (const Whole& b : graph) {
+        for (const RecordedBlock& b : graph) {
             const u8* connects = connects_.data() + b.first_vertex;
             const auto first = static_cast<i32>(b.first_vertex);
             for (i64 i = 0; i < b.operands(); i++)
@@ -84,13 +84,13 @@ private:
         }
     }
 
-    static bool is_source(const Whole& b) { return !b.operands(); }
+    static bool is_source(const RecordedBlock& b) { return !b.operands(); }
 
     void find_work(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
     {
         work_.resize(graph.n_vertices);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             i64* work = work_.data() + b.first_vertex;
             std::fill_n(work, b.n, weights[k]->floats);
             for (size_t i = 0; i < b.lists.size(); i++)
@@ -124,7 +124,7 @@ private:
             if (!is_scalar(k))
                 for (const i32 source : graph.sources(k))
                     reads_scalars |= is_scalar(source);
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             for (i64 v = 0; v < b.n && reads_scalars; v++)
                 if (!runs || runs[b.first_vertex + v])
                     for_values(b, v, leave_out);
@@ -140,7 +140,7 @@ private:
     {
         readers_.assign(graph.n_vertices, 0);
         for_edges(graph, [&](i32 producer, i32) { readers_[producer]++; });
-        for (const Whole& b : graph)
+        for (const RecordedBlock& b : graph)
             if (!is_source(b))
                 std::fill_n(readers_.begin() + b.first_vertex, b.n, 0);
     }
@@ -199,7 +199,7 @@ private:
         });
         first_call_.assign(graph.n_vertices, graph.n_vertices);
         own_.resize(graph.n_vertices);
-        for (const Whole& b : graph) {
+        for (const RecordedBlock& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 const i32 vertex = static_cast<i32>(b.first_vertex + v), of = own_[vertex] = root(vertex);
                 first_call_[of] = std::min(first_call_[of], b.calls[v]);
@@ -254,14 +254,14 @@ private:
     {
         const std::vector<u8>& first = best_.first;
         i64 top = 0;
-        for (const Whole& b : graph)
+        for (const RecordedBlock& b : graph)
             top = std::max(top, b.n ? b.rank + b.top : 0);
         first_own = std::find(first.begin(), first.end(), 1) != first.end();
         first_joining = first_own + top + 1;
         earliest_.assign(graph.components.size(), std::numeric_limits<i64>::max());
         latest_.assign(graph.components.size(), 0);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             i64 &earliest = earliest_[graph.components.of_block(k)], &latest = latest_[graph.components.of_block(k)];
             for (i64 v = 0; v < b.n; v++) {
                 const i64 vertex = b.first_vertex + v, own = b.rank + b.local[v];
@@ -272,7 +272,7 @@ private:
             }
         }
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             b.rank = b.n ? earliest_[graph.components.of_block(k)] : 0;
             b.last = latest_[graph.components.of_block(k)];
             b.top = 0;

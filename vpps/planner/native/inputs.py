@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.graph.graph import Graph
-from vpps.planner.native.interface import GivenBlock, GivenList
+from vpps.planner.native.interface import BlockInput, ListInput
 from vpps.record import arrays
 from vpps.record.arrays import BlockArrays
 from vpps.record.chunks import Chunk
@@ -26,7 +26,7 @@ WORD = 8  # bytes of an int
 # The fields as they are written below: by position, as every batch waits for it.
 BLOCK = "cell constants n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
 LIST = "ends lengths elements"
-for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
+for given, written in (BlockInput, BLOCK), (ListInput, LIST):
     assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
 
 
@@ -39,7 +39,7 @@ class BatchInputs:
 
     Attributes:
         cells: of the blocks.
-        at: address of their description: a GivenBlock for each, and behind it a GivenList for each of its lists.
+        at: address of their description: a BlockInput for each, and behind it a ListInput for each of its lists.
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int], since: int = 0) -> None:

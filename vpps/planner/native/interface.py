@@ -41,9 +41,9 @@ class Call(Structure):
     Attributes:
         training, splits, key_on, updates, keeps, clips, averages, seeded, stays: 0 or 1.
         outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
-        examples: a GivenExamples for each.
+        examples: a ExamplesInput for each.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
-        blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
+        blocks: a BlockInput for each, and behind it a ListInput for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
         held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
         held_rows: (parameter, number of rows, address of their numbers) of each table.
@@ -56,10 +56,10 @@ class Call(Structure):
             be computed; behind them the pool is free. Blocks may leave out vertices whose values are there.
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
-        grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
+        grouping: memory for a GroupingResult, where there are groups of virtual processors, and for what is behind it.
         torn: whether the loss depends on some, and not on all, of the parameters of a stack.
         entries: position of the entry points of the launches after the first, one after the other.
-        input_gradients: address of a NotedPair for each value of an input that wants its gradient: value and address,
+        input_gradients: address of a IntPair for each value of an input that wants its gradient: value and address,
             ZERO where none flows into it; until something else is planned.
         new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
     """
@@ -92,7 +92,7 @@ class Pair(Structure):
 
 
 @fields(ints="n_args n_ints n_lists n_outputs linear", words="digest")
-class GivenCell(Structure):
+class CellInput(Structure):
     """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1; what a
     learned policy knows it by."""
 
@@ -103,18 +103,18 @@ class GivenCell(Structure):
     args args_step ints ints_step data
     """
 )
-class GivenBlock(Structure):
+class BlockInput(Structure):
     """A block: its cell, the words of its constants, its vertices, and for every column where it begins and how many
     numbers lie between those of two vertices. The columns of arguments lie side by side."""
 
 
 @fields(ints="ends lengths elements")
-class GivenList(Structure):
+class ListInput(Structure):
     """Lists of a block's vertices: addresses of their ends, or 0 and that of their lengths, and of their elements."""
 
 
 @fields(ints="first n number numbers")
-class GivenExamples(Structure):
+class ExamplesInput(Structure):
     """The examples that vertices belong to: recording index of the first of n, and the number of the example, -1 for
     none, UNNUMBERED for a constant; or the address of one for each."""
 
@@ -125,7 +125,7 @@ class UsedTable(Structure):
 
 
 @fields(ints="first_own first_joining n_components")
-class FoundGrouping(Structure):
+class GroupingResult(Structure):
     """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it is each group's load."""
 
 
@@ -133,10 +133,10 @@ class FoundGrouping(Structure):
 
 
 # The phases of a launch, by their names in capital letters.
-During = IntEnum("During", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
+LaunchPhase = IntEnum("LaunchPhase", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
 
 
-class Made(IntEnum):
+class Origin(IntEnum):
     """What made a section of a script; what `a` and `b` of it say."""
 
     FORWARD = 0  # a cell's group: between which barriers, and which there
@@ -172,38 +172,38 @@ class Reason(IntEnum):
 
 
 @fields(ints="first second")
-class NotedPair(Structure):
+class IntPair(Structure):
     """Two positions, or a position and a number."""
 
 
-@fields(ints="start made block a b first n_rows run during")
-class NotedSection(Structure):
+@fields(ints="start origin block a b first n_rows run during")
+class SectionResult(Structure):
     """A section of a stream (vpps/planner/sections.py).
 
     Attributes:
-        made: a Made; what a and b are it says.
+        origin: an Origin; what a and b are it says.
         block: -1 where no cell made it.
         first: first row of the step; of a barrier, its number.
         run, n_rows: where rows are executed one by one, the number of the group that was executed so, and how many of
             its rows are in this section; else 0.
-        during: a During.
+        during: a LaunchPhase.
     """
 
 
 @fields(
     ints="""
     n_streams streams n_sections sections n_rows rows
-    n_lists lists n_periods periods n_taken taken
+    n_lists lists n_periods periods n_allocated allocated
     """
 )
-class Noted(Structure):
+class AccountResult(Structure):
     """Where the account of a plan lies.
 
     Attributes:
         streams: of each where it begins in the script, and the number of its sections; NotedPairs.
         sections: of all streams, one after the other; NotedSections.
         rows: of all sections, likewise.
-        lists, taken: spans of the script, and of the pool, that were taken for the whole launch; NotedPairs.
+        lists, allocated: spans of the script, and of the pool, that were taken for the whole launch; NotedPairs.
         periods: where each begins, and its number; NotedPairs.
     """
 
@@ -212,11 +212,11 @@ class Noted(Structure):
 
 
 @fields(ints="n_blocks blocks n_arrays arrays stop end")
-class FoundMemory(Structure):
+class MemoryResult(Structure):
     """Where everything lies in the pool.
 
     Attributes:
-        blocks: a FoundBlock for each.
+        blocks: a BlockResult for each.
         arrays: of each start, stop, first and last period and group, but of those that last.
         stop: no slab lies beyond.
         end: the last period.
@@ -231,7 +231,7 @@ class FoundMemory(Structure):
     n_bases operands bases n_lists lists
     """
 )
-class FoundBlock(Structure):
+class BlockResult(Structure):
     """The rows of a cell, see PlannedBlock.
 
     Attributes:
@@ -248,7 +248,7 @@ class FoundBlock(Structure):
 
 
 @fields(ints="n n_types n_edges types levels producers readers")
-class GivenGraph(Structure):
+class GraphInput(Structure):
     """A typed graph: types and levels of the vertices, and the two ends of every edge."""
 
 
@@ -257,17 +257,17 @@ class GivenGraph(Structure):
     words="seed",
     floats="alpha rate epsilon least_epsilon decay",
 )
-class GivenSettings(Structure):
+class SettingsInput(Structure):
     """vpps.planner.native.typed_graphs.LearningSettings."""
 
 
 @fields(ints="n_batches n_stages n_steps unseen")
-class FoundBatches(Structure):
+class BatchesResult(Structure):
     """How many batches a graph has; in how many steps the automaton did not know its state."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
-class FoundAutomaton(Structure):
+class AutomatonResult(Structure):
     """How an automaton was learned, that runs a graph in so many steps; `bound`: of its batches at least."""
 
 
@@ -279,35 +279,35 @@ FUNCTIONS = (
     "void* vpps_planner(const char* policy, const i64* automata, i64 n_automata, const i64* model, i64 n_model)",
     "void vpps_planner_free(void* planner)",
     # The number of a new cell.
-    "i64 vpps_planner_cell(void* planner, const GivenCell* cell)",
+    "i64 vpps_planner_cell(void* planner, const CellInput* cell)",
     # Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
     # Tells whether what `plan` has asked about may begin.
     "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",
     "Status vpps_plan(void* planner, Call* call)",
     # Tells where the account of the latest plan lies, which was asked for one; until the next one is made.
-    "void vpps_account(void* planner, Noted* noted)",
+    "void vpps_account(void* planner, AccountResult* noted)",
     # Likewise, what lies where.
-    "void vpps_map(void* planner, FoundMemory* found)",
+    "void vpps_map(void* planner, MemoryResult* found)",
     # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 if the numbers of the automaton
     # are not what is expected.
-    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton, "
-    "i64* sequence, i64* stages, FoundBatches* found)",
+    "i64 vpps_batches(const GraphInput* given, const char* policy, const i64* automaton, i64 n_automaton, "
+    "i64* sequence, i64* stages, BatchesResult* found)",
     # No sequence of batches of a graph is shorter.
-    "i64 vpps_lower_bound(const GivenGraph* given)",
+    "i64 vpps_lower_bound(const GraphInput* given)",
     # Learns an automaton; vpps_learned takes it.
-    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundAutomaton* found)",
+    "void* vpps_learn(const GraphInput* given, const SettingsInput* settings, AutomatonResult* found)",
     "void vpps_learned(void* learned, i64* numbers)",
 )
 
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind, During, Made, Reason)
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind, LaunchPhase, Origin, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, FoundGrouping),
-        *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
-        *(GivenGraph, GivenSettings, FoundBatches, FoundAutomaton),
+        *(Call, Pair, CellInput, BlockInput, ListInput, ExamplesInput, UsedTable, GroupingResult),
+        *(IntPair, SectionResult, AccountResult, MemoryResult, BlockResult),
+        *(GraphInput, SettingsInput, BatchesResult, AutomatonResult),
     )
     numbers = {
         "ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame),

@@ -43,13 +43,13 @@ struct Launch {
 
     // ---- for the account: what comes
 
-    // What the next instructions are; see Made.
-    void note(Made made, i64 a = 0)
+    // What the next instructions are; see Origin.
+    void note(Origin made, i64 a = 0)
     {
         if (account)
             note_for_account(made, nullptr, a, 0, 0);
     }
-    void note(Made made, const Block& block, i64 a, i64 b, i64 step = 0)
+    void note(Origin made, const Block& block, i64 a, i64 b, i64 step = 0)
     {
         if (account)
             note_for_account(made, &block, a, b, step);
@@ -59,16 +59,16 @@ struct Launch {
         if (account)
             settled().begin_stage(backward, stage);
     }
-    void begin_phase(During during)
+    void begin_phase(LaunchPhase during)
     {
         if (account)
             settled().begin_phase(during);
     }
     // What the next barriers are for.
-    void because(Reason reason)
+    void set_reason(Reason reason)
     {
         if (account)
-            settled().because(reason, 0);
+            settled().set_reason(reason, 0);
     }
 
     // Memory of the pool for the whole launch.
@@ -119,7 +119,7 @@ struct Launch {
         return stream == ALL ? streams.add_for_all(n) : streams.add(stream, n);
     }
 
-    void write(Made made, const Instruction& instruction, i64 parameter = 0, u32 flags = 0)
+    void write(Origin made, const Instruction& instruction, i64 parameter = 0, u32 flags = 0)
     {
         note(made, parameter);
         u32* words = room(size(instruction.words));
@@ -128,7 +128,7 @@ struct Launch {
     }
 
     // Where there are several streams it is in the first one alone.
-    void write_once(Made made, const Instruction& instruction)
+    void write_once(Origin made, const Instruction& instruction)
     {
         note(made);
         fill(instruction, room(size(instruction.words), 0));
@@ -175,7 +175,7 @@ struct Launch {
                 const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
-                note(Made::LOAD, load.parameter);
+                note(Origin::LOAD, load.parameter);
                 std::copy(load.words.words.begin(), load.words.words.end(), room(size(load.words)));
                 names |= i64{1} << model.load_name;
                 break;
@@ -198,7 +198,7 @@ struct Launch {
     }
 
     // Where the account lies, until something else is planned.
-    void report(Noted& into) { noted_.report(streams.begins, into); }
+    void report(AccountResult& into) { noted_.report(streams.begins, into); }
 
 private:
     static constexpr i64 ALL = -1;
@@ -208,10 +208,10 @@ private:
 
     i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
 
-    RARELY void note_for_account(Made made, const Block* block, i64 a, i64 b, i64 step)
+    RARELY void note_for_account(Origin made, const Block* block, i64 a, i64 b, i64 step)
     {
-        const bool forward = made == Made::FORWARD || made == Made::LOSS;
-        const During during = forward ? During::FORWARD : account->during;
+        const bool forward = made == Origin::FORWARD || made == Origin::LOSS;
+        const LaunchPhase during = forward ? LaunchPhase::FORWARD : account->during;
         const i64 first = block ? block->first_row[step * block->domains()] : 0;
         settled().next = {0, static_cast<i64>(made), block ? block - rows.blocks.data() : -1, a, b, first, 0, 0,
                           static_cast<i64>(during)};

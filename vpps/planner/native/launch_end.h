@@ -56,12 +56,12 @@ public:
         if (first || tiled)
             schedule.meet(Reason::GRADIENTS);
         if (first)
-            launch_.write(Made::GUARD, launch_.model.guard);
+            launch_.write(Origin::GUARD, launch_.model.guard);
         gradients();
         schedule.meet(Reason::UPDATE);
-        launch_.begin_phase(During::UPDATE);
+        launch_.begin_phase(LaunchPhase::UPDATE);
         if (guarded && !first)
-            launch_.write(Made::GUARD, launch_.model.guard);
+            launch_.write(Origin::GUARD, launch_.model.guard);
         if (call.updates)
             update();
     }
@@ -144,7 +144,7 @@ private:
         for (const Block& b : launch_.rows) {
             if (b.n_needed)
                 for (size_t i = 0; i < b.cell->watches.size(); i++) {
-                    launch_.note(Made::WATCH, b, 0, i);
+                    launch_.note(Origin::WATCH, b, 0, i);
                     launch_.write_needed(b, b.cell->watches[i]);
                 }
         }
@@ -170,7 +170,7 @@ private:
                 const bool sums = std::any_of(of.begin(), of.end(), is_summed);
                 if (!touched_[of[k].parameter] && !sums)
                     continue;
-                launch_.note(Made::TILES, b, 0, k);
+                launch_.note(Origin::TILES, b, 0, k);
                 u32* words = launch_.write_needed(b, of[k].tiles);
                 const i64 rows = words[3], columns = words[model.head_words + 1];
                 const i64 tiles = upward(rows, model.tile_rows) * upward(columns, model.tile_columns);
@@ -206,7 +206,7 @@ private:
                     continue;
                 const bool stepped = makes_step(g);
                 const i64 k = &g - b.cell->gradients.data();
-                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, b, 0, k);
+                launch_.note(stepped ? Origin::STEPPED : Origin::GRADIENT, b, 0, k);
                 const Instruction& instruction = stepped ? g.stepped : g.plain;
                 u32* words = launch_.write_needed(b, instruction);
                 if (size(g.tiles.words)) {
@@ -228,7 +228,7 @@ private:
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p) && !tables_.given(p)) {
                 tables_.describe(p);
-                launch_.write(Made::SUM, launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum, p);
+                launch_.write(Origin::SUM, launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum, p);
             }
     }
 
@@ -251,7 +251,7 @@ private:
                     continue;
                 launch_.frame[Frame::HYPER] = idle_hyper_;  // the average goes on
             }
-            launch_.write(Made::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
+            launch_.write(Origin::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
         }
     }
 
@@ -271,14 +271,14 @@ private:
                 if (tables_.present(p) == tables && (tables || has_gradient(p))) {
                     if (tables)
                         tables_.describe(p);
-                    launch_.write(Made::SQUARE, parameters[p].square, p);
+                    launch_.write(Origin::SQUARE, parameters[p].square, p);
                     launch_.frame[Frame::PARTIALS] += tables ? tables_.n_rows(p) : parameters[p].squares;
                 }
-        launch_.because(Reason::CLIPPING);
+        launch_.set_reason(Reason::CLIPPING);
         launch_.streams.barrier();
         launch_.frame[Frame::ROWS] = total;
         launch_.frame[Frame::PARTIALS] = partials;
         launch_.frame[Frame::NORM] = launch_.call->max_norm;
-        launch_.write(Made::CLIP, launch_.model.clip);
+        launch_.write(Origin::CLIP, launch_.model.clip);
     }
 };

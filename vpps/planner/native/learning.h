@@ -36,14 +36,14 @@ private:
 };
 
 // What comes of it.
-struct Learned {
+struct LearningResult {
     Automaton automaton;
     i64 trials, n_steps, n_stages, bound;
 };
 
 class Learner {
 public:
-    Learner(TypedGraph& graph, const GivenSettings& settings)
+    Learner(TypedGraph& graph, const SettingsInput& settings)
         : graph_(graph),
           settings_(settings),
           encoding_{static_cast<EncodingKind>(settings.encoding), settings.phases},
@@ -51,9 +51,9 @@ public:
     {
     }
 
-    Learned learn()
+    LearningResult learn()
     {
-        Learned found{{}, 0, -1, 0, graph_.lower_bound()};
+        LearningResult found{{}, 0, -1, 0, graph_.lower_bound()};
         run_.start(graph_);
         whole_.start(graph_, run_);
         double epsilon = settings_.epsilon;
@@ -82,13 +82,13 @@ public:
 private:
     using Values = std::vector<double>;  // by type, NaN where it has not been tried; none of a state nobody has learned of
     using States = std::map<std::vector<i32>, Values>;
-    struct Taken {
+    struct Transition {
         States::value_type* state;
         i32 type;
         double reward;
     };
     TypedGraph& graph_;
-    const GivenSettings& settings_;
+    const SettingsInput& settings_;
     const Encoding encoding_;
     SplitMix64 chance_;
     Fsm fsm_;
@@ -96,7 +96,7 @@ private:
     Subgraphs whole_, subgraphs_;  // of the graph before it is begun; of a trial
     States states_;
     std::vector<double> sums_;  // of rewards
-    std::vector<Taken> taken_;
+    std::vector<Transition> taken_;
     std::vector<i32> state_, types_;
 
     // Batches the graph once.
@@ -131,7 +131,7 @@ private:
         const auto n = static_cast<i64>(taken_.size());
         sums_.assign(n + 1, 0);
         for (i64 t = n - 1; t >= 0; t--) {
-            const Taken& taken = taken_[t];
+            const Transition& taken = taken_[t];
             const i64 after = t + settings_.horizon;
             sums_[t] = taken.reward + sums_[t + 1];
             double target = sums_[t];
@@ -163,7 +163,7 @@ private:
     {
         Automaton found;
         found.encoding = encoding_;
-        for (const Taken& taken : taken_)
+        for (const Transition& taken : taken_)
             found.next[taken.state->first] = taken.type;
         return found;
     }

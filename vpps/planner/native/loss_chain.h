@@ -48,7 +48,7 @@ private:
         return bits;
     }
 
-    static Linear op_of(const Whole& b) { return static_cast<Linear>(b.cell->linear); }
+    static Linear op_of(const RecordedBlock& b) { return static_cast<Linear>(b.cell->linear); }
 
     static i64 block_of(const Graph& graph, i64 value) { return graph.block_of_kind(graph.made_by(value).kind); }
 
@@ -112,7 +112,7 @@ private:
     bool fold_vertex(const Graph& graph, i64 value, float gradient)
     {
         const i64 number = block_of(graph, value);
-        const Whole& b = graph.blocks[number];
+        const RecordedBlock& b = graph.blocks[number];
         const i64 v = graph.producer(value) - b.first_vertex;
         const Linear op = op_of(b);
         if (op == Linear::LIST_SUM || op == Linear::LIST_MEAN) {
@@ -129,7 +129,7 @@ private:
         }
         if (op == Linear::MUL) {
             const i64 k = factor_[number], factor = b.args[k][v], other = b.args[1 - k][v];
-            const Whole& numbers = graph.blocks[block_of(graph, factor)];
+            const RecordedBlock& numbers = graph.blocks[block_of(graph, factor)];
             float x;
             std::memcpy(&x, numbers.data + (graph.producer(factor) - numbers.first_vertex), sizeof x);
             gradient = gradient * x;

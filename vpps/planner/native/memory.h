@@ -12,7 +12,7 @@
 
 #include <queue>
 
-class Memory {
+class SlabAllocator {
 public:
     i64 top = 0;  // the last stage
     bool keeps_arrays = false;  // whether to note from when to when everything is where, for who asks
@@ -31,15 +31,15 @@ public:
     {
         begin(graph, start, true);
         const i64 last = end();
-        for (i64 k : made_)
+        for (i64 k : with_rows_)
             take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, last);
         backward_of_values(graph);
         find_periods(graph);
-        hurried_ = forward;
+        unseparated_ = forward;
         if (turns)
-            hurried_.push_back(backward(executed_.back()));
+            unseparated_.push_back(backward(executed_.back()));
         for (const i64 stage : rest)
-            hurried_.push_back(backward(stage));
+            unseparated_.push_back(backward(stage));
         order(graph, [](const Block& b) { return *std::min_element(b.stage.begin(), b.stage.end()); });
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
@@ -69,7 +69,7 @@ public:
     void for_training_in_groups(RowsOfBlocks& graph, i64 start)
     {
         begin(graph, start, true);
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             const Block& b = graph.blocks[k];
             const i64 n = b.n_needed_steps;
             for (const Life life : {Life::KEPT, Life::ACROSS, Life::LATE})
@@ -100,14 +100,14 @@ public:
         for (i64 i = 0; i < n_wanted; i++)
             readers_[wanted[i]] = never;
         std::fill_n(readers_.begin(), stay, never);
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, never);
             last_periods(graph.blocks[k], k);
         }
         steps_.find(graph, false, false);
         i64 stage = -1, group = 0;
         for (size_t i = 0; i < steps_.size(); i++) {
-            const StagesInOrder::InStage& step = steps_[i];
+            const StagesInOrder::StageStep& step = steps_[i];
             if (step.group != group) {
                 arena_.reset(arena_.stop);
                 group = step.group;
@@ -116,7 +116,7 @@ public:
             if (step.stage != stage)
                 arena_.begin(stage = step.stage);
             const Block& b = steps_.block(i);
-            Made& m = of_block_[step.block];
+            MemoryOfBlock& m = of_block_[step.block];
             for (const auto& [number, last] : m.passed_on) {
                 const SlabGroup& slabs = group_of(b, number);
                 const i64 size = floats(slabs, rows_of(b, slabs, step.step));
@@ -136,32 +136,34 @@ public:
     std::vector<Array> arrays(const RowsOfBlocks& graph) const
     {
         std::vector<Array> found;
-        for (const i64 k : made_)
+        for (const i64 k : with_rows_)
             of_block_[k].arrays(graph.blocks[k], found);
         return found;
     }
 
 private:
     static constexpr i64 BEFORE = -1;  // the period before the launch
-    using Made = MemoryOfBlock;
 
     Arena arena_;
     bool training_ = false;
-    std::vector<i64> made_, readers_;
+    std::vector<i64> with_rows_, readers_;
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
     std::vector<i64> periods_;   // in which steps are executed, in order
-    std::vector<i64> hurried_;   // those that no barrier separates from the one before
+    std::vector<i64> unseparated_;   // those that no barrier separates from the one before
     std::vector<i64> order_;     // groups of virtual processors, as they come in the steps of a block
     std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
     std::priority_queue<std::pair<i64, i64>> taken_, idle_;  // (-last period, slot) and (rows, -slot)
-    std::vector<Made> of_block_;
+    std::vector<MemoryOfBlock> of_block_;
     StagesInOrder steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
 
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
     static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
-    static bool whole(Life life) { return Made::whole(life); }
-    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step) { return Made::rows_of(b, group, step); }
+    static bool whole(Life life) { return MemoryOfBlock::whole(life); }
+    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
+    {
+        return MemoryOfBlock::rows_of(b, group, step);
+    }
 
     void note(i64 k, i64 at, i64 first, i64 last)
     {
@@ -173,16 +175,16 @@ private:
     {
         training_ = training;
         arena_.reset(start);
-        made_.clear();
+        with_rows_.clear();
         top = 0;
         of_block_.resize(std::max<size_t>(of_block_.size(), graph.n_blocks));
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Block& b = graph.blocks[k];
             if (!b.n_rows)
                 continue;
-            made_.push_back(k);
+            with_rows_.push_back(k);
             const auto& all = groups(b).groups;
-            Made& m = of_block_[k];
+            MemoryOfBlock& m = of_block_[k];
             m.at.assign(all.size() * b.n_steps, 0);
             m.lives.assign(keeps_arrays ? m.at.size() : 0, {});
             m.room.clear();
@@ -196,7 +198,7 @@ private:
     template <class Key> void order(const RowsOfBlocks& graph, Key key)
     {
         sorted_.clear();
-        for (i64 k : made_)
+        for (i64 k : with_rows_)
             sorted_.emplace_back(key(graph.blocks[k]), k);
         std::sort(sorted_.begin(), sorted_.end());
     }
@@ -204,7 +206,7 @@ private:
     void take_whole(const Block& b, i64 k, Life life, i64 first, i64 last)
     {
         const auto& all = groups(b).groups;
-        Made& m = of_block_[k];
+        MemoryOfBlock& m = of_block_[k];
         for (size_t g = 0; g < all.size(); g++)
             if (all[g].life == life) {
                 const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
@@ -242,7 +244,7 @@ private:
             i64 rows = 0;
             for (i64 s = begin; s < end; s++)
                 rows = std::max(rows, rows_of(b, all[g], s));
-            Made& m = of_block_[k];
+            MemoryOfBlock& m = of_block_[k];
             const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
@@ -260,7 +262,7 @@ private:
     void find_periods(const RowsOfBlocks& graph)
     {
         periods_.clear();
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             const Block& b = graph.blocks[k];
             if (!b.cell->forward.empty() && !b.late)
                 periods_.insert(periods_.end(), b.stage.begin(), b.stage.end());
@@ -276,7 +278,7 @@ private:
     void begin(i64 period)
     {
         const auto at = std::lower_bound(periods_.begin(), periods_.end(), period);
-        if (std::find(hurried_.begin(), hurried_.end(), period) != hurried_.end())
+        if (std::find(unseparated_.begin(), unseparated_.end(), period) != unseparated_.end())
             period = *(at - 1);
         else if (period != end() && (at == periods_.end() || *at != period))
             return;
@@ -288,7 +290,7 @@ private:
     {
         readers_.assign(graph.n_values, top + 1);
         executed_.clear();
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             const Block& b = graph.blocks[k];
             if (b.cell->backward.empty())
                 continue;
@@ -308,7 +310,7 @@ private:
     // largest first.
     void take_handed_back(const Block& b, i64 k)
     {
-        Made& m = of_block_[k];
+        MemoryOfBlock& m = of_block_[k];
         handed_back_until(b, m.passed_on);
         for (const auto& [group, until] : m.passed_on) {
             i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
@@ -387,7 +389,7 @@ private:
 
     void last_periods(const Block& b, i64 k)
     {
-        Made& m = of_block_[k];
+        MemoryOfBlock& m = of_block_[k];
         const i64 domains = b.domains();
         m.passed_on.clear();
         for (size_t o = 0; o < b.cell->outputs.size(); o++) {

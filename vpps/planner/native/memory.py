@@ -8,13 +8,13 @@ import sys
 import numpy as np
 
 from vpps.planner.native.inputs import WORD
-from vpps.planner.native.interface import FoundGrouping, UsedTable
+from vpps.planner.native.interface import GroupingResult, UsedTable
 from vpps.record.arrays import Ints
 
-OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
+OF_GROUPING = ctypes.sizeof(GroupingResult) // WORD  # numbers before what is behind it
 
 
-class Memory:
+class PlanBuffers:
     """Where the compiled planner leaves a plan. Plans hold views of its arrays; when there are none it is used again.
 
     Attributes:

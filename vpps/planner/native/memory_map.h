@@ -6,7 +6,7 @@
 class MemoryMap {
 public:
     // What it finds is there until it is asked again, or anything is planned.
-    void find(const RowsOfBlocks& rows, const Memory& memory, FoundMemory& found)
+    void find(const RowsOfBlocks& rows, const SlabAllocator& memory, MemoryResult& found)
     {
         columns_.clear();
         blocks_.clear();
@@ -18,7 +18,7 @@ public:
     }
 
 private:
-    std::vector<FoundBlock> blocks_;
+    std::vector<BlockResult> blocks_;
     std::vector<Array> arrays_;
     std::vector<std::vector<i64>> columns_;
 
@@ -31,9 +31,9 @@ private:
         return address(columns_.back().data());
     }
 
-    FoundBlock block(const Block& b)
+    BlockResult block(const Block& b)
     {
-        FoundBlock found{};
+        BlockResult found{};
         found.cell = b.cell->id;
         found.late = b.late;
         found.pause = b.pause;

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.graph.graph import Graph
 from vpps.planner.blocks import PlannedBlock, Vertices
-from vpps.planner.native.interface import FoundBlock, FoundMemory
+from vpps.planner.native.interface import BlockResult, MemoryResult
 from vpps.planner.native.memory import numbers_at
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
@@ -44,14 +44,14 @@ class PlannedMemory(NamedTuple):
     end: int
 
 
-def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
+def memory_map(found: MemoryResult, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
     """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
-    blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
+    blocks = (BlockResult * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
     return PlannedMemory(made, numbers_at(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
-def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
+def _block(b: BlockResult, graph: Graph, of: Encoded) -> PlannedBlock:
     values = list(numbers_at(b.values, b.n_outputs, b.n_vertices))
     bases = numbers_at(b.bases, b.n_steps, b.n_bases)
     return PlannedBlock(

@@ -34,8 +34,8 @@ template <class T> void sift_down(std::vector<T>& heap)
 }
 
 // Blocks of a graph.
-template <class Block> struct Blocks {
-    std::vector<Block> blocks;  // more than there are: scratch memory of those that a graph had before
+template <class BlockType> struct Blocks {
+    std::vector<BlockType> blocks;  // more than there are: scratch memory of those that a graph had before
     i64 n_blocks = 0;
 
     void resize(i64 n)
@@ -44,10 +44,10 @@ template <class Block> struct Blocks {
         if (static_cast<i64>(blocks.size()) < n)
             blocks.resize(n);
     }
-    Block* begin() { return blocks.data(); }
-    Block* end() { return blocks.data() + n_blocks; }
-    const Block* begin() const { return blocks.data(); }
-    const Block* end() const { return blocks.data() + n_blocks; }
+    BlockType* begin() { return blocks.data(); }
+    BlockType* end() { return blocks.data() + n_blocks; }
+    const BlockType* begin() const { return blocks.data(); }
+    const BlockType* end() const { return blocks.data() + n_blocks; }
 };
 
 // Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.

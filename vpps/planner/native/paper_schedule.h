@@ -27,7 +27,7 @@ public:
             for (size_t k = 0; k < n_levels; k++) {
                 for (size_t i = begin; i < end; i++)
                     for (size_t g = 0; k < stages_.groups(i).size() && g < stages_.groups(i)[k].size(); g++) {
-                        launch_.note(backward ? Made::BACKWARD : Made::FORWARD, stages_.block(i), k, g);
+                        launch_.note(backward ? Origin::BACKWARD : Origin::FORWARD, stages_.block(i), k, g);
                         vertices(stages_.block(i), stages_[i].step, stages_.groups(i)[k][g]);
                     }
                 launch_.streams.barrier();
@@ -36,13 +36,13 @@ public:
     }
 
     // Has the loss reported: a barrier lies between the chain that makes it and this.
-    void report() { launch_.write_once(Made::LOSS, launch_.model.loss); }
+    void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
     void end_backward() {}  // a barrier follows each stage
 
     void meet(Reason reason)
     {
-        launch_.because(reason);
+        launch_.set_reason(reason);
         launch_.streams.barrier();
     }
 

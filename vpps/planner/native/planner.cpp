@@ -24,9 +24,9 @@ public:
         nothing_at_all_.by_key.emplace(std::vector<u8>{false, false}, Parts(numbers));
     }
 
-    i64 add_cell(const GivenCell& cell)
+    i64 add_cell(const CellInput& cell)
     {
-        cells_.push_back(std::make_unique<WholeCell>(WholeCell{cell, {}, {}}));
+        cells_.push_back(std::make_unique<RecordedCell>(RecordedCell{cell, {}, {}}));
         return static_cast<i64>(cells_.size()) - 1;
     }
 
@@ -39,11 +39,11 @@ public:
         return true;
     }
 
-    void report(Noted* into) { launch_.report(*into); }
+    void report(AccountResult* into) { launch_.report(*into); }
 
     void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
-    void map(FoundMemory& found)
+    void map(MemoryResult& found)
     {
         memory_map_.find(launch_.rows, memory_, found);
         found.n_blocks = n_cells();
@@ -79,14 +79,14 @@ public:
 private:
     Stages stages_;
     const Model model_;
-    std::vector<std::unique_ptr<WholeCell>> cells_;
+    std::vector<std::unique_ptr<RecordedCell>> cells_;
     Graph graph_;
-    WholeCell nothing_at_all_{{0, 0, 0, 1, -1, 0}, {}, {}};
+    RecordedCell nothing_at_all_{{0, 0, 0, 1, -1, 0}, {}, {}};
     Call* call_ = nullptr;
     LossChain chain_, nothing_;
     const i64* asked_ = nullptr;  // values that backward begins with, or that are wanted
     i64 n_asked_ = 0;
-    Memory memory_;
+    SlabAllocator memory_;
     MemoryMap memory_map_;
     Launch launch_{model_};
     ReverseLists reverse_lists_{launch_};
@@ -98,7 +98,7 @@ private:
     PaperSchedule paper_{launch_};
     LaunchEnd end_{launch_};
     std::vector<u32> kept_;
-    std::vector<NotedPair> input_gradients_;
+    std::vector<IntPair> input_gradients_;
 
     bool in_groups() const { return model_.groups > 1; }
     // Whether the caller has a word between forward and backward.
@@ -140,7 +140,7 @@ private:
         if (!call_->stays)
             graph_.find_unread(asked_, n_asked_);
         else
-            for (Whole& b : graph_)
+            for (RecordedBlock& b : graph_)
                 b.unread.assign(b.values.size(), 0);
     }
 
@@ -225,11 +225,11 @@ private:
             launch_.frame[Frame::SLOT] = call_->loss_slot;
             if (!call_->seeded)
                 schedule.report();
-            launch_.begin_phase(During::BACKWARD);
+            launch_.begin_phase(LaunchPhase::BACKWARD);
             if (divided)
                 next_launch();
             schedule.steps(true);
-            launch_.begin_phase(During::GRADIENTS);
+            launch_.begin_phase(LaunchPhase::GRADIENTS);
             schedule.end_backward();
             if (ends_alone)
                 next_launch();
@@ -254,7 +254,7 @@ private:
         if (!launch_.finish())
             return Status::MORE_MEMORY;
         if (call_->grouping)
-            grouping_.report(rows.stretch, pointer<FoundGrouping>(call_->grouping));
+            grouping_.report(rows.stretch, pointer<GroupingResult>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training) {
@@ -321,7 +321,7 @@ EXPORT void* vpps_planner(const char* policy, const i64* automata, i64 n_automat
 
 EXPORT void vpps_planner_free(void* planner) { delete &planner_of(planner); }
 
-EXPORT i64 vpps_planner_cell(void* planner, const GivenCell* cell) { return planner_of(planner).add_cell(*cell); }
+EXPORT i64 vpps_planner_cell(void* planner, const CellInput* cell) { return planner_of(planner).add_cell(*cell); }
 
 EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {
@@ -331,9 +331,9 @@ EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key,
 
 EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer) { planner_of(planner).add_pair(*pair, answer); }
 
-EXPORT void vpps_map(void* planner, FoundMemory* found) { planner_of(planner).map(*found); }
+EXPORT void vpps_map(void* planner, MemoryResult* found) { planner_of(planner).map(*found); }
 
-EXPORT void vpps_account(void* planner, Noted* noted) { planner_of(planner).report(noted); }
+EXPORT void vpps_account(void* planner, AccountResult* noted) { planner_of(planner).report(noted); }
 
 EXPORT Status vpps_plan(void* planner, Call* call)
 {

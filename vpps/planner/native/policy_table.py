@@ -38,7 +38,7 @@ def header() -> str:
     """`policy_table.h`: the files of all policies, and the same table."""
     included = "".join(f'#include "policies/{name.replace("-", "_")}.h"\n' for name in POLICIES)
     rows = "".join(
-        f'    {{"{name}", {int(row.whole)}, {int(row.learned)}, made<{name.title().replace("-", "")}>}},\n'
+        f'    {{"{name}", {int(row.whole)}, {int(row.learned)}, make_policy<{name.title().replace("-", "")}>}},\n'
         for name, row in POLICIES.items()
     )
     return f"{included}\ninline constexpr PolicyRow POLICIES[] = {{\n{rows}}};\n"

@@ -23,7 +23,7 @@ public:
         for (std::vector<u8>& used : tables)
             used.clear();
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             for (size_t o = 0; o < b.values.size(); o++) {
                 if (all_ ? !b.n_needed || b.unread[o] : !kinds_[b.first_kind + o])
                     continue;
@@ -44,7 +44,7 @@ private:
     std::vector<u8> values_, kinds_;  // otherwise: on which, and of which outputs there are such
     std::vector<i64> stack_;
 
-    void use_rows(const Whole& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)
+    void use_rows(const RecordedBlock& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)
     {
         for (i64 v = 0; v < b.n; v++) {
             if (!values_[values[v]])
@@ -71,7 +71,7 @@ private:
             stack_.pop_back();
             kinds_[made.kind] = 1;
             const i64 block = graph.block_of_kind(made.kind);
-            const Whole& b = graph.blocks[block];
+            const RecordedBlock& b = graph.blocks[block];
             for (const i32 operand : rows.of_whole[block]->reach[made.kind - b.first_kind].operands)
                 for_operand_of(b, operand, made.vertex - b.first_vertex, visit);
         }

@@ -86,7 +86,7 @@ public:
         launch_.frame[Frame::ROWS] = static_cast<i64>(constants_.size());
         launch_.frame[Frame::GRADIENT] = constants_at_;
         launch_.frame[Frame::NUMBERS] = numbers_;
-        launch_.write_once(Made::CONSTANTS, launch_.model.constants);
+        launch_.write_once(Origin::CONSTANTS, launch_.model.constants);
     }
 
 private:

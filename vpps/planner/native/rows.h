@@ -43,7 +43,7 @@ public:
         resize(n);
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& whole = graph.blocks[k];
+            const RecordedBlock& whole = graph.blocks[k];
             const std::vector<Part>& parts = of_whole[k]->parts;
             const bool split = parts.size() > 1;
             Block* first = &blocks[next];
@@ -75,7 +75,7 @@ public:
     // What the parts of a cell depend on: its unread outputs, whether it is for training, what crosses between its
     // vertices.
     std::vector<u8> key;
-    static void make_key(const Whole& whole, bool splits, bool training, std::vector<u8>& key)
+    static void make_key(const RecordedBlock& whole, bool splits, bool training, std::vector<u8>& key)
     {
         key = whole.unread;
         key.push_back(training);
@@ -90,7 +90,7 @@ public:
     {
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& whole = graph.blocks[k];
+            const RecordedBlock& whole = graph.blocks[k];
             const std::vector<Part>& parts = of_whole[k]->parts;
             const i64 piece = of_whole[k]->piece_rows;
             Block* leader = &blocks[next];
@@ -117,7 +117,7 @@ private:
     Block undivided_;  // its steps, where there are no groups
 
     // Deals an eager part to the pauses between levels (vpps/compiler/passes/lazy_batching.py).
-    void stream(Block& b, const Whole& whole, i64 chunk_rows)
+    void stream(Block& b, const RecordedBlock& whole, i64 chunk_rows)
     {
         starts_.assign(whole.top + 1, 0);
         for (i64 v = 0; v < whole.n; v++)
@@ -142,7 +142,7 @@ private:
         b.pause = STAGES;
     }
 
-    void take_part(Block& b, const Whole& whole, const Part& part, const Block* first)
+    void take_part(Block& b, const RecordedBlock& whole, const Part& part, const Block* first)
     {
         b.n = whole.n;
         b.calls = whole.calls;
@@ -169,7 +169,7 @@ private:
     }
 
     // Vertices that run backward first, then by group and stage, then in the user's order.
-    void lead(Block& b, const Whole& whole, const u8* needed, bool skip_rest, const i32* group)
+    void lead(Block& b, const RecordedBlock& whole, const u8* needed, bool skip_rest, const i32* group)
     {
         const bool by_level = b.factor > 0;
         const i64 stages = by_level ? whole.top + 1 : 1;
@@ -250,7 +250,7 @@ private:
     }
 
     // Whether all vertices are of one stage, if these are told apart, and of one group.
-    static bool one_step(const Whole& b, bool by_level, const i32* group)
+    static bool one_step(const RecordedBlock& b, bool by_level, const i32* group)
     {
         for (i64 v = 1; v < b.n; v++)
             if ((by_level && b.local[v] != b.local[0]) || (group && group[v] != group[0]))

@@ -25,7 +25,7 @@ public:
     // Finds the stage of every vertex.
     void find(Graph& graph)
     {
-        for (Whole& b : graph) {
+        for (RecordedBlock& b : graph) {
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
@@ -57,7 +57,7 @@ private:
 
     static void by_level(Graph& graph)
     {
-        for (Whole& b : graph) {
+        for (RecordedBlock& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 b.local[v] = static_cast<i32>(b.levels[v]);
                 b.top = std::max<i64>(b.top, b.local[v]);
@@ -69,10 +69,10 @@ private:
     static void rank(Graph& graph)
     {
         i64 depth = 1;
-        for (const Whole& b : graph)
+        for (const RecordedBlock& b : graph)
             depth = std::max(depth, b.top + 1);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             const i64 component = graph.components.of_block(k);
             b.rank = b.last = graph.components.rank(component) * depth;
             for (const i32 other : graph.components.members(component))
@@ -83,9 +83,9 @@ private:
     // Stages within a component, from 0.
     void within(Graph& graph, i64 component)
     {
-        const Ragged::List members = graph.components.members(component);
+        const Ragged::Span members = graph.components.members(component);
         members_.assign(members.begin(), members.end());
-        Whole& first = graph.blocks[members_[0]];
+        RecordedBlock& first = graph.blocks[members_[0]];
         if (!graph.components.is_recurrent(component))
             std::fill(first.local.begin(), first.local.end(), 0);
         else if (members_.size() == 1 || policy_->by_level())
@@ -111,7 +111,7 @@ private:
     void levels(Graph& graph)
     {
         level_of_value_.assign(graph.n_values, -1);
-        auto settle = [&](Whole& b, i64 v) {
+        auto settle = [&](RecordedBlock& b, i64 v) {
             i32 level = -1;
             for_values(b, v, [&](i64 value) { level = std::max(level, level_of_value_[value]); });
             b.local[v] = ++level;
@@ -120,7 +120,7 @@ private:
                 level_of_value_[ids[v]] = level;
         };
         if (members_.size() == 1 && graph.in_order()) {
-            Whole& only = graph.blocks[members_[0]];
+            RecordedBlock& only = graph.blocks[members_[0]];
             for (i64 v = 0; v < only.n; v++)
                 settle(only, v);
             return;
@@ -141,7 +141,7 @@ private:
             for (i64 v = 0; v < graph.blocks[k].n; v++)
                 sorted_[starts_[graph.blocks[k].levels[v]]++] = static_cast<i32>(graph.blocks[k].first_vertex + v);
         for (const i32 vertex : sorted_) {
-            Whole& b = graph.blocks[graph.block_of(vertex)];
+            RecordedBlock& b = graph.blocks[graph.block_of(vertex)];
             settle(b, vertex - b.first_vertex);
         }
     }
@@ -153,7 +153,7 @@ private:
         policy_->batch(typed_, automaton);
         i64 first = 0;
         for (const i64 k : members_) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             for (i64 v = 0; v < b.n; v++) {
                 b.local[v] = policy_->run.stage(first + v);
                 b.top = std::max<i64>(b.top, b.local[v]);
@@ -168,7 +168,7 @@ private:
         shift_of_block_.assign(graph.n_blocks, OUTSIDE);
         i64 n = 0, most_edges = 0;
         for (const i64 k : members_) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             shift_of_block_[k] = static_cast<i32>(n - b.first_vertex);
             n += b.n;
             most_edges += static_cast<i64>(b.args.size()) * b.n;
@@ -182,7 +182,7 @@ private:
         typed_.expect(most_edges);
         i32 first = 0, type = 0;
         for (const i64 k : members_) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             const Column levels = b.levels;
             for (i64 v = 0; v < b.n; v++) {
                 typed_.type[first + v] = type;

@@ -7,7 +7,7 @@ inline const Groups& groups_of(const Block& b, bool backward) { return backward 
 
 class StagesInOrder {
 public:
-    struct InStage {
+    struct StageStep {
         i64 group, stage, block, step;
     };
 
@@ -23,7 +23,7 @@ public:
                 for (i64 s = 0; s < (backward ? b.n_needed_steps : b.n_steps); s++)
                     members_.push_back({b.group_of(s), b.stage[s], k, s});
         }
-        std::stable_sort(members_.begin(), members_.end(), [&](const InStage& a, const InStage& b) {
+        std::stable_sort(members_.begin(), members_.end(), [&](const StageStep& a, const StageStep& b) {
             if (a.group != b.group)
                 return a.group < b.group;
             return backward ? a.stage > b.stage : a.stage < b.stage;
@@ -31,8 +31,8 @@ public:
     }
 
     size_t size() const { return members_.size(); }
-    const InStage& operator[](size_t i) const { return members_[i]; }
-    const InStage* at(size_t i) const { return members_.data() + i; }
+    const StageStep& operator[](size_t i) const { return members_[i]; }
+    const StageStep* at(size_t i) const { return members_.data() + i; }
     const Block& block(size_t i) const { return rows_->blocks[members_[i].block]; }
     const Groups& groups(size_t i) const { return groups_of(block(i), backward_); }
 
@@ -75,5 +75,5 @@ public:
 private:
     const RowsOfBlocks* rows_ = nullptr;
     bool backward_ = false;
-    std::vector<InStage> members_;
+    std::vector<StageStep> members_;
 };

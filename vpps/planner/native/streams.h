@@ -51,7 +51,7 @@ public:
         give_to_all();
         n_barriers_++;
         if (account_)
-            account_->come();
+            account_->reach_barrier();
         for (i64 i = 0; i < n_ && n_ > 1; i++) {
             Stream& stream = of_[first_ + i];
             if (stream.unmet) {  // others may wait for it, whether or not it goes on
@@ -72,7 +72,7 @@ public:
         Stream& stream = of_[first_ + group];
         stream.n_barriers++;
         if (account_)
-            account_->come();
+            account_->reach_barrier();
         if (model_.n_vps == 1 || !stream.busy)
             return;
         stream.signals += model_.n_vps;

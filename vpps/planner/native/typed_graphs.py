@@ -13,7 +13,7 @@ import numpy as np
 from vpps.errors import ScriptError
 from vpps.model.learned_policy import Automaton, Encoding, EncodingKind
 from vpps.planner.native import library
-from vpps.planner.native.interface import FoundAutomaton, FoundBatches, GivenGraph, GivenSettings
+from vpps.planner.native.interface import AutomatonResult, BatchesResult, GraphInput, SettingsInput
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 
@@ -145,14 +145,14 @@ class Learned:
     lower_bound: int
 
 
-class _Given:
+class _GraphArrays:
     """A typed graph as compiled code takes it."""
 
     def __init__(self, graph: TypedGraph) -> None:
         columns = graph.type_of, graph.levels, graph.producers, graph.readers
         self._alive = [np.ascontiguousarray(column, np.int64) for column in columns]
         sizes = graph.n, graph.n_types, len(graph.producers)
-        self.at = ctypes.byref(GivenGraph(*sizes, *(column.ctypes.data for column in self._alive)))
+        self.at = ctypes.byref(GraphInput(*sizes, *(column.ctypes.data for column in self._alive)))
 
 
 def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) -> Batches:
@@ -166,8 +166,8 @@ def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) 
         ScriptError: the automaton is none for such a graph.
     """
     numbers = automaton.numbers() if automaton is not None else np.zeros(0, np.int64)
-    given = _Given(graph)
-    sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), FoundBatches()
+    given = _GraphArrays(graph)
+    sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), BatchesResult()
     good = library.library().vpps_batches(
         *(given.at, policy.encode(), numbers.ctypes.data, len(numbers)),
         *(sequence.ctypes.data, stages.ctypes.data, ctypes.byref(found)),
@@ -180,7 +180,7 @@ def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) 
 
 def lower_bound(graph: TypedGraph) -> int:
     """No sequence of batches is shorter (ED-Batch, A.3). Raises CompileError."""
-    found: int = library.library().vpps_lower_bound(_Given(graph).at)
+    found: int = library.library().vpps_lower_bound(_GraphArrays(graph).at)
     return found
 
 
@@ -192,10 +192,10 @@ def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
     """
     lib = library.library()
     began = time.perf_counter()
-    given, found = _Given(graph), FoundAutomaton()
+    given, found = _GraphArrays(graph), AutomatonResult()
     encoding = {"encoding": EncodingKind[settings.encoding.kind.upper()], "phases": settings.encoding.phases}
-    names = [name for name, *_ in GivenSettings._fields_ if name not in encoding]
-    given_settings = GivenSettings(**encoding, **{name: getattr(settings, name) for name in names})
+    names = [name for name, *_ in SettingsInput._fields_ if name not in encoding]
+    given_settings = SettingsInput(**encoding, **{name: getattr(settings, name) for name in names})
     learned = lib.vpps_learn(given.at, ctypes.byref(given_settings), ctypes.byref(found))
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)

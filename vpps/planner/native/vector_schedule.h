@@ -45,9 +45,9 @@ public:
     // A barrier, and all that has waited for one.
     void meet(Reason reason)
     {
-        launch_.because(reason);
+        launch_.set_reason(reason);
         barrier();
-        launch_.because(Reason::LOSS);
+        launch_.set_reason(Reason::LOSS);
         while (next_late_ < late_.size())
             barrier();
     }
@@ -81,8 +81,8 @@ protected:
             return;
         const auto& late = late_[next_late_++];
         if (late.empty())
-            launch_.write_once(Made::LOSS, launch_.model.loss);
-        for (const StagesInOrder::InStage& member : late) {
+            launch_.write_once(Origin::LOSS, launch_.model.loss);
+        for (const StagesInOrder::StageStep& member : late) {
             const Block& b = launch_.rows.blocks[member.block];
             for (size_t k = 0; k < b.cell->forward.size(); k++)
                 write(b, false, k, member.step);
@@ -90,7 +90,7 @@ protected:
     }
 
 private:
-    std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
+    std::vector<std::vector<StagesInOrder::StageStep>> late_;  // stages of the loss chain; an empty one reports the loss
     size_t next_late_ = 0;
 
     void stage(size_t begin, size_t end, bool backward)
@@ -121,7 +121,7 @@ private:
         if (k >= all.size())
             return;
         for (const Group& group : all[k]) {
-            launch_.note(backward ? Made::BACKWARD : Made::FORWARD, b, k, &group - all[k].data(), step);
+            launch_.note(backward ? Origin::BACKWARD : Origin::FORWARD, b, k, &group - all[k].data(), step);
             launch_.write_step(b, group.words, step);
         }
     }

@@ -29,4 +29,4 @@ struct PolicyRow {
     std::unique_ptr<Policy> (*make)();
 };
 
-template <class P> std::unique_ptr<Policy> made() { return std::make_unique<P>(); }
+template <class P> std::unique_ptr<Policy> make_policy() { return std::make_unique<P>(); }
