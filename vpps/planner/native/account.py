@@ -1,4 +1,4 @@
-"""The account of a plan, as compiled code gives it when it is asked: who made which word, in the user's words."""
+"""Account of a plan, from compiled code on request: the origin of each word, in the user's terms."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _OF_PARAMETER = {
 
 
 class Account:
-    """What of a plan a launch does not need. Copied from where compiled code has noted it for the plan it made last.
+    """Parts of a plan that a launch does not need. A copy of the library's account of its latest plan.
 
     Args:
-        cells: encoded, of the blocks.
+        cells: encoded cells of the blocks.
 
     Attributes:
         lists: spans of the script that hold a list (or data) each, sorted.
-        periods: (position, number) where each period of the launch begins in the script.
-        memory: spans of the pool that were taken for the whole launch.
-        begins: where the streams do, in the script.
+        periods: (position in the script, number) of the start of each period of the launch.
+        memory: spans of the pool that are allocated for the whole launch.
+        begins: positions of the streams in the script.
     """
 
     def __init__(self, noted: AccountResult, n_words: int, cells: Sequence[EncodedCell], ending: Ending) -> None:
@@ -68,11 +68,11 @@ class Account:
         self._parameters = list(ending.distribution.physical)
 
     def streams(self, blocks: Sequence[PlannedBlock]) -> list[tuple[int, Stream]]:
-        """The instructions, with where each came from, by the position where they begin."""
+        """Return the streams of instructions with their origins, each with its position in the script."""
         names = [name for name, *_ in SectionResult._fields_]
         n_rows, run = (self._sections[:, names.index(name)] for name in ("n_rows", "run"))
         rows = np.split(self._rows, np.cumsum(n_rows)[:-1])
-        shared: dict[tuple[int, bytes], Ints] = {}  # several virtual processors execute the same
+        shared: dict[tuple[int, bytes], Ints] = {}  # several virtual processors execute the same rows
         sections = []
         for numbers, mine, number in zip(self._sections.tolist(), rows, run.tolist(), strict=True):
             section = SectionResult(*numbers)
@@ -88,7 +88,7 @@ class Account:
         ]
 
     def _origin_of(self, section: SectionResult) -> tuple[Group | None, str]:
-        """The group of a cell's instructions that made a section, if one did; what it is for."""
+        """Return the instruction group of a section, if it belongs to a cell, and the section's purpose."""
         made = Origin(section.origin)
         if made is Origin.BARRIER:
             return None, _REASONS[Reason(section.a)].format(section.b)
@@ -113,7 +113,7 @@ class Account:
         return group, f"gradient of {contribution.gradient.parameter.name!r}"
 
     def _instruction(self, made: Origin, p: Parameter) -> str:
-        """What the optimizer's step of a parameter is called, or the sum of squares of its gradient."""
+        """Return the name of a parameter's optimizer step, or of the sum of squares of its gradient."""
         packed = self._ending.distribution.is_packed(p)
         if made is Origin.SQUARE:
             return "squares_matrix" if packed else "squares_rows"
@@ -122,5 +122,5 @@ class Account:
 
 
 def _pairs(at: int, n: int) -> Ints:
-    """As many NotedPairs."""
+    """Return a copy of n IntPairs at an address."""
     return numbers_at(at, n, len(IntPair._fields_))
