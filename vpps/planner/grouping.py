@@ -1,7 +1,7 @@
 """Grouping: assigns the vertices of a graph to groups of virtual processors.
 
 Groups wait for each other only at barriers of all groups. So vertices that depend on each other belong to one group:
-each connected component of the graph is assigned to a group. Two kinds of vertices do not connect their neighbors:
+each connected component of the graph is assigned to a group. Two kinds of vertices do not connect their neighbours:
 
     sources read nothing (a row of a table, a graph input, zeros). If work would be uneven otherwise, sources with many
         readers run before everything else, such as the initial state of all sequences.

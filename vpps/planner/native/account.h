@@ -1,4 +1,4 @@
-// Who made which word of a script, and what it has beside instructions: noted while it is written, where a call asks.
+// Account of a plan, on request: origins of the words of a script, and its lists. Recorded while the script is written.
 #pragma once
 
 #include "interface.h"
@@ -7,7 +7,7 @@ class Account {
 public:
     i64 top = 0;  // the last stage
     LaunchPhase during = LaunchPhase::FORWARD;
-    SectionResult next{};  // what the next words are
+    SectionResult next{};  // description of the next section
 
     void begin()
     {
@@ -21,7 +21,7 @@ public:
 
     // ---- lists, and memory for the whole launch
 
-    // `goes_on`: it belongs to the list before.
+    // `goes_on`: the words extend the previous list.
     void list(i64 start, i64 n, bool goes_on)
     {
         if (goes_on)
@@ -35,7 +35,7 @@ public:
             allocated_.push_back({start, start + floats});
     }
 
-    // ---- what comes
+    // ---- context of the next instructions
 
     void begin_phase(LaunchPhase phase)
     {
@@ -44,24 +44,24 @@ public:
             period_ = 2 * top + 2;
     }
 
-    // A new period of the launch (memory.h), with what barriers in and behind it are for.
+    // Begins a new period of the launch (memory.h), and sets the reason of the barriers in it and after it.
     void begin_stage(bool backward, i64 stage)
     {
         period_ = backward ? 2 * top + 1 - stage : stage;
         set_reason(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
     }
 
-    // What the next barriers are for.
+    // Sets the reason of the next barriers.
     void set_reason(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
 
-    // Such a barrier has come. Instructions that signal or wait for it are noted by `barrier`.
+    // Records that the next barrier is reached. `barrier` then records the instructions that signal or wait for it.
     void reach_barrier() { why_ = coming_; }
 
     // ---- instructions
 
     void begin_stream() { streams_.push_back({{}, {}, {{0, BEFORE}}}); }
 
-    // Instructions begin that `next` tells of, at a position of a stream.
+    // Begins the section described by `next` at a position of a stream.
     void section(size_t stream, i64 at)
     {
         begin_period(stream, at);
@@ -75,7 +75,7 @@ public:
         s.rows.insert(s.rows.end(), rows_.begin(), rows_.begin() + next.n_rows);
     }
 
-    // Rows are executed one by one: more of those that `run` counts.
+    // Adds rows of group number `run` to the next section, if rows are executed one by one.
     void give_rows(i64 run, const std::vector<i64>& rows)
     {
         next.run = run;
@@ -89,7 +89,7 @@ public:
     }
     void end(size_t stream, i64 at) { add(stream, at, Origin::END, 0, 0, 0); }
 
-    // What follows may be the first instruction of a period.
+    // Records the start of a period, if the next instruction is its first one.
     void begin_period(size_t stream, i64 at)
     {
         StreamSections& s = streams_[stream];
@@ -99,7 +99,7 @@ public:
 
     // ----
 
-    // `begins`: of the streams, in the script.
+    // `begins`: positions of the streams in the script.
     void report(const std::vector<i64>& begins, AccountResult& into)
     {
         begun_.clear();
@@ -126,16 +126,16 @@ private:
     static constexpr i64 BEFORE = -1;  // the period before the first
     struct StreamSections {
         std::vector<SectionResult> sections;
-        std::vector<i64> rows;  // of its sections, one after the other
+        std::vector<i64> rows;  // of all its sections, in order
         std::vector<IntPair> periods;
     };
 
     std::vector<StreamSections> streams_;
     std::vector<IntPair> lists_, allocated_;
     std::vector<i64> rows_;
-    IntPair coming_{}, why_{};  // reason and stage: of the next barrier, and of the latest
+    IntPair coming_{}, why_{};  // reason and stage of the next barrier, and of the latest
     i64 period_ = BEFORE;
-    std::vector<IntPair> begun_, periods_;  // as they are told
+    std::vector<IntPair> begun_, periods_;  // in the reported format
     std::vector<SectionResult> sections_;
     std::vector<i64> all_rows_;
 

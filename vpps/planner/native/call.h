@@ -1,10 +1,10 @@
-// The blocks of a call (vpps/planner/native/interface.py), over its arrays.
+// Reads the blocks of a call (vpps/planner/native/interface.py) without copying its arrays.
 #pragma once
 
 #include <memory>
 #include "graph.h"
 
-// The columns of arguments lie side by side.
+// Makes columns of adjacent arguments.
 inline void columns(std::vector<Column>& into, i64 at, i64 step, i64 n)
 {
     into.clear();

@@ -1,5 +1,5 @@
-// Schedule "vector" for groups of virtual processors: each has its own steps and its own barriers.
-// Barriers of all groups lie around what the first one runs for all alone (grouping.h).
+// Schedule "vector" for groups of virtual processors: each group has its own steps and its own barriers.
+// Barriers of all groups surround the vertices that the first group runs for all (grouping.h).
 #pragma once
 
 #include "vector_schedule.h"
@@ -8,7 +8,7 @@ class GroupedSchedule : public VectorSchedule {
 public:
     using VectorSchedule::VectorSchedule;
 
-    // Shared sources, then every group's own vertices, then what joins them; backward the other way round.
+    // Shared sources, then every group's own vertices, then the joining vertices; backward in reverse.
     void steps(bool backward)
     {
         members_.find(launch_.rows, backward, false);
@@ -32,7 +32,7 @@ public:
 
     void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
-    // All have met.
+    // A barrier of all groups precedes this already.
     void end_backward() {}
 
     void meet(Reason reason)

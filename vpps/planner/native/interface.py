@@ -264,12 +264,12 @@ class SettingsInput(Structure):
 
 @fields(ints="n_batches n_stages n_steps unseen")
 class BatchesResult(Structure):
-    """Numbers of batches, stages and steps of a graph, and of batches that began in an unknown state of the automaton."""
+    """Numbers of batches, stages, steps, and of batches that began in a state unknown to the automaton."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
 class AutomatonResult(Structure):
-    """Result of learning: trials, steps and stages with the best automaton, lower bound of batches, automaton's size."""
+    """Result of learning: trials, steps and stages with the best automaton, lower bound of batches, automaton size."""
 
 
 # ---- functions

@@ -1,11 +1,11 @@
-// One launch in the making: what its stages share.
+// A launch that is being planned: the state shared by all phases of planning.
 #pragma once
 
 #include "call.h"
 #include "reach.h"
 #include "streams.h"
 
-// What the relocations of instructions say that no cell makes.
+// Relocation values of the instructions that belong to no cell.
 class FrameValues {
 public:
     i64& operator[](Frame relocation) { return values_[static_cast<i64>(relocation)]; }
@@ -23,9 +23,9 @@ struct Launch {
     Lists lists;
     Script script;
     Streams streams{model, script};
-    Account* account = nullptr;  // null where nobody asks
-    i64 cursor = 0;  // the pool beyond is free
-    i64 names = 0;   // bits of the instructions that no group of a cell's makes
+    Account* account = nullptr;  // null if not requested
+    i64 cursor = 0;  // first free address of the pool
+    i64 names = 0;   // bit mask of the instructions that belong to no cell
     FrameValues frame;
 
     explicit Launch(const Model& of) : model(of) {}
@@ -41,9 +41,9 @@ struct Launch {
         script.reset(pointer<u32>(call->script), call->capacity);
     }
 
-    // ---- for the account: what comes
+    // ---- for the account: context of the next instructions
 
-    // What the next instructions are; see Origin.
+    // Sets the origin of the next instructions.
     void note(Origin made, i64 a = 0)
     {
         if (account)
@@ -64,14 +64,14 @@ struct Launch {
         if (account)
             settled().begin_phase(during);
     }
-    // What the next barriers are for.
+    // Sets the reason of the next barriers.
     void set_reason(Reason reason)
     {
         if (account)
             settled().set_reason(reason, 0);
     }
 
-    // Memory of the pool for the whole launch.
+    // Allocates memory of the pool for the whole launch.
     i64 take(i64 floats)
     {
         const i64 start = cursor;
@@ -83,7 +83,7 @@ struct Launch {
 
     // ---- lists
 
-    // Room for a list: its position, and its words. `goes_on`: it is more of the one before.
+    // Adds room for a list; returns its position and its words. `goes_on`: it extends the previous list.
     i64 place(i64 n, u32*& words, bool goes_on = false)
     {
         const i64 at = script.size;
@@ -103,7 +103,7 @@ struct Launch {
 
     // ---- instructions
 
-    // Behind all lists.
+    // Begins the streams. All lists precede them.
     void begin_instructions(i64 launches)
     {
         u32* words;
@@ -113,7 +113,7 @@ struct Launch {
         streams.reset(account);
     }
 
-    // Room for instructions of all virtual processors, which may change until the next ones are begun; or of one stream.
+    // Adds room for instructions of one stream, or of all. The words may change until the next instructions begin.
     u32* room(i64 n, i64 stream = ALL)
     {
         return stream == ALL ? streams.add_for_all(n) : streams.add(stream, n);
@@ -127,7 +127,7 @@ struct Launch {
         words[0] |= flags;
     }
 
-    // Where there are several streams it is in the first one alone.
+    // Writes an instruction to the first stream only.
     void write_once(Origin made, const Instruction& instruction)
     {
         note(made);
@@ -146,14 +146,14 @@ struct Launch {
         ::fill(group, words, base_of, first, count);
     }
 
-    // Of a step that a group of virtual processors runs.
+    // Writes an instruction group of a step, for the virtual processors that run the step.
     void write_step(const Block& b, const Template& group, i64 step)
     {
         const i64 at = step * b.domains();
         fill(b, group, step, &b.first_row[at], &b.count[at], room(size(group), b.group_of(step)));
     }
 
-    // On all rows of a block that run backward.
+    // Writes an instruction on all rows of a block that run backward.
     u32* write_needed(const Block& b, const Instruction& instruction)
     {
         first_.assign(b.domains(), 0);
@@ -166,7 +166,7 @@ struct Launch {
         return words;
     }
 
-    // Lets the chip take in the weights that are used.
+    // Loads the used weights into the chip.
     void load(bool training)
     {
         for (const Load& load : model.loads)
@@ -182,7 +182,7 @@ struct Launch {
             }
     }
 
-    // Ends the streams of instructions, and the script. False where there was no memory for it.
+    // Ends the streams of instructions, and the script. Returns false if the script did not fit into its buffer.
     bool finish()
     {
         streams.finish();
@@ -197,7 +197,7 @@ struct Launch {
         return true;
     }
 
-    // Where the account lies, until something else is planned.
+    // Returns the addresses of the account, which are valid until the next plan.
     void report(AccountResult& into) { noted_.report(streams.begins, into); }
 
 private:
@@ -217,7 +217,7 @@ private:
                           static_cast<i64>(during)};
     }
 
-    // Behind what is still to be given to all streams: it belongs to what was noted before.
+    // Returns the account after pending instructions for all streams are written: these keep their recorded origin.
     RARELY Account& settled()
     {
         streams.give_to_all();

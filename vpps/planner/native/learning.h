@@ -1,16 +1,16 @@
 // Learns an automaton for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
-// A trial batches the whole graph once. In every state it takes the action of the greatest value, or with probability
-// epsilon any; where none has been tried, what policy `critical` would do, or `sufficient` where states do not rank
-// types. After the trial the value of each action that it took moves towards the sum of the next N rewards and the best
-// value N steps later, last action first.
+// A trial batches the whole graph once. In every state it takes the action of greatest value, or with probability
+// epsilon a random action. In a state without tried actions it does what policy `critical` would do, or `sufficient` if
+// states do not rank types. After the trial, from the last action to the first, the value of each action moves towards
+// the sum of the next N rewards plus the best value N steps later.
 //
-// A state does not tell everything about a frontier, so values go up and down, and so do greedy policies made of them.
-// They are tried out now and then, and the best one is kept, not the last; the first is what a trial did before anything
-// was learned.
+// A state does not describe a frontier completely. So values fluctuate, and so does the quality of greedy policies made
+// from them. Greedy policies are tried from time to time, and the best one is kept, not the last. The first candidate
+// is the choice of a trial before any learning.
 //
-// The same seed gives the same automaton, on all machines: doubles are computed in a fixed order, multiplications and
-// additions are not contracted (library.py, FLAGS), and chance is splitmix64.
+// The same seed gives the same automaton on all machines: doubles are computed in a fixed order, multiplications and
+// additions are not contracted (library.py, FLAGS), and random numbers come from splitmix64.
 #pragma once
 
 #include <cmath>
@@ -35,7 +35,7 @@ private:
     u64 state_;
 };
 
-// What comes of it.
+// Result of learning.
 struct LearningResult {
     Automaton automaton;
     i64 trials, n_steps, n_stages, bound;
@@ -80,7 +80,7 @@ public:
     }
 
 private:
-    using Values = std::vector<double>;  // by type, NaN where it has not been tried; none of a state nobody has learned of
+    using Values = std::vector<double>;  // by type, NaN if not tried; empty if nothing was learned
     using States = std::map<std::vector<i32>, Values>;
     struct Transition {
         States::value_type* state;
@@ -93,7 +93,7 @@ private:
     SplitMix64 chance_;
     Fsm fsm_;
     Execution run_;
-    Subgraphs whole_, subgraphs_;  // of the graph before it is begun; of a trial
+    Subgraphs whole_, subgraphs_;  // of the graph before execution; of a trial
     States states_;
     std::vector<double> sums_;  // of rewards
     std::vector<Transition> taken_;
@@ -125,7 +125,7 @@ private:
         }
     }
 
-    // Moves the values of what a trial has done, last action first.
+    // Updates the values of a trial's actions, from the last to the first.
     void learn_from()
     {
         const auto n = static_cast<i64>(taken_.size());
@@ -146,7 +146,7 @@ private:
         }
     }
 
-    // The type of the greatest value, of equal ones the first.
+    // Returns the type of greatest value; the first one of equals.
     static i32 best(const Values& values)
     {
         i32 found = -1;
@@ -158,7 +158,7 @@ private:
 
     i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(run_, subgraphs_); }
 
-    // What the latest trial did last in each state.
+    // Returns the automaton of the latest trial: its last action in each state.
     Automaton of_trial() const
     {
         Automaton found;
@@ -168,7 +168,7 @@ private:
         return found;
     }
 
-    // The greedy policy.
+    // Returns the automaton of the greedy policy.
     Automaton of_values() const
     {
         Automaton found;

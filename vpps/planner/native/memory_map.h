@@ -1,11 +1,11 @@
-// What lies where, and in which rows vertices are: of the latest plan, for who asks (vpps/planner/native/memory_map.py).
+// Memory map and rows of the latest plan, on request (vpps/planner/native/memory_map.py).
 #pragma once
 
 #include "memory.h"
 
 class MemoryMap {
 public:
-    // What it finds is there until it is asked again, or anything is planned.
+    // The result is valid until the next call or the next plan.
     void find(const RowsOfBlocks& rows, const SlabAllocator& memory, MemoryResult& found)
     {
         columns_.clear();
@@ -22,7 +22,7 @@ private:
     std::vector<Array> arrays_;
     std::vector<std::vector<i64>> columns_;
 
-    // The address of n numbers.
+    // Stores n numbers and returns their address.
     template <class Of> i64 column(i64 n, Of&& of)
     {
         columns_.emplace_back();

@@ -1,13 +1,14 @@
-// Dependencies of the loss by recorded ops that have gradients (vpps/compiler/used_rows.py): an update changes nothing
-// else. A vertex that runs may read values that the loss does not depend on: for another output, or behind stop_gradient.
+// Finds the parameters and table rows that the loss depends on through recorded ops with gradients
+// (vpps/compiler/used_rows.py). An update changes nothing else. A vertex that runs may read values that the loss does
+// not depend on: for another output, or behind stop_gradient.
 #pragma once
 
 #include "rows.h"
 
 class Reach {
 public:
-    std::vector<u8> users, parameters;    // by parameter of the user's, and of the kernel's
-    std::vector<std::vector<u8>> tables;  // by the kernel's: rows that are used, by number, unless all say so
+    std::vector<u8> users, parameters;    // flags by the user's parameters, and by the kernel's
+    std::vector<std::vector<u8>> tables;  // by the kernel's: flags of used rows, unless is_all()
 
     // Follows the operands from the values that backward begins with.
     void find(const Graph& graph, const RowsOfBlocks& rows, const Model& model, const i64* asked, i64 n)
@@ -36,12 +37,12 @@ public:
         }
     }
 
-    // True if the loss depends on all values that are read. Then gradients say which rows of tables are used.
+    // True if the loss depends on all values that are read. Then the gradients show which rows of tables are used.
     bool is_all() const { return all_; }
 
 private:
     bool all_ = true;
-    std::vector<u8> values_, kinds_;  // otherwise: on which, and of which outputs there are such
+    std::vector<u8> values_, kinds_;  // otherwise: flags of the values, and of the output kinds, that the loss depends on
     std::vector<i64> stack_;
 
     void use_rows(const RecordedBlock& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)

@@ -1,8 +1,8 @@
-// In which stage the vertices of a graph run.
+// Assigns stages to the vertices of a graph.
 //
-// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from",
-// cycles contracted. The vertices of a cell that is on no cycle are one stage; those of a cycle have stages of their own.
-// Recurrences of one rank share stages: they do not read each other.
+// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from"
+// with cycles contracted. The vertices of a cell on no cycle are one stage; a recurrence has several stages.
+// Recurrences of one rank share stages, because they do not read each other.
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@ class Stages {
 public:
     const PolicyRow& row;
 
-    // automata: of a policy that is learned, by recurrence: the digests of its cells, rising; the automaton.
+    // automata: for a learned policy, per recurrence: the digests of its cells in ascending order, then the automaton.
     Stages(const PolicyRow& of, Numbers& automata) : row(of), policy_(of.make())
     {
         for (i64 n = automata.take(); n-- > 0 && !automata.overrun();) {
@@ -48,10 +48,10 @@ private:
     TypedGraph typed_;
     const Automaton none_;
     std::vector<u64> digests_;
-    std::vector<i64> members_;  // blocks of a component; in the order of the automaton's types
+    std::vector<i64> members_;  // blocks of a component, in the order of the automaton's types
     std::vector<i64> starts_;
     std::vector<i32> sorted_, level_of_value_;
-    std::vector<i32> shift_, shift_of_block_;  // by kind of value: what makes the number of a vertex that in `typed_`
+    std::vector<i32> shift_, shift_of_block_;  // by kind of value: offset from a vertex number to its number in `typed_`
 
     static constexpr i32 OUTSIDE = std::numeric_limits<i32>::min();
 
@@ -65,7 +65,7 @@ private:
         }
     }
 
-    // Stages of one rank follow each other; all of them precede the next rank.
+    // Sets the first stage of each rank: all stages of a rank precede the next rank.
     static void rank(Graph& graph)
     {
         i64 depth = 1;
@@ -80,7 +80,7 @@ private:
         }
     }
 
-    // Stages within a component, from 0.
+    // Sets the stages within a component, from 0.
     void within(Graph& graph, i64 component)
     {
         const Ragged::Span members = graph.components.members(component);
@@ -94,8 +94,7 @@ private:
             run(graph, row.learned ? learned(graph) : none_);
     }
 
-    // Puts the members in the order of the types of their automaton, and finds it; one that knows no state if there is
-    // none.
+    // Sorts the members by the types of their automaton, and returns it; if there is none, an automaton without states.
     const Automaton& learned(const Graph& graph)
     {
         const auto digest = [&](i64 block) { return graph.blocks[block].cell->digest; };
@@ -107,7 +106,7 @@ private:
         return found == automata_.end() ? none_ : found->second;
     }
 
-    // Longest distance of each vertex of the members from the first of its kind, counting members only.
+    // Sets the level of each vertex of the members: the longest path from a first vertex, through members only.
     void levels(Graph& graph)
     {
         level_of_value_.assign(graph.n_values, -1);
@@ -125,7 +124,7 @@ private:
                 settle(only, v);
             return;
         }
-        // By level in the whole graph, which any reader's exceeds.
+        // In the order of levels of the whole graph, where a reader's level exceeds those of its operands.
         i64 deepest = 0;
         for (const i64 k : members_)
             for (i64 v = 0; v < graph.blocks[k].n; v++)
@@ -146,7 +145,7 @@ private:
         }
     }
 
-    // Batch by batch.
+    // Runs the policy batch by batch.
     void run(Graph& graph, const Automaton& automaton)
     {
         take(graph);
@@ -162,7 +161,7 @@ private:
         }
     }
 
-    // The members as a typed graph: vertices block after block.
+    // Makes a typed graph of the members: vertices block after block.
     void take(const Graph& graph)
     {
         shift_of_block_.assign(graph.n_blocks, OUTSIDE);
@@ -188,7 +187,7 @@ private:
                 typed_.type[first + v] = type;
                 typed_.level[first + v] = static_cast<i32>(levels[v]);
             }
-            // What takes no value of the recurrence has no edge.
+            // Operands that take no value of the recurrence have no edges.
             const bool all = members_.size() == static_cast<size_t>(graph.n_blocks);
             for (i64 i = 0; i < b.operands(); i++)
                 if (all || b.crossed[i])
