@@ -70,8 +70,7 @@ class Planner:
         """Plan a forward that computes only the wanted values and their dependencies. Held gradients stay in the pool.
 
         Args:
-            present: values that are not computed again; all computed values stay in the pool as well. If None, only the
-                wanted values stay.
+            present: values not to compute again; all computed values stay, too. If None, only the wanted values stay.
 
         Raises:
             CompileError: there is no compiler.

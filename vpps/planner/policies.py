@@ -1,4 +1,4 @@
-"""Batching policies choose the stage in which each vertex of a graph runs; one of them is learned.
+"""Batching policies (`native/policies/`) choose the stage in which each vertex of a graph runs; one policy is learned.
 
 A **stage** is a set of vertices that run together. The vertices of one cell in a stage are a **step**, which other
 systems call a batch. A persistent kernel pays for barriers, so policies report stages as well as batches.
@@ -14,8 +14,6 @@ in one batch. Only recurrences of several cells leave a choice, such as trees wi
     fsm             the choice of an automaton, learned for this recurrence (ED-Batch 2.3). States are the ready types,
                     ranked as in `critical`, or one of the paper's three encodings, with or without the phase
     depth, agenda   published baselines on the whole graph: by level; the type of least mean depth first (DyNet)
-
-`native/policies/` implements the policies.
 """
 
 from __future__ import annotations
@@ -51,8 +49,7 @@ def learn_policy(
     vertices run, so their last bits differ.
 
     Args:
-        graphs: graphs to learn from, such as the first mini-batch, in the form that the handle will get; several graphs
-            count as one.
+        graphs: graphs to learn from, such as the first mini-batch, as the handle will get them; several count as one.
         encoding: how a machine sees the ready vertices: "base" (their cells), "max" (also the cell with most of them),
             "sort" (cells by decreasing number), or "critical" (in the order of policy "critical"; the fewest batches on
             lattices). The first three are those of the paper.

@@ -83,10 +83,7 @@ public:
         rows_ = rows;
     }
 
-    void barrier(size_t stream, i64 at, i64 number)
-    {
-        add(stream, at, Origin::BARRIER, why_.first, why_.second, number);
-    }
+    void barrier(size_t stream, i64 at, i64 n) { add(stream, at, Origin::BARRIER, why_.first, why_.second, n); }
     void end(size_t stream, i64 at) { add(stream, at, Origin::END, 0, 0, 0); }
 
     // Records the start of a period, if the next instruction is its first one.

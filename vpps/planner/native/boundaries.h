@@ -87,9 +87,8 @@ private:
         return inside;
     }
 
-    // Returns true if the stage at [end, after) may follow the stage at [begin, end) without a barrier. If blocks
-    // begin, at least one barrier must lie between any three stages, because memory is reused one stage later
-    // (memory.h).
+    // Returns true if the stage at [end, after) may follow the one at [begin, end) without a barrier. If blocks begin,
+    // at least one barrier must lie between any three stages, because memory is reused one stage later (memory.h).
     bool follows_freely(size_t begin, size_t end, size_t after, bool backward)
     {
         bool others = false;

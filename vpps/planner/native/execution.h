@@ -10,9 +10,8 @@
 // - Sequences of the components in topological order run the whole graph, as no component reads from a later one.
 //
 // Each batch has one type, which is in one component, so lengths add up: no sequence is shorter than the sum of the
-// shortest sequences of the components. A component of a cell on no cycle is one batch; a recurrence of a single cell
-// has one batch per level. Only recurrences of two or more cells leave a choice, and a policy need not see the rest
-// there.
+// shortest sequences of the components. A cell on no cycle is one batch; a recurrence of a single cell has one batch
+// per level. Only recurrences of two or more cells leave a choice, and their policy need not see the rest of the graph.
 
 #include "typed_graph.h"
 
@@ -71,10 +70,9 @@ public:
         return found;
     }
 
-    // Returns true if policy "critical" prefers `type` to `other`, which has a smaller number. It prefers, in this
-    // order: the type whose ready vertex starts the longer path; a type whose batch is sure to shorten the longest
-    // chain of its type, because all vertices that start such a chain are ready; more ready vertices. Requires start
-    // with `ranks`.
+    // True if policy "critical" prefers `type` to `other`, a smaller number. Criteria in this order: the longer path
+    // from a ready vertex; a batch that is sure to shorten the longest chain of its type, because all vertices that
+    // start such a chain are ready; more ready vertices. Requires start with `ranks`.
     bool is_more_critical(i64 type, i64 other) const
     {
         const i32 mine = queues_[type].highest, others = queues_[other].highest;
@@ -202,8 +200,7 @@ private:
     }
 };
 
-// By type, the number of remaining vertices that depend on no other remaining vertex of the type: |Frontier(G^a)| in
-// ED-Batch, 2.2.
+// By type, the number of remaining vertices that depend on no other one of the type: |Frontier(G^a)| in ED-Batch, 2.2.
 class Subgraphs {
 public:
     // Counts the vertices that are not executed.

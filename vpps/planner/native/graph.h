@@ -7,8 +7,7 @@
 #include "components.h"
 #include "cell_descriptor.h"
 
-// A number for each vertex: read from the caller's memory with stride `step`, or vertex * step if `at` is null; then
-// `plus` is added.
+// A number for each vertex: from the caller's memory with stride `step`, or vertex * step if `at` is null; plus `plus`.
 struct Column {
     const i64* at;
     i64 step, plus;
@@ -77,7 +76,7 @@ struct RecordedBlock : Vertices {
     i64 top = 0;             // the largest local stage
     i64 last = 0;            // the last stage of its recurrence
     bool recurrent = false;
-    std::vector<u8> crossed; // if recurrent: 1 for each gathered operand, then each scattered output
+    std::vector<u8> crossed; // if recurrent: flags of gathered operands, then of scattered outputs
     std::vector<std::vector<i64>> made_ends;
 
     // Returns the ends of the lists of a list argument, given their lengths: the prefix sum, starting with 0.
@@ -334,8 +333,7 @@ public:
     }
 
 private:
-    // Records the values that are read. A local copy of the pointers stays in registers: stores of bytes may alias
-    // members, which the compiler would have to load again.
+    // Records the values that are read. Local pointers stay in registers; byte stores could alias members.
     struct Reader {
         const Producer* of_value;
         u64 n_values;

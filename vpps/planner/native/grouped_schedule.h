@@ -8,7 +8,7 @@ class GroupedSchedule : public VectorSchedule {
 public:
     using VectorSchedule::VectorSchedule;
 
-    // Shared sources, then every group's own vertices, then the joining vertices; backward in reverse.
+    // Writes shared sources, then every group's own vertices, then the joining vertices; in reverse for backward.
     void steps(bool backward)
     {
         members_.find(launch_.rows, backward, false);

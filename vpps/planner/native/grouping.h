@@ -15,8 +15,7 @@ public:
     i64 n_components = 0;        // connected components that have any work
     std::vector<i64> loads;      // by group: floats that its vertices compute with in forward
 
-    // Assigns the vertices of a graph, and shifts its stages so that shared sources come first and joining vertices
-    // last.
+    // Assigns the vertices of a graph. Shifts its stages: shared sources come first, joining vertices last.
     //
     // `weights`: the parts of each block's cell, which hold its work; `runs`: by vertex, 1 if it runs; null if all run.
     void find(Graph& graph, const std::vector<const Parts*>& weights, i64 n_groups, const u8* runs)

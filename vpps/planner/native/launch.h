@@ -217,7 +217,7 @@ private:
                           static_cast<i64>(during)};
     }
 
-    // Returns the account after pending instructions for all streams are written: these keep their recorded origin.
+    // Writes pending instructions for all streams, which have the previous origin, and returns the account.
     RARELY Account& settled()
     {
         streams.give_to_all();

@@ -121,8 +121,7 @@ private:
 
     bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
 
-    // True if an update steps the parameter. Otherwise the loss does not depend on it, like a gradient of None in
-    // PyTorch.
+    // True if an update steps the parameter. If not, the loss does not depend on it (in PyTorch: its gradient is None).
     bool moves(size_t p) const
     {
         return launch_.model.parameters[p].is_table ? tables_.present(p) : held_[p] || launch_.reach.parameters[p];
@@ -151,8 +150,7 @@ private:
         }
     }
 
-    // Writes partial tiles for the gradients that use them, with the sums of the same vectors. Returns false if no
-    // gradient uses partial tiles.
+    // Writes partial tiles for gradients that use them, and sums of the same vectors. Returns false if there are none.
     bool tiles()
     {
         bool any = false;

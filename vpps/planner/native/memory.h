@@ -15,7 +15,7 @@
 class SlabAllocator {
 public:
     i64 top = 0;  // the last stage
-    bool keeps_arrays = false;  // record the lifetimes of all arrays, for the memory map
+    bool keeps_arrays = false;  // true: record the lifetimes of all arrays, for the memory map
 
     // The period of a stage's backward. The period of its forward is the stage itself.
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
@@ -117,7 +117,7 @@ public:
             if (step.stage != stage)
                 arena_.begin(stage = step.stage);
             const Block& b = steps_.block(i);
-            MemoryOfBlock& m = of_block_[step.block];
+            BlockMemory& m = of_block_[step.block];
             for (const auto& [number, last] : m.passed_on) {
                 const SlabGroup& slabs = group_of(b, number);
                 const i64 size = floats(slabs, rows_of(b, slabs, step.step));
@@ -149,22 +149,19 @@ private:
     bool training_ = false;
     std::vector<i64> with_rows_, readers_;
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
-    std::vector<i64> periods_;   // in which steps are executed, in order
-    std::vector<i64> unseparated_;   // periods that follow the previous one without a barrier
+    std::vector<i64> periods_;   // the periods in which steps are executed, in order
+    std::vector<i64> unseparated_;  // periods that follow the previous one without a barrier
     std::vector<i64> order_;     // groups of virtual processors, in the order of a block's steps
     std::vector<i64> slots_, slot_of_, place_;             // rows per slot; slot of each step; address of each slot
     std::priority_queue<std::pair<i64, i64>> taken_, idle_;  // (-last period, slot) and (rows, -slot)
-    std::vector<MemoryOfBlock> of_block_;
+    std::vector<BlockMemory> of_block_;
     StagesInOrder steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
 
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
     static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
-    static bool whole(Life life) { return MemoryOfBlock::whole(life); }
-    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
-    {
-        return MemoryOfBlock::rows_of(b, group, step);
-    }
+    static bool whole(Life life) { return BlockMemory::whole(life); }
+    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step) { return BlockMemory::rows_of(b, group, step); }
 
     void note(i64 k, i64 at, i64 first, i64 last)
     {
@@ -185,7 +182,7 @@ private:
                 continue;
             with_rows_.push_back(k);
             const auto& all = groups(b).groups;
-            MemoryOfBlock& m = of_block_[k];
+            BlockMemory& m = of_block_[k];
             m.at.assign(all.size() * b.n_steps, 0);
             m.lives.assign(keeps_arrays ? m.at.size() : 0, {});
             m.room.clear();
@@ -207,7 +204,7 @@ private:
     void take_whole(const Block& b, i64 k, Life life, i64 first, i64 last)
     {
         const auto& all = groups(b).groups;
-        MemoryOfBlock& m = of_block_[k];
+        BlockMemory& m = of_block_[k];
         for (size_t g = 0; g < all.size(); g++)
             if (all[g].life == life) {
                 const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
@@ -229,9 +226,8 @@ private:
         return {begin, stop};
     }
 
-    // Allocates one array that the steps in [begin, end) share, with the size of the largest, until period `last`
-    // (default: the last of their stages). All steps up to `stop` get its address: backward's scratch memory needs one
-    // in all steps.
+    // Allocates one array that the steps in [begin, end) share, as large as the largest needs, until period `last`
+    // (default: their last stage). All steps up to `stop` get its address: scratch memory of backward has one in each.
     void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1, i64 stop = -1)
     {
         const auto& all = groups(b).groups;
@@ -246,7 +242,7 @@ private:
             i64 rows = 0;
             for (i64 s = begin; s < end; s++)
                 rows = std::max(rows, rows_of(b, all[g], s));
-            MemoryOfBlock& m = of_block_[k];
+            BlockMemory& m = of_block_[k];
             const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
@@ -275,9 +271,8 @@ private:
         periods_.erase(std::unique(periods_.begin(), periods_.end()), periods_.end());
     }
 
-    // Frees the memory whose lifetime ends before a period. If the period follows the last executed one without a
-    // barrier, frees what ends before that one. If nothing is executed in the period, frees nothing: there may be no
-    // barrier.
+    // Frees memory whose lifetime ends before a period; if no barrier precedes the period, before the last executed
+    // one. If nothing is executed in the period, frees nothing, because there may be no barrier.
     void begin(i64 period)
     {
         const auto at = std::lower_bound(periods_.begin(), periods_.end(), period);
@@ -313,7 +308,7 @@ private:
     // first.
     void take_handed_back(const Block& b, i64 k)
     {
-        MemoryOfBlock& m = of_block_[k];
+        BlockMemory& m = of_block_[k];
         handed_back_until(b, m.passed_on);
         for (const auto& [group, until] : m.passed_on) {
             i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
@@ -392,7 +387,7 @@ private:
 
     void last_periods(const Block& b, i64 k)
     {
-        MemoryOfBlock& m = of_block_[k];
+        BlockMemory& m = of_block_[k];
         const i64 domains = b.domains();
         m.passed_on.clear();
         for (size_t o = 0; o < b.cell->outputs.size(); o++) {

@@ -33,8 +33,8 @@ class PlannedMemory(NamedTuple):
 
     Attributes:
         blocks: rows and slabs of each cell.
-        arrays: `(n, 5)`: start, stop, first and last period, and group (-1 for all groups) of each array with a
-            lifetime: a slab, or the slice of a slab for one step.
+        arrays: `(n, 5)`: start, stop, first and last period, and group (-1: all) of each array with a lifetime: a slab,
+            or the slice of a slab for one step.
         stop: end of the memory of all slabs.
         end: the last period.
     """

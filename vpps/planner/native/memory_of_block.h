@@ -10,7 +10,7 @@ struct Array {
     i64 start, stop, first, last, group;
 };
 
-struct MemoryOfBlock {
+struct BlockMemory {
     struct Lifetime {
         i64 first = 0, last = -1;
     };

@@ -16,8 +16,7 @@ public:
         std::iota(least_.begin(), least_.end(), 0);
     }
 
-    // Writes the forward steps of all stages, or the backward steps with the last stage first. A barrier follows every
-    // level of ops.
+    // Writes the forward steps, or the backward steps with the last stage first. A barrier follows every level of ops.
     void steps(bool backward)
     {
         stages_.find(launch_.rows, backward, false);

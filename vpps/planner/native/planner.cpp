@@ -1,5 +1,4 @@
-// The planner: writes the script of a batch. Cells are passed as records (records.py), batches as flat arrays
-// (inputs.py).
+// The planner: writes the script of a batch. Cells are passed as records (records.py), batches as arrays (inputs.py).
 
 #include "call.h"
 #include "grouped_schedule.h"
@@ -153,7 +152,7 @@ private:
         RowsOfBlocks& rows = launch_.rows;
         stages_.find(graph_);
         if (!training)
-            graph_.leave_out();  // after finding stages, so that inference has the same
+            graph_.leave_out();  // after `find`, so that inference has the same stages
         call_->new_block = rows.find_parts(graph_, call_->splits, training);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());

@@ -1,6 +1,5 @@
-// Finds the parameters and table rows that the loss depends on through recorded ops with gradients
-// (vpps/compiler/used_rows.py). An update changes nothing else. A vertex that runs may read values that the loss does
-// not depend on: for another output, or behind stop_gradient.
+// Finds parameters and table rows that the loss depends on, through ops with gradients (vpps/compiler/used_rows.py).
+// An update changes no others. Vertices may read other values, too: for another output, or behind stop_gradient.
 #pragma once
 
 #include "rows.h"
@@ -42,7 +41,7 @@ public:
 
 private:
     bool all_ = true;
-    std::vector<u8> values_, kinds_;  // otherwise: flags of the values, and of the output kinds, that the loss depends on
+    std::vector<u8> values_, kinds_;  // otherwise: flags of values and output kinds that it depends on
     std::vector<i64> stack_;
 
     void use_rows(const RecordedBlock& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)

@@ -51,7 +51,7 @@ private:
     std::vector<i64> members_;  // blocks of a component, in the order of the automaton's types
     std::vector<i64> starts_;
     std::vector<i32> sorted_, level_of_value_;
-    std::vector<i32> shift_, shift_of_block_;  // by kind of value: offset from a vertex number to its number in `typed_`
+    std::vector<i32> shift_, shift_of_block_;  // by kind of value: offset from vertex numbers to those of `typed_`
 
     static constexpr i32 OUTSIDE = std::numeric_limits<i32>::min();
 
@@ -106,7 +106,7 @@ private:
         return found == automata_.end() ? none_ : found->second;
     }
 
-    // Sets the level of each vertex of the members: the longest path from a first vertex, through members only.
+    // Sets the level of each vertex of the members: the longest path that ends there, through members only.
     void levels(Graph& graph)
     {
         level_of_value_.assign(graph.n_values, -1);

@@ -45,8 +45,7 @@ public:
         return end;
     }
 
-    // Returns the part of the direction that a step belongs to; a barrier of all groups separates parts
-    // (GroupedSchedule).
+    // Returns the part of the direction that has a step. Barriers of all groups separate parts (GroupedSchedule).
     i64 part(size_t i) const
     {
         return (members_[i].stage >= rows_->first_own) + (members_[i].stage >= rows_->first_joining);

@@ -4,9 +4,8 @@
 #include "script.h"
 
 // One counter of signals is for barriers of all streams. A stream that has executed anything since its last signal
-// signals; before it executes more, it waits for all signals given so far. Each group has another counter, for the
-// barriers among its virtual processors. A single group needs only its own counter, and its stream is written directly
-// into the script.
+// signals; before it executes more, it waits for all signals so far. Each group has another counter, for barriers among
+// its virtual processors. A single group needs only that counter, and its stream is written directly into the script.
 class Streams {
 public:
     std::vector<i64> begins;  // of streams in the script, by launch
@@ -31,8 +30,7 @@ public:
         return append(stream, n);
     }
 
-    // Adds room for instructions of all streams. They are copied to the streams when the next instructions begin; until
-    // then their words may change.
+    // Adds room for instructions of all streams. Their words may change until the next instructions begin.
     u32* add_for_all(i64 n)
     {
         if (is_single_)
@@ -81,7 +79,7 @@ public:
         stream.busy = false;
     }
 
-    // Signals for the next barrier of a group now. Only the barrier after that orders the work executed until then.
+    // Signals for the next barrier of a group now. Work between signal and wait is ordered by the barrier after it.
     void signal_early(i64 group)
     {
         if (model_.n_vps == 1)

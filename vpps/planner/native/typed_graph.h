@@ -50,8 +50,7 @@ public:
             act(edges[e].reader);
     }
 
-    // Returns a lower bound of the number of batches (ED-Batch, A.3): vertices of one type on a path need separate
-    // batches.
+    // Returns a lower bound of the number of batches (ED-Batch, A.3): vertices of a type on a path need different ones.
     i64 lower_bound()
     {
         measure();

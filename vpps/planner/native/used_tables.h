@@ -16,7 +16,7 @@ public:
         }
     }
 
-    // Takes the tables that the loss depends on. Returns true if there are any.
+    // Finds the tables that the loss depends on. Returns true if there are any.
     bool take()
     {
         for (const Block& b : launch_.rows)

@@ -19,7 +19,7 @@ public:
         }
         while (!run.done()) {
             const i32 type = run.best_ready([&](i64 a, i64 b) {
-                return sums_[a] * remaining_[b] < sums_[b] * remaining_[a];  // fits: even n^3 does for 2 million vertices
+                return sums_[a] * remaining_[b] < sums_[b] * remaining_[a];  // fits: n^3 does for 2 million vertices
             });
             remaining_[type] -= run.ready(type);
             for (i64 i = 0; i < run.ready(type); i++)

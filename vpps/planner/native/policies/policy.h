@@ -21,7 +21,7 @@ public:
     virtual bool by_level() const { return false; }
 };
 
-// A line of the table (vpps/planner/native/policy_table.py).
+// A row of the table (vpps/planner/native/policy_table.py).
 struct PolicyRow {
     const char* name;
     bool whole;    // batches whole graphs; otherwise recurrences of several cells, and all else level by level
