@@ -41,7 +41,7 @@ class PlannedBlock:
         first, count: `(steps, 1 + domains)`, first row and number of rows of each step in each domain.
         pause: 0, unless steps of the block may run while virtual processors wait at a barrier. Then it is the number
             of stages after which all virtual processors have run such a step.
-        late: True for the part of the loss chain that runs beside backward (planner/native/loss_chain.h).
+        late: True for the part of the loss chain that runs alongside backward (planner/native/loss_chain.h).
         bases: `(steps, slabs)`. Row r of a slab is at base + r * width. If the steps of a slab are not contiguous, each
             has its own base, which may be negative.
         lists: position in the script of each list of the cell.
@@ -79,7 +79,7 @@ def stages_in_order(
     """Return (stage, its steps as (block number, step)) in order of execution, without empty stages.
 
     Args:
-        late: True for the blocks of the loss chain that run beside backward, False for all others.
+        late: True for the blocks of the loss chain that run alongside backward, False for all others.
     """
     members: dict[int, list[tuple[int, int]]] = {}
     for number, block in enumerate(blocks):

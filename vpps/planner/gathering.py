@@ -81,7 +81,7 @@ def _gathered(script: Words, d: Decoded) -> int:
 
 
 def _entries(script: Words, offsets: int, n: int) -> int:
-    """Return the number of entries that CSR offsets give n rows."""
+    """Return the number of entries that n rows have in a list with CSR offsets."""
     return int(script[offsets + n]) - int(script[offsets])
 
 

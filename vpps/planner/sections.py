@@ -21,7 +21,7 @@ class Phase(Enum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
-    GRADIENTS = "gradients"  # of the weights
+    GRADIENTS = "gradients"  # gradients of the weights
     UPDATE = "update"
 
 

@@ -19,7 +19,7 @@ languages share: structs, enums, constants, exported functions. The build genera
 - `account.h` and `memory_map.h` report, on request, the origin of each word and the memory map.
 
 **Start of backward**: backward begins after the vertices that the scalar arithmetic of the loss reads
-(`loss_chain.h`). The forward of that arithmetic runs beside backward, after barriers that exist anyway. Before slabs
+(`loss_chain.h`). The forward of that arithmetic runs alongside backward, after barriers that exist anyway. Before slabs
 get memory, `boundaries.h` decides which stages follow each other without a barrier, including stages of different
 cells and the turn from forward to backward; memory is then freed one stage later. A Tree-LSTM's step takes two barriers
 per level and six more.

@@ -123,7 +123,7 @@ private:
     static constexpr i64 BEFORE = -1;  // the period before the first
     struct StreamSections {
         std::vector<SectionResult> sections;
-        std::vector<i64> rows;  // of all its sections, in order
+        std::vector<i64> rows;  // rows of all its sections, in order
         std::vector<IntPair> periods;
     };
 

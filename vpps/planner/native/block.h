@@ -9,7 +9,7 @@ struct Block : Vertices {
     const Block* parts = nullptr;  // the first part of the same cell
     i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage,
     std::vector<i64> stage_of;     // or this, by local stage, if the block streams
-    bool late = false;             // part of the loss chain that runs beside backward
+    bool late = false;             // part of the loss chain that runs alongside backward
     i64 pause = 0;                 // number of stages after which all virtual processors have run a step of it
 
     bool identity = true;          // order[r] == r

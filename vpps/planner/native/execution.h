@@ -159,7 +159,7 @@ private:
     };
     struct Queue {
         i32 begin, end;      // in `ready_`
-        i32 stage, highest;  // of the next batch
+        i32 stage, highest;  // stage and largest height of the next batch
     };
     std::vector<Vertex> vertices_;
     std::vector<i32> ready_;  // by type: executed vertices, ready vertices, room for the rest

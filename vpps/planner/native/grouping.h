@@ -9,7 +9,7 @@
 
 class Grouping {
 public:
-    std::vector<i32> group;      // of each vertex, numbered through all blocks
+    std::vector<i32> group;      // by vertex, numbered through all blocks
     i64 first_own = 0;           // first stage after those of shared sources
     i64 first_joining = 0;       // first stage of joining vertices
     i64 n_components = 0;        // connected components that have any work
@@ -59,7 +59,7 @@ private:
     i64 n_groups_ = 1, total_ = 0;
     std::vector<i64> work_;  // by vertex: floats
     std::vector<u8> joining_, connects_, shared_;  // by vertex
-    std::vector<i32> readers_;  // of sources: number of times their values are read
+    std::vector<i32> readers_;  // by source: number of times its values are read
     std::vector<i32> parent_, stack_;
     std::vector<i64> first_call_, work_of_root_;  // by root: recording index of its first vertex; floats
     std::vector<i32> own_;                        // the root of each vertex; for a shared source, the root of a reader

@@ -93,9 +93,9 @@ private:
     SplitMix64 chance_;
     Fsm fsm_;
     Execution run_;
-    Subgraphs whole_, subgraphs_;  // of the graph before execution; of a trial
+    Subgraphs whole_, subgraphs_;  // frontiers of the graph before execution, and in a trial
     States states_;
-    std::vector<double> sums_;  // of rewards
+    std::vector<double> sums_;  // sums of rewards from each action on
     std::vector<Transition> taken_;
     std::vector<i32> state_, types_;
 

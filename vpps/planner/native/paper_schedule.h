@@ -48,14 +48,14 @@ public:
 
 private:
     static constexpr i64 PRODUCT_LOAD = 4;  // weight of a product's load: every float of its vector meets many rows
-    static constexpr int SHIFT = 16;        // of a load, above the number of a virtual processor
+    static constexpr int SHIFT = 16;        // left shift of a load: the low bits are the number of a virtual processor
 
     Launch& launch_;
     StagesInOrder stages_;
     std::vector<i64> least_;  // a min-heap of virtual processors: load (up to a constant), and number in the low bits
     std::vector<i64> first_, one_;
     std::vector<u32> words_;
-    std::vector<i64> rows_;  // of vertices, for the account
+    std::vector<i64> rows_;  // rows of vertices, for the account
     i64 runs_ = 0;           // number of groups executed row by row, for the account
 
     // Writes one instruction for each row of a step.

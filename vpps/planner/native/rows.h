@@ -29,7 +29,7 @@ public:
         return -1;
     }
 
-    // Makes the blocks of a graph. `late`: the loss chain that runs beside backward.
+    // Makes the blocks of a graph. `late`: the loss chain that runs alongside backward.
     void take(const Graph& graph, const LossChain& late, bool at_once, i64 chunk_rows)
     {
         i64 n = 0;

@@ -38,7 +38,7 @@ private:
 
 class Lists {
 public:
-    u32* addresses = nullptr;  // of values
+    u32* addresses = nullptr;  // address of each value
     Draws draws;
 
     // Returns the number of entries of a list.

@@ -11,7 +11,7 @@ public:
         i64 group, stage, block, step;
     };
 
-    // Finds the steps of one direction. `late`: those of the loss chain that run beside backward, else all others.
+    // Finds the steps of one direction. `late`: those of the loss chain that run alongside backward, else all others.
     void find(const RowsOfBlocks& rows, bool backward, bool late)
     {
         rows_ = &rows;

@@ -8,7 +8,7 @@
 // its virtual processors. A single group needs only that counter, and its stream is written directly into the script.
 class Streams {
 public:
-    std::vector<i64> begins;  // of streams in the script, by launch
+    std::vector<i64> begins;  // positions of streams in the script, by launch
 
     Streams(const Model& model, Script& script) : model_(model), script_(script) {}
 
@@ -141,7 +141,7 @@ private:
     std::vector<Stream> of_;  // by launch; may be longer than needed
     i64 n_ = 0, first_ = 0;   // number of streams of a launch; first stream of this launch
     bool is_single_ = true;
-    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // of all streams
+    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // barriers, signals and pending words of all streams
     std::vector<u32> for_all_;
     Account* account_ = nullptr;
 

@@ -9,8 +9,8 @@
 class TypedGraph {
 public:
     i64 n = 0, n_types = 0, n_edges = 0;
-    std::vector<i32> type, level;  // of each vertex; its level is above the levels of its producers
-    std::vector<i32> n_producers;  // of each vertex: number of its incoming edges
+    std::vector<i32> type, level;  // by vertex; its level is above the levels of its producers
+    std::vector<i32> n_producers;  // by vertex: number of incoming edges
 
     void reset(i64 vertices, i64 types)
     {
@@ -110,6 +110,6 @@ private:
         i32 reader, next;  // next: previous edge of the same producer, or -1
     };
     std::vector<Edge> edges_;
-    std::vector<i32> last_;  // of each vertex: its latest outgoing edge, or -1
+    std::vector<i32> last_;  // by vertex: latest outgoing edge, or -1
     std::vector<i32> starts_, order_, most_;
 };

@@ -91,7 +91,7 @@ private:
     struct UsedRows {
         i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
         bool present = false, given = false;
-        std::vector<u32> ids, addresses;  // of gradient rows, in fixed order; then ids of rows without a gradient
+        std::vector<u32> ids, addresses;  // by gradient row, in fixed order; then ids of rows without a gradient
     };
 
     Launch& launch_;
