@@ -301,7 +301,7 @@ handle.forward(graph, [s, elsewhere])  # GraphError: forward*another graph
 handle.forward(graph, [1.0])  # GraphError: forward*1.0
 handle.forward(*[[g, [e]] for g, e in [strange()]][0])  # ModelError: 'strange'*another model
 handle.forward(graph, [], keep=True)  # NoGradientError: nothing is wanted
-handle.forward(graph, [matrix], keep=True)  # NoGradientError: what is wanted depends on no *leave keep= and update=
+handle.forward(graph, [matrix], keep=True)  # NoGradientError: the wanted values depend on no *leave keep= and update=
 
 [handle.value, input_gradient]
 handle.value(elsewhere)  # GraphError: value*another graph

@@ -133,5 +133,5 @@ def test_words_of_values_may_be_others_meanwhile_but_no_positions() -> None:
     check(plan)
     rule.groups["W*"] = {"lr": 0.3}
     planner.plan_training(graph, loss, Update(rule, 2, 2, None), 0)
-    with pytest.raises(vpps.ScriptError, match="groups of hyper-parameters have been added"):
+    with pytest.raises(vpps.ScriptError, match="hyper-parameter groups were added"):
         other.origin(100)

@@ -52,7 +52,7 @@ class TestValue:
         net = new()
         graph, loss = net.batch(1)
         loss.ref = 10**6
-        with pytest.raises(vpps.ScriptError, match="what is asked for is a value that the graph does not have"):
+        with pytest.raises(vpps.ScriptError, match="the request is for a value that the graph does not have"):
             planner_of(net.model).plan_forward(graph, [loss])
 
 

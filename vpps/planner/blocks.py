@@ -1,4 +1,4 @@
-"""The rows of a cell as they are planned: which vertex is in which, in which step, and where its slabs lie."""
+"""Planned blocks: the row and step of each vertex of a cell, and the addresses of its slabs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Vertices(NamedTuple):
     """The vertices of a cell in the user's order.
 
     Attributes:
-        block: as they were recorded.
-        cell: the program that is planned, before passes: that of a part, where the cell is in parts.
-        calls: recording index of each.
-        values: per output, the value id of each vertex's; of what crosses between parts, one beyond those of the graph.
+        block: the recorded vertices.
+        cell: the planned program before passes; if the cell is split into parts, the program of one part.
+        calls: recording index of each vertex.
+        values: per output, the value id at each vertex. Values that cross between parts have ids beyond the graph's.
     """
 
     block: Block
@@ -31,21 +31,21 @@ class Vertices(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedBlock:
-    """Rows of one cell: vertices that run backward first, then by group and stage, then as recorded.
+    """Rows of one cell. Vertices that run backward come first; then rows are sorted by group, stage, recording order.
 
     Attributes:
         order: the vertex (row of `arrays`) in each row.
-        n_needed, n_needed_steps: the first rows, and steps, are those that run backward.
-        step_stage: stage of each step; steps cover the rows one after the other.
+        n_needed, n_needed_steps: number of rows, and of steps, that run backward; they come first.
+        step_stage: stage of each step; the steps cover the rows in order.
         step_group: group of virtual processors that runs each step.
-        first, count: `(steps, 1 + domains)`, rows of each step in each domain.
-        pause: of a block whose steps may run while virtual processors wait for each other: by how much the number of a
-            stage grows until all are sure to have done so; else 0.
-        late: it is part of the chain of the loss, and runs beside backward (planner/native/loss_chain.h).
-        bases: `(steps, slabs)`. A slab has row r at base + r * width; one whose steps lie apart has a base for each,
-            which may be negative.
-        lists: by the number of a list of the cell, its position in the script.
-        operands: `(steps, operands, 2)`, the words of those of which a plan decides how their rows are found.
+        first, count: `(steps, 1 + domains)`, first row and number of rows of each step in each domain.
+        pause: 0, unless steps of the block may run while virtual processors wait at a barrier. Then it is the number
+            of stages after which all virtual processors have run such a step.
+        late: True for the part of the loss chain that runs alongside backward (planner/native/loss_chain.h).
+        bases: `(steps, slabs)`. Row r of a slab is at base + r * width. If the steps of a slab are not contiguous, each
+            has its own base, which may be negative.
+        lists: position in the script of each list of the cell.
+        operands: `(steps, operands, 2)`, the two words of each operand whose row addressing the plan chooses.
     """
 
     arrays: Vertices
@@ -64,11 +64,11 @@ class PlannedBlock:
     operands: Ints
 
     def n_rows(self, domain: int) -> int:
-        """Rows in a domain."""
+        """Return the number of rows in a domain."""
         return int(self.count[:, domain].sum())
 
     def operand_words(self, operand: RowOperand) -> tuple[Ints, Ints]:
-        """The two words of an operand in each step."""
+        """Return the two words of an operand in each step."""
         address, mode = self.operands[:, list(self.cell.operands).index(operand)].T
         return address, mode
 
@@ -76,10 +76,10 @@ class PlannedBlock:
 def stages_in_order(
     blocks: Sequence[PlannedBlock], backward: bool, late: bool = False
 ) -> list[tuple[int, list[tuple[int, int]]]]:
-    """(stage, its steps as (block number, step)), in order of execution; stages in which nothing runs are left out.
+    """Return (stage, its steps as (block number, step)) in order of execution, without empty stages.
 
     Args:
-        late: those of the chain of the loss that run beside backward; else all others.
+        late: True for the blocks of the loss chain that run alongside backward, False for all others.
     """
     members: dict[int, list[tuple[int, int]]] = {}
     for number, block in enumerate(blocks):

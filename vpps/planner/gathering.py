@@ -1,4 +1,4 @@
-"""What of a plan goes through index lists: bytes that are gathered, arguments that need no list."""
+"""Statistics of a plan's index lists: bytes that are gathered, and arguments that need no list."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from vpps.text import counted, in_bytes
 
 
 class Gathering(NamedTuple):
-    """What is read or written through index lists. Bytes count once, however many virtual processors read them.
+    """Bytes read or written through index lists. They count once, however many virtual processors read them.
 
     Attributes:
-        bytes: by phase of the launch: of rows that steps find through lists, backward with the sums of gradients that
-            readers hand back; of rows that gradients of weights find so, once for all rows of a cell.
-        arguments: operands of a step, or of all rows of a cell, whose rows a plan decides about.
-        contiguous: those of them whose rows lie at an even stride, so that they need no list.
+        bytes: bytes per phase of the launch. Forward and backward count the rows that steps find through lists;
+            backward includes the sums of the readers' gradients. Weight gradients count all rows of a cell once.
+        arguments: number of operands, of a step or of all rows of a cell, whose row addressing the plan chooses.
+        contiguous: number of these operands whose rows have a constant stride, so that they need no list.
     """
 
     bytes: Counter[str]
@@ -34,7 +34,7 @@ class Gathering(NamedTuple):
     contiguous: int
 
     def describe(self, training: bool) -> str:
-        """A clause: "520 B forward, 10 KiB backward; 15 of 19 arguments in a row"."""
+        """Return a clause such as "520 B forward, 10 KiB backward; 15 of 19 arguments in a row"."""
         forward = self.bytes[Phase.FORWARD.value]
         backward = f", {in_bytes(self.bytes.total() - forward)} backward" if training else ""
         even = f"{self.contiguous:,} of {counted(self.arguments, 'argument')} in a row"
@@ -42,18 +42,18 @@ class Gathering(NamedTuple):
 
 
 def gathering(plan: Plan) -> Gathering:
-    """What of a plan goes through index lists."""
+    """Return the statistics of a plan's index lists."""
     found: Counter[str] = Counter()
     seen: set[tuple[int, int, int]] = set()
 
     def once(s: Section) -> bool:
-        """Whether a cell made a section, and that is not one that was seen before."""
+        """Return True if a cell made the section and it has not been counted before."""
         if s.block is None or s.group is None:
             return False
         if isinstance(s.first, int) or s.group.starts[0][1].alone:
             return True
         key = id(s.block), id(s.group), id(s.first)
-        is_new = key not in seen  # schedule "paper": all who own rows of a matrix execute its product
+        is_new = key not in seen  # schedule "paper": each owner of rows of a matrix executes its product
         seen.add(key)
         return is_new
 
@@ -68,7 +68,7 @@ def gathering(plan: Plan) -> Gathering:
 
 
 def _gathered(script: Words, d: Decoded) -> int:
-    """Bytes that an instruction reads or writes through lists."""
+    """Return the bytes that an instruction reads or writes through lists."""
     floats = 0
     for touch in touches(d):
         rows = 0
@@ -81,12 +81,12 @@ def _gathered(script: Words, d: Decoded) -> int:
 
 
 def _entries(script: Words, offsets: int, n: int) -> int:
-    """Rows that CSR offsets list for n rows."""
+    """Return the number of entries that n rows have in a list with CSR offsets."""
     return int(script[offsets + n]) - int(script[offsets])
 
 
 def _arguments(block: PlannedBlock, training: bool) -> Iterator[tuple[int, int]]:
-    """For each operand that a plan decides about: in how many steps it has rows, in how many of them at a stride."""
+    """Yield, per operand whose addressing the plan chooses: steps with rows, and steps whose rows have a stride."""
     for key, operands in block.cell.row_lists(training):
         domain = block.cell.domain_of(key)
         for operand in operands:

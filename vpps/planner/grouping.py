@@ -1,15 +1,15 @@
-"""Which vertices each group of virtual processors runs: no group waits for another one but at barriers of all.
+"""Grouping: assigns the vertices of a graph to groups of virtual processors.
 
-Vertices that depend on each other belong together: the connected components of the graph are dealt to groups. Two kinds
-of vertices do not connect what they touch:
+Groups wait for each other only at barriers of all groups. So vertices that depend on each other belong to one group:
+each connected component of the graph is assigned to a group. Two kinds of vertices do not connect their neighbours:
 
-    sources read nothing (a row of a table, a graph input, zeros). Those with many readers, such as the initial state of
-        all sequences, run before everything else where work would be uneven otherwise.
-    joining vertices come last and have to do with scalars alone: the sum of the losses, its scale. They run after all.
+    sources read nothing (a row of a table, a graph input, zeros). If work would be uneven otherwise, sources with many
+        readers run before everything else, such as the initial state of all sequences.
+    joining vertices come last and work on scalars only: the sum of the losses, its scale. They run after all others.
 
-Both are run by group 0 while the others wait; backward in the opposite order. Each group holds the weights once.
-Gradients and the update are divided among all virtual processors over all rows (flag ALL), so there are no partial
-gradients to reduce.
+Group 0 runs both kinds while the other groups wait; backward runs them in the opposite order. Each group holds the
+weights once. Gradients and the update are divided among all virtual processors over all rows (flag ALL), so there are
+no partial gradients to reduce.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from vpps.record.trace import List, TracedCell, Vector
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the vertices of a graph are dealt to groups.
+    """Assignment of the vertices of a graph to groups. The stages of the policy are shifted to make room for sources.
 
     Attributes:
-        first_own: stages of the policy are moved: those before this one are of shared sources.
-        first_joining: stages from this one on are those of joining vertices.
-        n_components: of the graph, those with any work.
-        work: of each group: floats that its vertices compute with, in forward.
+        first_own: first stage after those of the shared sources.
+        first_joining: first stage of the joining vertices.
+        n_components: number of connected components that have any work.
+        work: per group, the floats that its vertices compute with in forward.
     """
 
     first_own: int
@@ -42,7 +42,7 @@ class Grouping:
     work: NDArray[np.float64]
 
     def describe(self) -> str:
-        """One line: how even the work is, and why if it is not."""
+        """Return one line that says how even the work is and, if it is uneven, why."""
         shares = ", ".join(f"{share:.0%}" for share in self.work / max(self.work.sum(), 1.0))
         line = (
             f"{len(self.work)} groups have {shares} of the work of {self.n_components} unconnected parts of the graph"
@@ -53,12 +53,12 @@ class Grouping:
 
     @property
     def some_idle(self) -> bool:
-        """Whether a group has nothing to do."""
+        """True if a group has nothing to do."""
         return not self.work.all()
 
 
 def is_scalar(cell: TracedCell) -> bool:
-    """Whether all that a cell reads and gives is scalar, and none of its parameters is a matrix."""
+    """Return True if all operands and outputs of a cell are scalars and no parameter is a matrix."""
     shapes = [kind.shape for kind in cell.kinds if isinstance(kind, Vector | List)]
     shapes += [cell.nodes[o].shape for o in cell.outputs]
     matrices = any(len(p.shape) > 1 for p in cell.parameters)
@@ -66,7 +66,7 @@ def is_scalar(cell: TracedCell) -> bool:
 
 
 def floats_of(cell: EncodedCell) -> tuple[int, list[int]]:
-    """Floats that a vertex of a cell computes with in forward, and for each element of every list argument."""
+    """Return the floats that a vertex computes with in forward, and those per element of each list argument."""
     of_domain = [0] * (cell.cell.n_domains + 1)
     for instr in cell.lowered.forward:
         of_domain[instr.domain] += _floats(instr)
@@ -75,6 +75,6 @@ def floats_of(cell: EncodedCell) -> tuple[int, list[int]]:
 
 
 def _floats(instr: Instr) -> int:
-    """Floats that an instruction computes with for one row: of a product, those of the matrix."""
+    """Return the floats that an instruction computes with for one row; for a product, those of the matrix."""
     inner = instr.values.get("inner", 1) if "matmul" in instr.name else instr.values.get("columns", 1)
     return instr.width * inner if "matmul" in instr.name or instr.name == "matvec" else instr.width

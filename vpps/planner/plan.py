@@ -21,8 +21,8 @@ from vpps.placement.update import UsedRows
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.grouping import Grouping
 from vpps.planner.native.account import Account
-from vpps.planner.native.interface import NOWHERE, Call, FoundGrouping
-from vpps.planner.native.memory import OF_GROUPING, Memory
+from vpps.planner.native.interface import NOWHERE, Call, GroupingResult
+from vpps.planner.native.memory import OF_GROUPING, PlanBuffers
 from vpps.planner.native.memory_map import PlannedMemory
 from vpps.planner.sections import Section, Stream
 from vpps.record.ranges import Ints
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class Seeds(NamedTuple):
-    """Where gradients of what is wanted are written between forward and backward.
+    """Layout of the gradients of the wanted values, which the caller writes between forward and backward.
 
     Attributes:
-        offsets: of each among all of them.
-        floats: of all.
+        offsets: offset of each gradient from the first one, in floats.
+        floats: total size in floats.
     """
 
     offsets: NDArray[np.int64]
@@ -49,12 +49,13 @@ class Seeds(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Values of a graph that are in the pool before a launch, and still after it.
+    """Values of a graph that are in the pool before a launch and stay there.
 
     Attributes:
-        addresses: by value id, of the graph's first ones; NOWHERE of those that are not there.
-        calls: vertices that the graph had: what the others need of them is there, or else the planner looks at all.
-        stop: the pool is free from here on.
+        addresses: addresses of the graph's first values, by value id; NOWHERE if a value is not in the pool.
+        calls: number of vertices that are already planned. If later ones need an absent value of these, all vertices
+            are planned again.
+        stop: first free address of the pool.
     """
 
     addresses: NDArray[np.uint32]
@@ -66,36 +67,36 @@ NOTHING_PRESENT = Present(np.zeros(0, np.uint32), 0, 0)
 
 
 class Plan:
-    """A script with everything needed to run and to explain it. What no launch needs is found when it is asked for.
+    """A script with everything needed to run it and to explain it. Explanations are computed on request.
 
     Args:
-        library: that has planned it.
-        ids: numbers that it has of the encoded cells.
-        memory: where it has left the plan.
-        call: what it was called with, and what it found.
+        library: compiled planner that made the plan.
+        ids: the library's numbers of the encoded cells.
+        memory: buffers that hold the plan.
+        call: arguments and results of the library call.
         before: gradients that the pool holds before the launch.
-        again: plans the same vertices once more, however many have been recorded since, with an account.
+        again: callback that plans the same vertices again with an account, even if the graph has grown since.
 
     Attributes:
-        script: the words; index lists and input data included.
-        pool_floats: floats of the pool that it uses.
-        places: address of each value's first float, by value id; NOWHERE where it is not computed.
+        script: the words, including index lists and input data.
+        pool_floats: floats of the pool that the launch uses.
+        places: address of each value's first float, by value id; NOWHERE if the value is not computed.
         loss_slot: address of the loss after the launch, or -1.
-        n_barriers: barriers of a launch.
-        encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
+        n_barriers: number of barriers in a launch.
+        encoded: times at which writing instructions began and the script was complete (`time.perf_counter_ns`).
         held: gradients that the pool holds after the launch for a later one.
-        kept: floats at the beginning of the pool that hold what was there before the launch.
-        present: what is there after a launch in which values stay; None: they do not.
-        divisions: where the caller has a word: positions in the script of the entry points of launches of their own, of
-            what follows forward, and of what follows backward where that makes an update.
-        seeds: address of the gradients that are written between them.
-        is_torn: whether the loss depends on some, and not on all, of the parameters of a stack.
-        updates_alone: whether it is an update from given gradients, and nothing else.
-        has_loss: whether it leaves a loss at `loss_slot`.
-        input_gradients: (value, address) of every value of an input that wanted its gradient; address ZERO where none
-            flows into it.
-        used: `instructions` and `tails`, one object for all plans of a planner that use the same cells.
-        explanation: who made which word, and what lies where, where it was planned with an account.
+        kept: size in floats of the beginning of the pool that holds data from before the launch.
+        present: values in the pool after the launch, if values stay; else None.
+        divisions: positions in the script of the entry points of additional launches, if the caller acts in between.
+            The second launch follows forward; a third follows backward if that makes an update.
+        seeds: address of the gradients that the caller writes between the launches.
+        is_torn: True if the loss depends on some, but not all, of the parameters of a stack.
+        updates_alone: True if the launch only applies an update from given gradients.
+        has_loss: True if the launch leaves a loss at `loss_slot`.
+        input_gradients: (value, address) of each value of an input that wants its gradient; address ZERO if no
+            gradient flows into it.
+        used: `instructions` and `tails`; all plans of a planner that use the same cells share one object.
+        explanation: account and memory map, if it was planned with an account.
     """
 
     explanation: tuple[Account, PlannedMemory] | None = None
@@ -105,7 +106,7 @@ class Plan:
         graph: Graph,
         library: PlannerLibrary,
         ids: tuple[int, ...],
-        memory: Memory,
+        memory: PlanBuffers,
         call: Call,
         before: HeldGradients,
         again: Callable[[], Plan],
@@ -130,7 +131,7 @@ class Plan:
         self.has_loss = bool(call.training and not call.seeded)
         self.updates_alone = bool(call.seeded and not call.n_wanted)
         self.input_gradients = _NO_PAIRS
-        if n := call.n_input_gradients:  # copies, as there will be others soon
+        if n := call.n_input_gradients:  # copied, because the next plan overwrites them
             self.input_gradients = np.frombuffer(ctypes.string_at(call.input_gradients, 16 * n), np.int64).reshape(n, 2)
         self.held = before
         if call.training:
@@ -140,7 +141,7 @@ class Plan:
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
 
     def _sums(self) -> HeldGradients:
-        """What the pool holds after a launch that keeps gradients."""
+        """Return the gradients that the pool holds after a launch that keeps gradients."""
         rows = dict(self._before.rows)
         for table, used in self.tables.items():
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
@@ -152,11 +153,11 @@ class Plan:
         """Held gradients that are zero and that the launch does not write."""
         return set(self.held.dense) - self._before.dense - self._with_gradient
 
-    # ---- what a launch does not need
+    # ---- views for the host, computed on request
 
     @cached_property
     def addresses(self) -> NDArray[np.int64]:
-        """Address of each value's first float, by value id; -1 where it is not computed."""
+        """Address of each value's first float, by value id; -1 if the value is not computed."""
         found = self.places.astype(np.int64)
         found[found == NOWHERE] = -1
         return found
@@ -168,19 +169,18 @@ class Plan:
 
     @property
     def _with_gradient(self) -> set[Parameter]:
-        """The same, as kernels know them."""
+        """Physical parameters (after stacking) that have a gradient."""
         return {p for p, has in zip(self._library.parameters, self._touched.tolist(), strict=False) if has & 1}
 
     @cached_property
     def reached(self) -> set[Parameter]:
-        """Dense parameters that recorded ops lead to from the loss; not all have a gradient that is computed: passes
-        leave out what is zero."""
+        """Dense parameters that the loss depends on. Passes may drop the gradient of some because it is zero."""
         found = self._touched[len(self._library.parameters) :].tolist()
         return {p for p, has in zip(self._library.users, found, strict=False) if has}
 
     @cached_property
     def idle(self) -> set[str]:
-        """Names of the trainable parameters of which an update makes no step."""
+        """Names of the trainable parameters that an update does not step."""
         idle = np.flatnonzero(self._library.trainable & ~self._touched[: len(self._library.trainable)])
         return {member.name for k in idle.tolist() for member in members(self._library.parameters[k])}
 
@@ -198,60 +198,60 @@ class Plan:
 
     @property
     def instructions(self) -> frozenset[str]:
-        """Names of those that it uses."""
+        """Names of the instructions that the script uses."""
         return self.used[0]
 
     @property
     def tails(self) -> frozenset[Tail]:
-        """Programs of those that it uses."""
+        """Tails that the script uses."""
         return self.used[1]
 
     @cached_property
     def grouping(self) -> Grouping | None:
-        """Which group of virtual processors runs what; None where there is one."""
+        """Assignment of vertices to groups of virtual processors; None if there is only one group."""
         if not len(self._grouping):
             return None
-        found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
+        found = GroupingResult(*self._grouping[:OF_GROUPING].tolist())
         work = self._grouping[OF_GROUPING:].astype(np.float64)
         return Grouping(found.first_own, found.first_joining, found.n_components, work)
 
-    # ---- where words come from
+    # ---- origins of words
 
     @cached_property
     def _explained(self) -> tuple[Account, PlannedMemory]:
-        """Of the same plan once more."""
+        """Account and memory map, from planning the same vertices again."""
         again = self._again()
         assert again.explanation is not None
         if len(again.script) != len(self.script) or not np.array_equal(again._entries(), self._entries()):
             raise ScriptError(
-                f"a plan of {len(self.script):,} words has {len(again.script):,}, or other streams of instructions, "
-                "when it is made again to be explained; if groups of hyper-parameters have been added to the optimizer "
-                "since, ask before that; else please report this"
+                f"a plan of {len(self.script):,} words has {len(again.script):,} words, or other instruction streams, "
+                "when it is planned again to explain it; if hyper-parameter groups were added to the optimizer since, "
+                "ask for the explanation before you add them; otherwise please report this"
             )
         return again.explanation
 
     def _entries(self) -> Words:
-        """Where the instructions of virtual processors begin."""
+        """Return the entry points of all virtual processors in all launches."""
         n_vps = int(self.script[1])
         return np.concatenate([self.script[at : at + n_vps] for at in (HEADER_WORDS, *self.divisions)])
 
     @property
     def account(self) -> Account:
-        """Who made which word, and what lists there are."""
+        """Account of the plan: the origin of each word, and the lists."""
         return self._explained[0]
 
     @cached_property
     def streams(self) -> list[tuple[int, Stream]]:
-        """The instructions, with where each came from, by the position where they begin."""
+        """Streams of instructions with their origins, each with its position in the script."""
         return self.account.streams(self.blocks)
 
     def origin(self, position: int) -> str:
-        """The user's words for the instruction at a position of the script."""
+        """Describe the instruction at a position of the script in the user's terms."""
         found = self.section_at(position)
         return "" if found is None else found[0].origin(found[1])
 
     def section_at(self, position: int) -> tuple[Section, int] | None:
-        """The section that made the instruction at a position of the script, and the offset in it."""
+        """Return the section of the instruction at a position of the script, and the offset in that section."""
         found = self._stream_at(position)
         if found is None:
             return None
@@ -260,15 +260,15 @@ class Plan:
         return section, position - start - section.start
 
     def whereabouts(self, position: int) -> str:
-        """The user's words for where a virtual processor is; at a barrier, also what it has just executed."""
+        """Describe where a virtual processor is, in the user's terms; at a barrier, also what it has just executed."""
         found = self._stream_at(position)
         return "" if found is None else found[1].whereabouts(position - found[0])
 
     def _stream_at(self, position: int) -> tuple[int, Stream] | None:
-        """The stream that holds a position of the script, by the position where it begins."""
+        """Return the stream that holds a position of the script, and the position where the stream begins."""
         return next(((start, stream) for start, stream in reversed(self.streams) if start <= position), None)
 
-    # ---- what lies where
+    # ---- memory
 
     @property
     def blocks(self) -> list[PlannedBlock]:
@@ -277,7 +277,7 @@ class Plan:
 
     @cached_property
     def layout(self) -> MemoryMap:
-        """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
+        """Memory map of pool and script, and the kernel's capabilities, for the verifier."""
         distribution = self._library.distribution
         account, memory = self._explained
         written = [used.gradient for used in self.tables.values()] if self.updates_alone else []  # by the caller
@@ -308,6 +308,6 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:
-    """Spans, sorted."""
+    """Return all spans in one sorted array."""
     found = np.concatenate([np.array(some, np.int64).reshape(-1, 2), others])
     return found[np.lexsort(found.T[::-1])]

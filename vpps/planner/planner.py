@@ -1,7 +1,7 @@
 """Plans graphs for one distribution of the parameters, in compiled code (planner/native/).
 
-A plan holds what a launch needs; who made which word, and what is where for the verifier, is found by planning once
-more when somebody asks.
+A plan holds only what a launch needs. The origin of each word, and the memory map for the verifier, are computed on
+request by planning again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Planner:
     """Makes plans for one distribution, policy and schedule.
 
     Args:
-        distribution: places of the parameters, number of virtual processors.
-        policy: name of the batching policy, or a learned one.
+        distribution: addresses of the parameters, and the number of virtual processors.
+        policy: name of the batching policy, or a learned policy.
         schedule: name of the schedule.
-        passes: of the cell compiler; default as VPPS_PASSES says.
+        passes: passes of the cell compiler; default: those that VPPS_PASSES selects.
 
     Attributes:
-        policy: its name.
-        cells: that it knows.
+        policy: name of the policy.
+        cells: encoded cells.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Planner:
         key: LaunchKey | StepKey | None = None,
         present: Present | None = None,
     ) -> Plan:
-        """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
+        """Plan a forward that computes only the wanted values and their dependencies. Held gradients stay in the pool.
 
         Args:
-            present: values that are not to be computed again; all others stay, too. None: only what is wanted does.
+            present: values not to compute again; all computed values stay, too. If None, only the wanted values stay.
 
         Raises:
             CompileError: there is no compiler.
@@ -87,16 +87,16 @@ class Planner:
         held: HeldGradients = NOTHING_HELD,
         keep: bool = False,
     ) -> Plan:
-        """Plan of forward, backward, gradients and (unless `update` is None) the update.
+        """Plan forward, backward, gradients and (unless `update` is None) the update.
 
         Args:
-            parity: of the launch; says where its loss is kept.
-            key: of the launch's random numbers; None turns dropout off.
-            held: gradients of earlier batches, to which those of this one are added.
+            parity: parity of the launch number; selects the slot of the loss.
+            key: key of the launch's random numbers; None turns dropout off.
+            held: gradients of earlier batches; this batch's gradients are added to them.
             keep: leave the sums in the pool for a later launch.
 
         Raises:
-            NoGradientError: the loss depends on no trainable parameter and, where there is no update, on no input that
+            NoGradientError: the loss depends on no trainable parameter and, if there is no update, on no input that
                 wants its gradient.
             CompileError: there is no compiler.
         """
@@ -111,8 +111,8 @@ class Planner:
         key: LaunchKey | StepKey | None = None,
         held: HeldGradients = NOTHING_HELD,
     ) -> Plan:
-        """As `plan_training`, in two launches: forward, and what follows from gradients of what is wanted, which the
-        caller writes at `Plan.seeds`, one behind the other."""
+        """Plan like `plan_training`, but in two launches: forward, and everything after it. In between, the caller
+        writes the gradients of the wanted values at `Plan.seeds`, contiguously."""
         each = np.repeat([size(e.shape) for e in wanted], [len(e) if isinstance(e, Rows) else 1 for e in wanted])
         seeds = Seeds(np.cumsum(each) - each, int(each.sum()))
         return self._library(update).training(graph, _ids_of(wanted), update, parity, key, held, False, seeds)
@@ -120,16 +120,16 @@ class Planner:
     def plan_update(
         self, update: Update, parity: int, held: HeldGradients, given: Mapping[Parameter, NDArray[np.int64]]
     ) -> Plan:
-        """Plan of an update alone, from gradients that are held.
+        """Plan only an update, from held gradients.
 
         Args:
-            given: numbers of the rows of tables whose gradients the caller writes (`Plan.tables`).
+            given: per table, numbers of the rows whose gradients the caller writes (`Plan.tables`).
         """
         seeds = Seeds(np.zeros(0, np.int64), 0)
         return self._library(update).training(Graph(), array("q"), update, parity, None, held, False, seeds, given)
 
     def _library(self, update: Update | None) -> PlannerLibrary:
-        """What plans launches with such an update."""
+        """Return the library that plans launches with such an update."""
         if update is None and self._latest is not None:
             return self._latest
         rule = update.optimizer.name if update is not None else None
@@ -144,7 +144,7 @@ class Planner:
 
 
 def _ids_of(wanted: Sequence[Expression | Rows]) -> array[int]:
-    """Value ids of expressions, and of rows, one after the other."""
+    """Return the value ids of expressions and rows in one array."""
     found = array("q")
     for e in wanted:
         if isinstance(e, Rows):

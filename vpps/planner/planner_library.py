@@ -1,4 +1,4 @@
-"""Calls the compiled planner: hands it cells once and a batch's arrays every time, and takes what it finds."""
+"""Calls the compiled planner: passes each cell once and the arrays of every batch, and wraps the results."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from vpps.placement.update import Ending, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account
 from vpps.planner.native.inputs import WORD, BatchInputs
-from vpps.planner.native.interface import Call, Following, FoundMemory, GivenCell, Noted, Pair, Status
-from vpps.planner.native.memory import Memory
+from vpps.planner.native.interface import AccountResult, Call, CellInput, Following, MemoryResult, Pair, Status
+from vpps.planner.native.memory import PlanBuffers
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.plan import STEPS, Plan, Present, Seeds
 from vpps.record.arrays import BlockArrays
@@ -51,31 +51,31 @@ from vpps.values import float_word
 _log = logging.getLogger(__name__)
 
 DONE = int(Status.DONE)
-PARTS = len(Batching)  # of a cell, at most
-MOST_USED = 1024  # combinations of cells whose instructions are kept
+PARTS = len(Batching)  # most parts of a cell
+MOST_USED = 1024  # size of the cache of instructions, by combination of cells
 
 
 NO_ROWS: Mapping[Parameter, NDArray[np.int64]] = {}
 
 
-class _ReachesBack(Exception):
-    """The end of a graph cannot be planned by itself."""
+class _NeedsEarlierVertices(Exception):
+    """The end of a graph reads earlier values that are not in the pool, so all vertices must be planned."""
 
 
 class PlannerLibrary:
-    """The compiled planner for one distribution and one rule of the updates.
+    """The compiled planner for one distribution and one update rule.
 
     Args:
-        cells: encoded.
-        policy: its name, or what was learned.
-        ending: of launches.
+        cells: encoded cells.
+        policy: name of the batching policy, or a learned policy.
+        ending: end of each launch: update rule and averaging.
 
     Attributes:
-        distribution: of the parameters.
-        parameters: as kernels know them.
-        users: as the model has them.
-        gradients: address of each one's.
-        groups: of virtual processors.
+        distribution: distribution of the parameters.
+        parameters: physical parameters (after stacking), as kernels know them.
+        users: parameters of the model.
+        gradients: address of the gradient of each physical parameter.
+        groups: number of groups of virtual processors.
     """
 
     def __init__(self, lib: ctypes.CDLL, cells: EncodedCells, policy: str | LearnedPolicy, ending: Ending) -> None:
@@ -99,26 +99,26 @@ class PlannerLibrary:
         name = policy.name if isinstance(policy, LearnedPolicy) else policy
         self._handle = lib.vpps_planner(name.encode(), *automata.buffer_info(), *numbers.buffer_info())
         if not self._handle:
-            raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
+            raise ScriptError("the compiled planner cannot read the records of the parameters; please report this")
         weakref.finalize(self, lib.vpps_planner_free, self._handle).atexit = False  # a daemon thread may be planning
         self._numbers: dict[TracedCell, int] = {}
-        self._keyless: set[TracedCell] = set()  # those that use no random numbers
+        self._keyless: set[TracedCell] = set()  # cells that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
-        self._ids = array("q")  # of the encoded cells of the latest plan
-        self._memories: list[Memory] = []
-        self._words = self._values = 0  # the most that a plan has needed
+        self._ids = array("q")  # numbers of the encoded cells of the latest plan
+        self._memories: list[PlanBuffers] = []
+        self._words = self._values = 0  # largest sizes that a plan has needed
         self._groups: (
             tuple[tuple[str, ...], Mapping[str, int], dict[tuple[str | None, int], str], array[int]] | None
         ) = None
-        self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
+        self._encoded: list[Encoded] = []  # by the compiled planner's number of the cell
         self._pair = Pair()
         self._call = Call()
-        # As it is before a plan.
+        # Initial state of `_call`.
         self._fresh = Call(splits=int(cells.passes.lazy_batching), new_pair=ctypes.addressof(self._pair))
         self._call_at = ctypes.addressof(self._call)
         self._bytes, self._fresh_bytes = (memoryview(call).cast("B") for call in (self._call, self._fresh))
-        self._alive: list[Any] = []  # what it points to
-        self._lock = threading.RLock()  # somebody may ask about a plan while another one is made
+        self._alive: list[Any] = []  # arrays that the call points to
+        self._lock = threading.RLock()  # a thread may ask about a plan while another thread plans
 
     # ---- plans
 
@@ -131,10 +131,10 @@ class PlannerLibrary:
         present: Present | None = None,
         calls: int | None = None,
     ) -> Plan:
-        """A plan without gradients, as `Planner` says.
+        """Return a plan without gradients; see `Planner.plan_forward`.
 
         Args:
-            calls: plan only the first so many vertices, with an account.
+            calls: if given, plan only that many of the first vertices, with an account.
         """
         self._refuse_within_a_plan()
         with self._lock:
@@ -143,7 +143,7 @@ class PlannerLibrary:
                 again = partial(self.forward, graph, wanted, held, key, present, graph.n_calls)
                 try:
                     return self._plan(graph, wanted, held, calls, again, present)
-                except _ReachesBack:
+                except _NeedsEarlierVertices:
                     assert present is not None
                     present = present._replace(calls=0)
 
@@ -160,11 +160,11 @@ class PlannerLibrary:
         given: Mapping[Parameter, NDArray[np.int64]] = NO_ROWS,
         calls: int | None = None,
     ) -> Plan:
-        """A plan of training, as `Planner` says.
+        """Return a plan of training; see `Planner.plan_training`.
 
         Args:
-            wanted: the loss; or, with seeds, all that they are of: nothing of an update alone.
-            calls: as of `forward`.
+            wanted: the loss; with seeds, the values whose gradients they are; empty for an update alone.
+            calls: if given, plan only that many of the first vertices, with an account.
         """
         again = partial(self.training, graph, wanted, update, parity, key, held, keep, seeds, given, graph.n_calls)
         self._refuse_within_a_plan()
@@ -180,17 +180,17 @@ class PlannerLibrary:
                 call.held = self._pointed(array("B", [p in held.dense for p in self.parameters]))
             call.n_held_rows, call.held_rows = len(held.rows), self._rows_of_tables(held.rows)
             plan = self._plan(graph, wanted, held, calls, again)
-        if update is not None and update.averaging is not None:  # for how long those of table rows have not followed
+        if update is not None and update.averaging is not None:  # catch-up factors of idle table rows
             for table, used in plan.tables.items():
                 factors = update.averaging.idle(table, used.rows).view(np.uint32)
                 plan.script[used.idle : used.idle + len(factors)] = factors
         return plan
 
     def _refuse_within_a_plan(self) -> None:
-        """Raise HandleError where a signal handler or schedule would wait for itself."""
+        """Raise HandleError if this thread is planning already: a signal handler or schedule would deadlock."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise HandleError(
-                "a signal handler or schedule asks for a plan while one is made in the same thread: set a flag there "
+                "a signal handler or schedule needs a plan while the same thread is planning: set a flag there, "
                 "and act on it after that call"
             )
 
@@ -219,21 +219,23 @@ class PlannerLibrary:
             memory = self._planned(graph, batch, wanted, calls, since)
             plan = Plan(graph, self, tuple(self._ids[: call.n_cells]), memory, call, held, again)
             if calls is not None:
-                where = FoundMemory()  # columns of the batch are copied
+                where = MemoryResult()  # its columns are copied from the batch
                 self._lib.vpps_map(self._handle, ctypes.byref(where))
-                noted = Noted()
+                noted = AccountResult()
                 self._lib.vpps_account(self._handle, ctypes.byref(noted))
                 cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells]]
                 account = Account(noted, call.words, cells, self._ending)
                 plan.explanation = account, memory_map(where, graph, self._encoded)
         finally:
-            batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
+            batch.release()  # a stored traceback must not keep the graph from growing
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and (grouping := plan.grouping) and grouping.some_idle:
             _log.info(grouping.describe())
         return plan
 
-    def _planned(self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int) -> Memory:
-        """Have C++ plan a batch, answering what it asks; the memory that the plan is in."""
+    def _planned(
+        self, graph: Graph, batch: BatchInputs, wanted: array[int], calls: int | None, since: int
+    ) -> PlanBuffers:
+        """Have C++ plan a batch, answer its requests, and return the buffers of the plan."""
         call = self._call
         call.account = calls is not None
         call.chunk_rows = lazy_batching.CHUNK_ROWS
@@ -255,8 +257,8 @@ class PlannerLibrary:
             self._values = max(self._values, call.n_all_values)
             if status == DONE:
                 break
-            if since and status == Status.NO_VALUE:  # the end of a graph does not tell
-                raise _ReachesBack
+            if since and status == Status.NO_VALUE:  # it may be the value of an earlier vertex
+                raise _NeedsEarlierVertices
             if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == Status.NEW_PAIR:
@@ -266,8 +268,8 @@ class PlannerLibrary:
                 raise _wrong(status, graph, cell, call)
         return memory
 
-    def _memory(self) -> Memory:
-        """One that nobody uses, large enough for what has been needed so far."""
+    def _memory(self) -> PlanBuffers:
+        """Return unused buffers that are large enough for everything planned so far."""
         for memory in self._memories:
             if memory.is_free:
                 if len(memory.script) >= self._words and len(memory.addresses) >= self._values:
@@ -275,18 +277,18 @@ class PlannerLibrary:
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = Memory(words, values, len(self.parameters), len(self.users), self.groups)
+        made = PlanBuffers(words, values, len(self.parameters), len(self.users), self.groups)
         self._memories.append(made)
         return made
 
-    # ---- what it knows of cells
+    # ---- cells
 
     def _cell(self, cell: TracedCell) -> int:
-        """The compiled planner's number of a cell."""
+        """Return the compiled planner's number of a cell."""
         number = self._numbers.get(cell)
         if number is None:
             digest = int(digest_of(cell), 16) if self._learned else 0
-            given = GivenCell(*argument_counts(cell), linear_kind(cell), digest)
+            given = CellInput(*argument_counts(cell), linear_kind(cell), digest)
             number = self._numbers[cell] = self._lib.vpps_planner_cell(self._handle, ctypes.byref(given))
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
@@ -296,9 +298,9 @@ class PlannerLibrary:
         """Tell the compiled planner the parts of a cell.
 
         Args:
-            key: for each output whether nothing reads it; whether it is for training; and, unless the cell stays whole,
-                whether each operand is gathered from other vertices of the cell's recurrence, and each output, of those
-                that are computed, scattered to some.
+            key: one flag per output, set if nothing reads it; one flag for training; then, unless the cell stays whole,
+                one flag per operand and per computed output, set if it comes from, or goes to, other vertices of the
+                cell's recurrence.
         """
         cells = self._cells
         n = len(cell.outputs)
@@ -338,7 +340,7 @@ class PlannerLibrary:
         numbers = array("q", flat(record))
         good = self._lib.vpps_planner_parts(self._handle, self._numbers[cell], key, len(key), *numbers.buffer_info())
         if not good:
-            raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
+            raise ScriptError(f"the compiled planner cannot read the records of {cell!r}; please report this")
 
     def _record(
         self, encoded: Encoded, same_row: Mapping[SameRow | SameRowGradient, tuple[int, View]], training: bool
@@ -348,7 +350,7 @@ class PlannerLibrary:
         return CellDescriptor(encoded.cell, same_row, number, training, self._ending, self._number, self._bits).record
 
     def _tell_pair(self) -> None:
-        """Tell the compiled planner what of one cell may follow a step of another freely."""
+        """Tell the compiled planner if a step of one cell may follow a step of another without a barrier."""
         pair = self._pair
         after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
         if pair.following == Following.TURN:
@@ -358,11 +360,11 @@ class PlannerLibrary:
         self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
-        """Names of the instructions of a script, and its tails.
+        """Return the names of the instructions of a script, and its tails.
 
         Args:
-            mask: of those that no cell made.
-            ids: numbers of the encoded cells; ~number of one without backward.
+            mask: bit mask of the instructions that belong to no cell.
+            ids: numbers of the encoded cells; ~number if a cell has no backward.
         """
         key = mask, ids
         if key not in self._used:
@@ -373,10 +375,10 @@ class PlannerLibrary:
             self._used[key] = names, frozenset[Tail]().union(*(tails for _, tails in used))
         return self._used[key]
 
-    # ---- what it needs beside the graph
+    # ---- other arguments of a call
 
     def _begin(self, loss_slot: int, graph: Graph, key: LaunchKey | StepKey | None) -> Call:
-        """Say where the loss is left, and which random numbers dropout has; nothing else is said yet."""
+        """Reset the call, then set the address of the loss and the random numbers of dropout."""
         call = self._call
         self._bytes[:] = self._fresh_bytes
         self._alive.clear()
@@ -393,11 +395,11 @@ class PlannerLibrary:
         return call
 
     def _take_update(self, update: Update) -> None:
-        """Say what step is made."""
+        """Set the arguments of the optimizer's step."""
         call, optimizer = self._call, update.optimizer
         patterns = tuple(optimizer.groups)
         if self._groups is None or self._groups[0] != patterns or self._groups[1] is not update.counts:
-            sets: dict[tuple[str | None, int], str] = {}  # the first parameter of each, in the order of the parameters
+            sets: dict[tuple[str | None, int], str] = {}  # first parameter of each set, in the order of the parameters
             of = array("q")
             for p in self.parameters:
                 name = members(p)[0].name
@@ -418,7 +420,7 @@ class PlannerLibrary:
         call.averages = int(update.averaging is not None)
 
     def _rows_of_tables(self, given: Mapping[Parameter, NDArray[np.int64]]) -> int:
-        """Where numbers of rows are as the compiled planner takes them."""
+        """Return the address of row numbers per table, in the compiled planner's format."""
         tables = array("q")
         for table, rows in given.items():
             numbers = array("q", np.asarray(rows, np.int64).tobytes())
@@ -426,22 +428,22 @@ class PlannerLibrary:
         return self._pointed(tables)
 
     def _pointed(self, numbers: array[Any]) -> int:
-        """Address of some numbers, which stay until the next plan is made."""
+        """Return the address of an array, and keep the array alive until the next plan."""
         self._alive.append(numbers)
         return numbers.buffer_info()[0]
 
 
 def _wrong(status: int, graph: Graph, cell: str, call: Call) -> Exception:
-    """The error to be raised, in the user's words.
+    """Return the error to raise, in the user's terms.
 
     Args:
-        status: with which planning has ended.
-        cell: name of the one that reads what there is not; empty for none.
+        status: result of planning.
+        cell: name of the cell that reads a missing value; empty if there is none.
     """
     if status == Status.NO_GRADIENT:
         if call.seeded:
             return NoGradientError(
-                "what is wanted depends on no trainable parameter, and on no input that wants its gradient, so there "
+                "the wanted values depend on no trainable parameter, and on no input that wants its gradient, so there "
                 "is nothing to learn; leave keep= and update= out to evaluate it"
             )
         return NoGradientError(
@@ -449,8 +451,8 @@ def _wrong(status: int, graph: Graph, cell: str, call: Call) -> Exception:
             "use handle.forward to evaluate it"
         )
     if status == Status.NO_MEMORY:
-        return MemoryError(f"{graph.describe()}: the host has no memory to plan it; use smaller batches")
+        return MemoryError(f"{graph.describe()}: not enough host memory to plan it; use smaller batches")
     if status == Status.TORN:
         return GraphError(f"{graph.describe()}: several threads recorded in it, or one while it was planned; {APART}")
-    what = f"a vertex of cell {cell!r} reads" if cell else "what is asked for is"
-    return ScriptError(f"{graph.describe()}: {what} a value that the graph does not have; please report this")
+    what = f"a vertex of cell {cell!r} reads a value" if cell else "the request is for a value"
+    return ScriptError(f"{graph.describe()}: {what} that the graph does not have; please report this")

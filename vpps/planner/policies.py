@@ -1,19 +1,19 @@
-"""Batching policies: in which stage every vertex of a graph runs. `native/policies/` runs them; here one is learned.
+"""Batching policies (`native/policies/`) choose the stage in which each vertex of a graph runs; one policy is learned.
 
-A **stage** is what runs together; the vertices of a cell in a stage are a **step**, a batch in the words of other
-systems. What a persistent kernel pays for is barriers, so policies report stages beside batches.
+A **stage** is a set of vertices that run together. The vertices of one cell in a stage are a **step**, which other
+systems call a batch. A persistent kernel pays for barriers, so policies report stages as well as batches.
 
-Types of vertices are cells. Components of cells that read each other can be batched one after the other without loss
-(`native/execution.h` has the proof). So cells are ranked by "reads from", cycles contracted; a cell on no cycle is one
-batch; a recurrence of one cell is its levels; leaves come first and losses last, all of them at once. There is
-something to choose only in recurrences of several cells - trees with two kinds of nodes, lattices:
+The type of a vertex is its cell. Components of cells that read each other can be batched one after the other without
+loss (`native/execution.h` has the proof). So cells are ranked topologically by "reads from", with cycles contracted. A
+cell on no cycle is one batch; a recurrence of one cell has one batch per level. Leaves come first and losses last, each
+in one batch. Only recurrences of several cells leave a choice, such as trees with two kinds of nodes, or lattices:
 
-    sinks-last      level by level, all its cells side by side: the fewest stages
-    sufficient      the type of which the largest share of what waits for no other of its type is ready (lemma 2.1)
-    critical        the type of the ready vertex at which the longest path begins
-    fsm             as an automaton says, learned for this recurrence (ED-Batch 2.3): states are the types ready,
-                    ranked as `critical` ranks them, or one of the paper's three encodings, with the phase or without
-    depth, agenda   published baselines, on the whole graph: by level; the type of least mean depth first (DyNet)
+    sinks-last      level by level, all cells of a level together: the fewest stages
+    sufficient      the type with the largest ready share of the vertices that wait for none of their type (lemma 2.1)
+    critical        the type of the ready vertex that starts the longest path
+    fsm             the choice of an automaton, learned for this recurrence (ED-Batch 2.3). States are the ready types,
+                    ranked as in `critical`, or one of the paper's three encodings, with or without the phase
+    depth, agenda   published baselines on the whole graph: by level; the type of least mean depth first (DyNet)
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from vpps.record.trace import digest_of
 from vpps.values import as_index
 
 NAMED = tuple(name for name, row in POLICIES.items() if not row.learned)
-"""Those that a handle takes by name."""
+"""Policies that a handle accepts by name."""
 
 MOST_WORK = 50_000_000
-"""Vertices times types of all trials of learning a recurrence, unless the user says how many: seconds."""
+"""Limit of vertices times types, over all trials per recurrence, if the user sets no number of trials: seconds."""
 
 
 def learn_policy(
     graphs: Graph | Iterable[Graph], *, encoding: str = "critical", trials: int | None = None, seed: int = 1
 ) -> LearnedPolicy:
-    """Learn in which order cells that read each other in a cycle are batched, such as the characters and words of a
+    """Learn the batching order of cells that read each other in a cycle, such as the characters and words of a
     lattice: `vpps.Handle(model, policy=vpps.learn_policy(graph))`.
 
-    For each such recurrence Q-learning finds a finite-state machine that makes few batches of the graphs (ED-Batch,
+    For each such recurrence, Q-learning finds a finite-state machine that batches the graphs in few batches (ED-Batch,
     section 2: Chen et al., "ED-Batch: Efficient Automatic Batching of Dynamic Neural Networks via Learned Finite State
-    Machines", ICML 2023). Losses are the same with every policy, but gradients of weights are summed
-    in the order in which vertices run, so their last bits differ.
+    Machines", ICML 2023). Losses are the same with every policy. Weight gradients are summed in the order in which
+    vertices run, so their last bits differ.
 
     Args:
-        graphs: what to learn from, such as the first mini-batch, as the handle will get it; several count as one.
-        encoding: what a machine sees of the vertices that are ready: "base" (their cells), "max" (and of which cell
-            most are), "sort" (cells by falling number), or "critical" (as policy "critical" prefers them, the least
-            batches on lattices). The first three are those of the paper.
-        trials: how often the graphs are batched to learn from it, at most; it ends as soon as no order has fewer
-            batches. Default: 1,000, and of large graphs fewer, so that it takes seconds.
-        seed: of chance. The same graphs, options and seed give the same policy on all machines.
+        graphs: graphs to learn from, such as the first mini-batch, as the handle will get them; several count as one.
+        encoding: how a machine sees the ready vertices: "base" (their cells), "max" (also the cell with most of them),
+            "sort" (cells by decreasing number), or "critical" (in the order of policy "critical"; the fewest batches on
+            lattices). The first three are those of the paper.
+        trials: maximum number of times the graphs are batched to learn from. Learning ends early if no order can have
+            fewer batches. Default: 1,000, fewer for large graphs, so that learning takes seconds.
+        seed: random seed. The same graphs, options and seed give the same policy on all machines.
 
     Returns:
-        What was learned. It can be pickled; a training handle that is given it leaves it with the model
-        (`model.learned_policy`), whose checkpoints keep it.
+        The learned policy. It can be pickled. A training handle stores it in the model (`model.learned_policy`), and
+        the model's checkpoints keep it.
 
     Raises:
         HandleError: an argument is wrong.
@@ -85,17 +85,17 @@ def learn_policy(
 
 
 def learned_from(graphs: Iterable[Graph], settings: LearningSettings, most_work: int = 2**62) -> LearnedPolicy:
-    """What `learn_policy` returns, with all settings of learning.
+    """Learn a policy like `learn_policy`, with all settings.
 
     Args:
-        most_work: vertices times types of all trials for a recurrence, at most.
+        most_work: limit of vertices times types, over all trials per recurrence.
     """
     cells_of: dict[tuple[str, ...], tuple[str, ...]] = {}
     found: dict[tuple[str, ...], list[TypedGraph]] = {}
     for graph in graphs:
         topology = Topology(graph)
         for members in topology.recurrences:
-            # As the user made them: inference goes without outputs that nothing reads.
+            # Patterns as the user defined them: inference drops outputs that nothing reads.
             cells = {number: topology.blocks[number].block.pattern for number in members}
             digest = {number: digest_of(cell) for number, cell in cells.items()}
             order = sorted(members, key=digest.__getitem__)

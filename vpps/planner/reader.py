@@ -1,4 +1,4 @@
-"""Reads a plan: its instructions one after the other, each with what it is for - cell, stage, phase, barrier."""
+"""Reads a plan instruction by instruction, each with its cell, stage, phase and barrier."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from vpps.script.disassemble import Decoded, decode, entry_points
 BARRIERS = ("Signal", "Wait")
 PRODUCTS = ("Matvec", "MatvecTransposed", "PackedMatmul")
 STEPS = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate", "StepTiles")
-"""Of the optimizer."""
+"""Instructions of the optimizer."""
 
 
 class Placed(NamedTuple):
-    """Where an instruction of a plan comes from.
+    """An instruction of a plan, with its section.
 
     Attributes:
-        position: of its first word in the script.
-        section: that it is in.
-        offset: of its first word there.
+        position: position of its first word in the script.
+        section: section that contains it.
+        offset: offset of its first word in the section.
     """
 
     position: int
@@ -33,17 +33,17 @@ class Placed(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """Of the launch: "forward", "backward", "gradients" or "update"."""
+        """Phase of the launch: "forward", "backward", "gradients" or "update"."""
         return self.section.during.value
 
     @property
     def cell(self) -> str:
-        """Name of the cell that made it; "" where none did."""
+        """Name of the cell that it belongs to; "" if it belongs to none."""
         return "" if self.section.block is None else self.section.block.arrays.cell.name
 
     @property
     def stage(self) -> int:
-        """Of the graph; -1 where no cell made it, and for weight gradients, which belong to all stages."""
+        """Stage of the graph; -1 if it belongs to no cell, or is a weight gradient, which belongs to all stages."""
         block = self.section.block
         if block is None or self.section.phase not in ("forward", "backward"):
             return -1
@@ -52,11 +52,11 @@ class Placed(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """A stream of instructions, and who executes it.
+    """A stream of instructions, and the virtual processors that execute it.
 
     Attributes:
-        entry: word of the script where it begins.
-        vps: virtual processors.
+        entry: position in the script where the stream begins.
+        vps: numbers of the virtual processors.
     """
 
     entry: int
@@ -64,7 +64,7 @@ class Execution(NamedTuple):
 
 
 def executions(plan: Plan) -> Iterator[Execution]:
-    """Every stream of the launch, of the first where there are divisions, by its position."""
+    """Yield the streams of the first launch, by position."""
     entries = entry_points(plan.script)
     for entry in sorted(set(entries)):
         yield Execution(entry, tuple(vp for vp, e in enumerate(entries) if e == entry))
@@ -73,23 +73,23 @@ def executions(plan: Plan) -> Iterator[Execution]:
 def walk(
     plan: Plan, entry: int, wanted: Callable[[Section], bool] = lambda section: True
 ) -> Iterator[tuple[Decoded, Placed]]:
-    """The instructions of a stream, `end` included.
+    """Yield the instructions of a stream, including `end`.
 
     Args:
-        entry: word of the script where it begins.
-        wanted: whether those of a section are.
+        entry: position in the script where the stream begins.
+        wanted: predicate that selects sections.
     """
     stream = next(stream for start, stream in plan.streams if start == entry)
     for section in filter(wanted, stream.sections):
         position = start = entry + section.start
-        while position == start or position < start + section.words:  # what no cell made is one instruction
+        while position == start or position < start + section.words:  # a section of no cell is one instruction
             d = decode(plan.script, position)
             yield d, Placed(position, section, position - start)
             position += d.words
 
 
 def places(plan: Plan, positions: Sequence[int]) -> list[Placed]:
-    """Where the instructions at some positions of the script come from."""
+    """Return the instructions at some positions of the script, with their sections."""
     sections = [(start + s.start, s) for start, stream in plan.streams for s in stream.sections]
     numbers = np.searchsorted([start for start, _ in sections], positions, side="right") - 1
     found = [sections[number] for number in numbers.tolist()]

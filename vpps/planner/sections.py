@@ -1,4 +1,4 @@
-"""Where the words of a script come from: its streams of instructions, and what made each section of them."""
+"""Origins of the words of a script: its streams of instructions, and the source of each section of a stream."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """What a launch does, in this order."""
+    """Phases of a launch, in this order."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
-    GRADIENTS = "gradients"  # of the weights
+    GRADIENTS = "gradients"  # gradients of the weights
     UPDATE = "update"
 
 
 class Section(NamedTuple):
-    """A run of words: those that a group of a cell's instructions made for one step, or a single instruction.
+    """A contiguous run of words: a cell's instruction group for one step, or a single instruction.
 
     Attributes:
         start: position of its first word in its stream.
-        block, group: the cell's rows and instructions, if a cell made it.
-        first: first row of the step, or one row for each repetition of the group; of a barrier, its number.
-        phase: what it is for, in words.
-        during: the phase of the launch that it belongs to.
+        block, group: rows and instruction group of the cell, if it belongs to a cell.
+        first: first row of the step, or one row for each repetition of the group; for a barrier, its number.
+        phase: purpose, in words.
+        during: phase of the launch.
     """
 
     start: int
@@ -45,24 +45,24 @@ class Section(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Of those that a group made."""
+        """Number of words, for a section of a cell; else 0."""
         repetitions = 1 if isinstance(self.first, int) else len(self.first)
         return 0 if self.group is None else repetitions * len(self.group.template)
 
     @property
     def barrier(self) -> int:
-        """Number of the barrier that it is a part of; 0 of all else."""
+        """Number of the barrier that it belongs to; 0 if none."""
         return self.first if self.block is None and isinstance(self.first, int) else 0
 
     def made_at(self, offset: int) -> tuple[Instr, int]:
-        """The cell's instruction that a group has at an offset, and the row where that begins."""
+        """Return the cell's instruction at an offset, and its first row."""
         assert self.group is not None
         repetition, offset = divmod(offset, len(self.group.template))
         row = self.first if isinstance(self.first, int) else int(self.first[repetition])
         return next(instr for first, instr in reversed(self.group.starts) if first <= offset), row
 
     def origin(self, offset: int) -> str:
-        """The user's words for the instruction at an offset."""
+        """Describe the instruction at an offset in the user's terms."""
         if self.block is None or self.group is None:
             return f"barrier {self.barrier}, {self.phase}" if self.barrier else self.phase
         instr, row = self.made_at(offset)
@@ -76,22 +76,22 @@ class Section(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """Instructions that one virtual processor executes, or that all of a group do.
+    """Instructions that one virtual processor, or each one of a group, executes.
 
     Attributes:
-        words: their number.
-        sections: where they came from, in order.
+        words: number of words.
+        sections: sections of the stream, in order.
     """
 
     words: int
     sections: list[Section]
 
     def section_at(self, position: int) -> Section:
-        """The section that holds a position of the stream."""
+        """Return the section that holds a position of the stream."""
         return self.sections[bisect_right(self.sections, position, key=lambda s: s.start) - 1]
 
     def whereabouts(self, position: int) -> str:
-        """The user's words for where a virtual processor is; at a barrier, also what it has just executed."""
+        """Describe where a virtual processor is, in the user's terms; at a barrier, also what it has just executed."""
         section = self.section_at(position)
         words = section.origin(position - section.start)
         before = [s for s in self.sections if s.group is not None and s.start < section.start]

@@ -1,4 +1,4 @@
-// Who made which word of a script, and what it has beside instructions: noted while it is written, where a call asks.
+// Account of a plan, on request: origins of the words of a script, and its lists. Recorded while the script is written.
 #pragma once
 
 #include "interface.h"
@@ -6,22 +6,22 @@
 class Account {
 public:
     i64 top = 0;  // the last stage
-    During during = During::FORWARD;
-    NotedSection next{};  // what the next words are
+    LaunchPhase during = LaunchPhase::FORWARD;
+    SectionResult next{};  // description of the next section
 
     void begin()
     {
-        during = During::FORWARD;
+        during = LaunchPhase::FORWARD;
         coming_ = why_ = {static_cast<i64>(Reason::NONE), 0};
         period_ = BEFORE;
         streams_.clear();
         lists_.clear();
-        taken_.clear();
+        allocated_.clear();
     }
 
     // ---- lists, and memory for the whole launch
 
-    // `goes_on`: it belongs to the list before.
+    // `goes_on`: the words extend the previous list.
     void list(i64 start, i64 n, bool goes_on)
     {
         if (goes_on)
@@ -32,40 +32,40 @@ public:
     void take(i64 start, i64 floats)
     {
         if (floats)
-            taken_.push_back({start, start + floats});
+            allocated_.push_back({start, start + floats});
     }
 
-    // ---- what comes
+    // ---- context of the next instructions
 
-    void begin_phase(During phase)
+    void begin_phase(LaunchPhase phase)
     {
         during = phase;
-        if (phase == During::GRADIENTS)
+        if (phase == LaunchPhase::GRADIENTS)
             period_ = 2 * top + 2;
     }
 
-    // A new period of the launch (memory.h), with what barriers in and behind it are for.
+    // Begins a new period of the launch (memory.h), and sets the reason of the barriers in it and after it.
     void begin_stage(bool backward, i64 stage)
     {
         period_ = backward ? 2 * top + 1 - stage : stage;
-        because(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
+        set_reason(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
     }
 
-    // What the next barriers are for.
-    void because(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
+    // Sets the reason of the next barriers.
+    void set_reason(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
 
-    // Such a barrier has come. Instructions that signal or wait for it are noted by `barrier`.
-    void come() { why_ = coming_; }
+    // Records that the next barrier is reached. `barrier` then records the instructions that signal or wait for it.
+    void reach_barrier() { why_ = coming_; }
 
     // ---- instructions
 
     void begin_stream() { streams_.push_back({{}, {}, {{0, BEFORE}}}); }
 
-    // Instructions begin that `next` tells of, at a position of a stream.
+    // Begins the section described by `next` at a position of a stream.
     void section(size_t stream, i64 at)
     {
         begin_period(stream, at);
-        Stream& s = streams_[stream];
+        StreamSections& s = streams_[stream];
         if (next.run && !s.sections.empty() && s.sections.back().run == next.run) {
             s.sections.back().n_rows += next.n_rows;
         } else {
@@ -75,7 +75,7 @@ public:
         s.rows.insert(s.rows.end(), rows_.begin(), rows_.begin() + next.n_rows);
     }
 
-    // Rows are executed one by one: more of those that `run` counts.
+    // Adds rows of group number `run` to the next section, if rows are executed one by one.
     void give_rows(i64 run, const std::vector<i64>& rows)
     {
         next.run = run;
@@ -83,28 +83,28 @@ public:
         rows_ = rows;
     }
 
-    void barrier(size_t stream, i64 at, i64 number) { add(stream, at, Made::BARRIER, why_.first, why_.second, number); }
-    void end(size_t stream, i64 at) { add(stream, at, Made::END, 0, 0, 0); }
+    void barrier(size_t stream, i64 at, i64 n) { add(stream, at, Origin::BARRIER, why_.first, why_.second, n); }
+    void end(size_t stream, i64 at) { add(stream, at, Origin::END, 0, 0, 0); }
 
-    // What follows may be the first instruction of a period.
+    // Records the start of a period, if the next instruction is its first one.
     void begin_period(size_t stream, i64 at)
     {
-        Stream& s = streams_[stream];
+        StreamSections& s = streams_[stream];
         if (s.periods.back().second != period_)
             s.periods.push_back({at, period_});
     }
 
     // ----
 
-    // `begins`: of the streams, in the script.
-    void report(const std::vector<i64>& begins, Noted& into)
+    // `begins`: positions of the streams in the script.
+    void report(const std::vector<i64>& begins, AccountResult& into)
     {
         begun_.clear();
         sections_.clear();
         all_rows_.clear();
         periods_.clear();
         for (size_t i = 0; i < streams_.size(); i++) {
-            const Stream& s = streams_[i];
+            const StreamSections& s = streams_[i];
             begun_.push_back({begins[i], static_cast<i64>(s.sections.size())});
             sections_.insert(sections_.end(), s.sections.begin(), s.sections.end());
             all_rows_.insert(all_rows_.end(), s.rows.begin(), s.rows.end());
@@ -116,27 +116,27 @@ public:
         tell(all_rows_, into.n_rows, into.rows);
         tell(lists_, into.n_lists, into.lists);
         tell(periods_, into.n_periods, into.periods);
-        tell(taken_, into.n_taken, into.taken);
+        tell(allocated_, into.n_allocated, into.allocated);
     }
 
 private:
     static constexpr i64 BEFORE = -1;  // the period before the first
-    struct Stream {
-        std::vector<NotedSection> sections;
-        std::vector<i64> rows;  // of its sections, one after the other
-        std::vector<NotedPair> periods;
+    struct StreamSections {
+        std::vector<SectionResult> sections;
+        std::vector<i64> rows;  // rows of all its sections, in order
+        std::vector<IntPair> periods;
     };
 
-    std::vector<Stream> streams_;
-    std::vector<NotedPair> lists_, taken_;
+    std::vector<StreamSections> streams_;
+    std::vector<IntPair> lists_, allocated_;
     std::vector<i64> rows_;
-    NotedPair coming_{}, why_{};  // reason and stage: of the next barrier, and of the latest
+    IntPair coming_{}, why_{};  // reason and stage of the next barrier, and of the latest
     i64 period_ = BEFORE;
-    std::vector<NotedPair> begun_, periods_;  // as they are told
-    std::vector<NotedSection> sections_;
+    std::vector<IntPair> begun_, periods_;  // in the reported format
+    std::vector<SectionResult> sections_;
     std::vector<i64> all_rows_;
 
-    void add(size_t stream, i64 at, Made made, i64 a, i64 b, i64 first)
+    void add(size_t stream, i64 at, Origin made, i64 a, i64 b, i64 first)
     {
         const auto what = static_cast<i64>(made), when = static_cast<i64>(during);
         streams_[stream].sections.push_back({at, what, -1, a, b, first, 0, 0, when});

@@ -1,4 +1,4 @@
-"""The account of a plan, as compiled code gives it when it is asked: who made which word, in the user's words."""
+"""Account of a plan, from compiled code on request: the origin of each word, in the user's terms."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.update import Ending
 from vpps.planner.blocks import PlannedBlock
-from vpps.planner.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
+from vpps.planner.native.interface import AccountResult, IntPair, LaunchPhase, Origin, Reason, SectionResult
 from vpps.planner.native.memory import numbers_at
 from vpps.planner.sections import Phase, Section, Stream
 from vpps.record.ranges import Ints
 
-_PHASES = {during: Phase[during.name] for during in During}
+_PHASES = {during: Phase[during.name] for during in LaunchPhase}
 _REASONS = {
     Reason.NONE: "",
     Reason.FORWARD: "forward, stage {}",
@@ -27,39 +27,39 @@ _REASONS = {
     Reason.CLIPPING: "before clipping",
 }
 _BY_ITSELF = {
-    Made.END: "",
-    Made.LOSS: "loss",
-    Made.CONSTANTS: "input of 'the loss'",
-    Made.GUARD: "guard",
-    Made.CLIP: "clip",
+    Origin.END: "",
+    Origin.LOSS: "loss",
+    Origin.CONSTANTS: "input of 'the loss'",
+    Origin.GUARD: "guard",
+    Origin.CLIP: "clip",
 }
 _OF_PARAMETER = {
-    Made.LOAD: "load",
-    Made.SUM: "gather_sum",
+    Origin.LOAD: "load",
+    Origin.SUM: "gather_sum",
 }
 
 
 class Account:
-    """What of a plan a launch does not need. Copied from where compiled code has noted it for the plan it made last.
+    """Parts of a plan that a launch does not need. A copy of the library's account of its latest plan.
 
     Args:
-        cells: encoded, of the blocks.
+        cells: encoded cells of the blocks.
 
     Attributes:
         lists: spans of the script that hold a list (or data) each, sorted.
-        periods: (position, number) where each period of the launch begins in the script.
-        memory: spans of the pool that were taken for the whole launch.
-        begins: where the streams do, in the script.
+        periods: (position in the script, number) of the start of each period of the launch.
+        memory: spans of the pool that are allocated for the whole launch.
+        begins: positions of the streams in the script.
     """
 
-    def __init__(self, noted: Noted, n_words: int, cells: Sequence[EncodedCell], ending: Ending) -> None:
+    def __init__(self, noted: AccountResult, n_words: int, cells: Sequence[EncodedCell], ending: Ending) -> None:
         lists = _pairs(noted.lists, noted.n_lists)
         self.lists = lists[np.lexsort(lists.T[::-1])]
         self.periods = _pairs(noted.periods, noted.n_periods)
-        self.memory = _pairs(noted.taken, noted.n_taken)
+        self.memory = _pairs(noted.allocated, noted.n_allocated)
         streams = _pairs(noted.streams, noted.n_streams)
         self.begins: list[int] = streams[:, 0].tolist()
-        self._sections = numbers_at(noted.sections, noted.n_sections, len(NotedSection._fields_))
+        self._sections = numbers_at(noted.sections, noted.n_sections, len(SectionResult._fields_))
         self._n_sections = streams[:, 1]
         self._rows = numbers_at(noted.rows, noted.n_rows)
         self._n_words = n_words
@@ -68,18 +68,18 @@ class Account:
         self._parameters = list(ending.distribution.physical)
 
     def streams(self, blocks: Sequence[PlannedBlock]) -> list[tuple[int, Stream]]:
-        """The instructions, with where each came from, by the position where they begin."""
-        names = [name for name, *_ in NotedSection._fields_]
+        """Return the streams of instructions with their origins, each with its position in the script."""
+        names = [name for name, *_ in SectionResult._fields_]
         n_rows, run = (self._sections[:, names.index(name)] for name in ("n_rows", "run"))
         rows = np.split(self._rows, np.cumsum(n_rows)[:-1])
-        shared: dict[tuple[int, bytes], Ints] = {}  # several virtual processors execute the same
+        shared: dict[tuple[int, bytes], Ints] = {}  # several virtual processors execute the same rows
         sections = []
         for numbers, mine, number in zip(self._sections.tolist(), rows, run.tolist(), strict=True):
-            section = NotedSection(*numbers)
+            section = SectionResult(*numbers)
             first = shared.setdefault((number, mine.tobytes()), mine) if number else section.first
             block = blocks[section.block] if section.block >= 0 else None
-            group, text = self._made(section)
-            sections.append(Section(section.start, block, group, first, text, _PHASES[During(section.during)]))
+            group, text = self._origin_of(section)
+            sections.append(Section(section.start, block, group, first, text, _PHASES[LaunchPhase(section.during)]))
         ends = np.cumsum(self._n_sections).tolist()
         begins = self.begins
         return [
@@ -87,10 +87,10 @@ class Account:
             for begin, end, first, last in zip(begins, [*begins[1:], self._n_words], [0, *ends], ends, strict=False)
         ]
 
-    def _made(self, section: NotedSection) -> tuple[Group | None, str]:
-        """The group of a cell's instructions that made a section, if one did; what it is for."""
-        made = Made(section.made)
-        if made is Made.BARRIER:
+    def _origin_of(self, section: SectionResult) -> tuple[Group | None, str]:
+        """Return the instruction group of a section, if it belongs to a cell, and the section's purpose."""
+        made = Origin(section.origin)
+        if made is Origin.BARRIER:
             return None, _REASONS[Reason(section.a)].format(section.b)
         if made in _BY_ITSELF:
             return None, _BY_ITSELF[made]
@@ -98,29 +98,29 @@ class Account:
             p = self._parameters[section.a]
             return None, f"{_OF_PARAMETER.get(made) or self._instruction(made, p)} of {p.name!r}"
         cell, a, b = self._cells[section.block], section.a, section.b
-        if made is Made.FORWARD:
+        if made is Origin.FORWARD:
             return cell.forward[a][b], "forward"
-        if made is Made.BACKWARD:
+        if made is Origin.BACKWARD:
             return cell.backward[a][b], "backward"
-        if made is Made.WATCH:
+        if made is Origin.WATCH:
             return cell.watches[b], "gradients"
         contribution = cell.gradients[b]
         group: Group | None = contribution.group
-        if made is Made.STEPPED:
+        if made is Origin.STEPPED:
             group = cell.fused(contribution, self._ending)
-        elif made is Made.TILES:
+        elif made is Origin.TILES:
             group = contribution.tiles
         return group, f"gradient of {contribution.gradient.parameter.name!r}"
 
-    def _instruction(self, made: Made, p: Parameter) -> str:
-        """What the optimizer's step of a parameter is called, or the sum of squares of its gradient."""
+    def _instruction(self, made: Origin, p: Parameter) -> str:
+        """Return the name of a parameter's optimizer step, or of the sum of squares of its gradient."""
         packed = self._ending.distribution.is_packed(p)
-        if made is Made.SQUARE:
+        if made is Origin.SQUARE:
             return "squares_matrix" if packed else "squares_rows"
         kind = "rows" if isinstance(p, Lookup) else "matrix" if packed else "vector"
         return f"update_{kind}.{self._ending.rule}"
 
 
 def _pairs(at: int, n: int) -> Ints:
-    """As many NotedPairs."""
-    return numbers_at(at, n, len(NotedPair._fields_))
+    """Return a copy of n IntPairs at an address."""
+    return numbers_at(at, n, len(IntPair._fields_))

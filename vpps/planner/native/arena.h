@@ -1,4 +1,4 @@
-// Memory that is given away and freed period by period (memory.h).
+// First-fit allocator that frees memory period by period (memory.h).
 #pragma once
 
 #include "interface.h"
@@ -7,13 +7,13 @@
 
 inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
 
-// In ascending order. libc++ has sorting by std::less only in its library, which is not everywhere (kernel/ziglang.py).
+// Sorts in ascending order. libc++ has sorting by std::less only in a library that zig does not link (ziglang.py).
 template <class Number> void sort_numbers(std::vector<Number>& numbers)
 {
     std::sort(numbers.begin(), numbers.end(), [](Number a, Number b) { return a < b; });
 }
 
-// Memory from a start on, given away first fit.
+// Allocates memory above a start address, first fit.
 class Arena {
 public:
     i64 stop = 0;
@@ -25,7 +25,7 @@ public:
         dying_.clear();
     }
 
-    // Frees what dies before a period.
+    // Frees the allocations that end before a period.
     void begin(i64 period)
     {
         while (!dying_.empty() && dying_.front().last < period) {
@@ -48,7 +48,7 @@ public:
         }
     }
 
-    // Whole cache lines until the end of period `last`.
+    // Allocates whole cache lines until the end of period `last`.
     i64 take(i64 floats, i64 last)
     {
         if (!floats)
@@ -81,10 +81,10 @@ private:
     struct Hole {
         i64 start, stop;
     };
-    struct Taken {
+    struct Allocation {
         i64 last, start, stop;
     };
-    static bool later(const Taken& a, const Taken& b) { return a.last > b.last; }
-    std::vector<Hole> holes_;   // sorted, with something taken between any two
-    std::vector<Taken> dying_;  // a heap, the first to die in front
+    static bool later(const Allocation& a, const Allocation& b) { return a.last > b.last; }
+    std::vector<Hole> holes_;        // sorted; no two are adjacent
+    std::vector<Allocation> dying_;  // a heap, the first to end in front
 };

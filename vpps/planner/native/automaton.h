@@ -1,9 +1,9 @@
-// Finite-state machines that choose the next batch (ED-Batch, 2.2); vpps/model/learned_policy.py describes the encodings.
+// Finite-state machines that choose the next batch (ED-Batch, 2.2). Encodings: vpps/model/learned_policy.py.
 #pragma once
 
 #include "execution.h"
 
-// What of a frontier is a state: the phase, then types.
+// Encodes a frontier as a state: the phase, then types.
 struct Encoding {
     EncodingKind kind = EncodingKind::CRITICAL;
     i64 phases = 1;
@@ -30,7 +30,7 @@ struct Encoding {
     }
 
 private:
-    // Whether a type comes before another one of smaller number.
+    // True if a type comes before another type of smaller number.
     bool precedes(const Execution& run, i32 type, i32 other) const
     {
         if (kind == EncodingKind::CRITICAL)
@@ -39,12 +39,12 @@ private:
     }
 };
 
-// The encoding, and which type is next in each known state.
+// The encoding, and the next type for each known state.
 struct Automaton {
     Encoding encoding;
     std::map<std::vector<i32>, i32> next;
 
-    // From what `Automaton.numbers` of Python gives.
+    // Reads the format of Python's `Automaton.numbers`.
     explicit Automaton(Numbers& from)
     {
         encoding.kind = taken<EncodingKind>(from);
@@ -56,7 +56,7 @@ struct Automaton {
     }
     Automaton() = default;
 
-    // The same.
+    // Writes the format of Python's `Automaton.numbers`.
     std::vector<i64> numbers() const
     {
         std::vector<i64> found{static_cast<i64>(encoding.kind), encoding.phases, static_cast<i64>(next.size())};

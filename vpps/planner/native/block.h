@@ -1,27 +1,27 @@
-// The vertices of a cell in rows, in execution order (vpps/planner/blocks.py).
+// Planned blocks: the vertices of a cell as rows in execution order (vpps/planner/blocks.py).
 #pragma once
 
 #include "graph.h"
 
-// The vertices of a cell, or of a part of one, with the rows that they get. Scratch memory stays.
+// The vertices of a cell, or of a part of a cell, with their rows. Vectors keep their memory between plans.
 struct Block : Vertices {
     const Cell* cell = nullptr;
     const Block* parts = nullptr;  // the first part of the same cell
     i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage,
-    std::vector<i64> stage_of;     // or this, by local stage, of one that streams
-    bool late = false;             // it is part of the chain of the loss, and runs beside backward
-    i64 pause = 0;                 // by how much stages grow until all are sure to have run one of its steps
+    std::vector<i64> stage_of;     // or this, by local stage, if the block streams
+    bool late = false;             // part of the loss chain that runs alongside backward
+    i64 pause = 0;                 // number of stages after which all virtual processors have run a step of it
 
     bool identity = true;          // order[r] == r
     std::vector<i32> order;        // vertex in each row
     i64 n_rows = 0, n_needed = 0;
     i64 n_steps = 0, n_needed_steps = 0;
     std::vector<i64> stage, first_row, count;  // by step; the last two by step and domain
-    std::vector<i32> group;                    // by step: of virtual processors, where there are several
+    std::vector<i32> group;                    // by step: group of virtual processors, if there are several
     std::vector<std::vector<i64>> ends;        // by domain - 1: row of each vertex's first element
     std::vector<std::vector<i32>> owner;       // by domain - 1: vertex row of each element
 
-    std::vector<i64> bases;    // by step: of the slabs, then of what other parts have, then the words of operands
+    std::vector<i64> bases;    // by step: bases of slabs, then of slabs of other parts, then the words of operands
     std::vector<i64> list_at;  // by key
 
     i64 stage_at(i64 local) const { return stage_of.empty() ? base + factor * local : stage_of[local]; }
@@ -35,7 +35,7 @@ struct Block : Vertices {
     i64 n_bases() const { return operand_base(static_cast<i64>(cell->operands.size())); }
 };
 
-// Calls act(row, value) for the first n values of an argument, in the order of the rows.
+// Calls act(row, value) for the values that the first n rows pass as an argument, in row order.
 template <class Do> inline void values_read(const Block& b, const Source& s, i64 n, Do&& act)
 {
     if (s.kind == From::ELEMENTS) {

@@ -1,4 +1,4 @@
-// Between which stages barriers are left out: decided before slabs get memory, and before anything is written.
+// Decides which stages follow each other without a barrier, before slabs get memory and before the script is written.
 #pragma once
 
 #include "launch.h"
@@ -8,17 +8,17 @@
 
 class Boundaries {
 public:
-    // By direction, in order: stages that follow the one before with no barrier, and where they begin.
+    // By direction, in order: stages that follow the previous stage without a barrier, and their first members.
     std::vector<i64> free[2];
     std::vector<size_t> free_at[2];
-    bool turns = false;  // backward begins with none behind forward
+    bool turns = false;  // backward follows forward without a barrier
 
     explicit Boundaries(const Launch& launch) : launch_(launch) {}
 
     void add_pair(const Pair& pair, i64 answer) { answers_.emplace(key_of(pair), answer); }
 
-    // False where it is not known of some pair what may follow what: the caller must be asked about the first of them.
-    // Groups of virtual processors decide each by itself, and meet behind forward.
+    // Returns false if the answer for some pair is unknown: then the caller must answer the first unknown pair.
+    // Groups of virtual processors are decided independently; a barrier of all groups follows forward.
     bool decide(bool in_groups)
     {
         since_ = {};
@@ -36,11 +36,11 @@ public:
     }
 
 private:
-    struct Since {  // what virtual processors have executed since their last barrier
+    struct SinceBarrier {  // work that virtual processors have executed since their last barrier
         std::vector<std::pair<i64, i64>> groups;  // (block, group)
         bool of_one_stage = true;                 // all of it belongs to one stage
-        bool others = false;                      // blocks have begun that took no part in the stage before
-        bool pauses = false;                      // they have signalled for the next barrier already
+        bool others = false;                      // blocks have begun that had no step in the previous stage
+        bool pauses = false;                      // the signal for the next barrier has been given already
     } since_;
 
     const Launch& launch_;
@@ -51,7 +51,7 @@ private:
 
     static std::array<i64, 4> key_of(const Pair& pair) { return {pair.after, pair.before, pair.group, pair.following}; }
 
-    // Of one direction. Whether there are barriers inside stages.
+    // Decides one direction. Returns true if there are barriers inside stages.
     bool boundaries(bool backward)
     {
         members_.find(launch_.rows, backward, false);
@@ -87,8 +87,8 @@ private:
         return inside;
     }
 
-    // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Where
-    // blocks begin, one barrier at least must lie between any three stages, because of the memory that they get.
+    // Returns true if the stage at [end, after) may follow the one at [begin, end) without a barrier. If blocks begin,
+    // at least one barrier must lie between any three stages, because memory is reused one stage later (memory.h).
     bool follows_freely(size_t begin, size_t end, size_t after, bool backward)
     {
         bool others = false;
@@ -105,7 +105,7 @@ private:
         return follows;
     }
 
-    // Whether some steps may follow all that has been executed since the last barrier.
+    // Returns true if the steps at members [begin, end) may follow all work since the last barrier.
     bool all_answer(size_t begin, size_t end, Following following)
     {
         for (size_t i = begin; i < end; i++)
@@ -115,7 +115,7 @@ private:
         return true;
     }
 
-    // What is known of a pair. If that is nothing, this decision is none.
+    // Returns the answer for a pair. If it is unknown, marks the decision as incomplete.
     bool answer(const Block& after, const std::pair<i64, i64>& before, Following following)
     {
         const Pair pair{after.cell->id, launch_.rows.blocks[before.first].cell->id, before.second,

@@ -1,10 +1,10 @@
-// The blocks of a call (vpps/planner/native/interface.py), over its arrays.
+// Reads the blocks of a call (vpps/planner/native/interface.py) without copying its arrays.
 #pragma once
 
 #include <memory>
 #include "graph.h"
 
-// The columns of arguments lie side by side.
+// Makes columns of adjacent arguments.
 inline void columns(std::vector<Column>& into, i64 at, i64 step, i64 n)
 {
     into.clear();
@@ -12,14 +12,14 @@ inline void columns(std::vector<Column>& into, i64 at, i64 step, i64 n)
         into.push_back({pointer<const i64>(at) + k, step, 0});
 }
 
-inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<WholeCell>>& cells, Graph& graph)
+inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<RecordedCell>>& cells, Graph& graph)
 {
-    const auto* next = pointer<const GivenBlock>(call.blocks);
+    const auto* next = pointer<const BlockInput>(call.blocks);
     graph.n_calls = call.n_calls;
     graph.n_values = call.n_values;
     graph.resize(call.n_blocks);
-    for (Whole& b : graph) {
-        const GivenBlock& given = *next;
+    for (RecordedBlock& b : graph) {
+        const BlockInput& given = *next;
         b.cell = cells[given.cell].get();
         b.constants = pointer<const u32>(given.constants);
         b.n = given.n;
@@ -32,13 +32,13 @@ inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<Whol
         columns(b.ints, given.ints, given.ints_step, b.cell->n_ints);
         b.data = pointer<const u32>(given.data);
         b.lists.resize(b.cell->n_lists);
-        const auto* lists = reinterpret_cast<const GivenList*>(next + 1);
+        const auto* lists = reinterpret_cast<const ListInput*>(next + 1);
         for (size_t i = 0; i < b.lists.size(); i++) {
-            const GivenList& xs = lists[i];
+            const ListInput& xs = lists[i];
             const i64* lengths = pointer<const i64>(xs.lengths);
             const i64* ends = xs.ends ? pointer<const i64>(xs.ends) : b.ends_of(i, lengths);
             b.lists[i] = {ends, pointer<const i64>(xs.elements)};
         }
-        next = reinterpret_cast<const GivenBlock*>(lists + b.lists.size());
+        next = reinterpret_cast<const BlockInput*>(lists + b.lists.size());
     }
 }

@@ -1,4 +1,4 @@
-// What is static of a model's cells: records (vpps/compiler/records.py) that are read once.
+// Static descriptions of a model's cells: records (vpps/compiler/records.py) that are read once.
 #pragma once
 
 #include <cstring>
@@ -7,7 +7,7 @@
 
 inline i64 size(const Template& of) { return static_cast<i64>(of.words.size()); }
 
-// Writes the words. base(i) is the i-th base; first and count are by domain.
+// Writes the words of a template, relocated. base(i) is the i-th base; first and count are by domain.
 template <class Base> void fill(const Template& from, u32* out, Base base, const i64* first, const i64* count)
 {
     std::memcpy(out, from.words.data(), from.words.size() * sizeof(u32));
@@ -23,11 +23,10 @@ inline i64 floats(const SlabGroup& of, i64 rows) { return rows ? rows * of.width
 
 using Groups = std::vector<std::vector<Group>>;  // by barrier
 
-// A cell as the user has it, and its parts by what they depend on (RowsOfBlocks::make_key); one that is all of a piece
-// has one.
-struct WholeCell : GivenCell {
+// A cell as recorded, and its parts by key (RowsOfBlocks::make_key). A cell that is not split has one part.
+struct RecordedCell : CellInput {
     std::map<std::vector<u8>, Parts> by_key;
-    mutable std::vector<u8> crossed;  // of graphs that grow: what has crossed so far (Graph::keep_crossed)
+    mutable std::vector<u8> crossed;  // for growing graphs, see Graph::keep_crossed
 
     const Parts* parts(const std::vector<u8>& key) const
     {

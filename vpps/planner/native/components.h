@@ -1,14 +1,14 @@
-// Which blocks of a graph form recurrences (vpps/record/topology.py).
+// Finds the recurrences among the blocks of a graph (vpps/record/topology.py).
 #pragma once
 
 #include <algorithm>
 #include <utility>
 #include "numbers.h"
 
-// Lists of numbers.
+// Lists of numbers in one array.
 class Ragged {
 public:
-    struct List {
+    struct Span {
         const i32 *first, *last;
         const i32* begin() const { return first; }
         const i32* end() const { return last; }
@@ -25,21 +25,21 @@ public:
     void add(i32 number) { numbers_.push_back(number); }
     void end_list() { ends_.push_back(numbers_.size()); }
 
-    // The numbers that were added since the latest list ended.
+    // Begin of the numbers added since the last end_list().
     std::vector<i32>::iterator unfinished() { return numbers_.begin() + static_cast<std::ptrdiff_t>(ends_.back()); }
     std::vector<i32>::iterator end() { return numbers_.end(); }
 
-    List operator[](i64 list) const { return {numbers_.data() + ends_[list], numbers_.data() + ends_[list + 1]}; }
+    Span operator[](i64 list) const { return {numbers_.data() + ends_[list], numbers_.data() + ends_[list + 1]}; }
 
 private:
     std::vector<i32> numbers_;
     std::vector<size_t> ends_;
 };
 
-// Strongly connected components of "reads from", those that others read first.
+// Strongly connected components of "reads from", in topological order: sources first.
 class Components {
 public:
-    // `sources`: by block, the blocks that it reads, rising.
+    // `sources`: by block, the blocks that it reads, in ascending order.
     void find(const Ragged& sources, i64 n_blocks)
     {
         n_ = 0;
@@ -60,11 +60,11 @@ public:
     i64 of_block(i64 block) const { return of_block_[block]; }
     bool is_recurrent(i64 component) const { return recurrent_[component]; }
 
-    // What a component reads has smaller ranks.
+    // Topological rank: a component reads only components of smaller rank.
     i64 rank(i64 component) const { return rank_[component]; }
 
-    // The blocks of a component, rising; all of them, component after component.
-    Ragged::List members(i64 component) const
+    // The blocks of a component, in ascending order.
+    Ragged::Span members(i64 component) const
     {
         return {sorted_.data() + ends_[component], sorted_.data() + ends_[component + 1]};
     }
@@ -75,7 +75,7 @@ private:
     std::vector<i32> of_block_, index_, low_, stack_, sorted_;
     std::vector<i64> rank_, ends_;
     std::vector<u8> recurrent_;
-    std::vector<std::pair<i32, size_t>> path_;  // from the root: a block, and how many of its sources have been seen
+    std::vector<std::pair<i32, size_t>> path_;  // from the root: a block, and the number of its sources seen so far
 
     void visit(i32 block)
     {
@@ -84,13 +84,13 @@ private:
         path_.push_back({block, 0});
     }
 
-    // Tarjan 1972, without recursion. Blocks on the stack have been visited and have no component yet.
+    // Tarjan's algorithm (1972) without recursion. Blocks on the stack are visited and have no component yet.
     void search(const Ragged& sources, i32 root)
     {
         visit(root);
         while (!path_.empty()) {
             const i32 block = path_.back().first;
-            const Ragged::List read = sources[block];
+            const Ragged::Span read = sources[block];
             if (size_t& seen = path_.back().second; seen < read.size()) {
                 const i32 source = read[seen++];
                 if (index_[source] < 0)
@@ -107,7 +107,7 @@ private:
         }
     }
 
-    // The blocks from `first` on the stack are a component.
+    // Makes a component of the blocks on the stack from `first` on.
     void close(const Ragged& sources, i32 first)
     {
         const auto begin = std::find(stack_.rbegin(), stack_.rend(), first).base() - 1;

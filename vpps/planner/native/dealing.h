@@ -1,4 +1,4 @@
-// Deals work to groups of virtual processors.
+// Load balancing: assigns work to groups of virtual processors.
 #pragma once
 
 #include "cell_descriptor.h"
@@ -6,19 +6,19 @@
 #include <algorithm>
 #include <utility>
 
-// Vertices that depend on each other.
-struct Component {
-    i64 work, first_call;  // floats; the recording index of the first of its vertices
-    i32 root;              // one of them
+// A connected component of the vertices of a graph.
+struct ConnectedComponent {
+    i64 work, first_call;  // floats; recording index of its first vertex
+    i32 root;              // a vertex that identifies it
 };
 
 class Dealing {
 public:
-    // The largest first, each to the group with the least so far (Graham 1969); of many, the smallest ones go into the
-    // room below the mean, group after group. `total`: the work of all; `group_of`: by root.
-    void deal(std::vector<Component>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
+    // Assigns the largest component first, each to the least loaded group (Graham 1969). If there are many components,
+    // the smallest ones fill each group in turn up to the mean load. `total`: work of all; `group_of`: by root.
+    void deal(std::vector<ConnectedComponent>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
     {
-        std::sort(components.begin(), components.end(), [](const Component& a, const Component& b) {
+        std::sort(components.begin(), components.end(), [](const ConnectedComponent& a, const ConnectedComponent& b) {
             return a.work != b.work ? a.work > b.work : a.first_call < b.first_call;
         });
         heap_.clear();
@@ -32,7 +32,7 @@ public:
         }
         if (one_by_one == n)
             return;
-        // In the order of the heap: what room there is up to each group.
+        // Prefix sum, in heap order, of the room below the mean load.
         const double mean = static_cast<double>(total) / static_cast<double>(n_groups);
         double room = 0;
         room_.clear();
@@ -53,6 +53,6 @@ public:
 private:
     static constexpr size_t DEALT_ONE_BY_ONE = 512;
 
-    std::vector<std::pair<i64, i32>> heap_;  // (load, group), the least first
+    std::vector<std::pair<i64, i32>> heap_;  // (load, group), a min-heap
     std::vector<double> room_;
 };

@@ -1,25 +1,24 @@
-// A graph executed batch by batch (ED-Batch, Algorithm 1).
+// Executes a graph batch by batch (ED-Batch, Algorithm 1).
 #pragma once
 
-// An optimal sequence of batches of a whole graph is one of each *component* of its types - cells that read each other,
-// directly or not - after the other, what is read first:
+// A *component* is a set of types (cells) that read each other, directly or not. Claim: running an optimal sequence of
+// batches of each component, in topological order, is an optimal sequence for the whole graph. Proof:
 //
-// - Of any sequence of types that runs all of a graph, the types of one component alone run all of the component: what of
-//   it has run in the whole by some batch has run alone by then, too. For alone a vertex waits for fewer others, and
-//   those are of the component, of which that holds by induction.
-// - Sequences of components one after the other run all of the graph, as no earlier one reads of a later one.
+// - Take any sequence of types that runs the whole graph, and keep only the types of one component. The result runs the
+//   whole component. By induction, each vertex of the component runs no later than before: alone it waits for fewer
+//   vertices, and these belong to the component.
+// - Sequences of the components in topological order run the whole graph, as no component reads from a later one.
 //
-// A batch is of one type and so of one component, which makes a whole as long as its parts: none is shorter than the
-// shortest sequences of its components together. A component of a cell that is on no cycle is one batch, one of a single
-// cell its levels. Only recurrences of two cells or more leave anything to choose; there a policy need not see the rest.
+// Each batch has one type, which is in one component, so lengths add up: no sequence is shorter than the sum of the
+// shortest sequences of the components. A cell on no cycle is one batch; a recurrence of a single cell has one batch
+// per level. Only recurrences of two or more cells leave a choice, and their policy need not see the rest of the graph.
 
 #include "typed_graph.h"
 
-// What is ready, what has been executed, and in which stages.
+// State of an execution: the ready vertices, the executed vertices and their stages.
 //
-// A kernel pays for barriers rather than batches: a batch is of the first stage after those of everything that it reads,
-// which may be an earlier one than that of the batch before it. Vertices of its own type that are there already are one
-// step with it.
+// A kernel pays for barriers, not batches. So a batch joins the first stage after the stages of everything that it
+// reads. That may be an earlier stage than the previous batch's. Batches of one type in one stage form one step.
 class Execution {
 public:
     struct Batch {
@@ -29,7 +28,7 @@ public:
     i32 n_stages = 0;
     std::vector<Batch> batches;  // in order
 
-    // ranks: whether it matters which types policy "critical" prefers.
+    // ranks: true if the caller needs the ranking of policy "critical" (is_more_critical).
     void start(TypedGraph& graph, bool ranks = false)
     {
         executed = n_stages = 0;
@@ -61,7 +60,7 @@ public:
     i64 ready(i64 type) const { return queues_[type].end - queues_[type].begin; }
     const i32* ready_of(i64 type) const { return ready_.data() + queues_[type].begin; }
 
-    // The first type that no other is better than, of those that have a ready vertex.
+    // Returns the best of the types with a ready vertex; the first one of equals.
     template <class Better> i32 best_ready(Better&& better) const
     {
         i32 found = -1;
@@ -71,9 +70,9 @@ public:
         return found;
     }
 
-    // Whether policy "critical" prefers a type to another one of smaller number: the one at whose ready vertex a longer
-    // path begins; of equal ones one whose batch shortens the longest chain of its type for certain, as all that begin one
-    // are ready; then the one of which more are ready. After start with `ranks`.
+    // True if policy "critical" prefers `type` to `other`, a smaller number. Criteria in this order: the longer path
+    // from a ready vertex; a batch that is sure to shorten the longest chain of its type, because all vertices that
+    // start such a chain are ready; more ready vertices. Requires start with `ranks`.
     bool is_more_critical(i64 type, i64 other) const
     {
         const i32 mine = queues_[type].highest, others = queues_[other].highest;
@@ -88,8 +87,8 @@ public:
         execute(graph, type, [](i32) {});
     }
 
-    // Executes all that is ready of a type, in the first stage after those of everything that any of it reads. Calls
-    // passes(reader) for every edge from there.
+    // Executes all ready vertices of a type, in the first stage after those of everything that they read. Calls
+    // passes(reader) for each of their outgoing edges.
     template <class Passes> void execute(const TypedGraph& graph, i32 type, Passes&& passes)
     {
         Queue& queue = queues_[type];
@@ -99,7 +98,7 @@ public:
         executed += end - begin;
         n_stages = std::max(n_stages, stage + 1);
         if (ranks_ && waiting_[longest_[type]] == 0)
-            longest_[type]--;  // by no more: what follows in such a chain has not been executed
+            longest_[type]--;  // by 1 only: the next vertices of such chains have not been executed
         batches.push_back({stage, type, end - begin});
         const i32* ready = ready_.data();
         Vertex* vertices = vertices_.data();
@@ -121,7 +120,7 @@ public:
         }
     }
 
-    // Executes a whole graph, every vertex in the first stage after those of everything that it reads itself.
+    // Executes a whole graph, each vertex in the first stage after those of its own operands.
     void by_level(TypedGraph& graph)
     {
         start(graph);
@@ -137,7 +136,7 @@ public:
         batches = steps();
     }
 
-    // The batches by stage, then type; those that have both in common are one step.
+    // The batches sorted by stage and type; batches with the same stage and type are merged into one step.
     std::vector<Batch> steps() const
     {
         std::vector<Batch> sorted = batches, found;
@@ -154,23 +153,23 @@ public:
 
 private:
     struct Vertex {
-        i32 waits;  // edges from producers that have not been executed; -1 when it has
+        i32 waits;  // edges from producers that have not been executed; -1 once the vertex is executed
         i32 type;
-        i32 stage;  // the first after those of the executed ones that it reads; its own when it is executed
+        i32 stage;  // the first stage after those of its executed producers; final once it is executed
     };
     struct Queue {
         i32 begin, end;      // in `ready_`
-        i32 stage, highest;  // of the next batch
+        i32 stage, highest;  // stage and largest height of the next batch
     };
     std::vector<Vertex> vertices_;
-    std::vector<i32> ready_;  // by type: what has been executed, what is ready, room for the rest
+    std::vector<i32> ready_;  // by type: executed vertices, ready vertices, room for the rest
     std::vector<Queue> queues_;
 
     bool ranks_ = false;
     const i32* heights_ = nullptr;
-    std::vector<i32> slots_;    // of each vertex: type and length of the chain that begins there, as one number
-    std::vector<i32> longest_;  // that number for the longest remaining chain of each type
-    std::vector<i32> waiting_;  // by that number: how many vertices are not ready
+    std::vector<i32> slots_;    // by vertex: its type and the length of the chain that starts there, as one number
+    std::vector<i32> longest_;  // by type: the slot of the longest remaining chain
+    std::vector<i32> waiting_;  // by slot: number of vertices that are not ready
 
     void start_ranks(TypedGraph& graph)
     {
@@ -201,10 +200,10 @@ private:
     }
 };
 
-// By type, how many remaining vertices depend on no other remaining one of it: |Frontier(G^a)| of ED-Batch, 2.2.
+// By type, the number of remaining vertices that depend on no other one of the type: |Frontier(G^a)| in ED-Batch, 2.2.
 class Subgraphs {
 public:
-    // Of what remains.
+    // Counts the vertices that are not executed.
     void start(TypedGraph& graph, const Execution& done)
     {
         n_types_ = graph.n_types;
@@ -228,8 +227,8 @@ public:
 
     i64 operator[](i64 type) const { return counts_[type]; }
 
-    // Has a type executed, and takes note of it: readers lose, edge by edge, what they depended on of the type. They may
-    // be the first of it then, or else, where nothing of it is left above them, so may what depends on them.
+    // Executes a type and updates the counts. Each edge from an executed vertex is one dependence on the type less. A
+    // reader without any left joins the frontier if it has the type; otherwise its own readers lose a dependence too.
     void execute(const TypedGraph& graph, Execution& run, i32 type)
     {
         const i64 n_types = n_types_;
@@ -255,6 +254,6 @@ public:
 
 private:
     i64 n_types_ = 0;
-    std::vector<i32> above_;  // by vertex and type: edges from vertices that are of the type or depend on one
+    std::vector<i32> above_;  // by vertex and type: edges from vertices that have the type or depend on it
     std::vector<i32> counts_, lost_;
 };

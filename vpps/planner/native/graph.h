@@ -1,4 +1,4 @@
-// A graph as flat arrays, and what of it reads what (vpps/record/topology.py).
+// A graph as flat arrays, with its dependencies (vpps/record/topology.py).
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include "components.h"
 #include "cell_descriptor.h"
 
-// A number for each vertex, in the caller's memory, `step` apart; or vertex * step where there is none. Plus `plus`.
+// A number for each vertex: from the caller's memory with stride `step`, or vertex * step if `at` is null; plus `plus`.
 struct Column {
     const i64* at;
     i64 step, plus;
@@ -18,7 +18,7 @@ struct List {
     const i64 *ends, *elements;
 };
 
-// Vertices of one cell, or of a part of one.
+// The vertices of a cell, or of a part of a cell.
 struct Vertices {
     i64 n = 0;
     Column calls{}, levels{};
@@ -30,7 +30,7 @@ struct Vertices {
     i64 operands() const { return static_cast<i64>(args.size() + lists.size()); }
 };
 
-// Calls act(value, vertex) for every value that is passed as an operand; arguments come first, then lists.
+// Calls act(value, vertex) for every value of an operand. Operands are the vector arguments, then the lists.
 template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&& act)
 {
     const auto n_args = static_cast<i64>(b.args.size());
@@ -46,7 +46,7 @@ template <class Do> inline void for_operand(const Vertices& b, i64 operand, Do&&
             act(xs.elements[e], v);
 }
 
-// Calls act(value) for every value that is passed as an operand of one vertex.
+// Calls act(value) for every value of an operand of one vertex.
 template <class Do> inline void for_operand_of(const Vertices& b, i64 operand, i64 vertex, Do&& act)
 {
     const auto n_args = static_cast<i64>(b.args.size());
@@ -64,22 +64,22 @@ template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& a
         for_operand_of(b, i, vertex, act);
 }
 
-// The vertices of a cell as the user has it.
-struct Whole : Vertices {
-    const WholeCell* cell = nullptr;
-    i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // those of all blocks are numbered through
+// The vertices of a cell as recorded, before it is split into parts.
+struct RecordedBlock : Vertices {
+    const RecordedCell* cell = nullptr;
+    i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // numbered through all blocks
     i64 n_needed = 0;
-    std::vector<u8> unread;  // by output: whether no needed vertex reads it, and others of the block are read
+    std::vector<u8> unread;  // by output: 1 if no needed vertex reads it, while others of the block are read
 
     i64 rank = 0;            // the stage of a vertex is rank + local
     std::vector<i32> local;
     i64 top = 0;             // the largest local stage
     i64 last = 0;            // the last stage of its recurrence
     bool recurrent = false;
-    std::vector<u8> crossed; // of a recurrent one: whether each operand is gathered, whether each output is scattered
+    std::vector<u8> crossed; // if recurrent: flags of gathered operands, then of scattered outputs
     std::vector<std::vector<i64>> made_ends;
 
-    // Where the elements of each vertex end in a list argument, given its lengths; with a zero before.
+    // Returns the ends of the lists of a list argument, given their lengths: the prefix sum, starting with 0.
     const i64* ends_of(size_t list, const i64* lengths)
     {
         made_ends.resize(std::max(made_ends.size(), list + 1));
@@ -92,15 +92,15 @@ struct Whole : Vertices {
     }
 };
 
-class Graph : public Blocks<Whole> {
+class Graph : public Blocks<RecordedBlock> {
 public:
     i64 n_calls = 0, n_values = 0, n_vertices = 0;
 
     Components components;
 
-    // Values that are there before anything runs: addresses of the first ones, or NOWHERE. One vertex stands for all that
-    // made them, of a cell that does nothing.
-    void take_present(const WholeCell& cell, const u32* addresses, i64 n)
+    // Sets the values that are in the pool before the launch: addresses of the first values, or NOWHERE. One vertex, of
+    // an empty cell, stands for all their producers.
+    void take_present(const RecordedCell& cell, const u32* addresses, i64 n)
     {
         const u32* first = std::find_if(addresses, addresses + n, is_there);
         present_ = addresses;
@@ -108,7 +108,7 @@ public:
         if (!n_present_)
             return;
         resize(n_blocks + 1);
-        Whole& made = blocks[n_blocks - 1] = {};
+        RecordedBlock& made = blocks[n_blocks - 1] = {};
         made.cell = &cell;
         made.n = 1;
         made.values.push_back({nullptr, 0, first - addresses});
@@ -116,15 +116,15 @@ public:
 
     bool has_present() const { return n_present_ > 0; }
 
-    // Numbers what there is. False if values or calls are missing or there twice: then nothing may be done with it.
+    // Numbers vertices and outputs. Returns false if values or calls are missing or duplicate: the graph is unusable.
     bool number()
     {
-        i64 calls = 0;  // their sum: a number that is there twice is less than the one that is missing for it
+        i64 calls = 0;  // their sum: a duplicate call is smaller than the missing one, so the sum is wrong
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
         block_of_kind_.clear();
         for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+            RecordedBlock& b = blocks[k];
             b.first_vertex = n_vertices;
             b.first_kind = n_kinds_;
             b.first_operand = n_operands_;
@@ -147,14 +147,14 @@ public:
         for (i64 value = 0; value < n_present_; value++)
             if (is_there(present_[value]))
                 of_value_[value] = {static_cast<i32>(n_vertices - 1), static_cast<i32>(n_kinds_ - 1)};
-        const i64 n = n_vertices - has_present();  // the last ones of the graph
+        const i64 n = n_vertices - has_present();  // they are the last of the graph's calls
         return calls == n * (2 * n_calls - n - 1) / 2;
     }
 
     bool is_value(i64 value) const { return value >= 0 && value < n_values && of_value_[value].kind >= 0; }
 
-    // What is read by which operands, and which vertices have a reader. The number of a block that reads what nobody makes,
-    // or -1.
+    // Finds the output kinds that each operand reads, and the vertices with a reader. Returns -1, or the number of a
+    // block that reads a value without a producer.
     i64 read()
     {
         passed_.assign(n_kinds_, 0);
@@ -162,7 +162,7 @@ public:
         used_.assign(n_vertices, 0);
         in_order_ = true;
         for (i64 k = 0; k < n_blocks; k++) {
-            const Whole& b = blocks[k];
+            const RecordedBlock& b = blocks[k];
             const Column own = b.values[0];
             for (i64 i = 0; i < b.operands(); i++) {
                 Reader reader(*this);
@@ -174,7 +174,7 @@ public:
         return -1;
     }
 
-    // Marks what any of the given values depends on.
+    // Marks the vertices that any of the given values depends on.
     void reach(const i64* values, i64 n)
     {
         if (!all_reach(values, n))
@@ -182,7 +182,7 @@ public:
         count_needed();
     }
 
-    // Where no vertices but those of some values are without a reader, all lead to these.
+    // Returns true if every vertex without a reader produces one of the values; then all vertices lead to the values.
     bool all_reach(const i64* values, i64 n)
     {
         for (i64 i = 0; i < n; i++)
@@ -190,7 +190,7 @@ public:
         return std::find(used_.begin(), used_.end(), 0) == used_.end();
     }
 
-    // Marks what the loss depends on but for the chain that makes it, which depends on all these values.
+    // Marks the vertices that the loss depends on, except the loss chain. The chain depends on all of chain.values.
     template <class Chain> void reach(i64 loss, const Chain& chain)
     {
         if (all_reach(&loss, 1)) {
@@ -205,7 +205,7 @@ public:
 
     void count_needed()
     {
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             const u8* begin = needed(b);
             b.n_needed = std::count(begin, begin + b.n, u8{1});
         }
@@ -217,7 +217,7 @@ public:
         read_.assign(n_kinds_, 0);
         for (i64 i = 0; i < n; i++)
             read_[of_value_[asked[i]].kind] = 1;
-        for (const Whole& b : *this) {
+        for (const RecordedBlock& b : *this) {
             const u8* runs = needed(b);
             for (i64 i = 0; i < b.operands() && b.n_needed == b.n; i++)
                 for (const i32 kind : kinds(b, i))
@@ -226,7 +226,7 @@ public:
                 if (runs[v])
                     for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
         }
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             const u8* read = read_.data() + b.first_kind;
             const auto outputs = static_cast<i64>(b.values.size());
             const bool any = std::find(read, read + outputs, 1) != read + outputs;
@@ -236,10 +236,10 @@ public:
         }
     }
 
-    // Lets blocks go without the values of unread outputs.
+    // Removes the values of unread outputs from the blocks.
     void leave_out()
     {
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             size_t kept = 0;
             const size_t crossed = b.crossed.size() - (b.recurrent ? b.values.size() : 0);
             for (size_t o = 0; o < b.values.size(); o++)
@@ -254,15 +254,15 @@ public:
         }
     }
 
-    const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
+    const u8* needed(const RecordedBlock& b) const { return used_.data() + b.first_vertex; }
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
 
-    // The kinds of values that are passed as an operand of a block, and the blocks that it reads; rising.
-    Ragged::List kinds(const Whole& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
-    Ragged::List sources(i64 block) const { return sources_[block]; }
+    // The kinds of values that an operand of a block reads, and the blocks that a block reads; in ascending order.
+    Ragged::Span kinds(const RecordedBlock& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
+    Ragged::Span sources(i64 block) const { return sources_[block]; }
 
-    // Which cells form recurrences, and what crosses from one vertex of one to another.
+    // Finds the recurrences of cells, and the operands and outputs that cross between vertices of a recurrence.
     void recurrences()
     {
         sources_.clear();
@@ -278,7 +278,7 @@ public:
         }
         components.find(sources_, n_blocks);
         for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
+            RecordedBlock& b = blocks[k];
             b.recurrent = components.is_recurrent(components.of_block(k));
             if (b.recurrent)
                 b.crossed.assign(b.operands() + b.values.size(), 0);
@@ -288,10 +288,10 @@ public:
                 find_crossed(k);
     }
 
-    // Lets cells that were recurrent stay in the parts that they had: the end of a graph has other cycles, if any.
+    // Keeps recurrent cells in the parts that they had. The new end of a growing graph may have fewer or other cycles.
     void keep_crossed()
     {
-        for (Whole& b : *this) {
+        for (RecordedBlock& b : *this) {
             std::vector<u8>& kept = b.cell->crossed;
             if (b.recurrent && kept.empty())
                 kept = b.crossed;
@@ -304,18 +304,18 @@ public:
         }
     }
 
-    // Takes vertices off a stack and calls visit(value) for all that they read, which may put others there.
+    // Pops vertices off a stack and calls visit(value) for all values that they read. visit may push vertices.
     template <class Visit> void visit_all(std::vector<i32>& stack, Visit&& visit) const
     {
         while (!stack.empty()) {
             const i32 vertex = stack.back();
             stack.pop_back();
-            const Whole& b = blocks[block_of(vertex)];
+            const RecordedBlock& b = blocks[block_of(vertex)];
             for_values(b, vertex - b.first_vertex, visit);
         }
     }
 
-    // Of a value: the vertex that produces it, and as which kind of output.
+    // The producer of a value: the vertex, and the kind of output.
     struct Producer {
         i32 vertex, kind;
     };
@@ -323,17 +323,17 @@ public:
     i64 block_of_kind(i64 kind) const { return block_of_kind_[kind]; }
     i64 n_kinds() const { return n_kinds_; }
 
-    bool in_order() const { return in_order_; }  // whether every vertex was recorded after what it reads
+    bool in_order() const { return in_order_; }  // true if every vertex was recorded after its operands
 
     i64 block_of(i64 vertex) const
     {
         const auto after = std::upper_bound(blocks.begin(), blocks.begin() + n_blocks, vertex,
-                                            [](i64 v, const Whole& b) { return v < b.first_vertex; });
+                                            [](i64 v, const RecordedBlock& b) { return v < b.first_vertex; });
         return after - blocks.begin() - 1;
     }
 
 private:
-    // Notes what is read. It lives in registers: stores of bytes would let the compiler load everything else anew.
+    // Records the values that are read. Local pointers stay in registers; byte stores could alias members.
     struct Reader {
         const Producer* of_value;
         u64 n_values;
@@ -361,7 +361,7 @@ private:
     std::vector<i32> stack_, reader_of_;
     Ragged kinds_;            // by operand
     Ragged sources_;          // by block
-    std::vector<u8> passed_;  // by kind of value: whether such values are passed as the operand that is being read
+    std::vector<u8> passed_;  // by kind of value: 1 if the current operand reads such values
     std::vector<u8> read_, used_;
     i64 n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;
@@ -370,7 +370,7 @@ private:
 
     static bool is_there(u32 address) { return address != NOWHERE; }
 
-    // Notes what has been read as one operand. False where it is no value.
+    // Adds the kinds that one operand reads. Returns false if it read a missing value.
     bool take_in(const Reader& reader)
     {
         u8* const end = passed_.data() + n_kinds_;
@@ -399,13 +399,13 @@ private:
         visit_all(stack_, visit);
     }
 
-    // What a block reads of its own recurrence.
+    // Marks the operands of a block that read its own recurrence, and the outputs that they read.
     void find_crossed(i64 block)
     {
-        Whole& reader = blocks[block];
+        RecordedBlock& reader = blocks[block];
         for (i64 i = 0; i < reader.operands(); i++)
             for (const i32 kind : kinds(reader, i)) {
-                Whole& source = blocks[block_of_kind_[kind]];
+                RecordedBlock& source = blocks[block_of_kind_[kind]];
                 if (components.of_block(block_of_kind_[kind]) != components.of_block(block))
                     continue;
                 reader.crossed[i] = 1;

@@ -1,5 +1,5 @@
-// Schedule "vector" for groups of virtual processors: each has its own steps and its own barriers.
-// Barriers of all groups lie around what the first one runs for all alone (grouping.h).
+// Schedule "vector" for groups of virtual processors: each group has its own steps and its own barriers.
+// Barriers of all groups surround the vertices that the first group runs for all (grouping.h).
 #pragma once
 
 #include "vector_schedule.h"
@@ -8,7 +8,7 @@ class GroupedSchedule : public VectorSchedule {
 public:
     using VectorSchedule::VectorSchedule;
 
-    // Shared sources, then every group's own vertices, then what joins them; backward the other way round.
+    // Writes shared sources, then every group's own vertices, then the joining vertices; in reverse for backward.
     void steps(bool backward)
     {
         members_.find(launch_.rows, backward, false);
@@ -30,14 +30,14 @@ public:
         }
     }
 
-    void report() { launch_.write_once(Made::LOSS, launch_.model.loss); }
+    void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
-    // All have met.
+    // A barrier of all groups precedes this already.
     void end_backward() {}
 
     void meet(Reason reason)
     {
-        launch_.because(reason);
+        launch_.set_reason(reason);
         launch_.streams.barrier();
     }
 

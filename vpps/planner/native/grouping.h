@@ -1,4 +1,4 @@
-// Which vertices each group of virtual processors runs (vpps/planner/grouping.py).
+// Assigns vertices to groups of virtual processors (vpps/planner/grouping.py).
 #pragma once
 
 #include "dealing.h"
@@ -9,15 +9,15 @@
 
 class Grouping {
 public:
-    std::vector<i32> group;      // of each vertex, numbered through all blocks
-    i64 first_own = 0;           // stages before this one are those of shared sources,
-    i64 first_joining = 0;       // those from this one on are of joining vertices
-    i64 n_components = 0;        // of the graph, those with any work
-    std::vector<i64> loads;      // by group: floats that its vertices compute with, in forward
+    std::vector<i32> group;      // by vertex, numbered through all blocks
+    i64 first_own = 0;           // first stage after those of shared sources
+    i64 first_joining = 0;       // first stage of joining vertices
+    i64 n_components = 0;        // connected components that have any work
+    std::vector<i64> loads;      // by group: floats that its vertices compute with in forward
 
-    // Deals the vertices of a graph, and moves its stages so that shared sources come first and joining vertices last.
+    // Assigns the vertices of a graph. Shifts its stages: shared sources come first, joining vertices last.
     //
-    // `weights`: of the cells of its blocks; `runs`: by vertex, whether it runs at all, or null where all do.
+    // `weights`: the parts of each block's cell, which hold its work; `runs`: by vertex, 1 if it runs; null if all run.
     void find(Graph& graph, const std::vector<const Parts*>& weights, i64 n_groups, const u8* runs)
     {
         n_groups_ = n_groups;
@@ -27,7 +27,7 @@ public:
         for (i64 v = 0; v < graph.n_vertices; v++)
             connects_[v] = !joining_[v] && (!runs || runs[v]);
         if (graph.has_present())
-            connects_.back() = 0;  // it has no work, nor is it waited for
+            connects_.back() = 0;  // it has no work, and no vertex waits for it
         deal(graph);
         for (i64 v = 0; v < graph.n_vertices; v++)
             if (joining_[v])
@@ -35,44 +35,44 @@ public:
         move_stages(graph);
     }
 
-    // Tells the caller; `stretch`: by what the numbers of stages have been multiplied meanwhile.
-    void report(i64 stretch, FoundGrouping* found) const
+    // Reports to the caller. `stretch`: the factor by which stage numbers have been multiplied since.
+    void report(i64 stretch, GroupingResult* found) const
     {
         *found = {first_own * stretch, first_joining * stretch, n_components};
         std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
     }
 
 private:
-    // As there; of the most readers, all numbers but the first, which is none.
+    // Thresholds: sources with more readers than this are tried as shared sources, one threshold after the other.
     static constexpr i64 MOST_READERS[] = {64, 16, 4, 0};
     static constexpr double EVEN = 1.25, WORTH_A_BARRIER = 0.8;
 
-    // A way to deal vertices to groups.
+    // An assignment of vertices to groups.
     struct Division {
         std::vector<i32> group;
-        std::vector<u8> first;  // shared sources that several groups read: they must be there before
+        std::vector<u8> first;  // shared sources that several groups read: they must run first
         std::vector<i64> loads;
-        double time = 0;        // work until the last group is ready
+        double time = 0;        // work until the last group has finished
         i64 n_shared = 0, n_components = 0;
     };
 
     i64 n_groups_ = 1, total_ = 0;
     std::vector<i64> work_;  // by vertex: floats
     std::vector<u8> joining_, connects_, shared_;  // by vertex
-    std::vector<i32> readers_;  // of sources: how many values of theirs are read
+    std::vector<i32> readers_;  // by source: number of times its values are read
     std::vector<i32> parent_, stack_;
-    std::vector<i64> first_call_, work_of_root_;  // by root: the recording index of the first of its vertices; floats
-    std::vector<i32> own_;                        // the root of each vertex; of a shared source, that of a reader
-    std::vector<Component> components_;
+    std::vector<i64> first_call_, work_of_root_;  // by root: recording index of its first vertex; floats
+    std::vector<i32> own_;                        // the root of each vertex; for a shared source, the root of a reader
+    std::vector<ConnectedComponent> components_;
     std::vector<i32> group_of_root_;
     Dealing dealing_;
     Division best_, other_;
     std::vector<i64> earliest_, latest_;  // by component of cells
 
-    // Calls act(producer, reader) for every value that a vertex reads which connects.
+    // Calls act(producer, reader) for every edge between vertices that connect.
     template <class Do> void for_edges(const Graph& graph, Do&& act) const
     {
-        for (const Whole& b : graph) {
+        for (const RecordedBlock& b : graph) {
             const u8* connects = connects_.data() + b.first_vertex;
             const auto first = static_cast<i32>(b.first_vertex);
             for (i64 i = 0; i < b.operands(); i++)
@@ -84,13 +84,13 @@ private:
         }
     }
 
-    static bool is_source(const Whole& b) { return !b.operands(); }
+    static bool is_source(const RecordedBlock& b) { return !b.operands(); }
 
     void find_work(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
     {
         work_.resize(graph.n_vertices);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             i64* work = work_.data() + b.first_vertex;
             std::fill_n(work, b.n, weights[k]->floats);
             for (size_t i = 0; i < b.lists.size(); i++)
@@ -102,8 +102,8 @@ private:
         }
     }
 
-    // Vertices that deal with scalars and no matrices, and that no other kind of vertex reads. They have no work: nobody
-    // chooses who runs them.
+    // Joining vertices: they use only scalars and no matrices, and only joining vertices read them. Their work counts
+    // as 0, because group 0 always runs them.
     void find_joining(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
     {
         joining_.assign(graph.n_vertices, 0);
@@ -124,7 +124,7 @@ private:
             if (!is_scalar(k))
                 for (const i32 source : graph.sources(k))
                     reads_scalars |= is_scalar(source);
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             for (i64 v = 0; v < b.n && reads_scalars; v++)
                 if (!runs || runs[b.first_vertex + v])
                     for_values(b, v, leave_out);
@@ -140,12 +140,12 @@ private:
     {
         readers_.assign(graph.n_vertices, 0);
         for_edges(graph, [&](i32 producer, i32) { readers_[producer]++; });
-        for (const Whole& b : graph)
+        for (const RecordedBlock& b : graph)
             if (!is_source(b))
                 std::fill_n(readers_.begin() + b.first_vertex, b.n, 0);
     }
 
-    // Sources with many readers connect nothing where that makes work more even.
+    // Assigns components. If that makes work more even, sources with many readers do not connect.
     void deal(const Graph& graph)
     {
         shared_.assign(graph.n_vertices, 0);
@@ -169,7 +169,7 @@ private:
         n_components = best_.n_components;
     }
 
-    // Deals components, where the shared sources connect nothing.
+    // Assigns components, without edges from shared sources.
     void deal(const Graph& graph, i64 n_shared, Division& into)
     {
         find_components(graph, n_shared);
@@ -199,7 +199,7 @@ private:
         });
         first_call_.assign(graph.n_vertices, graph.n_vertices);
         own_.resize(graph.n_vertices);
-        for (const Whole& b : graph) {
+        for (const RecordedBlock& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 const i32 vertex = static_cast<i32>(b.first_vertex + v), of = own_[vertex] = root(vertex);
                 first_call_[of] = std::min(first_call_[of], b.calls[v]);
@@ -209,7 +209,7 @@ private:
             for_edges(graph, [&](i32 producer, i32 reader) {
                 if (!shared_[producer])
                     return;
-                const bool first = own_[producer] == producer;  // itself: nothing is connected with it
+                const bool first = own_[producer] == producer;  // still itself: it has no reader's root yet
                 if (first || first_call_[own_[reader]] < first_call_[own_[producer]])
                     own_[producer] = own_[reader];
             });
@@ -254,14 +254,14 @@ private:
     {
         const std::vector<u8>& first = best_.first;
         i64 top = 0;
-        for (const Whole& b : graph)
+        for (const RecordedBlock& b : graph)
             top = std::max(top, b.n ? b.rank + b.top : 0);
         first_own = std::find(first.begin(), first.end(), 1) != first.end();
         first_joining = first_own + top + 1;
         earliest_.assign(graph.components.size(), std::numeric_limits<i64>::max());
         latest_.assign(graph.components.size(), 0);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             i64 &earliest = earliest_[graph.components.of_block(k)], &latest = latest_[graph.components.of_block(k)];
             for (i64 v = 0; v < b.n; v++) {
                 const i64 vertex = b.first_vertex + v, own = b.rank + b.local[v];
@@ -272,7 +272,7 @@ private:
             }
         }
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             b.rank = b.n ? earliest_[graph.components.of_block(k)] : 0;
             b.last = latest_[graph.components.of_block(k)];
             b.top = 0;

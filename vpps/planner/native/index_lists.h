@@ -1,4 +1,4 @@
-// The index lists of blocks, and the data of their cells.
+// Writes the index lists of blocks, and the data of their cells.
 #pragma once
 
 #include "reverse_lists.h"
@@ -26,7 +26,7 @@ private:
     Launch& launch_;
     const ReverseLists& reverse_;
     RowLists row_lists_;
-    i64 key_at_ = -1;  // position of the random key, one for all cells
+    i64 key_at_ = -1;  // position of the random key, which all cells share
 
     i64 place_list(i64 block, i32 source, bool training)
     {

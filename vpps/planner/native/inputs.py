@@ -1,4 +1,4 @@
-"""A graph as the compiled planner takes it: where each column of its blocks begins."""
+"""Passes a graph to the compiled planner: addresses of the columns of its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.graph.graph import Graph
-from vpps.planner.native.interface import GivenBlock, GivenList
+from vpps.planner.native.interface import BlockInput, ListInput
 from vpps.record import arrays
 from vpps.record.arrays import BlockArrays
 from vpps.record.chunks import Chunk
@@ -23,23 +23,23 @@ from vpps.values import Float32
 
 WORD = 8  # bytes of an int
 
-# The fields as they are written below: by position, as every batch waits for it.
+# The fields in the order written below: writing by position saves time for every batch.
 BLOCK = "cell constants n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
 LIST = "ends lengths elements"
-for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
+for given, written in (BlockInput, BLOCK), (ListInput, LIST):
     assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
 
 
 class BatchInputs:
-    """The blocks of a graph. It must not outlive the planning: while it is there the graph cannot grow.
+    """The blocks of a graph. Release it after planning: until then the graph cannot grow.
 
     Args:
-        number: gives the compiled planner's number of a cell.
-        since: leave out the first so many vertices of the graph.
+        number: callback that returns the compiled planner's number of a cell.
+        since: number of first vertices of the graph to leave out.
 
     Attributes:
-        cells: of the blocks.
-        at: address of their description: a GivenBlock for each, and behind it a GivenList for each of its lists.
+        cells: cells of the blocks.
+        at: address of the description: for each block a BlockInput, followed by a ListInput for each of its lists.
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int], since: int = 0) -> None:
@@ -64,7 +64,7 @@ class BatchInputs:
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], topology: Topology) -> Self:
-        """Blocks of a graph as arrays, whose cells have these numbers."""
+        """Return the inputs for blocks given as arrays, with the numbers of their cells."""
         made = cls.__new__(cls)
         made.cells, made._alive = [b.block.pattern for b in blocks], []
         made.n_calls, made.n_values = topology.n_calls, topology.n_values
@@ -76,7 +76,7 @@ class BatchInputs:
         return made
 
     def release(self) -> None:
-        """Let go of the arrays: their addresses are used no more, and they may grow."""
+        """Release the arrays, so that they can grow. Their addresses are no longer valid."""
         self._alive.clear()
 
     def _describe(self, found: list[int]) -> None:
@@ -120,7 +120,7 @@ class BatchInputs:
             found += (ends, 0, elements)
 
     def _of_ints(self, ints: Any) -> int:
-        """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
+        """Return the address of a list's numbers, which are copied, or of the compiled recorder's buffer."""
         if not len(ints):
             return 0
         found = c_char.from_buffer(array("q", ints) if type(ints) is list else ints)
@@ -128,7 +128,7 @@ class BatchInputs:
         return addressof(found)
 
     def _addresses(self, *found: NDArray[Any]) -> Sequence[int]:
-        """Of the first of some numbers, 0 of none. They stay where they are if they lie in one piece."""
+        """Return the address of each array, 0 if it is empty. Contiguous arrays are not copied."""
         try:
             return arrays.addresses(*found)
         except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What the compiled planner and Python share. Its header `interface.h` is made of this when the library is built."""
+"""Types and functions shared by the compiled planner and Python. The build generates `interface.h` from this module."""
 
 from __future__ import annotations
 
@@ -36,65 +36,65 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     """
 )
 class Call(Structure):
-    """What `plan` is called with, and what it finds.
+    """Arguments and results of `plan`.
 
     Attributes:
-        training, splits, key_on, updates, keeps, clips, averages, seeded, stays: 0 or 1.
-        outside: the number of the example that stands for all vertices that belong to none (`vpps.ops.philox`).
-        examples: a GivenExamples for each.
-        account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
-        blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
-        hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
-        held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
-        held_rows: (parameter, number of rows, address of their numbers) of each table.
-        given_rows: likewise, of tables whose gradients the caller writes before the launch.
-        seeded: whether the caller writes the gradients of what is wanted, `seeds`, between two launches, forward and
-            what follows; else a loss is wanted. Where nothing is: the end of a launch alone.
-        seeds, seeds_at: where each of them is among n_seed_floats, which lie there in the pool.
-        stays: whether all values that are computed stay in the pool, in inference.
-        present, n_present, present_stop: addresses of the first values of the graph, u32s, NOWHERE of those that are to
-            be computed; behind them the pool is free. Blocks may leave out vertices whose values are there.
-        script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
-            of each, ~id where it runs late.
-        grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
-        torn: whether the loss depends on some, and not on all, of the parameters of a stack.
-        entries: position of the entry points of the launches after the first, one after the other.
-        input_gradients: address of a NotedPair for each value of an input that wants its gradient: value and address,
-            ZERO where none flows into it; until something else is planned.
-        new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
+        training, splits, key_on, updates, keeps, clips, averages, seeded, stays: flags, 0 or 1.
+        outside: number of the example that stands for all vertices without an example (`vpps.ops.philox`).
+        examples: address of ExamplesInputs.
+        account: 1 if `vpps_account` and `vpps_map` will be called for this plan, else 0.
+        blocks: address of a BlockInput for each block, followed by a ListInput for each of its lists.
+        hyper_of: per parameter, the number of its set of hyper-parameters; then the size of a set.
+        held: per parameter, a byte that is 1 if the pool holds its gradient; 0 instead of an address if none is held.
+        held_rows: per table with held gradients: parameter, number of rows, address of the row numbers.
+        given_rows: per table whose gradients the caller writes before the launch: the same three numbers.
+        seeded: 1 if the caller writes the gradients of the wanted values (`seeds`) between two launches, forward and
+            the rest; 0 if a loss is wanted. With seeds but no wanted values, plan only the end of a launch.
+        seeds, seeds_at: offsets of the seeds, and the address in the pool of all n_seed_floats of them.
+        stays: 1 if all computed values stay in the pool after inference.
+        present, n_present, present_stop: addresses (u32) of the first values of the graph, NOWHERE for those still to
+            compute, and the first free address of the pool. Blocks may leave out vertices whose values are present.
+        script, addresses, touched, tables, cells: buffers for results; `tables` for UsedTables, `cells` for the id of
+            each cell, or ~id if the cell runs late.
+        grouping: buffer for a GroupingResult and the loads, if there are groups of virtual processors.
+        torn: 1 if the loss depends on some, but not all, of the parameters of a stack.
+        entries: position of the entry points of all launches after the first.
+        input_gradients: address of an IntPair for each value of an input that wants its gradient: value and address, or
+            ZERO if no gradient flows into it. Valid until the next plan.
+        new_block, key, n_key, new_pair: subject of a request, see Status; `new_pair` is the address of a Pair.
     """
 
 
 class Status(IntEnum):
-    """How `plan` has ended."""
+    """Result of `plan`: success, an error, or a request for missing facts."""
 
     DONE = 0
-    MORE_MEMORY = auto()  # for `words`, or `n_all_values`
-    NO_GRADIENT = auto()  # nothing can be learned
-    NO_VALUE = auto()  # `new_block`, or if that is -1 the caller, has a value that no vertex makes
-    NO_MEMORY = auto()  # on the host
-    TORN = auto()  # calls or values are missing, or there twice: threads were recording at the same time
-    NEW_BLOCK = auto()  # `new_block` has a cell whose parts, by `key`, have not been told yet
-    NEW_PAIR = auto()  # nor what of a cell may begin while others execute some of another
+    MORE_MEMORY = auto()  # a buffer is too small: `words` or `n_all_values` says the size needed
+    NO_GRADIENT = auto()  # the loss depends on nothing trainable
+    NO_VALUE = auto()  # `new_block`, or the caller if that is -1, reads a value that no vertex computes
+    NO_MEMORY = auto()  # out of host memory
+    TORN = auto()  # calls or values are missing or duplicate: threads recorded at the same time
+    NEW_BLOCK = auto()  # request: the parts, for `key`, of the cell of `new_block`
+    NEW_PAIR = auto()  # request: the answer for the Pair at `new_pair`
 
 
 class Following(IntEnum):
-    """What follows a step, with no barrier between if that may be."""
+    """Kind of step that may follow another step without a barrier."""
 
     FORWARD = 0  # another step of forward
     BACKWARD = auto()  # another step of backward
-    TURN = auto()  # the first step of backward, behind forward
+    TURN = auto()  # the first step of backward, after forward
 
 
 @fields(ints="after before group following")
 class Pair(Structure):
-    """Whether a step of the cell `after` may begin while others execute `group` of the cell `before`; a Following."""
+    """Question: may a step of cell `after` begin while others execute `group` of cell `before`? With a Following."""
 
 
 @fields(ints="n_args n_ints n_lists n_outputs linear", words="digest")
-class GivenCell(Structure):
-    """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1; what a
-    learned policy knows it by."""
+class CellInput(Structure):
+    """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1; its digest
+    for learned policies."""
 
 
 @fields(
@@ -103,51 +103,51 @@ class GivenCell(Structure):
     args args_step ints ints_step data
     """
 )
-class GivenBlock(Structure):
-    """A block: its cell, the words of its constants, its vertices, and for every column where it begins and how many
-    numbers lie between those of two vertices. The columns of arguments lie side by side."""
+class BlockInput(Structure):
+    """A block: its cell, the words of its constants, the number of its vertices, and the address and stride of each
+    column. The columns of arguments are adjacent."""
 
 
 @fields(ints="ends lengths elements")
-class GivenList(Structure):
-    """Lists of a block's vertices: addresses of their ends, or 0 and that of their lengths, and of their elements."""
+class ListInput(Structure):
+    """A list argument of a block: addresses of the ends of the lists (or 0), their lengths, and their elements."""
 
 
 @fields(ints="first n number numbers")
-class GivenExamples(Structure):
-    """The examples that vertices belong to: recording index of the first of n, and the number of the example, -1 for
-    none, UNNUMBERED for a constant; or the address of one for each."""
+class ExamplesInput(Structure):
+    """The examples of n vertices from recording index `first` on. `numbers` is the address of one number per vertex, or
+    0 if all have `number`: -1 for no example, UNNUMBERED for a constant."""
 
 
 @fields(ints="parameter rows gradient offsets numbers idle")
 class UsedTable(Structure):
-    """The used rows of a lookup table: their number, and where what belongs to them is (update.UsedRows)."""
+    """The used rows of a lookup table: their number, and the addresses of their data (update.UsedRows)."""
 
 
 @fields(ints="first_own first_joining n_components")
-class FoundGrouping(Structure):
-    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it is each group's load."""
+class GroupingResult(Structure):
+    """Assignment of vertices to groups of virtual processors (planner/grouping.py), followed by each group's load."""
 
 
 # ---- the account of a plan (vpps/planner/native/account.py)
 
 
 # The phases of a launch, by their names in capital letters.
-During = IntEnum("During", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
+LaunchPhase = IntEnum("LaunchPhase", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
 
 
-class Made(IntEnum):
-    """What made a section of a script; what `a` and `b` of it say."""
+class Origin(IntEnum):
+    """Origin of a section of a script, with the meaning of its fields `a` and `b`."""
 
-    FORWARD = 0  # a cell's group: between which barriers, and which there
-    BACKWARD = auto()  # likewise
-    WATCH = auto()  # -, which of the cell's
-    TILES = auto()  # likewise
-    GRADIENT = auto()  # likewise
-    STEPPED = auto()  # likewise; it makes the matrix's step as well
-    BARRIER = auto()  # a Reason, a stage
+    FORWARD = 0  # a cell's instruction group: a = level between barriers, b = index in the level
+    BACKWARD = auto()  # a, b as for FORWARD
+    WATCH = auto()  # b = index among the cell's watches
+    TILES = auto()  # b = index among the cell's gradients
+    GRADIENT = auto()  # b = index among the cell's gradients
+    STEPPED = auto()  # b = index among the cell's gradients; the optimizer's step is fused in
+    BARRIER = auto()  # a = Reason, b = stage
     END = auto()
-    # Instructions that no cell makes; `a` is the parameter that some of them work on.
+    # Instructions that belong to no cell; for some of them, `a` is a parameter.
     LOSS = auto()
     CONSTANTS = auto()
     LOAD = auto()
@@ -159,10 +159,10 @@ class Made(IntEnum):
 
 
 class Reason(IntEnum):
-    """What a barrier is for."""
+    """Purpose of a barrier."""
 
     NONE = 0
-    FORWARD = auto()  # a stage is over
+    FORWARD = auto()  # end of a stage
     BACKWARD = auto()
     GROUPS = auto()
     LOSS = auto()
@@ -172,53 +172,53 @@ class Reason(IntEnum):
 
 
 @fields(ints="first second")
-class NotedPair(Structure):
+class IntPair(Structure):
     """Two positions, or a position and a number."""
 
 
-@fields(ints="start made block a b first n_rows run during")
-class NotedSection(Structure):
+@fields(ints="start origin block a b first n_rows run during")
+class SectionResult(Structure):
     """A section of a stream (vpps/planner/sections.py).
 
     Attributes:
-        made: a Made; what a and b are it says.
-        block: -1 where no cell made it.
-        first: first row of the step; of a barrier, its number.
-        run, n_rows: where rows are executed one by one, the number of the group that was executed so, and how many of
-            its rows are in this section; else 0.
-        during: a During.
+        origin: an Origin, which defines the meaning of a and b.
+        block: number of the block, or -1 if the section belongs to no cell.
+        first: first row of the step; for a barrier, its number.
+        run, n_rows: if rows are executed one by one, the number of the executed group and how many of its rows are in
+            this section; else 0.
+        during: a LaunchPhase.
     """
 
 
 @fields(
     ints="""
     n_streams streams n_sections sections n_rows rows
-    n_lists lists n_periods periods n_taken taken
+    n_lists lists n_periods periods n_allocated allocated
     """
 )
-class Noted(Structure):
-    """Where the account of a plan lies.
+class AccountResult(Structure):
+    """Addresses and lengths of the arrays of a plan's account.
 
     Attributes:
-        streams: of each where it begins in the script, and the number of its sections; NotedPairs.
-        sections: of all streams, one after the other; NotedSections.
-        rows: of all sections, likewise.
-        lists, taken: spans of the script, and of the pool, that were taken for the whole launch; NotedPairs.
-        periods: where each begins, and its number; NotedPairs.
+        streams: IntPairs: position of each stream in the script, and the number of its sections.
+        sections: SectionResults of all streams, in order.
+        rows: rows of all sections, in order.
+        lists, allocated: IntPairs: spans of the script with lists, and spans of the pool, for the whole launch.
+        periods: IntPairs: position and number of each period.
     """
 
 
-# ---- what lies where (vpps/planner/native/memory_map.py)
+# ---- memory map (vpps/planner/native/memory_map.py)
 
 
 @fields(ints="n_blocks blocks n_arrays arrays stop end")
-class FoundMemory(Structure):
-    """Where everything lies in the pool.
+class MemoryResult(Structure):
+    """Memory map of the pool.
 
     Attributes:
-        blocks: a FoundBlock for each.
-        arrays: of each start, stop, first and last period and group, but of those that last.
-        stop: no slab lies beyond.
+        blocks: address of a BlockResult for each block.
+        arrays: start, stop, first and last period, and group of each array with a lifetime.
+        stop: end of the memory of all slabs.
         end: the last period.
     """
 
@@ -231,15 +231,16 @@ class FoundMemory(Structure):
     n_bases operands bases n_lists lists
     """
 )
-class FoundBlock(Structure):
+class BlockResult(Structure):
     """The rows of a cell, see PlannedBlock.
 
     Attributes:
         cell: number of the encoded cell.
-        calls, values: by vertex, and of each output one after the other.
+        calls, values: by vertex; `values` has one such array per output.
         order: by row.
-        stage, group, first, count: by step, the last two by step and domain.
-        bases: by step: of the slabs; of what other parts have; and, from `operands` on, the two words of each operand.
+        stage, group, first, count: by step; `first` and `count` by step and domain.
+        bases: by step: bases of the slabs, then of slabs of other parts, then from index `operands` the two words of
+            each operand.
         lists: positions in the script, in the order of EncodedCell.keys.
     """
 
@@ -248,7 +249,7 @@ class FoundBlock(Structure):
 
 
 @fields(ints="n n_types n_edges types levels producers readers")
-class GivenGraph(Structure):
+class GraphInput(Structure):
     """A typed graph: types and levels of the vertices, and the two ends of every edge."""
 
 
@@ -257,57 +258,57 @@ class GivenGraph(Structure):
     words="seed",
     floats="alpha rate epsilon least_epsilon decay",
 )
-class GivenSettings(Structure):
-    """vpps.planner.native.typed_graphs.LearningSettings."""
+class SettingsInput(Structure):
+    """Settings of learning, see vpps.planner.native.typed_graphs.LearningSettings."""
 
 
 @fields(ints="n_batches n_stages n_steps unseen")
-class FoundBatches(Structure):
-    """How many batches a graph has; in how many steps the automaton did not know its state."""
+class BatchesResult(Structure):
+    """Numbers of batches, stages, steps, and of batches that began in a state unknown to the automaton."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
-class FoundAutomaton(Structure):
-    """How an automaton was learned, that runs a graph in so many steps; `bound`: of its batches at least."""
+class AutomatonResult(Structure):
+    """Result of learning: trials, steps and stages with the best automaton, lower bound of batches, automaton size."""
 
 
 # ---- functions
 
 FUNCTIONS = (
-    # Plans graphs by a policy, of a learned one with its automata (LearnedPolicy.numbers), else with none, for
-    # parameters in their places (ModelDescriptor); null for an unknown name or if numbers are not what is expected.
+    # Creates a planner for a policy and for placed parameters (ModelDescriptor). A learned policy has automata
+    # (LearnedPolicy.numbers). Returns null if the name is unknown or the numbers are malformed.
     "void* vpps_planner(const char* policy, const i64* automata, i64 n_automata, const i64* model, i64 n_model)",
     "void vpps_planner_free(void* planner)",
-    # The number of a new cell.
-    "i64 vpps_planner_cell(void* planner, const GivenCell* cell)",
-    # Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
+    # Adds a cell and returns its number.
+    "i64 vpps_planner_cell(void* planner, const CellInput* cell)",
+    # Sets the parts of a cell for a key. Returns 0 if the numbers are malformed.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
-    # Tells whether what `plan` has asked about may begin.
+    # Answers the question of a Pair.
     "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",
     "Status vpps_plan(void* planner, Call* call)",
-    # Tells where the account of the latest plan lies, which was asked for one; until the next one is made.
-    "void vpps_account(void* planner, Noted* noted)",
-    # Likewise, what lies where.
-    "void vpps_map(void* planner, FoundMemory* found)",
-    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 if the numbers of the automaton
-    # are not what is expected.
-    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton, "
-    "i64* sequence, i64* stages, FoundBatches* found)",
-    # No sequence of batches of a graph is shorter.
-    "i64 vpps_lower_bound(const GivenGraph* given)",
-    # Learns an automaton; vpps_learned takes it.
-    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundAutomaton* found)",
+    # Returns the account of the latest plan, if its call set `account`. Valid until the next plan.
+    "void vpps_account(void* planner, AccountResult* noted)",
+    # Returns the memory map of the latest plan, if its call set `account`. Valid until the next plan.
+    "void vpps_map(void* planner, MemoryResult* found)",
+    # Batches a graph. `sequence` (type of each batch) and `stages` (of each vertex) have room for n numbers. Returns 0
+    # if the policy is unknown or the automaton is malformed.
+    "i64 vpps_batches(const GraphInput* given, const char* policy, const i64* automaton, i64 n_automaton, "
+    "i64* sequence, i64* stages, BatchesResult* found)",
+    # Returns a lower bound of the number of batches of a graph.
+    "i64 vpps_lower_bound(const GraphInput* given)",
+    # Learns an automaton and returns a handle; vpps_learned copies the automaton and frees the handle.
+    "void* vpps_learn(const GraphInput* given, const SettingsInput* settings, AutomatonResult* found)",
     "void vpps_learned(void* learned, i64* numbers)",
 )
 
 
 def header() -> str:
-    """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind, During, Made, Reason)
+    """Return the text of `interface.h`."""
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind, LaunchPhase, Origin, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, GivenExamples, UsedTable, FoundGrouping),
-        *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
-        *(GivenGraph, GivenSettings, FoundBatches, FoundAutomaton),
+        *(Call, Pair, CellInput, BlockInput, ListInput, ExamplesInput, UsedTable, GroupingResult),
+        *(IntPair, SectionResult, AccountResult, MemoryResult, BlockResult),
+        *(GraphInput, SettingsInput, BatchesResult, AutomatonResult),
     )
     numbers = {
         "ALIGN": ALIGN, "ZERO": ZERO, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame),

@@ -1,11 +1,11 @@
-// One launch in the making: what its stages share.
+// A launch that is being planned: the state shared by all phases of planning.
 #pragma once
 
 #include "call.h"
 #include "reach.h"
 #include "streams.h"
 
-// What the relocations of instructions say that no cell makes.
+// Relocation values of the instructions that belong to no cell.
 class FrameValues {
 public:
     i64& operator[](Frame relocation) { return values_[static_cast<i64>(relocation)]; }
@@ -23,9 +23,9 @@ struct Launch {
     Lists lists;
     Script script;
     Streams streams{model, script};
-    Account* account = nullptr;  // null where nobody asks
-    i64 cursor = 0;  // the pool beyond is free
-    i64 names = 0;   // bits of the instructions that no group of a cell's makes
+    Account* account = nullptr;  // null if not requested
+    i64 cursor = 0;  // first free address of the pool
+    i64 names = 0;   // bit mask of the instructions that belong to no cell
     FrameValues frame;
 
     explicit Launch(const Model& of) : model(of) {}
@@ -41,15 +41,15 @@ struct Launch {
         script.reset(pointer<u32>(call->script), call->capacity);
     }
 
-    // ---- for the account: what comes
+    // ---- for the account: context of the next instructions
 
-    // What the next instructions are; see Made.
-    void note(Made made, i64 a = 0)
+    // Sets the origin of the next instructions.
+    void note(Origin made, i64 a = 0)
     {
         if (account)
             note_for_account(made, nullptr, a, 0, 0);
     }
-    void note(Made made, const Block& block, i64 a, i64 b, i64 step = 0)
+    void note(Origin made, const Block& block, i64 a, i64 b, i64 step = 0)
     {
         if (account)
             note_for_account(made, &block, a, b, step);
@@ -59,19 +59,19 @@ struct Launch {
         if (account)
             settled().begin_stage(backward, stage);
     }
-    void begin_phase(During during)
+    void begin_phase(LaunchPhase during)
     {
         if (account)
             settled().begin_phase(during);
     }
-    // What the next barriers are for.
-    void because(Reason reason)
+    // Sets the reason of the next barriers.
+    void set_reason(Reason reason)
     {
         if (account)
-            settled().because(reason, 0);
+            settled().set_reason(reason, 0);
     }
 
-    // Memory of the pool for the whole launch.
+    // Allocates memory of the pool for the whole launch.
     i64 take(i64 floats)
     {
         const i64 start = cursor;
@@ -83,7 +83,7 @@ struct Launch {
 
     // ---- lists
 
-    // Room for a list: its position, and its words. `goes_on`: it is more of the one before.
+    // Adds room for a list; returns its position and its words. `goes_on`: it extends the previous list.
     i64 place(i64 n, u32*& words, bool goes_on = false)
     {
         const i64 at = script.size;
@@ -103,7 +103,7 @@ struct Launch {
 
     // ---- instructions
 
-    // Behind all lists.
+    // Begins the streams. All lists precede them.
     void begin_instructions(i64 launches)
     {
         u32* words;
@@ -113,13 +113,13 @@ struct Launch {
         streams.reset(account);
     }
 
-    // Room for instructions of all virtual processors, which may change until the next ones are begun; or of one stream.
+    // Adds room for instructions of one stream, or of all. The words may change until the next instructions begin.
     u32* room(i64 n, i64 stream = ALL)
     {
         return stream == ALL ? streams.add_for_all(n) : streams.add(stream, n);
     }
 
-    void write(Made made, const Instruction& instruction, i64 parameter = 0, u32 flags = 0)
+    void write(Origin made, const Instruction& instruction, i64 parameter = 0, u32 flags = 0)
     {
         note(made, parameter);
         u32* words = room(size(instruction.words));
@@ -127,8 +127,8 @@ struct Launch {
         words[0] |= flags;
     }
 
-    // Where there are several streams it is in the first one alone.
-    void write_once(Made made, const Instruction& instruction)
+    // Writes an instruction to the first stream only.
+    void write_once(Origin made, const Instruction& instruction)
     {
         note(made);
         fill(instruction, room(size(instruction.words), 0));
@@ -146,14 +146,14 @@ struct Launch {
         ::fill(group, words, base_of, first, count);
     }
 
-    // Of a step that a group of virtual processors runs.
+    // Writes an instruction group of a step, for the virtual processors that run the step.
     void write_step(const Block& b, const Template& group, i64 step)
     {
         const i64 at = step * b.domains();
         fill(b, group, step, &b.first_row[at], &b.count[at], room(size(group), b.group_of(step)));
     }
 
-    // On all rows of a block that run backward.
+    // Writes an instruction on all rows of a block that run backward.
     u32* write_needed(const Block& b, const Instruction& instruction)
     {
         first_.assign(b.domains(), 0);
@@ -166,7 +166,7 @@ struct Launch {
         return words;
     }
 
-    // Lets the chip take in the weights that are used.
+    // Loads the used weights into the chip.
     void load(bool training)
     {
         for (const Load& load : model.loads)
@@ -175,14 +175,14 @@ struct Launch {
                 const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
-                note(Made::LOAD, load.parameter);
+                note(Origin::LOAD, load.parameter);
                 std::copy(load.words.words.begin(), load.words.words.end(), room(size(load.words)));
                 names |= i64{1} << model.load_name;
                 break;
             }
     }
 
-    // Ends the streams of instructions, and the script. False where there was no memory for it.
+    // Ends the streams of instructions, and the script. Returns false if the script did not fit into its buffer.
     bool finish()
     {
         streams.finish();
@@ -197,8 +197,8 @@ struct Launch {
         return true;
     }
 
-    // Where the account lies, until something else is planned.
-    void report(Noted& into) { noted_.report(streams.begins, into); }
+    // Returns the addresses of the account, which are valid until the next plan.
+    void report(AccountResult& into) { noted_.report(streams.begins, into); }
 
 private:
     static constexpr i64 ALL = -1;
@@ -208,16 +208,16 @@ private:
 
     i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
 
-    RARELY void note_for_account(Made made, const Block* block, i64 a, i64 b, i64 step)
+    RARELY void note_for_account(Origin made, const Block* block, i64 a, i64 b, i64 step)
     {
-        const bool forward = made == Made::FORWARD || made == Made::LOSS;
-        const During during = forward ? During::FORWARD : account->during;
+        const bool forward = made == Origin::FORWARD || made == Origin::LOSS;
+        const LaunchPhase during = forward ? LaunchPhase::FORWARD : account->during;
         const i64 first = block ? block->first_row[step * block->domains()] : 0;
         settled().next = {0, static_cast<i64>(made), block ? block - rows.blocks.data() : -1, a, b, first, 0, 0,
                           static_cast<i64>(during)};
     }
 
-    // Behind what is still to be given to all streams: it belongs to what was noted before.
+    // Writes pending instructions for all streams, which have the previous origin, and returns the account.
     RARELY Account& settled()
     {
         streams.give_to_all();

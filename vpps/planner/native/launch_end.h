@@ -1,4 +1,4 @@
-// The end of a launch: gradients of parameters, and the optimizer's step.
+// Writes the end of a launch: gradients of parameters, and the optimizer's step.
 #pragma once
 
 #include "used_tables.h"
@@ -7,8 +7,8 @@ class LaunchEnd {
 public:
     explicit LaunchEnd(Launch& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
 
-    // Which parameters have a gradient from this batch. Whether there is one that somebody asked for: inputs have none
-    // of a step that is of parameters alone.
+    // Finds the parameters that have a gradient from this batch. Returns true if there is a requested gradient;
+    // gradients of inputs do not count in a step that only concerns parameters.
     bool touch()
     {
         const size_t n = launch_.model.parameters.size();
@@ -20,7 +20,7 @@ public:
         tables_.reset();
         gives_to_inputs_ = false;
         const std::vector<u8>& reached = launch_.reach.parameters;
-        bool any = launch_.rows.n_blocks == 0;  // gradients are given
+        bool any = launch_.rows.n_blocks == 0;  // the caller gives the gradients
         any |= tables_.take() || std::find(reached.begin(), reached.end(), 1) != reached.end();
         for (const Block& b : launch_.rows) {
             if (!b.n_needed)
@@ -33,10 +33,10 @@ public:
         return any || (gives_to_inputs_ && !steps);
     }
 
-    // Whether inputs get gradients.
+    // True if inputs get gradients.
     bool gives_to_inputs() const { return gives_to_inputs_; }
 
-    // Lists of the end: hyper-parameters, rows of tables that are used.
+    // Places the lists of the end: hyper-parameters, used rows of tables.
     void place()
     {
         if (launch_.call->updates)
@@ -44,7 +44,7 @@ public:
         tables_.place();
     }
 
-    // Writes it: what looks at the gradients, the gradients, the update.
+    // Writes the instructions: the guard and its watches, the gradients, the update.
     template <class Schedule> void write(Schedule& schedule)
     {
         const Call& call = *launch_.call;
@@ -56,17 +56,17 @@ public:
         if (first || tiled)
             schedule.meet(Reason::GRADIENTS);
         if (first)
-            launch_.write(Made::GUARD, launch_.model.guard);
+            launch_.write(Origin::GUARD, launch_.model.guard);
         gradients();
         schedule.meet(Reason::UPDATE);
-        launch_.begin_phase(During::UPDATE);
+        launch_.begin_phase(LaunchPhase::UPDATE);
         if (guarded && !first)
-            launch_.write(Made::GUARD, launch_.model.guard);
+            launch_.write(Origin::GUARD, launch_.model.guard);
         if (call.updates)
             update();
     }
 
-    // Tells the caller.
+    // Reports to the caller.
     void report() const
     {
         const Reach& reach = launch_.reach;
@@ -83,19 +83,19 @@ private:
     Launch& launch_;
     UsedTables tables_;
     bool gives_to_inputs_ = false;
-    i64 idle_hyper_ = 0;      // position of those that change nothing; where averages are made
+    i64 idle_hyper_ = 0;      // position of the hyper-parameters that change nothing, if there are averages
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
-    enum : u8 { HAS_GRADIENT = 1, STEPS = 4 };  // as the caller reads them (plan.py)
+    enum : u8 { HAS_GRADIENT = 1, STEPS = 4 };  // flags that the caller reads (plan.py)
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
     struct Partials {
-        i64 tiles = 0, sums = 0, stored = 0;  // addresses in the pool, partial tiles of each tile
+        i64 tiles = 0, sums = 0, stored = 0;  // addresses in the pool; number of partial tiles per tile
     };
     std::vector<Partials> partials_;  // by gradient of all blocks
 
     void place_hyper()
     {
-        const i64* of = pointer<const i64>(launch_.call->hyper_of);  // by parameter: its set; last, the size of one
+        const i64* of = pointer<const i64>(launch_.call->hyper_of);  // by parameter: its set; then the size of a set
         const size_t n = hyper_.size();
         const i64 each = of[n];
         const i64 at = launch_.script.size;
@@ -106,7 +106,7 @@ private:
         idle_hyper_ = at + (launch_.call->n_hyper - 1) * each;
     }
 
-    // The last contribution to each gradient, where it may make the step as well.
+    // Finds the last contribution to each gradient, if the optimizer's step may be fused into it.
     void find_last()
     {
         last_.assign(launch_.model.parameters.size(), nullptr);
@@ -121,7 +121,7 @@ private:
 
     bool has_gradient(size_t p) const { return touched_[p] || held_[p]; }
 
-    // True if an update steps it. Otherwise no path leads to it from the loss, like a gradient of None in PyTorch.
+    // True if an update steps the parameter. If not, the loss does not depend on it (in PyTorch: its gradient is None).
     bool moves(size_t p) const
     {
         return launch_.model.parameters[p].is_table ? tables_.present(p) : held_[p] || launch_.reach.parameters[p];
@@ -129,7 +129,7 @@ private:
 
     bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
 
-    // Whether the gradients make steps, or add to what is held.
+    // True if gradient instructions include steps, or add to held gradients.
     bool changes_with_gradients() const
     {
         bool found = launch_.call->keeps || std::any_of(held_.begin(), held_.end(), [](u8 held) { return held; });
@@ -144,17 +144,17 @@ private:
         for (const Block& b : launch_.rows) {
             if (b.n_needed)
                 for (size_t i = 0; i < b.cell->watches.size(); i++) {
-                    launch_.note(Made::WATCH, b, 0, i);
+                    launch_.note(Origin::WATCH, b, 0, i);
                     launch_.write_needed(b, b.cell->watches[i]);
                 }
         }
     }
 
-    // Partial tiles of the gradients that are made so; false if there are none. Sums of the same vectors come with them.
+    // Writes partial tiles for gradients that use them, and sums of the same vectors. Returns false if there are none.
     bool tiles()
     {
         bool any = false;
-        i64 turn = 0;  // who makes the first one: all have as many to make as others
+        i64 turn = 0;  // virtual processor of the first tile, so that all make equally many
         const Model& model = launch_.model;
         partials_.clear();
         for (const Block& b : launch_.rows) {
@@ -170,7 +170,7 @@ private:
                 const bool sums = std::any_of(of.begin(), of.end(), is_summed);
                 if (!touched_[of[k].parameter] && !sums)
                     continue;
-                launch_.note(Made::TILES, b, 0, k);
+                launch_.note(Origin::TILES, b, 0, k);
                 u32* words = launch_.write_needed(b, of[k].tiles);
                 const i64 rows = words[3], columns = words[model.head_words + 1];
                 const i64 tiles = upward(rows, model.tile_rows) * upward(columns, model.tile_columns);
@@ -192,7 +192,7 @@ private:
 
     void gradients()
     {
-        size_t first = 0;  // of the partial tiles of a block's gradients
+        size_t first = 0;  // index of the partial tiles of a block's gradients
         const auto& parameters = launch_.model.parameters;
         written_ = held_;
         stepped_.assign(parameters.size(), 0);
@@ -206,7 +206,7 @@ private:
                     continue;
                 const bool stepped = makes_step(g);
                 const i64 k = &g - b.cell->gradients.data();
-                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, b, 0, k);
+                launch_.note(stepped ? Origin::STEPPED : Origin::GRADIENT, b, 0, k);
                 const Instruction& instruction = stepped ? g.stepped : g.plain;
                 u32* words = launch_.write_needed(b, instruction);
                 if (size(g.tiles.words)) {
@@ -228,7 +228,7 @@ private:
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p) && !tables_.given(p)) {
                 tables_.describe(p);
-                launch_.write(Made::SUM, launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum, p);
+                launch_.write(Origin::SUM, launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum, p);
             }
     }
 
@@ -249,9 +249,9 @@ private:
             if (!moves(p)) {
                 if (!launch_.call->averages)
                     continue;
-                launch_.frame[Frame::HYPER] = idle_hyper_;  // the average goes on
+                launch_.frame[Frame::HYPER] = idle_hyper_;  // the average still moves
             }
-            launch_.write(Made::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
+            launch_.write(Origin::STEP, parameter.step, p, none ? launch_.model.no_gradient : 0);
         }
     }
 
@@ -271,14 +271,14 @@ private:
                 if (tables_.present(p) == tables && (tables || has_gradient(p))) {
                     if (tables)
                         tables_.describe(p);
-                    launch_.write(Made::SQUARE, parameters[p].square, p);
+                    launch_.write(Origin::SQUARE, parameters[p].square, p);
                     launch_.frame[Frame::PARTIALS] += tables ? tables_.n_rows(p) : parameters[p].squares;
                 }
-        launch_.because(Reason::CLIPPING);
+        launch_.set_reason(Reason::CLIPPING);
         launch_.streams.barrier();
         launch_.frame[Frame::ROWS] = total;
         launch_.frame[Frame::PARTIALS] = partials;
         launch_.frame[Frame::NORM] = launch_.call->max_norm;
-        launch_.write(Made::CLIP, launch_.model.clip);
+        launch_.write(Origin::CLIP, launch_.model.clip);
     }
 };

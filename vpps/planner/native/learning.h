@@ -1,16 +1,16 @@
 // Learns an automaton for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
-// A trial batches the whole graph once. In every state it takes the action of the greatest value, or with probability
-// epsilon any; where none has been tried, what policy `critical` would do, or `sufficient` where states do not rank
-// types. After the trial the value of each action that it took moves towards the sum of the next N rewards and the best
-// value N steps later, last action first.
+// A trial batches the whole graph once. In every state it takes the action of greatest value, or with probability
+// epsilon a random action. In a state without tried actions it does what policy `critical` would do, or `sufficient` if
+// states do not rank types. After the trial, from the last action to the first, the value of each action moves towards
+// the sum of the next N rewards plus the best value N steps later.
 //
-// A state does not tell everything about a frontier, so values go up and down, and so do greedy policies made of them.
-// They are tried out now and then, and the best one is kept, not the last; the first is what a trial did before anything
-// was learned.
+// A state does not describe a frontier completely. So values fluctuate, and so does the quality of greedy policies made
+// from them. Greedy policies are tried from time to time, and the best one is kept, not the last. The first candidate
+// is the choice of a trial before any learning.
 //
-// The same seed gives the same automaton, on all machines: doubles are computed in a fixed order, multiplications and
-// additions are not contracted (library.py, FLAGS), and chance is splitmix64.
+// The same seed gives the same automaton on all machines: doubles are computed in a fixed order, multiplications and
+// additions are not contracted (library.py, FLAGS), and random numbers come from splitmix64.
 #pragma once
 
 #include <cmath>
@@ -35,15 +35,15 @@ private:
     u64 state_;
 };
 
-// What comes of it.
-struct Learned {
+// Result of learning.
+struct LearningResult {
     Automaton automaton;
     i64 trials, n_steps, n_stages, bound;
 };
 
 class Learner {
 public:
-    Learner(TypedGraph& graph, const GivenSettings& settings)
+    Learner(TypedGraph& graph, const SettingsInput& settings)
         : graph_(graph),
           settings_(settings),
           encoding_{static_cast<EncodingKind>(settings.encoding), settings.phases},
@@ -51,9 +51,9 @@ public:
     {
     }
 
-    Learned learn()
+    LearningResult learn()
     {
-        Learned found{{}, 0, -1, 0, graph_.lower_bound()};
+        LearningResult found{{}, 0, -1, 0, graph_.lower_bound()};
         run_.start(graph_);
         whole_.start(graph_, run_);
         double epsilon = settings_.epsilon;
@@ -80,23 +80,23 @@ public:
     }
 
 private:
-    using Values = std::vector<double>;  // by type, NaN where it has not been tried; none of a state nobody has learned of
+    using Values = std::vector<double>;  // by type, NaN if not tried; empty if nothing was learned
     using States = std::map<std::vector<i32>, Values>;
-    struct Taken {
+    struct Transition {
         States::value_type* state;
         i32 type;
         double reward;
     };
     TypedGraph& graph_;
-    const GivenSettings& settings_;
+    const SettingsInput& settings_;
     const Encoding encoding_;
     SplitMix64 chance_;
     Fsm fsm_;
     Execution run_;
-    Subgraphs whole_, subgraphs_;  // of the graph before it is begun; of a trial
+    Subgraphs whole_, subgraphs_;  // frontiers of the graph before execution, and in a trial
     States states_;
-    std::vector<double> sums_;  // of rewards
-    std::vector<Taken> taken_;
+    std::vector<double> sums_;  // sums of rewards from each action on
+    std::vector<Transition> taken_;
     std::vector<i32> state_, types_;
 
     // Batches the graph once.
@@ -125,13 +125,13 @@ private:
         }
     }
 
-    // Moves the values of what a trial has done, last action first.
+    // Updates the values of a trial's actions, from the last to the first.
     void learn_from()
     {
         const auto n = static_cast<i64>(taken_.size());
         sums_.assign(n + 1, 0);
         for (i64 t = n - 1; t >= 0; t--) {
-            const Taken& taken = taken_[t];
+            const Transition& taken = taken_[t];
             const i64 after = t + settings_.horizon;
             sums_[t] = taken.reward + sums_[t + 1];
             double target = sums_[t];
@@ -146,7 +146,7 @@ private:
         }
     }
 
-    // The type of the greatest value, of equal ones the first.
+    // Returns the type of greatest value; the first one of equals.
     static i32 best(const Values& values)
     {
         i32 found = -1;
@@ -158,17 +158,17 @@ private:
 
     i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(run_, subgraphs_); }
 
-    // What the latest trial did last in each state.
+    // Returns the automaton of the latest trial: its last action in each state.
     Automaton of_trial() const
     {
         Automaton found;
         found.encoding = encoding_;
-        for (const Taken& taken : taken_)
+        for (const Transition& taken : taken_)
             found.next[taken.state->first] = taken.type;
         return found;
     }
 
-    // The greedy policy.
+    // Returns the automaton of the greedy policy.
     Automaton of_values() const
     {
         Automaton found;

@@ -1,4 +1,4 @@
-"""The library of the planner, which is compiled when vpps is installed."""
+"""Shared library of the planner, which is compiled when vpps is installed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vpps.kernel.prebuilt import HostLibrary, installed
 from vpps.kernel.shared_types import bind
 from vpps.planner.native import interface, policy_table
 
-# Contraction is off so that the same machines are learned everywhere (learning.h). What classes need for RTTI is in a
-# library that is not linked everywhere (kernel/ziglang.py).
+# Contraction is off so that learning gives the same automata on all machines (learning.h). RTTI is off because its
+# runtime is in a library that is not linked everywhere (kernel/ziglang.py).
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -32,7 +32,7 @@ _RENDERED = {"interface.h": interface.header, "policy_table.h": policy_table.hea
 
 @cache
 def source() -> str:
-    """The planner's source in one piece: every header once, where it is included first."""
+    """Return the planner's source as one text, with every header inlined at its first include."""
     included: set[str] = set()
 
     def text_of(name: str) -> str:
@@ -47,13 +47,13 @@ def source() -> str:
 
 
 def described(target: str = "") -> HostLibrary:
-    """What the planner is compiled of, for a target as of `HostLibrary`."""
+    """Return the description of the planner's library for a target (see `HostLibrary`)."""
     return HostLibrary("planner", "the planner", source(), FLAGS, Label("planner"), target=target)
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The planner. Raises CompileError: it was not compiled when vpps was installed, or cannot be loaded."""
+    """Return the planner. Raises CompileError if it was not compiled when vpps was installed, or cannot be loaded."""
     lib = load_library(installed(described()))
     bind(lib, interface.FUNCTIONS)
     return lib

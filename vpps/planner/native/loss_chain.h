@@ -1,17 +1,17 @@
-// Where backward begins: behind the scalar arithmetic that makes the loss of what vertices compute.
+// Folds the backward of the loss chain, the scalar arithmetic that combines values of vertices into the loss.
 //
-// A sum of losses, its scale, a mean over a mini-batch are vertices of their own. Their gradients are constants: of
-// `0.5 * sum(losses)` that of every loss is 0.5. So they are folded while planning, in float32 and in the order in which
-// kernels would compute them, and backward begins with what the chain reads. No backward depends on the forward of the
-// chain then, which may run late.
+// The chain consists of vertices of its own, such as a sum of losses, its scale, or a mean over a mini-batch. The
+// gradients of their operands are constants: in `0.5 * sum(losses)` the gradient of every loss is 0.5. So the planner
+// computes these gradients, in float32 and in the order in which kernels would. Backward begins with the values that
+// the chain reads. No backward depends on the forward of the chain, so that may run late.
 #pragma once
 
 #include "graph.h"
 
 class LossChain {
 public:
-    std::vector<i64> values;  // that it reads, once for every time
-    std::vector<u32> words;   // of the gradient of the loss with respect to each
+    std::vector<i64> values;  // the operands of the chain; a value that is read twice is there twice
+    std::vector<u32> words;   // bits of the gradient of the loss with respect to each
 
     bool has(i64 block) const { return !in_chain_.empty() && in_chain_[block]; }
 
@@ -36,10 +36,10 @@ public:
 
 private:
     std::vector<u8> in_chain_;
-    std::vector<i64> factor_;  // by block: of products, which operand is a number
-    std::vector<i64> pending_;     // a heap of values of the chain that have a gradient
+    std::vector<i64> factor_;  // by block: for a product, the operand that is a number
+    std::vector<i64> pending_;     // a heap of the values of the chain that have a gradient
     std::vector<u8> is_pending_;   // by value
-    std::vector<float> gradient_;  // likewise
+    std::vector<float> gradient_;  // by value
 
     static u32 word(float x)
     {
@@ -48,7 +48,7 @@ private:
         return bits;
     }
 
-    static Linear op_of(const Whole& b) { return static_cast<Linear>(b.cell->linear); }
+    static Linear op_of(const RecordedBlock& b) { return static_cast<Linear>(b.cell->linear); }
 
     static i64 block_of(const Graph& graph, i64 value) { return graph.block_of_kind(graph.made_by(value).kind); }
 
@@ -72,8 +72,8 @@ private:
         return any;
     }
 
-    // Vertex by vertex, from the loss back: readers have larger numbers. False where one was recorded before what it
-    // reads.
+    // Folds vertex by vertex, from the loss back, in order of decreasing value number. Returns false if a vertex was
+    // recorded before one of its operands.
     bool fold(const Graph& graph, i64 loss)
     {
         values.clear();
@@ -112,7 +112,7 @@ private:
     bool fold_vertex(const Graph& graph, i64 value, float gradient)
     {
         const i64 number = block_of(graph, value);
-        const Whole& b = graph.blocks[number];
+        const RecordedBlock& b = graph.blocks[number];
         const i64 v = graph.producer(value) - b.first_vertex;
         const Linear op = op_of(b);
         if (op == Linear::LIST_SUM || op == Linear::LIST_MEAN) {
@@ -129,7 +129,7 @@ private:
         }
         if (op == Linear::MUL) {
             const i64 k = factor_[number], factor = b.args[k][v], other = b.args[1 - k][v];
-            const Whole& numbers = graph.blocks[block_of(graph, factor)];
+            const RecordedBlock& numbers = graph.blocks[block_of(graph, factor)];
             float x;
             std::memcpy(&x, numbers.data + (graph.producer(factor) - numbers.first_vertex), sizeof x);
             gradient = gradient * x;

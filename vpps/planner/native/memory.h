@@ -1,9 +1,9 @@
-// Where slabs lie: memory is used again when nothing will read it any more.
+// Slab allocator: reuses memory once its last reader has run.
 //
-// The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each of
-// them. `Life` says from which period to which a slab holds something (vpps/compiler/slabs.py). Training looks at whole blocks,
-// which costs next to nothing, but for gradients that are handed back; these, and values in inference, give way step by
-// step: a long chain needs no more memory for them than a short one.
+// The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each
+// period. `Life` defines the lifetime of a slab in periods (vpps/compiler/slabs.py). In training, lifetimes are those
+// of whole blocks, which costs almost no planning time. Gradients of arguments in training, and values in inference,
+// have lifetimes per step: a long chain needs no more memory for them than a short one.
 #pragma once
 
 #include "arena.h"
@@ -12,44 +12,45 @@
 
 #include <queue>
 
-class Memory {
+class SlabAllocator {
 public:
     i64 top = 0;  // the last stage
-    bool keeps_arrays = false;  // whether to note from when to when everything is where, for who asks
+    bool keeps_arrays = false;  // true: record the lifetimes of all arrays, for the memory map
 
-    // The period of a stage's backward; that of its forward is the stage itself.
+    // The period of a stage's backward. The period of its forward is the stage itself.
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
     i64 end() const { return 2 * top + 2; }
 
-    i64 stop() const { return arena_.stop; }  // of what is used
+    i64 stop() const { return arena_.stop; }  // end of the allocated memory
 
-    // All of these set the bases of all slabs.
+    // Each of the following three functions sets the bases of all slabs.
     //
-    // `forward`, `rest` of backward: stages that follow the one before with no barrier; `turns`: so does the first of backward.
+    // `forward`, `rest`: stages of forward and of backward that follow the previous stage without a barrier. `turns`:
+    // the first stage of backward follows forward without a barrier.
     void for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
                       const std::vector<i64>& rest)
     {
         begin(graph, start, true);
         const i64 last = end();
-        for (i64 k : made_)
+        for (i64 k : with_rows_)
             take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, last);
         backward_of_values(graph);
         find_periods(graph);
-        hurried_ = forward;
+        unseparated_ = forward;
         if (turns)
-            hurried_.push_back(backward(executed_.back()));
+            unseparated_.push_back(backward(executed_.back()));
         for (const i64 stage : rest)
-            hurried_.push_back(backward(stage));
+            unseparated_.push_back(backward(stage));
         order(graph, [](const Block& b) { return *std::min_element(b.stage.begin(), b.stage.end()); });
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
             begin(first);
             take_whole(b, k, Life::ACROSS, first, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
-            // A stage may have two steps, of which only the first runs backward.
+            // A stage can have two steps; only the first has a backward.
             take_scratch(b, k, Life::FORWARD, 0, b.n_needed_steps);
             take_scratch(b, k, Life::FORWARD, b.n_needed_steps, b.n_steps);
         }
-        // The last stage first: its backward begins.
+        // Last stage first, in the order of backward.
         order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
         for (const auto& [key, k] : sorted_) {
             const Block& b = graph.blocks[k];
@@ -64,12 +65,12 @@ public:
         settle(graph);
     }
 
-    // Groups of virtual processors do not wait for each other at the end of a stage: all is kept but for scratch
-    // memory, and each has its own of that.
+    // Groups of virtual processors do not wait for each other at the end of a stage. So all slabs live to the end,
+    // except scratch memory, and each group has its own scratch memory.
     void for_training_in_groups(RowsOfBlocks& graph, i64 start)
     {
         begin(graph, start, true);
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             const Block& b = graph.blocks[k];
             const i64 n = b.n_needed_steps;
             for (const Life life : {Life::KEPT, Life::ACROSS, Life::LATE})
@@ -80,7 +81,7 @@ public:
                 if (std::find(order_.begin(), order_.end(), b.group_of(s)) == order_.end())
                     order_.push_back(b.group_of(s));
             for (const i64 group : order_) {
-                // A stage may have two of its steps, of which only the first runs backward.
+                // A stage can have two steps of a group; only the first has a backward.
                 const auto [begin, end] = steps_of(b, group, 0, n);
                 const auto [other, stop] = steps_of(b, group, n, b.n_steps);
                 take_scratch(b, k, Life::FORWARD, begin, end);
@@ -91,7 +92,7 @@ public:
         settle(graph);
     }
 
-    // `stay`: so many of the first values are there to the end, and those that are wanted.
+    // `stay`: number of first values that live to the end, in addition to the wanted values.
     void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted, i64 stay)
     {
         begin(graph, start, false);
@@ -100,14 +101,14 @@ public:
         for (i64 i = 0; i < n_wanted; i++)
             readers_[wanted[i]] = never;
         std::fill_n(readers_.begin(), stay, never);
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, never);
             last_periods(graph.blocks[k], k);
         }
         steps_.find(graph, false, false);
         i64 stage = -1, group = 0;
         for (size_t i = 0; i < steps_.size(); i++) {
-            const StagesInOrder::InStage& step = steps_[i];
+            const StagesInOrder::StageStep& step = steps_[i];
             if (step.group != group) {
                 arena_.reset(arena_.stop);
                 group = step.group;
@@ -116,12 +117,12 @@ public:
             if (step.stage != stage)
                 arena_.begin(stage = step.stage);
             const Block& b = steps_.block(i);
-            Made& m = of_block_[step.block];
+            BlockMemory& m = of_block_[step.block];
             for (const auto& [number, last] : m.passed_on) {
                 const SlabGroup& slabs = group_of(b, number);
                 const i64 size = floats(slabs, rows_of(b, slabs, step.step));
-                // What shared sources compute all groups of virtual processors read. What fills a pause may be written
-                // until the pause after it, also where nobody reads it.
+                // All groups of virtual processors read the values of shared sources. A step that fills a pause may
+                // write until the next pause, even if no vertex reads the values.
                 const i64 until = stage < graph.first_own ? never : std::max(stage + b.pause, last[step.step]);
                 m.at[number * b.n_steps + step.step] = arena_.take(size, until);
                 note(step.block, number * b.n_steps + step.step, stage, until);
@@ -132,36 +133,35 @@ public:
         settle(graph);
     }
 
-    // All arrays of the blocks but those that last.
+    // Returns all arrays of the blocks whose lifetimes are recorded.
     std::vector<Array> arrays(const RowsOfBlocks& graph) const
     {
         std::vector<Array> found;
-        for (const i64 k : made_)
+        for (const i64 k : with_rows_)
             of_block_[k].arrays(graph.blocks[k], found);
         return found;
     }
 
 private:
     static constexpr i64 BEFORE = -1;  // the period before the launch
-    using Made = MemoryOfBlock;
 
     Arena arena_;
     bool training_ = false;
-    std::vector<i64> made_, readers_;
+    std::vector<i64> with_rows_, readers_;
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
-    std::vector<i64> periods_;   // in which steps are executed, in order
-    std::vector<i64> hurried_;   // those that no barrier separates from the one before
-    std::vector<i64> order_;     // groups of virtual processors, as they come in the steps of a block
-    std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
+    std::vector<i64> periods_;   // the periods in which steps are executed, in order
+    std::vector<i64> unseparated_;  // periods that follow the previous one without a barrier
+    std::vector<i64> order_;     // groups of virtual processors, in the order of a block's steps
+    std::vector<i64> slots_, slot_of_, place_;             // rows per slot; slot of each step; address of each slot
     std::priority_queue<std::pair<i64, i64>> taken_, idle_;  // (-last period, slot) and (rows, -slot)
-    std::vector<Made> of_block_;
+    std::vector<BlockMemory> of_block_;
     StagesInOrder steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
 
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
     static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
-    static bool whole(Life life) { return Made::whole(life); }
-    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step) { return Made::rows_of(b, group, step); }
+    static bool whole(Life life) { return BlockMemory::whole(life); }
+    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step) { return BlockMemory::rows_of(b, group, step); }
 
     void note(i64 k, i64 at, i64 first, i64 last)
     {
@@ -173,16 +173,16 @@ private:
     {
         training_ = training;
         arena_.reset(start);
-        made_.clear();
+        with_rows_.clear();
         top = 0;
         of_block_.resize(std::max<size_t>(of_block_.size(), graph.n_blocks));
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Block& b = graph.blocks[k];
             if (!b.n_rows)
                 continue;
-            made_.push_back(k);
+            with_rows_.push_back(k);
             const auto& all = groups(b).groups;
-            Made& m = of_block_[k];
+            BlockMemory& m = of_block_[k];
             m.at.assign(all.size() * b.n_steps, 0);
             m.lives.assign(keeps_arrays ? m.at.size() : 0, {});
             m.room.clear();
@@ -196,7 +196,7 @@ private:
     template <class Key> void order(const RowsOfBlocks& graph, Key key)
     {
         sorted_.clear();
-        for (i64 k : made_)
+        for (i64 k : with_rows_)
             sorted_.emplace_back(key(graph.blocks[k]), k);
         std::sort(sorted_.begin(), sorted_.end());
     }
@@ -204,7 +204,7 @@ private:
     void take_whole(const Block& b, i64 k, Life life, i64 first, i64 last)
     {
         const auto& all = groups(b).groups;
-        Made& m = of_block_[k];
+        BlockMemory& m = of_block_[k];
         for (size_t g = 0; g < all.size(); g++)
             if (all[g].life == life) {
                 const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
@@ -215,7 +215,7 @@ private:
 
     static i64 last_stage(const Block& b) { return *std::max_element(b.stage.begin(), b.stage.end()); }
 
-    // The first and the end of those of some steps that a group of virtual processors runs: they lie side by side.
+    // Returns begin and end of the steps in [begin, end) that a group of virtual processors runs: they are contiguous.
     static std::pair<i64, i64> steps_of(const Block& b, i64 group, i64 begin, i64 end)
     {
         while (begin < end && b.group_of(begin) != group)
@@ -226,8 +226,8 @@ private:
         return {begin, stop};
     }
 
-    // One piece of memory for some steps, that of the largest, until the last of their stages, or another period. It is
-    // said to be there for all steps up to `stop`: scratch memory of backward also in those that do not run backward.
+    // Allocates one array that the steps in [begin, end) share, as large as the largest needs, until period `last`
+    // (default: their last stage). All steps up to `stop` get its address: scratch memory of backward has one in each.
     void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1, i64 stop = -1)
     {
         const auto& all = groups(b).groups;
@@ -242,13 +242,13 @@ private:
             i64 rows = 0;
             for (i64 s = begin; s < end; s++)
                 rows = std::max(rows, rows_of(b, all[g], s));
-            Made& m = of_block_[k];
+            BlockMemory& m = of_block_[k];
             const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
             for (i64 s = begin, next; keeps_arrays && s < end; s = next) {
                 const i64 now = training_ && life == Life::SCRATCH ? backward(b.stage[s]) : b.stage[s];
-                i64 largest = s;  // of the pieces of a stage
+                i64 largest = s;  // largest step of a stage
                 for (next = s + 1; next < end && b.stage[next] == b.stage[s]; next++)
                     if (rows_of(b, all[g], next) > rows_of(b, all[g], largest))
                         largest = next;
@@ -260,7 +260,7 @@ private:
     void find_periods(const RowsOfBlocks& graph)
     {
         periods_.clear();
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             const Block& b = graph.blocks[k];
             if (!b.cell->forward.empty() && !b.late)
                 periods_.insert(periods_.end(), b.stage.begin(), b.stage.end());
@@ -271,24 +271,24 @@ private:
         periods_.erase(std::unique(periods_.begin(), periods_.end()), periods_.end());
     }
 
-    // Frees what dies before a period; where no barrier separates it from the last one in which anything is executed,
-    // before that one. Nothing where nothing is executed in the period: no barrier need have come.
+    // Frees memory whose lifetime ends before a period; if no barrier precedes the period, before the last executed
+    // one. If nothing is executed in the period, frees nothing, because there may be no barrier.
     void begin(i64 period)
     {
         const auto at = std::lower_bound(periods_.begin(), periods_.end(), period);
-        if (std::find(hurried_.begin(), hurried_.end(), period) != hurried_.end())
+        if (std::find(unseparated_.begin(), unseparated_.end(), period) != unseparated_.end())
             period = *(at - 1);
         else if (period != end() && (at == periods_.end() || *at != period))
             return;
         arena_.begin(period);
     }
 
-    // The stage in which the producer of each value runs backward, or one beyond all.
+    // Finds, per value, the stage in which its producer runs backward, or top + 1 if it does not.
     void backward_of_values(const RowsOfBlocks& graph)
     {
         readers_.assign(graph.n_values, top + 1);
         executed_.clear();
-        for (i64 k : made_) {
+        for (i64 k : with_rows_) {
             const Block& b = graph.blocks[k];
             if (b.cell->backward.empty())
                 continue;
@@ -304,11 +304,11 @@ private:
         executed_.erase(std::unique(executed_.begin(), executed_.end()), executed_.end());
     }
 
-    // Gradients of arguments, until the period after the last one that reads them. Steps use memory again, that of the
-    // largest first.
+    // Allocates gradients of arguments until the period after their last reader. Steps reuse idle slots, the largest
+    // first.
     void take_handed_back(const Block& b, i64 k)
     {
-        Made& m = of_block_[k];
+        BlockMemory& m = of_block_[k];
         handed_back_until(b, m.passed_on);
         for (const auto& [group, until] : m.passed_on) {
             i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
@@ -340,7 +340,7 @@ private:
         }
     }
 
-    // For each group of slabs that is handed back, by step, the last period that it is there: one more than it is read.
+    // Finds, per group of handed-back slabs and per step, the last period of the lifetime: one after the last reader.
     void handed_back_until(const Block& b, std::vector<std::pair<i32, std::vector<i64>>>& found) const
     {
         const i64 n = b.n_needed_steps;
@@ -353,7 +353,7 @@ private:
                 found.emplace_back(argument.group, std::vector<i64>(b.stage.begin(), b.stage.begin() + n));
                 of_group = found.end() - 1;
             }
-            // The lowest stage reads it last.
+            // Backward runs the lowest stage last.
             const Source& read = b.cell->sources[argument.values];
             i64 step = 0, stop = b.count[read.domain];
             i64* lowest = of_group->second.data();
@@ -372,7 +372,7 @@ private:
             }
     }
 
-    // The last stage that reads each value, or -1.
+    // Finds the last stage that reads each value, or -1.
     void last_readers(const RowsOfBlocks& graph)
     {
         readers_.assign(graph.n_values, -1);
@@ -387,7 +387,7 @@ private:
 
     void last_periods(const Block& b, i64 k)
     {
-        Made& m = of_block_[k];
+        BlockMemory& m = of_block_[k];
         const i64 domains = b.domains();
         m.passed_on.clear();
         for (size_t o = 0; o < b.cell->outputs.size(); o++) {
@@ -405,7 +405,7 @@ private:
         }
     }
 
-    // In each step that has it, row r of a slab lies at base + r * width.
+    // Sets the bases: in each step, row r of a slab is at base + r * width.
     void settle(RowsOfBlocks& graph)
     {
         for (i64 k = 0; k < graph.n_blocks; k++) {
@@ -431,7 +431,7 @@ private:
             settle_same_row(b);
     }
 
-    // For each step, the base of the rows that other parts of the cell have.
+    // Sets, for each step, the bases of slabs of other parts of the cell.
     static void settle_same_row(Block& b)
     {
         const i64 n_slabs = b.n_slabs(), n_same_row = static_cast<i64>(b.cell->same_row.size()), n_bases = b.n_bases();

@@ -1,4 +1,4 @@
-"""Where the compiled planner leaves its plans."""
+"""Buffers in which the compiled planner writes its plans."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import sys
 import numpy as np
 
 from vpps.planner.native.inputs import WORD
-from vpps.planner.native.interface import FoundGrouping, UsedTable
+from vpps.planner.native.interface import GroupingResult, UsedTable
 from vpps.record.arrays import Ints
 
-OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
+OF_GROUPING = ctypes.sizeof(GroupingResult) // WORD  # ints of the struct, before the loads of the groups
 
 
-class Memory:
-    """Where the compiled planner leaves a plan. Plans hold views of its arrays; when there are none it is used again.
+class PlanBuffers:
+    """Buffers of one plan. Plans hold views of the arrays; when no view is left, the buffers are reused.
 
     Attributes:
-        script, addresses: the words, and the address of each value.
-        touched: of each of the kernel's parameters flags (native/launch_end.h); then which of the user's the loss
-            depends on.
-        tables: what it says of tables.
-        at: addresses of the four.
+        script, addresses: words of the script, and the address of each value.
+        touched: flags of each physical parameter (native/launch_end.h), then one flag per parameter of the user's, set
+            if the loss depends on it.
+        tables: a UsedTable for each used lookup table.
+        at: addresses of these four.
     """
 
     def __init__(self, words: int, values: int, parameters: int, users: int, groups: int) -> None:
@@ -40,11 +40,11 @@ class Memory:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody looks at it."""
+        """True if no plan holds a view."""
         return self._references() == self._unused
 
 
 def numbers_at(address: int, *shape: int) -> Ints:
-    """A copy of numbers of the compiled planner's, which will be others soon."""
+    """Return a copy of an array of the compiled planner, which the next plan overwrites."""
     n = int(np.prod(shape))
     return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

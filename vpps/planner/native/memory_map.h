@@ -1,12 +1,12 @@
-// What lies where, and in which rows vertices are: of the latest plan, for who asks (vpps/planner/native/memory_map.py).
+// Memory map and rows of the latest plan, on request (vpps/planner/native/memory_map.py).
 #pragma once
 
 #include "memory.h"
 
 class MemoryMap {
 public:
-    // What it finds is there until it is asked again, or anything is planned.
-    void find(const RowsOfBlocks& rows, const Memory& memory, FoundMemory& found)
+    // The result is valid until the next call or the next plan.
+    void find(const RowsOfBlocks& rows, const SlabAllocator& memory, MemoryResult& found)
     {
         columns_.clear();
         blocks_.clear();
@@ -18,11 +18,11 @@ public:
     }
 
 private:
-    std::vector<FoundBlock> blocks_;
+    std::vector<BlockResult> blocks_;
     std::vector<Array> arrays_;
     std::vector<std::vector<i64>> columns_;
 
-    // The address of n numbers.
+    // Stores n numbers and returns their address.
     template <class Of> i64 column(i64 n, Of&& of)
     {
         columns_.emplace_back();
@@ -31,9 +31,9 @@ private:
         return address(columns_.back().data());
     }
 
-    FoundBlock block(const Block& b)
+    BlockResult block(const Block& b)
     {
-        FoundBlock found{};
+        BlockResult found{};
         found.cell = b.cell->id;
         found.late = b.late;
         found.pause = b.pause;

@@ -1,4 +1,4 @@
-"""What lies where in a plan, and in which rows vertices are, as the compiled planner has planned it."""
+"""Memory map of a plan, and the rows of its vertices, copied from the compiled planner."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import NamedTuple
 from vpps.compiler.encoded_cell import EncodedCell
 from vpps.graph.graph import Graph
 from vpps.planner.blocks import PlannedBlock, Vertices
-from vpps.planner.native.interface import FoundBlock, FoundMemory
+from vpps.planner.native.interface import BlockResult, MemoryResult
 from vpps.planner.native.memory import numbers_at
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
 
 
 class Encoded(NamedTuple):
-    """A cell that the compiled planner has been told.
+    """A cell that the compiled planner knows.
 
     Attributes:
-        recorded: as it is in graphs.
-        program: what is planned of it, before passes: a part, or without what inference leaves out.
+        recorded: the cell as recorded in graphs.
+        program: the planned program before passes: a part of the cell, or the cell without outputs unused in inference.
+        cell: the encoded program.
     """
 
     recorded: TracedCell
@@ -28,13 +29,13 @@ class Encoded(NamedTuple):
 
 
 class PlannedMemory(NamedTuple):
-    """What lies where.
+    """Memory map of a plan.
 
     Attributes:
         blocks: rows and slabs of each cell.
-        arrays: `(n, 5)`: start, stop, first and last period, and group or -1 for all of them, of each array that gives
-            way: a slab, or what one step has of it.
-        stop: no slab lies beyond.
+        arrays: `(n, 5)`: start, stop, first and last period, and group (-1: all) of each array with a lifetime: a slab,
+            or the slice of a slab for one step.
+        stop: end of the memory of all slabs.
         end: the last period.
     """
 
@@ -44,14 +45,14 @@ class PlannedMemory(NamedTuple):
     end: int
 
 
-def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
-    """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
-    blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
+def memory_map(found: MemoryResult, graph: Graph, encoded: Sequence[Encoded]) -> PlannedMemory:
+    """Return a copy of the compiled planner's memory map. `encoded` has the cells by number."""
+    blocks = (BlockResult * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
     return PlannedMemory(made, numbers_at(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
-def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
+def _block(b: BlockResult, graph: Graph, of: Encoded) -> PlannedBlock:
     values = list(numbers_at(b.values, b.n_outputs, b.n_vertices))
     bases = numbers_at(b.bases, b.n_steps, b.n_bases)
     return PlannedBlock(

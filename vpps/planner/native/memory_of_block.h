@@ -1,28 +1,28 @@
-// Where the slabs of one block lie, and from when to when.
+// Addresses and lifetimes of the slabs of one block.
 #pragma once
 
 #include "block.h"
 
-// An array of the pool: a slab, or what one step has of it; the first and the last period in which it is there, and the
-// group of virtual processors whose periods these are.
+// An array of the pool: a slab, or the slice of a slab for one step. It lives from period `first` to period `last` of a
+// group of virtual processors.
 struct Array {
     static constexpr i64 ALL = -1;
     i64 start, stop, first, last, group;
 };
 
-struct MemoryOfBlock {
+struct BlockMemory {
     struct Lifetime {
         i64 first = 0, last = -1;
     };
 
-    std::vector<i64> at, room;    // by group and step; room: rows that each slab has room for
-    std::vector<Lifetime> lives;  // likewise, where somebody asks (memory_map.h); of a whole slab, by the first step
-    std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // group, last reader of each step's rows
+    std::vector<i64> at, room;    // by slab group and step: address, and room in rows
+    std::vector<Lifetime> lives;  // by slab group and step, if requested (memory_map.h); whole slabs: at the first step
+    std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // slab group, last reader of each step's rows
 
-    // Whether a slab is one array for all rows of the block.
+    // True if a slab is one array for all rows of the block.
     static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }
 
-    // Rows of a group of slabs in a step; of a whole one, in all steps.
+    // Number of rows of a slab group in a step, or in all steps if its slabs are whole.
     static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
     {
         return whole(group.life) ? b.rows(group.domain) : b.count[step * b.domains() + group.domain];

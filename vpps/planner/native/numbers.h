@@ -1,4 +1,4 @@
-// Numbers, and how they come from Python.
+// Integer types, and reading integers that Python passes.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ using u32 = std::uint32_t;
 using u8 = std::uint8_t;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
-#define RARELY __attribute__((noinline, cold))  // what runs only where somebody asks stays out of the way
+#define RARELY __attribute__((noinline, cold))  // for code that runs on request only: keeps it out of hot code
 
-// Addresses of arrays come as numbers.
+// Python passes addresses of arrays as integers.
 template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
 inline i64 address(const void* of) { return static_cast<i64>(reinterpret_cast<std::intptr_t>(of)); }
 
-// Puts the first of a heap that has the least in front, and which has grown, where it belongs now.
+// Restores a min-heap after its first element has increased.
 template <class T> void sift_down(std::vector<T>& heap)
 {
     const T item = heap[0];
@@ -34,8 +34,8 @@ template <class T> void sift_down(std::vector<T>& heap)
 }
 
 // Blocks of a graph.
-template <class Block> struct Blocks {
-    std::vector<Block> blocks;  // more than there are: scratch memory of those that a graph had before
+template <class BlockType> struct Blocks {
+    std::vector<BlockType> blocks;  // may be longer than n_blocks, to keep the memory of earlier blocks
     i64 n_blocks = 0;
 
     void resize(i64 n)
@@ -44,13 +44,13 @@ template <class Block> struct Blocks {
         if (static_cast<i64>(blocks.size()) < n)
             blocks.resize(n);
     }
-    Block* begin() { return blocks.data(); }
-    Block* end() { return blocks.data() + n_blocks; }
-    const Block* begin() const { return blocks.data(); }
-    const Block* end() const { return blocks.data() + n_blocks; }
+    BlockType* begin() { return blocks.data(); }
+    BlockType* end() { return blocks.data() + n_blocks; }
+    const BlockType* begin() const { return blocks.data(); }
+    const BlockType* end() const { return blocks.data() + n_blocks; }
 };
 
-// Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
+// Reads integers one by one. The writer is in the same package, so only the count is checked, at the end.
 class Numbers {
 public:
     Numbers(const i64* numbers, i64 n) : next_(numbers), end_(numbers + n) {}
@@ -66,7 +66,7 @@ private:
 template <class T> struct IsVector : std::false_type {};
 template <class T> struct IsVector<std::vector<T>> : std::true_type {};
 
-// A number; some things, after their number; or a record (vpps/compiler/records.py).
+// Reads a number; a vector, preceded by its length; or a record (vpps/compiler/records.py).
 template <class T> T taken(Numbers& from)
 {
     if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {

@@ -1,5 +1,5 @@
-// Schedule "paper": an instruction for each vertex and op, in the script of one virtual
-// processor, the one with the least load so far; products are executed by all that hold rows of the matrix.
+// Schedule "paper": one instruction for each vertex and op. The least loaded virtual processor executes it; products
+// are executed by all virtual processors that hold rows of the matrix.
 #pragma once
 
 #include <numeric>
@@ -16,7 +16,7 @@ public:
         std::iota(least_.begin(), least_.end(), 0);
     }
 
-    // The forward steps of all stages, or the backward ones, last stage first, with a barrier after every level of ops.
+    // Writes the forward steps, or the backward steps with the last stage first. A barrier follows every level of ops.
     void steps(bool backward)
     {
         stages_.find(launch_.rows, backward, false);
@@ -27,7 +27,7 @@ public:
             for (size_t k = 0; k < n_levels; k++) {
                 for (size_t i = begin; i < end; i++)
                     for (size_t g = 0; k < stages_.groups(i).size() && g < stages_.groups(i)[k].size(); g++) {
-                        launch_.note(backward ? Made::BACKWARD : Made::FORWARD, stages_.block(i), k, g);
+                        launch_.note(backward ? Origin::BACKWARD : Origin::FORWARD, stages_.block(i), k, g);
                         vertices(stages_.block(i), stages_[i].step, stages_.groups(i)[k][g]);
                     }
                 launch_.streams.barrier();
@@ -35,30 +35,30 @@ public:
         }
     }
 
-    // Has the loss reported: a barrier lies between the chain that makes it and this.
-    void report() { launch_.write_once(Made::LOSS, launch_.model.loss); }
+    // Writes the report of the loss. A barrier separates it from the loss chain.
+    void report() { launch_.write_once(Origin::LOSS, launch_.model.loss); }
 
     void end_backward() {}  // a barrier follows each stage
 
     void meet(Reason reason)
     {
-        launch_.because(reason);
+        launch_.set_reason(reason);
         launch_.streams.barrier();
     }
 
 private:
-    static constexpr i64 PRODUCT_LOAD = 4;  // how much more a product weighs: every float of its vector meets many rows
-    static constexpr int SHIFT = 16;        // of a load, beside the number of a virtual processor
+    static constexpr i64 PRODUCT_LOAD = 4;  // weight of a product's load: every float of its vector meets many rows
+    static constexpr int SHIFT = 16;        // left shift of a load: the low bits are the number of a virtual processor
 
     Launch& launch_;
     StagesInOrder stages_;
-    std::vector<i64> least_;  // a heap of virtual processors: loads, all less the same, with their numbers below
+    std::vector<i64> least_;  // a min-heap of virtual processors: load (up to a constant), and number in the low bits
     std::vector<i64> first_, one_;
     std::vector<u32> words_;
-    std::vector<i64> rows_;  // of vertices, for the account
-    i64 runs_ = 0;           // how many groups have been executed so, likewise
+    std::vector<i64> rows_;  // rows of vertices, for the account
+    i64 runs_ = 0;           // number of groups executed row by row, for the account
 
-    // One instruction for each row of a step.
+    // Writes one instruction for each row of a step.
     void vertices(const Block& b, i64 step, const Group& group)
     {
         const i64 at = step * b.domains() + group.domain, n = b.count[at];
@@ -88,7 +88,7 @@ private:
         launch_.account->give_rows(runs_, rows_);
     }
 
-    // Each one goes to whoever has the least load then; of equal ones to the first.
+    // Gives each row to the least loaded virtual processor; the first one of equals.
     template <class Note> void deal(const Group& group, i64 n, Note&& note)
     {
         for (i64 row = 0; row < n; row++) {
@@ -105,7 +105,7 @@ private:
     {
         note(0, n);
         const i64 length = size(group.words);
-        const u32* made = nullptr;  // by the first owner
+        const u32* made = nullptr;  // the words of the first owner
         for (const i32 vp : group.owners) {
             u32* words = launch_.streams.add(vp, n * length);
             if (made) {
@@ -117,14 +117,14 @@ private:
                 next_row(group, words + row * length);
         }
         if (group.owners.size() == least_.size())
-            return;  // all loads grow alike
+            return;  // all loads grow by the same amount
         for (i64& of : least_)
             if (std::binary_search(group.owners.begin(), group.owners.end(), static_cast<i32>(virtual_processor(of))))
                 of += n * group.load * PRODUCT_LOAD << SHIFT;
         std::make_heap(least_.begin(), least_.end(), [](i64 a, i64 b) { return a > b; });
     }
 
-    // Copies the words of a row, and makes them those of the next one.
+    // Copies the words of a row, then changes them to those of the next row.
     void next_row(const Group& group, u32* out)
     {
         std::copy(words_.begin(), words_.end(), out);

@@ -1,4 +1,4 @@
-// The planner: makes a batch's script. Cells come as records (records.py), a batch as flat arrays (inputs.py).
+// The planner: writes the script of a batch. Cells are passed as records (records.py), batches as arrays (inputs.py).
 
 #include "call.h"
 #include "grouped_schedule.h"
@@ -20,13 +20,13 @@ public:
     Planner(const PolicyRow& policy, Numbers& automata, Numbers& model) : stages_(policy, automata), model_(model)
     {
         const i64 one_part = 1;
-        Numbers numbers(&one_part, 1);  // and zeros
+        Numbers numbers(&one_part, 1);  // reads zeros after the 1
         nothing_at_all_.by_key.emplace(std::vector<u8>{false, false}, Parts(numbers));
     }
 
-    i64 add_cell(const GivenCell& cell)
+    i64 add_cell(const CellInput& cell)
     {
-        cells_.push_back(std::make_unique<WholeCell>(WholeCell{cell, {}, {}}));
+        cells_.push_back(std::make_unique<RecordedCell>(RecordedCell{cell, {}, {}}));
         return static_cast<i64>(cells_.size()) - 1;
     }
 
@@ -39,11 +39,11 @@ public:
         return true;
     }
 
-    void report(Noted* into) { launch_.report(*into); }
+    void report(AccountResult* into) { launch_.report(*into); }
 
     void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
-    void map(FoundMemory& found)
+    void map(MemoryResult& found)
     {
         memory_map_.find(launch_.rows, memory_, found);
         found.n_blocks = n_cells();
@@ -79,14 +79,14 @@ public:
 private:
     Stages stages_;
     const Model model_;
-    std::vector<std::unique_ptr<WholeCell>> cells_;
+    std::vector<std::unique_ptr<RecordedCell>> cells_;
     Graph graph_;
-    WholeCell nothing_at_all_{{0, 0, 0, 1, -1, 0}, {}, {}};
+    RecordedCell nothing_at_all_{{0, 0, 0, 1, -1, 0}, {}, {}};
     Call* call_ = nullptr;
     LossChain chain_, nothing_;
-    const i64* asked_ = nullptr;  // values that backward begins with, or that are wanted
+    const i64* asked_ = nullptr;  // wanted values, or those that backward begins with
     i64 n_asked_ = 0;
-    Memory memory_;
+    SlabAllocator memory_;
     MemoryMap memory_map_;
     Launch launch_{model_};
     ReverseLists reverse_lists_{launch_};
@@ -98,21 +98,21 @@ private:
     PaperSchedule paper_{launch_};
     LaunchEnd end_{launch_};
     std::vector<u32> kept_;
-    std::vector<NotedPair> input_gradients_;
+    std::vector<IntPair> input_gradients_;
 
     bool in_groups() const { return model_.groups > 1; }
-    // Whether the caller has a word between forward and backward.
+    // True if the caller acts between forward and backward.
     bool is_divided() const { return call_->seeded && call_->n_wanted; }
 
-    // Blocks, but for what stands for values that were there.
+    // Number of blocks, without the one that stands for present values.
     i64 n_cells() const { return launch_.rows.n_blocks - graph_.has_present(); }
 
-    // Where the pool is free before the launch.
+    // First free address of the pool before the launch.
     i64 start() const { return std::max(model_.end, call_->present_stop); }
 
     const i64* wanted() const { return pointer<const i64>(call_->wanted); }
 
-    // Whether there is all that is read, and that is wanted. Tells the caller which block reads something else.
+    // Returns true if all values that are read or wanted exist. Otherwise reports the block that reads a missing value.
     bool understood()
     {
         call_->new_block = graph_.read();
@@ -120,7 +120,7 @@ private:
                std::all_of(wanted(), wanted() + call_->n_wanted, [&](i64 value) { return graph_.is_value(value); });
     }
 
-    // What runs at all: vertices that what is wanted depends on, and outputs that somebody reads.
+    // Finds the vertices that the wanted values depend on, and the outputs that are read.
     void find_needed()
     {
         graph_.recurrences();
@@ -140,19 +140,19 @@ private:
         if (!call_->stays)
             graph_.find_unread(asked_, n_asked_);
         else
-            for (Whole& b : graph_)
+            for (RecordedBlock& b : graph_)
                 b.unread.assign(b.values.size(), 0);
     }
 
-    // In which stage vertices run, in which rows, and where barriers are left out.
-    // DONE, or what the caller must give first.
+    // Finds the stages and rows of vertices, and the barriers to leave out.
+    // Returns DONE, or a request for facts that the caller must provide first.
     Status arrange()
     {
         const bool training = call_->training;
         RowsOfBlocks& rows = launch_.rows;
         stages_.find(graph_);
         if (!training)
-            graph_.leave_out();  // stages are the same in inference
+            graph_.leave_out();  // after `find`, so that inference has the same stages
         call_->new_block = rows.find_parts(graph_, call_->splits, training);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());
@@ -173,7 +173,7 @@ private:
         return decided ? Status::DONE : Status::NEW_PAIR;
     }
 
-    // Where slabs lie, and thereby every value.
+    // Allocates the slabs, which gives every value its address.
     void find_memory()
     {
         RowsOfBlocks& rows = launch_.rows;
@@ -193,7 +193,7 @@ private:
             launch_.lists.address(rows.blocks[k]);
     }
 
-    // The part of the script that precedes its instructions. False where nothing can be learned.
+    // Writes the part of the script before the instructions. Returns false if nothing can be learned.
     bool place_lists()
     {
         launch_.script.add(model_.header);
@@ -225,11 +225,11 @@ private:
             launch_.frame[Frame::SLOT] = call_->loss_slot;
             if (!call_->seeded)
                 schedule.report();
-            launch_.begin_phase(During::BACKWARD);
+            launch_.begin_phase(LaunchPhase::BACKWARD);
             if (divided)
                 next_launch();
             schedule.steps(true);
-            launch_.begin_phase(During::GRADIENTS);
+            launch_.begin_phase(LaunchPhase::GRADIENTS);
             schedule.end_backward();
             if (ends_alone)
                 next_launch();
@@ -247,14 +247,14 @@ private:
         launch_.load(true);
     }
 
-    // Tells the caller what it needs to know.
+    // Reports the results to the caller.
     Status finish()
     {
         const RowsOfBlocks& rows = launch_.rows;
         if (!launch_.finish())
             return Status::MORE_MEMORY;
         if (call_->grouping)
-            grouping_.report(rows.stretch, pointer<FoundGrouping>(call_->grouping));
+            grouping_.report(rows.stretch, pointer<GroupingResult>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training) {
@@ -283,7 +283,7 @@ private:
         call_->n_input_gradients = static_cast<i64>(input_gradients_.size());
     }
 
-    // Where other values than the wanted ones lie, others have come since.
+    // Keeps only the addresses of wanted values. The memory of the others has been reused.
     void keep(const i64* wanted, i64 n)
     {
         u32* addresses = launch_.lists.addresses;
@@ -307,7 +307,7 @@ Planner& planner_of(void* planner) { return *static_cast<Planner*>(planner); }
 
 }  // namespace
 
-// What these do says vpps/planner/native/interface.py.
+// vpps/planner/native/interface.py documents these functions.
 
 EXPORT void* vpps_planner(const char* policy, const i64* automata, i64 n_automata, const i64* model, i64 n_model)
 {
@@ -321,7 +321,7 @@ EXPORT void* vpps_planner(const char* policy, const i64* automata, i64 n_automat
 
 EXPORT void vpps_planner_free(void* planner) { delete &planner_of(planner); }
 
-EXPORT i64 vpps_planner_cell(void* planner, const GivenCell* cell) { return planner_of(planner).add_cell(*cell); }
+EXPORT i64 vpps_planner_cell(void* planner, const CellInput* cell) { return planner_of(planner).add_cell(*cell); }
 
 EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {
@@ -331,16 +331,16 @@ EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key,
 
 EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer) { planner_of(planner).add_pair(*pair, answer); }
 
-EXPORT void vpps_map(void* planner, FoundMemory* found) { planner_of(planner).map(*found); }
+EXPORT void vpps_map(void* planner, MemoryResult* found) { planner_of(planner).map(*found); }
 
-EXPORT void vpps_account(void* planner, Noted* noted) { planner_of(planner).report(noted); }
+EXPORT void vpps_account(void* planner, AccountResult* noted) { planner_of(planner).report(noted); }
 
 EXPORT Status vpps_plan(void* planner, Call* call)
 {
 #if defined(__cpp_exceptions)
     try {
         return planner_of(planner).plan(call);
-    } catch (const std::exception&) {  // nothing else throws
+    } catch (const std::exception&) {  // only allocations throw
         return Status::NO_MEMORY;
     }
 #else

@@ -1,9 +1,9 @@
-// Batching policies by their names. The table is rendered of policy_table.py when the library is built.
+// Batching policies by name. The build generates the table from policy_table.py.
 #pragma once
 
 #include "policy_table.h"
 
-// The row of a policy, or null where there is none.
+// Returns the row of a policy, or null if the name is unknown.
 inline const PolicyRow* policy_named(std::string_view name)
 {
     for (const PolicyRow& row : POLICIES)

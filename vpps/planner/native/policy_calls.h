@@ -1,10 +1,10 @@
-// What vpps/planner/native/typed_graphs.py calls: policies, and learning, on a graph given as arrays.
+// Functions for vpps/planner/native/typed_graphs.py: policies and learning on a graph given as arrays.
 #pragma once
 
 #include "learning.h"
 #include "policies.h"
 
-inline TypedGraph typed(const GivenGraph& given)
+inline TypedGraph typed(const GraphInput& given)
 {
     TypedGraph graph;
     const i64 *types = pointer<const i64>(given.types), *levels = pointer<const i64>(given.levels);
@@ -20,13 +20,13 @@ inline TypedGraph typed(const GivenGraph& given)
     return graph;
 }
 
-EXPORT i64 vpps_lower_bound(const GivenGraph* given)
+EXPORT i64 vpps_lower_bound(const GraphInput* given)
 {
     return typed(*given).lower_bound();
 }
 
-EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* automaton, i64 n_automaton,
-                        i64* sequence, i64* stages, FoundBatches* found)
+EXPORT i64 vpps_batches(const GraphInput* given, const char* policy, const i64* automaton, i64 n_automaton,
+                        i64* sequence, i64* stages, BatchesResult* found)
 {
     const PolicyRow* row = policy_named(policy);
     Numbers from(automaton, n_automaton);
@@ -46,10 +46,10 @@ EXPORT i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* 
     return 1;
 }
 
-EXPORT void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, FoundAutomaton* found)
+EXPORT void* vpps_learn(const GraphInput* given, const SettingsInput* settings, AutomatonResult* found)
 {
     TypedGraph graph = typed(*given);
-    const Learned learned = Learner(graph, *settings).learn();
+    const LearningResult learned = Learner(graph, *settings).learn();
     auto numbers = std::make_unique<std::vector<i64>>(learned.automaton.numbers());
     *found = {learned.trials, learned.n_steps, learned.n_stages, learned.bound, static_cast<i64>(numbers->size())};
     return numbers.release();

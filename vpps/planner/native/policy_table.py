@@ -1,4 +1,4 @@
-"""The table of batching policies, of which `policy_table.h` is made. ARCHITECTURE.md says how to add a policy."""
+"""Table of batching policies; the source of `policy_table.h`. ARCHITECTURE.md says how to add a policy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class PolicyRow(NamedTuple):
-    """A policy. It is the class of that name in `planner/native/policies/`.
+    """A policy, implemented by the class of the same name in `planner/native/policies/`.
 
     Attributes:
-        name: that users know it by.
-        whole: it batches whole graphs, as published; otherwise recurrences of several cells, and all else, where there
-            is nothing to choose, level by level.
-        learned: it needs what `vpps.learn_policy` returns.
+        name: public name.
+        whole: True if the policy batches whole graphs, as published. Otherwise it batches recurrences of several
+            cells; everything else leaves no choice and is batched level by level.
+        learned: True if the policy needs the result of `vpps.learn_policy`.
     """
 
     name: str
@@ -31,14 +31,14 @@ POLICIES = {
         PolicyRow("fsm", learned=True),
     )
 }
-"""By name."""
+"""Policies by name."""
 
 
 def header() -> str:
-    """`policy_table.h`: the files of all policies, and the same table."""
+    """Return `policy_table.h`: includes of all policies, and the table."""
     included = "".join(f'#include "policies/{name.replace("-", "_")}.h"\n' for name in POLICIES)
     rows = "".join(
-        f'    {{"{name}", {int(row.whole)}, {int(row.learned)}, made<{name.title().replace("-", "")}>}},\n'
+        f'    {{"{name}", {int(row.whole)}, {int(row.learned)}, make_policy<{name.title().replace("-", "")}>}},\n'
         for name, row in POLICIES.items()
     )
     return f"{included}\ninline constexpr PolicyRow POLICIES[] = {{\n{rows}}};\n"

@@ -1,13 +1,13 @@
-// Dependencies of the loss by recorded ops that have gradients (vpps/compiler/used_rows.py): an update changes nothing
-// else. A vertex that runs may read values that the loss does not depend on: for another output, or behind stop_gradient.
+// Finds parameters and table rows that the loss depends on, through ops with gradients (vpps/compiler/used_rows.py).
+// An update changes no others. Vertices may read other values, too: for another output, or behind stop_gradient.
 #pragma once
 
 #include "rows.h"
 
 class Reach {
 public:
-    std::vector<u8> users, parameters;    // by parameter of the user's, and of the kernel's
-    std::vector<std::vector<u8>> tables;  // by the kernel's: rows that are used, by number, unless all say so
+    std::vector<u8> users, parameters;    // flags by the user's parameters, and by the kernel's
+    std::vector<std::vector<u8>> tables;  // by the kernel's: flags of used rows, unless is_all()
 
     // Follows the operands from the values that backward begins with.
     void find(const Graph& graph, const RowsOfBlocks& rows, const Model& model, const i64* asked, i64 n)
@@ -23,7 +23,7 @@ public:
         for (std::vector<u8>& used : tables)
             used.clear();
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             for (size_t o = 0; o < b.values.size(); o++) {
                 if (all_ ? !b.n_needed || b.unread[o] : !kinds_[b.first_kind + o])
                     continue;
@@ -36,15 +36,15 @@ public:
         }
     }
 
-    // True if the loss depends on all values that are read. Then gradients say which rows of tables are used.
+    // True if the loss depends on all values that are read. Then the gradients show which rows of tables are used.
     bool is_all() const { return all_; }
 
 private:
     bool all_ = true;
-    std::vector<u8> values_, kinds_;  // otherwise: on which, and of which outputs there are such
+    std::vector<u8> values_, kinds_;  // otherwise: flags of values and output kinds that it depends on
     std::vector<i64> stack_;
 
-    void use_rows(const Whole& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)
+    void use_rows(const RecordedBlock& b, const Lookup& lookup, const Column& values, std::vector<u8>& used)
     {
         for (i64 v = 0; v < b.n; v++) {
             if (!values_[values[v]])
@@ -71,7 +71,7 @@ private:
             stack_.pop_back();
             kinds_[made.kind] = 1;
             const i64 block = graph.block_of_kind(made.kind);
-            const Whole& b = graph.blocks[block];
+            const RecordedBlock& b = graph.blocks[block];
             for (const i32 operand : rows.of_whole[block]->reach[made.kind - b.first_kind].operands)
                 for_operand_of(b, operand, made.vertex - b.first_vertex, visit);
         }

@@ -1,4 +1,4 @@
-// Reverse lists: whose gradient rows are added up to a value's, and the constants that backward begins with.
+// Writes reverse lists (the gradient rows that sum to a value's gradient), and the constants that backward begins with.
 #pragma once
 
 #include "launch.h"
@@ -7,8 +7,7 @@ class ReverseLists {
 public:
     explicit ReverseLists(Launch& launch) : launch_(launch) {}
 
-    // For every value, the addresses of the gradient rows that its readers hand back, in the order of blocks,
-    // arguments and rows.
+    // Writes, for every value, the addresses of its readers' gradient rows, in the order of blocks, arguments and rows.
     void place(const LossChain& chain)
     {
         constants_.clear();
@@ -24,7 +23,7 @@ public:
                 for (i64 r = 0; r < b.n_rows; r++)
                     ordinal_[ids[b.vertex(r)]] = total++;
         }
-        // Where each gradient row goes, and its address; first those that backward begins with.
+        // Target value and address of each gradient row; first the rows that backward begins with.
         targets_.clear();
         rows_.clear();
         if (launch_.call->seeded) {
@@ -64,12 +63,12 @@ public:
         for (u32 i = 0; i <= total; i++)
             offsets[i] = static_cast<u32>(at) + starts[i];
         if (launch_.script.size > launch_.call->capacity)
-            return;  // there is no memory for the entries; the caller comes again
+            return;  // the buffer is too small; the caller plans again with a larger one
         for (i64 i = 0; i < n; i++)
             entries[starts[targets_[i]]++] = rows_[i];
     }
 
-    // Position of the offsets into the list of an output of a block.
+    // Position of the offsets for an output of a block.
     i64 of(i64 block, i64 output) const { return at_ + first_[block] + output * launch_.rows.blocks[block].n_rows; }
 
     void place_constants()
@@ -78,7 +77,7 @@ public:
             numbers_ = launch_.place_words(constants_.data(), static_cast<i64>(constants_.size()));
     }
 
-    // Lets them be written long before anybody reads them.
+    // Writes the instruction for the constants, long before anything reads them.
     void write_constants()
     {
         if (constants_.empty())
@@ -86,7 +85,7 @@ public:
         launch_.frame[Frame::ROWS] = static_cast<i64>(constants_.size());
         launch_.frame[Frame::GRADIENT] = constants_at_;
         launch_.frame[Frame::NUMBERS] = numbers_;
-        launch_.write_once(Made::CONSTANTS, launch_.model.constants);
+        launch_.write_once(Origin::CONSTANTS, launch_.model.constants);
     }
 
 private:
@@ -94,12 +93,12 @@ private:
 
     Launch& launch_;
     i64 at_ = 0;  // position of the offsets
-    i64 constants_at_ = 0, numbers_ = 0;  // where they are to lie in the pool, and do in the script
+    i64 constants_at_ = 0, numbers_ = 0;  // address of the constants in the pool, and position in the script
     std::vector<u32> constants_;  // gradients other than 1 that backward begins with
     std::vector<u32> ordinal_, targets_, starts_, rows_;
     std::vector<i64> first_;  // by block: ordinal of its first value
 
-    // The caller writes them when forward has ended.
+    // Allocates the seeds, which the caller writes after forward.
     void place_seeds()
     {
         Call& call = *launch_.call;
@@ -113,7 +112,7 @@ private:
 
     void find_constants(const LossChain& chain)
     {
-        for (const u32 word : chain.words)  // nearly always the same for all
+        for (const u32 word : chain.words)  // nearly always equal
             if (word != WORD_OF_ONE && (constants_.empty() || word != constants_.back()))
                 constants_.push_back(word);
         sort_numbers(constants_);

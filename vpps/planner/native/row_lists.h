@@ -1,8 +1,8 @@
-// How operands find their rows: at an even stride where a plan has put them so, else through an index list.
+// Row addressing of operands: base and stride if the rows have a constant stride, otherwise an index list.
 //
-// Rows of one step are even if each lies as far behind the one before it as all others do. An operand says so in its
-// words, at no cost to the kernel; the list has words for the other steps alone. Where an instruction works on all rows of
-// a cell at once - the gradient of a matrix - it needs the whole list, and steps that are not even point into that.
+// Base and stride are words of the operand and cost the kernel nothing. The list only has the rows of steps without a
+// constant stride. An instruction on all rows of a cell at once (the gradient of a matrix) needs the whole list; then
+// steps without a constant stride point into that list.
 #pragma once
 
 #include "launch.h"
@@ -26,7 +26,7 @@ public:
             const i64 n = b.rows(domain), domains = b.domains();
             found_.resize(std::max<size_t>(found_.size(), n));
             launch_.lists.values(b, source, found_.data(), n);
-            i64 at = UNEVEN;  // of the whole list
+            i64 at = UNEVEN;  // position of the whole list
             if (whole) {
                 const Run all = run(found_.data(), n);
                 if (all.stride == UNEVEN)
@@ -34,7 +34,7 @@ public:
                 for (i64 step = 0; step < b.n_steps; step++)
                     set_operands(b, list, true, n_operands, step, all, at);
             }
-            bool goes_on = false;  // steps that are not even share a list
+            bool goes_on = false;  // steps without a constant stride share a list
             for (i64 step = 0; step < b.n_steps && by_step; step++) {
                 const i64 first = b.first_row[step * domains + domain], count = b.count[step * domains + domain];
                 const Run rows = run(found_.data() + first, count);
@@ -49,7 +49,7 @@ public:
     }
 
 private:
-    // Where rows lie: the address of the first, and the stride between them, or UNEVEN.
+    // Addresses of rows: the address of the first row, and the stride, or UNEVEN.
     static constexpr i64 UNEVEN = -1;
     struct Run {
         i64 address, stride;

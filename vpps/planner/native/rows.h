@@ -1,4 +1,4 @@
-// The rows of cells in execution order, those of a recurrence in parts (vpps/compiler/phases.py).
+// Arranges vertices as rows in execution order; recurrent cells in parts (vpps/compiler/phases.py).
 #pragma once
 
 #include "loss_chain.h"
@@ -8,14 +8,14 @@ class RowsOfBlocks : public Blocks<Block> {
 public:
     static constexpr i64 LEVEL = static_cast<i64>(Batching::LEVEL);
 
-    i64 n_values = 0;  // what crosses between parts, too
-    i64 stretch = 1;  // by what the numbers of stages are multiplied
-    // Where there are groups of virtual processors, stages before these are those of shared sources, or of what groups run
-    // each for itself (grouping.h).
+    i64 n_values = 0;  // includes values that cross between parts
+    i64 stretch = 1;  // factor of stage numbers
+    // With groups of virtual processors: first stage after the shared sources, first stage of joining vertices
+    // (grouping.h).
     i64 first_own = 0, first_joining = 0;
-    std::vector<const Parts*> of_whole;  // of the blocks of the graph
+    std::vector<const Parts*> of_whole;  // parts of each block of the graph
 
-    // Finds the parts of the cells of a graph. The number of the block whose parts nobody has told yet, or -1.
+    // Finds the parts of the cells of a graph. Returns -1, or the number of a block whose parts are unknown.
     i64 find_parts(const Graph& graph, bool splits, bool training)
     {
         of_whole.clear();
@@ -29,7 +29,7 @@ public:
         return -1;
     }
 
-    // Makes the blocks of a graph. `late`: the chain of the loss that runs beside backward.
+    // Makes the blocks of a graph. `late`: the loss chain that runs alongside backward.
     void take(const Graph& graph, const LossChain& late, bool at_once, i64 chunk_rows)
     {
         i64 n = 0;
@@ -43,7 +43,7 @@ public:
         resize(n);
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& whole = graph.blocks[k];
+            const RecordedBlock& whole = graph.blocks[k];
             const std::vector<Part>& parts = of_whole[k]->parts;
             const bool split = parts.size() > 1;
             Block* first = &blocks[next];
@@ -72,10 +72,10 @@ public:
         }
     }
 
-    // What the parts of a cell depend on: its unread outputs, whether it is for training, what crosses between its
-    // vertices.
+    // Key of the parts of a cell: flags of its unread outputs, of training, and of the operands and outputs that cross
+    // between its vertices.
     std::vector<u8> key;
-    static void make_key(const Whole& whole, bool splits, bool training, std::vector<u8>& key)
+    static void make_key(const RecordedBlock& whole, bool splits, bool training, std::vector<u8>& key)
     {
         key = whole.unread;
         key.push_back(training);
@@ -83,14 +83,14 @@ public:
             key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
     }
 
-    // Gives all blocks their rows and steps: those of a step lie in the order in which vertices were recorded. The parts of a
-    // cell have the order of one of them, which runs by level if any does, and list elements that of their vertices.
-    // `group`: of virtual processors that runs each vertex, or null where there is one.
+    // Assigns rows and steps to all blocks. Rows of a step are in recording order. All parts of a cell have the order
+    // of a leading part, which runs by level if any part does. List elements have the order of their vertices. `group`:
+    // by vertex, its group of virtual processors; null if there is only one.
     void arrange(const Graph& graph, bool skip_rest, const i32* group)
     {
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& whole = graph.blocks[k];
+            const RecordedBlock& whole = graph.blocks[k];
             const std::vector<Part>& parts = of_whole[k]->parts;
             const i64 piece = of_whole[k]->piece_rows;
             Block* leader = &blocks[next];
@@ -114,10 +114,10 @@ public:
 
 private:
     std::vector<i64> starts_;
-    Block undivided_;  // its steps, where there are no groups
+    Block undivided_;  // scratch: the steps before division
 
-    // Deals an eager part to the pauses between levels (vpps/compiler/passes/lazy_batching.py).
-    void stream(Block& b, const Whole& whole, i64 chunk_rows)
+    // Assigns the vertices of an eager part to the pauses between levels (vpps/compiler/passes/lazy_batching.py).
+    void stream(Block& b, const RecordedBlock& whole, i64 chunk_rows)
     {
         starts_.assign(whole.top + 1, 0);
         for (i64 v = 0; v < whole.n; v++)
@@ -142,7 +142,7 @@ private:
         b.pause = STAGES;
     }
 
-    void take_part(Block& b, const Whole& whole, const Part& part, const Block* first)
+    void take_part(Block& b, const RecordedBlock& whole, const Part& part, const Block* first)
     {
         b.n = whole.n;
         b.calls = whole.calls;
@@ -168,8 +168,8 @@ private:
             b.lists.push_back(whole.lists[k]);
     }
 
-    // Vertices that run backward first, then by group and stage, then in the user's order.
-    void lead(Block& b, const Whole& whole, const u8* needed, bool skip_rest, const i32* group)
+    // Sorts rows: vertices that run backward come first; then by group, stage and recording order.
+    void lead(Block& b, const RecordedBlock& whole, const u8* needed, bool skip_rest, const i32* group)
     {
         const bool by_level = b.factor > 0;
         const i64 stages = by_level ? whole.top + 1 : 1;
@@ -204,8 +204,8 @@ private:
             b.order[starts_[key(v)]++] = static_cast<i32>(v);
     }
 
-    // Into pieces of `piece` rows or a few more, where it is not 0: what one instruction writes the next one finds in the
-    // cache.
+    // Divides steps into pieces of `piece` rows or a few more, unless it is 0. So an instruction finds the results of
+    // the previous one in the cache.
     void divide(Block& b, i64 piece)
     {
         const i64 domains = b.domains(), n_steps = static_cast<i64>(b.stage.size());
@@ -223,8 +223,8 @@ private:
         }
     }
 
-    // The rows of another part of the same cell. Its pieces begin where some of the leader's do: whatever parts have of
-    // each other lies side by side for the rows of a step.
+    // Copies the rows of the leading part to another part of the same cell. Its pieces begin where pieces of the leader
+    // do, so that for the rows of one step the slabs of other parts are contiguous.
     static void follow(Block& b, const Block& leader, i64 piece)
     {
         b.n_needed = leader.n_needed;
@@ -249,8 +249,8 @@ private:
         }
     }
 
-    // Whether all vertices are of one stage, if these are told apart, and of one group.
-    static bool one_step(const Whole& b, bool by_level, const i32* group)
+    // True if all vertices have one stage (ignored unless by_level) and one group.
+    static bool one_step(const RecordedBlock& b, bool by_level, const i32* group)
     {
         for (i64 v = 1; v < b.n; v++)
             if ((by_level && b.local[v] != b.local[0]) || (group && group[v] != group[0]))
@@ -277,7 +277,7 @@ private:
         }
     }
 
-    // The rows of list elements, in the order of the vertices.
+    // Assigns rows to list elements, in the order of their vertices.
     static void elements(Block& b)
     {
         const i64 n_domains = b.cell->n_domains, domains = b.domains();

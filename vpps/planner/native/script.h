@@ -1,11 +1,11 @@
-// Words of a script in the caller's memory, and the contents of its lists.
+// The words of a script, in the caller's buffer, and the contents of its lists.
 #pragma once
 
 #include "account.h"
 #include "draws.h"
 #include "memory.h"
 
-// Where it does not suffice words go nowhere, but are counted: the caller comes again with more.
+// If the buffer is too small, further words are only counted; the caller plans again with a larger buffer.
 class Script {
 public:
     i64 size = 0;
@@ -19,7 +19,7 @@ public:
     bool complete() const { return size <= capacity_; }
     u32* at(i64 position) { return memory_ + position; }
 
-    // Room for n more words.
+    // Adds room for n words.
     u32* add(i64 n)
     {
         size += n;
@@ -38,10 +38,10 @@ private:
 
 class Lists {
 public:
-    u32* addresses = nullptr;  // of values
+    u32* addresses = nullptr;  // address of each value
     Draws draws;
 
-    // Number of entries of a list.
+    // Returns the number of entries of a list.
     static i64 length(const Block& b, const Source& s)
     {
         switch (s.kind) {
@@ -51,7 +51,7 @@ public:
         }
     }
 
-    // The first n entries of a list. Does not know those that take more than the block: Offsets, Uses, RandomKey.
+    // Writes the first n entries of a list. Not for lists that need more than the block: OFFSETS, USES, RANDOM_KEY.
     void values(const Block& b, i32 source, u32* out, i64 n)
     {
         const Source& s = b.cell->sources[source];
@@ -118,7 +118,7 @@ public:
         }
     }
 
-    // Addresses of the first n rows.
+    // Writes the addresses of the first n rows.
     void addresses_of(const Block& b, const Rows& rows, u32* out, i64 n)
     {
         const auto offset = static_cast<u32>(rows.offset);
@@ -132,7 +132,7 @@ public:
                 out[r] += offset;
     }
 
-    // Gives every value its address, once the bases are known.
+    // Sets the addresses of a block's values. The bases must be known.
     void address(const Block& b)
     {
         found_.resize(std::max<size_t>(found_.size(), b.n_rows));

@@ -1,8 +1,8 @@
-// In which stage the vertices of a graph run.
+// Assigns stages to the vertices of a graph.
 //
-// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from",
-// cycles contracted. The vertices of a cell that is on no cycle are one stage; those of a cycle have stages of their own.
-// Recurrences of one rank share stages: they do not read each other.
+// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from"
+// with cycles contracted. The vertices of a cell on no cycle are one stage; a recurrence has several stages.
+// Recurrences of one rank share stages, because they do not read each other.
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@ class Stages {
 public:
     const PolicyRow& row;
 
-    // automata: of a policy that is learned, by recurrence: the digests of its cells, rising; the automaton.
+    // automata: for a learned policy, per recurrence: the digests of its cells in ascending order, then the automaton.
     Stages(const PolicyRow& of, Numbers& automata) : row(of), policy_(of.make())
     {
         for (i64 n = automata.take(); n-- > 0 && !automata.overrun();) {
@@ -25,7 +25,7 @@ public:
     // Finds the stage of every vertex.
     void find(Graph& graph)
     {
-        for (Whole& b : graph) {
+        for (RecordedBlock& b : graph) {
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
@@ -48,16 +48,16 @@ private:
     TypedGraph typed_;
     const Automaton none_;
     std::vector<u64> digests_;
-    std::vector<i64> members_;  // blocks of a component; in the order of the automaton's types
+    std::vector<i64> members_;  // blocks of a component, in the order of the automaton's types
     std::vector<i64> starts_;
     std::vector<i32> sorted_, level_of_value_;
-    std::vector<i32> shift_, shift_of_block_;  // by kind of value: what makes the number of a vertex that in `typed_`
+    std::vector<i32> shift_, shift_of_block_;  // by kind of value: offset from vertex numbers to those of `typed_`
 
     static constexpr i32 OUTSIDE = std::numeric_limits<i32>::min();
 
     static void by_level(Graph& graph)
     {
-        for (Whole& b : graph) {
+        for (RecordedBlock& b : graph) {
             for (i64 v = 0; v < b.n; v++) {
                 b.local[v] = static_cast<i32>(b.levels[v]);
                 b.top = std::max<i64>(b.top, b.local[v]);
@@ -65,14 +65,14 @@ private:
         }
     }
 
-    // Stages of one rank follow each other; all of them precede the next rank.
+    // Sets the first stage of each rank: all stages of a rank precede the next rank.
     static void rank(Graph& graph)
     {
         i64 depth = 1;
-        for (const Whole& b : graph)
+        for (const RecordedBlock& b : graph)
             depth = std::max(depth, b.top + 1);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             const i64 component = graph.components.of_block(k);
             b.rank = b.last = graph.components.rank(component) * depth;
             for (const i32 other : graph.components.members(component))
@@ -80,12 +80,12 @@ private:
         }
     }
 
-    // Stages within a component, from 0.
+    // Sets the stages within a component, from 0.
     void within(Graph& graph, i64 component)
     {
-        const Ragged::List members = graph.components.members(component);
+        const Ragged::Span members = graph.components.members(component);
         members_.assign(members.begin(), members.end());
-        Whole& first = graph.blocks[members_[0]];
+        RecordedBlock& first = graph.blocks[members_[0]];
         if (!graph.components.is_recurrent(component))
             std::fill(first.local.begin(), first.local.end(), 0);
         else if (members_.size() == 1 || policy_->by_level())
@@ -94,8 +94,7 @@ private:
             run(graph, row.learned ? learned(graph) : none_);
     }
 
-    // Puts the members in the order of the types of their automaton, and finds it; one that knows no state if there is
-    // none.
+    // Sorts the members by the types of their automaton, and returns it; if there is none, an automaton without states.
     const Automaton& learned(const Graph& graph)
     {
         const auto digest = [&](i64 block) { return graph.blocks[block].cell->digest; };
@@ -107,11 +106,11 @@ private:
         return found == automata_.end() ? none_ : found->second;
     }
 
-    // Longest distance of each vertex of the members from the first of its kind, counting members only.
+    // Sets the level of each vertex of the members: the longest path that ends there, through members only.
     void levels(Graph& graph)
     {
         level_of_value_.assign(graph.n_values, -1);
-        auto settle = [&](Whole& b, i64 v) {
+        auto settle = [&](RecordedBlock& b, i64 v) {
             i32 level = -1;
             for_values(b, v, [&](i64 value) { level = std::max(level, level_of_value_[value]); });
             b.local[v] = ++level;
@@ -120,12 +119,12 @@ private:
                 level_of_value_[ids[v]] = level;
         };
         if (members_.size() == 1 && graph.in_order()) {
-            Whole& only = graph.blocks[members_[0]];
+            RecordedBlock& only = graph.blocks[members_[0]];
             for (i64 v = 0; v < only.n; v++)
                 settle(only, v);
             return;
         }
-        // By level in the whole graph, which any reader's exceeds.
+        // In the order of levels of the whole graph, where a reader's level exceeds those of its operands.
         i64 deepest = 0;
         for (const i64 k : members_)
             for (i64 v = 0; v < graph.blocks[k].n; v++)
@@ -141,19 +140,19 @@ private:
             for (i64 v = 0; v < graph.blocks[k].n; v++)
                 sorted_[starts_[graph.blocks[k].levels[v]]++] = static_cast<i32>(graph.blocks[k].first_vertex + v);
         for (const i32 vertex : sorted_) {
-            Whole& b = graph.blocks[graph.block_of(vertex)];
+            RecordedBlock& b = graph.blocks[graph.block_of(vertex)];
             settle(b, vertex - b.first_vertex);
         }
     }
 
-    // Batch by batch.
+    // Runs the policy batch by batch.
     void run(Graph& graph, const Automaton& automaton)
     {
         take(graph);
         policy_->batch(typed_, automaton);
         i64 first = 0;
         for (const i64 k : members_) {
-            Whole& b = graph.blocks[k];
+            RecordedBlock& b = graph.blocks[k];
             for (i64 v = 0; v < b.n; v++) {
                 b.local[v] = policy_->run.stage(first + v);
                 b.top = std::max<i64>(b.top, b.local[v]);
@@ -162,13 +161,13 @@ private:
         }
     }
 
-    // The members as a typed graph: vertices block after block.
+    // Makes a typed graph of the members: vertices block after block.
     void take(const Graph& graph)
     {
         shift_of_block_.assign(graph.n_blocks, OUTSIDE);
         i64 n = 0, most_edges = 0;
         for (const i64 k : members_) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             shift_of_block_[k] = static_cast<i32>(n - b.first_vertex);
             n += b.n;
             most_edges += static_cast<i64>(b.args.size()) * b.n;
@@ -182,13 +181,13 @@ private:
         typed_.expect(most_edges);
         i32 first = 0, type = 0;
         for (const i64 k : members_) {
-            const Whole& b = graph.blocks[k];
+            const RecordedBlock& b = graph.blocks[k];
             const Column levels = b.levels;
             for (i64 v = 0; v < b.n; v++) {
                 typed_.type[first + v] = type;
                 typed_.level[first + v] = static_cast<i32>(levels[v]);
             }
-            // What takes no value of the recurrence has no edge.
+            // Operands that take no value of the recurrence have no edges.
             const bool all = members_.size() == static_cast<size_t>(graph.n_blocks);
             for (i64 i = 0; i < b.operands(); i++)
                 if (all || b.crossed[i])

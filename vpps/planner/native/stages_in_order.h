@@ -1,4 +1,4 @@
-// The steps of all blocks, by group of virtual processors, in the order in which their stages run.
+// The steps of all blocks, sorted by group of virtual processors and by execution order of stages.
 #pragma once
 
 #include "rows.h"
@@ -7,11 +7,11 @@ inline const Groups& groups_of(const Block& b, bool backward) { return backward 
 
 class StagesInOrder {
 public:
-    struct InStage {
+    struct StageStep {
         i64 group, stage, block, step;
     };
 
-    // Of one direction; `late`: those of the chain of the loss that run beside backward, else all others.
+    // Finds the steps of one direction. `late`: those of the loss chain that run alongside backward, else all others.
     void find(const RowsOfBlocks& rows, bool backward, bool late)
     {
         rows_ = &rows;
@@ -23,7 +23,7 @@ public:
                 for (i64 s = 0; s < (backward ? b.n_needed_steps : b.n_steps); s++)
                     members_.push_back({b.group_of(s), b.stage[s], k, s});
         }
-        std::stable_sort(members_.begin(), members_.end(), [&](const InStage& a, const InStage& b) {
+        std::stable_sort(members_.begin(), members_.end(), [&](const StageStep& a, const StageStep& b) {
             if (a.group != b.group)
                 return a.group < b.group;
             return backward ? a.stage > b.stage : a.stage < b.stage;
@@ -31,8 +31,8 @@ public:
     }
 
     size_t size() const { return members_.size(); }
-    const InStage& operator[](size_t i) const { return members_[i]; }
-    const InStage* at(size_t i) const { return members_.data() + i; }
+    const StageStep& operator[](size_t i) const { return members_[i]; }
+    const StageStep* at(size_t i) const { return members_.data() + i; }
     const Block& block(size_t i) const { return rows_->blocks[members_[i].block]; }
     const Groups& groups(size_t i) const { return groups_of(block(i), backward_); }
 
@@ -45,19 +45,19 @@ public:
         return end;
     }
 
-    // Which part of the direction a step is of: groups meet between them (GroupedSchedule).
+    // Returns the part of the direction that has a step. Barriers of all groups separate parts (GroupedSchedule).
     i64 part(size_t i) const
     {
         return (members_[i].stage >= rows_->first_own) + (members_[i].stage >= rows_->first_joining);
     }
 
-    // Whether a step is of the same group and part as another one.
+    // True if two steps belong to the same group and part.
     bool goes_on(size_t i, size_t other) const
     {
         return members_[i].group == members_[other].group && part(i) == part(other);
     }
 
-    // How many groups run one after the other in the stage from `begin` to `end`.
+    // Returns the number of barrier-separated levels of instruction groups in the stage at [begin, end).
     size_t groups_of_stage(size_t begin, size_t end) const
     {
         size_t found = 0;
@@ -66,7 +66,7 @@ public:
         return found;
     }
 
-    // Whether a step fills the pause at the end of its stage.
+    // True if a step fills the pause at the end of its stage.
     bool fills(size_t i) const
     {
         return !backward_ && block(i).pause > 0 && members_[i].stage % STAGES == RowsOfBlocks::LEVEL;
@@ -75,5 +75,5 @@ public:
 private:
     const RowsOfBlocks* rows_ = nullptr;
     bool backward_ = false;
-    std::vector<InStage> members_;
+    std::vector<StageStep> members_;
 };

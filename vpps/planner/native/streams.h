@@ -1,18 +1,18 @@
-// The instructions of virtual processors: one stream for all of them, or one for each group, or for each of them.
+// Streams of instructions: one for all virtual processors, one for each group, or one for each virtual processor.
 #pragma once
 
 #include "script.h"
 
-// One counter of signals is for barriers of all streams: who has executed something since the last one signals; before
-// anything more is executed, whoever does waits for all signals given so far. Each group has one more, for the barriers among
-// its virtual processors. A single group needs no other: its stream is written where it belongs in the script at once.
+// One counter of signals is for barriers of all streams. A stream that has executed anything since its last signal
+// signals; before it executes more, it waits for all signals so far. Each group has another counter, for barriers among
+// its virtual processors. A single group needs only that counter, and its stream is written directly into the script.
 class Streams {
 public:
-    std::vector<i64> begins;  // of streams in the script, by launch
+    std::vector<i64> begins;  // positions of streams in the script, by launch
 
     Streams(const Model& model, Script& script) : model_(model), script_(script) {}
 
-    // Behind all lists. `account`: null where nobody asks.
+    // Begins the streams. All lists precede them. `account`: null if not requested.
     void reset(Account* account)
     {
         account_ = account;
@@ -23,14 +23,14 @@ public:
         begin();
     }
 
-    // Room for n words of a stream's next instructions, which wait if they must.
+    // Adds room for n words of a stream's next instructions, after any pending wait.
     u32* add(i64 stream, i64 n)
     {
         give_to_all();
         return append(stream, n);
     }
 
-    // Room for instructions of all. They go to them when the next ones are begun: until then their words may change.
+    // Adds room for instructions of all streams. Their words may change until the next instructions begin.
     u32* add_for_all(i64 n)
     {
         if (is_single_)
@@ -41,7 +41,7 @@ public:
         return for_all_.data();
     }
 
-    // A barrier of all streams. A group that has come to one of its own just before leaves that out.
+    // Adds a barrier of all streams. It replaces a group's own barrier just before it.
     void barrier()
     {
         if (is_single_) {
@@ -51,10 +51,10 @@ public:
         give_to_all();
         n_barriers_++;
         if (account_)
-            account_->come();
+            account_->reach_barrier();
         for (i64 i = 0; i < n_ && n_ > 1; i++) {
             Stream& stream = of_[first_ + i];
-            if (stream.unmet) {  // others may wait for it, whether or not it goes on
+            if (stream.unmet) {  // other streams may wait for it, even if it has no more instructions
                 write(i, model_.signal.back());
                 signals_ += model_.exclusive ? 1 : model_.n_vps;
             }
@@ -72,14 +72,14 @@ public:
         Stream& stream = of_[first_ + group];
         stream.n_barriers++;
         if (account_)
-            account_->come();
+            account_->reach_barrier();
         if (model_.n_vps == 1 || !stream.busy)
             return;
         stream.signals += model_.n_vps;
         stream.busy = false;
     }
 
-    // Signals for the next barrier of a group now: what is executed until then is ordered by the one after it.
+    // Signals for the next barrier of a group now. Work between signal and wait is ordered by the barrier after it.
     void signal_early(i64 group)
     {
         if (model_.n_vps == 1)
@@ -89,7 +89,7 @@ public:
         of_[first_ + group].signalled = true;
     }
 
-    // What follows is for another launch of the script, whose counters are others.
+    // Begins another launch of the script, which has its own counters.
     void next_launch()
     {
         end();
@@ -98,7 +98,7 @@ public:
         begin();
     }
 
-    // Those of the stream that has most.
+    // Returns the number of barriers of the stream that has most.
     i64 n_barriers() const
     {
         i64 most = 0;
@@ -107,7 +107,7 @@ public:
         return n_barriers_ + most;
     }
 
-    // Ends all of them, and puts those that are not there into the script, one behind the other.
+    // Ends all streams, and copies those that are not in the script yet into it.
     void finish()
     {
         end();
@@ -117,7 +117,7 @@ public:
         }
     }
 
-    // What is for all goes to them now.
+    // Copies the pending instructions for all to the streams.
     void give_to_all()
     {
         for (i64 i = 0; i < n_ && n_for_all_; i++)
@@ -127,21 +127,21 @@ public:
 
 private:
     struct Stream {
-        std::vector<u32> words;  // more than there are
+        std::vector<u32> words;  // may be longer than size
         i64 size = 0;
         i64 met = 0;                   // signals of all streams that it has waited for
-        i64 signals = 0, awaited = 0;  // of its group: given, and waited for
-        i64 n_barriers = 0;            // of its group
-        bool unmet = false;            // there are instructions after its latest signal to all,
-        bool busy = false;             // and to its group
-        bool signalled = false;        // for the next barrier of its group, before what is executed until then
+        i64 signals = 0, awaited = 0;  // signals of its group: given, and waited for
+        i64 n_barriers = 0;            // barriers of its group
+        bool unmet = false;            // there are instructions after its latest signal to all streams
+        bool busy = false;             // there are instructions after its latest signal to its group
+        bool signalled = false;        // it has signalled early for the next barrier of its group
     };
     const Model& model_;
     Script& script_;
-    std::vector<Stream> of_;  // by launch; more than there are
-    i64 n_ = 0, first_ = 0;   // streams of a launch, the first of this one
+    std::vector<Stream> of_;  // by launch; may be longer than needed
+    i64 n_ = 0, first_ = 0;   // number of streams of a launch; first stream of this launch
     bool is_single_ = true;
-    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // of all streams
+    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // barriers, signals and pending words of all streams
     std::vector<u32> for_all_;
     Account* account_ = nullptr;
 
@@ -160,7 +160,7 @@ private:
             begins.push_back(script_.size);
     }
 
-    // The streams of a launch.
+    // Ends the streams of a launch.
     void end()
     {
         give_to_all();
@@ -189,7 +189,7 @@ private:
         return room(i, n);
     }
 
-    // Part of a barrier; `until`: the signals that it waits for, its last word.
+    // Writes a part of a barrier. `until`: the number of signals to wait for, its last word.
     void write(i64 i, const std::vector<u32>& words, i64 until = 0)
     {
         if (account_)

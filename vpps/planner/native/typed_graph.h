@@ -1,16 +1,16 @@
-// A graph as batching policies see it: vertices of types, and who reads whom (vpps/planner/native/typed_graphs.py).
+// The input of batching policies: typed vertices and their edges (vpps/planner/native/typed_graphs.py).
 #pragma once
 
 #include <algorithm>
 #include <numeric>
 #include "cell_descriptor.h"
 
-// Vertices are numbered from 0. Scratch memory of the graphs before stays.
+// Vertices are numbered from 0. Vectors keep their memory between graphs.
 class TypedGraph {
 public:
     i64 n = 0, n_types = 0, n_edges = 0;
-    std::vector<i32> type, level;  // of each vertex; its level is above those of all that it reads
-    std::vector<i32> n_producers;  // of each vertex: edges that end there
+    std::vector<i32> type, level;  // by vertex; its level is above the levels of its producers
+    std::vector<i32> n_producers;  // by vertex: number of incoming edges
 
     void reset(i64 vertices, i64 types)
     {
@@ -25,14 +25,14 @@ public:
         depths.clear();
     }
 
-    // Makes room for more edges, so that `add` need not look whether there is any.
+    // Reserves room for more edges, so that `add` need not check.
     void expect(i64 more)
     {
         if (static_cast<i64>(edges_.size()) < n_edges + more)
             edges_.resize(n_edges + more);
     }
 
-    // A second edge between two vertices says nothing new; most come right after the first: h and c of a child.
+    // Adds an edge. Skips a duplicate that follows immediately, which most duplicates do, such as h and c of a child.
     void add(i32 producer, i32 reader)
     {
         i32& last = last_[producer];
@@ -50,14 +50,14 @@ public:
             act(edges[e].reader);
     }
 
-    // No sequence of batches is shorter (ED-Batch, A.3): vertices of one type on one path are of different batches.
+    // Returns a lower bound of the number of batches (ED-Batch, A.3): vertices of a type on a path need different ones.
     i64 lower_bound()
     {
         measure();
         return std::accumulate(depths.begin(), depths.end(), i64{0});
     }
 
-    // All vertices, each after what it reads.
+    // Returns all vertices in topological order.
     const std::vector<i32>& by_level()
     {
         if (!order_.empty())
@@ -76,17 +76,17 @@ public:
         return order_;
     }
 
-    // Of paths that begin in a vertex: how many vertices lie on the longest, and how many of the vertex's own type on that
-    // which has the most of them. By type, the most of the latter.
+    // heights, by vertex: number of vertices on the longest path from it. chains, by vertex: most vertices of its own
+    // type on any path from it. depths, by type: the largest chain.
     std::vector<i32> heights, chains, depths;
 
-    // Finds these, unless that has been done.
+    // Computes heights, chains and depths once.
     void measure()
     {
         if (!depths.empty())
             return;
         const std::vector<i32>& order = by_level();
-        const i64 width = n_types + 1;  // vertices of each type; of all types
+        const i64 width = n_types + 1;  // counts per type, then over all types
         most_.assign(n * width, 0);
         heights.resize(n);
         chains.resize(n);
@@ -107,9 +107,9 @@ public:
 
 private:
     struct Edge {
-        i32 reader, next;  // next: the one before of the same producer, or -1
+        i32 reader, next;  // next: previous edge of the same producer, or -1
     };
     std::vector<Edge> edges_;
-    std::vector<i32> last_;  // of each vertex: the latest edge that begins there, or -1
+    std::vector<i32> last_;  // by vertex: latest outgoing edge, or -1
     std::vector<i32> starts_, order_, most_;
 };

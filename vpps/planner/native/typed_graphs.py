@@ -1,5 +1,5 @@
-"""Graphs as batching policies see them, as arrays, and policies and learning on these. The compiled planner has them
-within (stages.h)."""
+"""Typed graphs as arrays, for running policies and learning outside the planner. Inside, the compiled planner builds
+its own (stages.h)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ import numpy as np
 from vpps.errors import ScriptError
 from vpps.model.learned_policy import Automaton, Encoding, EncodingKind
 from vpps.planner.native import library
-from vpps.planner.native.interface import FoundAutomaton, FoundBatches, GivenGraph, GivenSettings
+from vpps.planner.native.interface import AutomatonResult, BatchesResult, GraphInput, SettingsInput
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 
 
 class TypedGraph:
-    """Vertices, each of a type, and an edge for every value that one computes and another reads.
+    """Vertices, each with a type, and an edge for every value that one vertex computes and another reads.
 
     Args:
         type_of: (n,) type of each vertex, from 0.
-        levels: (n,) of each vertex, above those of all that it reads; its depth where a policy asks for that.
-        producers, readers: (edges,) the two ends of every edge; one that passes twice counts twice.
-        n_types: types that there are; default: as many as occur.
+        levels: (n,) level of each vertex, above the levels of all vertices that it reads; for a policy that asks for
+            it, the depth of the vertex.
+        producers, readers: (edges,) the two ends of every edge; a value that is passed twice has two edges.
+        n_types: number of types; default: one more than the largest.
 
     Attributes:
-        n: vertices.
+        n: number of vertices.
     """
 
     def __init__(self, type_of: Ints, levels: Ints, producers: Ints, readers: Ints, n_types: int | None = None) -> None:
@@ -39,18 +40,16 @@ class TypedGraph:
 
     @classmethod
     def of(cls, topology: Topology, members: Sequence[int] | None = None) -> TypedGraph:
-        """The vertices of some blocks of a graph, and what they read of each other.
+        """Return the graph of the vertices of some blocks. Vertices are numbered block after block.
 
         Args:
             members: numbers of the blocks; the first one is type 0, and so on. Default: all, in order.
-
-        Vertices are numbered block after block.
         """
         numbers = range(len(topology.blocks)) if members is None else members
         blocks = [topology.blocks[number] for number in numbers]
         sizes = [len(b.calls) for b in blocks]
         firsts = np.cumsum([0, *sizes])
-        vertex_of = np.full(topology.n_values, -1, np.int64)  # that produces a value
+        vertex_of = np.full(topology.n_values, -1, np.int64)  # producer of each value
         for first, b in zip(firsts, blocks, strict=False):
             for values in b.values:
                 vertex_of[values] = np.arange(first, first + len(values))
@@ -67,7 +66,7 @@ class TypedGraph:
 
     @classmethod
     def joined(cls, graphs: Sequence[TypedGraph]) -> TypedGraph:
-        """Graphs of the same types side by side."""
+        """Return the disjoint union of graphs of the same types."""
         firsts = np.cumsum([0, *(graph.n for graph in graphs)])
         producers, readers = (
             np.concatenate([first + ends for first, ends in zip(firsts, of_end, strict=False)])
@@ -79,14 +78,14 @@ class TypedGraph:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What a policy makes of a typed graph.
+    """Batches and stages of a typed graph by a policy.
 
     Attributes:
-        sequence: type of each batch, as they were chosen.
-        stages: of each vertex.
-        n_stages: how many there are; a barrier ends each.
-        n_steps: how many of (type, stage) there are, no more than batches.
-        unseen: how many batches began in a state that the automaton does not know.
+        sequence: type of each batch, in the order chosen.
+        stages: stage of each vertex.
+        n_stages: number of stages; a barrier ends each.
+        n_steps: number of distinct (type, stage), at most the number of batches.
+        unseen: number of batches that began in a state unknown to the automaton.
     """
 
     sequence: list[int]
@@ -101,16 +100,16 @@ class LearningSettings:
     """Hyper-parameters of learning.
 
     Attributes:
-        encoding: of states.
-        alpha: of the reward: -1 for each batch, and `alpha` times the part of its type's first vertices that it runs
-            (ED-Batch, equation 1).
-        horizon: N, over how many batches rewards are summed before values stand for the rest.
-        rate: by how much of the difference a value moves.
-        epsilon, least_epsilon, decay: probability of any action in the first trial, in the last ones, and the factor
+        encoding: encoding of states.
+        alpha: weight in the reward: -1 for each batch, plus `alpha` times the share that it runs of its type's first
+            vertices (ED-Batch, equation 1).
+        horizon: N of N-step Q-learning: number of batches whose rewards are summed before the value of a state is used.
+        rate: learning rate.
+        epsilon, least_epsilon, decay: probability of a random action in the first trial, its minimum, and its factor
             from trial to trial.
-        trials: at most.
-        check_every: trials between two trials of the greedy policy; if it attains the lower bound, learning ends.
-        seed: of chance.
+        trials: maximum number of trials.
+        check_every: trials between two runs of the greedy policy; if it attains the lower bound, learning ends.
+        seed: random seed.
     """
 
     encoding: Encoding = field(default_factory=Encoding)
@@ -127,14 +126,14 @@ class LearningSettings:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What was learned from a graph.
+    """Result of learning from a graph.
 
     Attributes:
-        automaton: the best one.
-        trials: how many were made.
-        seconds: that took.
-        batches, stages: of the graph with it.
-        lower_bound: of batches.
+        automaton: the best automaton.
+        trials: number of trials.
+        seconds: duration of learning.
+        batches, stages: number of batches and stages of the graph with the automaton.
+        lower_bound: lower bound of the number of batches.
     """
 
     automaton: Automaton
@@ -145,29 +144,29 @@ class Learned:
     lower_bound: int
 
 
-class _Given:
-    """A typed graph as compiled code takes it."""
+class _GraphArrays:
+    """A typed graph in the format of compiled code."""
 
     def __init__(self, graph: TypedGraph) -> None:
         columns = graph.type_of, graph.levels, graph.producers, graph.readers
         self._alive = [np.ascontiguousarray(column, np.int64) for column in columns]
         sizes = graph.n, graph.n_types, len(graph.producers)
-        self.at = ctypes.byref(GivenGraph(*sizes, *(column.ctypes.data for column in self._alive)))
+        self.at = ctypes.byref(GraphInput(*sizes, *(column.ctypes.data for column in self._alive)))
 
 
 def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) -> Batches:
-    """Batches of a graph, or of a recurrence alone, by a policy.
+    """Return the batches of a graph, or of one recurrence, by a policy.
 
     Args:
-        automaton: of "fsm".
+        automaton: automaton for policy "fsm".
 
     Raises:
         CompileError: there is no compiler.
-        ScriptError: the automaton is none for such a graph.
+        ScriptError: the policy is unknown, or compiled code cannot read the automaton.
     """
     numbers = automaton.numbers() if automaton is not None else np.zeros(0, np.int64)
-    given = _Given(graph)
-    sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), FoundBatches()
+    given = _GraphArrays(graph)
+    sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), BatchesResult()
     good = library.library().vpps_batches(
         *(given.at, policy.encode(), numbers.ctypes.data, len(numbers)),
         *(sequence.ctypes.data, stages.ctypes.data, ctypes.byref(found)),
@@ -179,8 +178,8 @@ def batches(graph: TypedGraph, policy: str, automaton: Automaton | None = None) 
 
 
 def lower_bound(graph: TypedGraph) -> int:
-    """No sequence of batches is shorter (ED-Batch, A.3). Raises CompileError."""
-    found: int = library.library().vpps_lower_bound(_Given(graph).at)
+    """Return a lower bound of the number of batches (ED-Batch, A.3). Raises CompileError."""
+    found: int = library.library().vpps_lower_bound(_GraphArrays(graph).at)
     return found
 
 
@@ -192,10 +191,10 @@ def learn(graph: TypedGraph, settings: LearningSettings) -> Learned:
     """
     lib = library.library()
     began = time.perf_counter()
-    given, found = _Given(graph), FoundAutomaton()
+    given, found = _GraphArrays(graph), AutomatonResult()
     encoding = {"encoding": EncodingKind[settings.encoding.kind.upper()], "phases": settings.encoding.phases}
-    names = [name for name, *_ in GivenSettings._fields_ if name not in encoding]
-    given_settings = GivenSettings(**encoding, **{name: getattr(settings, name) for name in names})
+    names = [name for name, *_ in SettingsInput._fields_ if name not in encoding]
+    given_settings = SettingsInput(**encoding, **{name: getattr(settings, name) for name in names})
     learned = lib.vpps_learn(given.at, ctypes.byref(given_settings), ctypes.byref(found))
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)

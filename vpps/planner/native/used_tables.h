@@ -1,4 +1,4 @@
-// The rows of lookup tables that a batch uses, and which gradient rows are added up for each.
+// Finds the rows of lookup tables that a batch uses, and the gradient rows to sum for each.
 #pragma once
 
 #include "launch.h"
@@ -16,7 +16,7 @@ public:
         }
     }
 
-    // Takes the tables that the loss depends on. Returns true if there are any.
+    // Finds the tables that the loss depends on. Returns true if there are any.
     bool take()
     {
         for (const Block& b : launch_.rows)
@@ -28,13 +28,13 @@ public:
         return any;
     }
 
-    // Whether a parameter is a table that is used, and how many of its rows are.
+    // True if a parameter is a used table; the number of its used rows.
     bool present(size_t parameter) const { return used_[parameter].present; }
     i64 n_rows(size_t parameter) const { return used_[parameter].n; }
-    // Whether the caller writes their gradients.
+    // True if the caller writes the gradients of the rows.
     bool given(size_t parameter) const { return used_[parameter].given; }
 
-    // Lists of the rows that are used, and memory for their gradients.
+    // Places lists of the used rows, and allocates memory for their gradients.
     void place()
     {
         const RowsOfBlocks& graph = launch_.rows;
@@ -63,7 +63,7 @@ public:
                 place_table(launch_.model.parameters[p], used_[p]);
     }
 
-    // Has the instructions that come work on the rows of a table.
+    // Sets the table whose rows the next instructions work on.
     void describe(size_t p) const
     {
         const UsedRows& used = used_[p];
@@ -74,7 +74,7 @@ public:
         launch_.frame[Frame::IDLE] = used.idle;
     }
 
-    // Tells the caller.
+    // Reports to the caller.
     void report() const
     {
         auto* next = pointer<UsedTable>(launch_.call->tables);
@@ -91,16 +91,16 @@ private:
     struct UsedRows {
         i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
         bool present = false, given = false;
-        std::vector<u32> ids, addresses;  // of gradient rows, in fixed order; last, ids of rows that have none
+        std::vector<u32> ids, addresses;  // by gradient row, in fixed order; then ids of rows without a gradient
     };
 
     Launch& launch_;
     std::vector<UsedRows> used_;  // by parameter
     std::vector<u32> starts_, rows_, sorted_, other_;
 
-    static constexpr u8 WITHOUT_GRADIENT = 1, WITH_GRADIENT = 2;  // of a row that is used
+    static constexpr u8 WITHOUT_GRADIENT = 1, WITH_GRADIENT = 2;  // flags of used rows
 
-    // Gradients of these rows follow the first so many; the loss does not depend on some of the rows.
+    // Removes the gradient rows from index `first` on that the loss does not depend on.
     static void leave_out_unused(UsedRows& found, size_t first, std::vector<u8>& used)
     {
         size_t kept = first;
@@ -116,7 +116,7 @@ private:
         found.addresses.resize(kept);
     }
 
-    // Rows that hold gradients of earlier batches come first among the entries of their sums.
+    // Adds the rows that hold gradients of earlier batches. They come first in the sums.
     void collect_held()
     {
         const i64* held = pointer<const i64>(launch_.call->held_rows);  // parameter, number of rows, their numbers
@@ -133,12 +133,12 @@ private:
         }
         if (launch_.call->keeps)
             for (UsedRows& used : used_)
-                used.n = static_cast<i64>(used.ids.size());  // the first so many are held
+                used.n = static_cast<i64>(used.ids.size());  // the first n rows are held
     }
 
     void collect_given()
     {
-        const i64* given = pointer<const i64>(launch_.call->given_rows);  // as those that are held
+        const i64* given = pointer<const i64>(launch_.call->given_rows);  // parameter, number of rows, their numbers
         for (i64 i = 0; i < launch_.call->n_given_rows; i++, given += 3) {
             UsedRows& used = used_[given[0]];
             used.present = used.given = true;
@@ -181,7 +181,7 @@ private:
             words[r] = static_cast<u32>(at) + starts_[r];
     }
 
-    // Of the rows that are held, those that this batch does not use stay as they are.
+    // Removes the held rows that this batch does not use; they stay unchanged.
     void leave_alone(UsedRows& used)
     {
         rows_.assign(used.ids.begin() + used.n, used.ids.end());
@@ -198,7 +198,7 @@ private:
         used.addresses.resize(summed);
     }
 
-    // `sorted_`: the order of the keys; equal ones stay in theirs.
+    // Sorts indices into `sorted_` by key, with a stable radix sort.
     void sort(const std::vector<u32>& keys)
     {
         constexpr u32 BITS = 8, BUCKETS = 1 << BITS;

@@ -1,7 +1,7 @@
 // Schedule "vector": steps as vector instructions, in one stream for all virtual processors.
 //
-// What the planner asks of a schedule: `begin`, `steps` forward, `report`, `steps` backward, `end_backward`, and `meet`
-// wherever all must have come so far.
+// The planner calls these functions of a schedule: `begin`, `steps` forward, `report`, `steps` backward,
+// `end_backward`, and `meet` for each barrier of all.
 #pragma once
 
 #include "boundaries.h"
@@ -16,8 +16,8 @@ public:
         next_late_ = 0;
     }
 
-    // The forward steps of all stages, or the backward ones, last stage first; cells of one stage share its barriers.
-    // In training what follows the last one is left to what comes.
+    // Writes the forward steps of all stages, or the backward steps with the last stage first. Cells of a stage share
+    // its barriers. In training, the caller adds the barrier after the last stage.
     void steps(bool backward)
     {
         if (backward && !boundaries_.turns && !launch_.call->seeded)
@@ -28,7 +28,7 @@ public:
             barrier();
     }
 
-    // Has the loss reported when it is there: behind the chain that makes it.
+    // Writes the report of the loss after the loss chain, once barriers allow it.
     void report()
     {
         members_.find(launch_.rows, false, true);
@@ -39,15 +39,15 @@ public:
         late_.emplace_back();
     }
 
-    // A barrier behind backward.
+    // Writes a barrier after backward.
     void end_backward() { barrier(); }
 
-    // A barrier, and all that has waited for one.
+    // Writes a barrier, and then everything that has waited for one.
     void meet(Reason reason)
     {
-        launch_.because(reason);
+        launch_.set_reason(reason);
         barrier();
-        launch_.because(Reason::LOSS);
+        launch_.set_reason(Reason::LOSS);
         while (next_late_ < late_.size())
             barrier();
     }
@@ -57,7 +57,7 @@ protected:
     const Boundaries& boundaries_;
     StagesInOrder members_;
 
-    // Writes stages of a group.
+    // Writes the stages of a group at [begin, end).
     void run(size_t begin, size_t end, bool backward)
     {
         const std::vector<size_t>& free = boundaries_.free_at[backward];
@@ -73,7 +73,7 @@ protected:
         }
     }
 
-    // A barrier of a group, and behind it what of the chain of the loss has waited for one.
+    // Writes a barrier of a group, and after it the next stage of the loss chain that waits for a barrier.
     void barrier(i64 group = 0)
     {
         launch_.streams.barrier_of_group(group);
@@ -81,8 +81,8 @@ protected:
             return;
         const auto& late = late_[next_late_++];
         if (late.empty())
-            launch_.write_once(Made::LOSS, launch_.model.loss);
-        for (const StagesInOrder::InStage& member : late) {
+            launch_.write_once(Origin::LOSS, launch_.model.loss);
+        for (const StagesInOrder::StageStep& member : late) {
             const Block& b = launch_.rows.blocks[member.block];
             for (size_t k = 0; k < b.cell->forward.size(); k++)
                 write(b, false, k, member.step);
@@ -90,7 +90,7 @@ protected:
     }
 
 private:
-    std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
+    std::vector<std::vector<StagesInOrder::StageStep>> late_;  // stages of the loss chain; an empty one: the report
     size_t next_late_ = 0;
 
     void stage(size_t begin, size_t end, bool backward)
@@ -99,7 +99,7 @@ private:
         for (size_t k = 0; k < n_groups; k++) {
             if (k)
                 barrier(members_[begin].group);
-            // What fills the pause of the barrier comes last, behind the signal.
+            // Steps that fill the pause of the barrier come last, after the signal.
             bool signals = false;
             for (const bool filling : {false, true})
                 for (size_t i = begin; i < end; i++) {
@@ -121,7 +121,7 @@ private:
         if (k >= all.size())
             return;
         for (const Group& group : all[k]) {
-            launch_.note(backward ? Made::BACKWARD : Made::FORWARD, b, k, &group - all[k].data(), step);
+            launch_.note(backward ? Origin::BACKWARD : Origin::FORWARD, b, k, &group - all[k].data(), step);
             launch_.write_step(b, group.words, step);
         }
     }

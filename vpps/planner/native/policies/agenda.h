@@ -1,7 +1,7 @@
-// Policy `agenda`, DyNet's: of the types that have a ready vertex, the one whose vertices lie lowest is next.
+// Policy `agenda`, DyNet's: chooses the ready type with the least mean level of its vertices.
 //
-// Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017, section 3; the
-// mean level is that of the vertices that have not run, as ED-Batch describes it in section 2.1.
+// Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017, section 3. The
+// mean is over the vertices that have not run, as ED-Batch describes it in section 2.1.
 #pragma once
 
 #include "policies/policy.h"
@@ -29,5 +29,5 @@ public:
     }
 
 private:
-    std::vector<i64> sums_, remaining_;  // levels and number of what remains, by type
+    std::vector<i64> sums_, remaining_;  // by type: sum of levels and number of the remaining vertices
 };

@@ -1,18 +1,18 @@
-// Policy `critical`: the type of the ready vertex at which the longest path begins is next.
+// Policy `critical`: chooses the type of the ready vertex that starts the longest path.
 //
-// Batching many examples side by side is like putting strings into a shortest common supersequence: the longest ones
-// decide, and the others find their place beside them. So what delays the end is served first, as where work is
-// scheduled by critical paths (Hu, "Parallel sequencing and assembly line problems", 1961), not what most vertices of
-// are ready.
+// Batching many examples together is like finding a shortest common supersequence of strings: the longest strings
+// decide, and the others fit in beside them. So the policy schedules by critical path (Hu, "Parallel sequencing and
+// assembly line problems", 1961), not by the number of ready vertices.
 //
-// Of types with equally long paths that is next whose batch certainly shortens the longest chain of its type. The lower
-// bound of batches (ED-Batch, A.3) is the sum over types of such chains, and so is that of what remains: a batch takes
-// one off it where all vertices that begin a longest chain of its type are ready, and nothing where one of them is not.
-// (Lemma 2.1, on which `sufficient` rests, asks that all are ready that wait for no other of their type, those that begin
-// short chains included; in lattices that is rare.) Then the number of ready vertices decides.
+// Between types with equally long paths it chooses one whose batch is sure to shorten the longest chain of its type.
+// The lower bound of batches (ED-Batch, A.3) is the sum over types of these longest chains, also for the remaining
+// graph. A batch lowers the bound by one if all vertices that start a longest chain of its type are ready, else not at
+// all. (Lemma 2.1, the basis of `sufficient`, requires more: that all vertices that wait for no other of their type are
+// ready, including starts of short chains. In lattices that is rare.) The last criterion is the number of ready
+// vertices.
 //
-// Nothing is learned, and it takes O(edges * types). On lattices it comes within 15 % of the lower bound, where the
-// sufficient condition stays 33 % above, and with fewer stages.
+// The policy needs no learning and takes O(edges * types). On lattices it is within 15 % of the lower bound and has
+// fewer stages; the sufficient condition stays 33 % above.
 #pragma once
 
 #include "policies/policy.h"

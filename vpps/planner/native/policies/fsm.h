@@ -1,6 +1,6 @@
-// Policy `fsm`, ED-Batch's: an automaton that was learned for the recurrence chooses the type of the next batch.
+// Policy `fsm`, ED-Batch's: an automaton learned for the recurrence chooses the type of the next batch.
 //
-// If it does not know the state, the type is that of `critical`, if the encoding ranks types, else that of `sufficient`.
+// In an unknown state it chooses like `critical` if the encoding ranks types, else like `sufficient`.
 #pragma once
 
 #include "policies/sufficient.h"
@@ -19,7 +19,7 @@ public:
             const bool known = next != automaton.next.end();
             unseen += !known;
             if (!known && !ranks && !counts) {
-                subgraphs_.start(graph, run);  // few graphs need it
+                subgraphs_.start(graph, run);  // computed lazily: few graphs need it
                 counts = true;
             }
             const i32 type = known ? next->second : ranks ? state_[1] : nearest(run, subgraphs_);

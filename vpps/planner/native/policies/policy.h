@@ -1,32 +1,32 @@
-// What a batching policy is. ARCHITECTURE.md says how to add one.
+// Base class of batching policies. ARCHITECTURE.md says how to add one.
 #pragma once
 
 #include <memory>
 #include <string_view>
 #include "automaton.h"
 
-// Scratch memory of the graphs before stays.
+// Policies keep their memory between graphs.
 class Policy {
 public:
-    Execution run;   // of the latest graph
-    i64 unseen = 0;  // batches of it that began in a state that the automaton does not know
+    Execution run;   // execution of the latest graph
+    i64 unseen = 0;  // its batches that began in a state unknown to the automaton
 
     virtual ~Policy() = default;
 
-    // Batches a typed graph: all of it, or a recurrence of several cells (PolicyRow); level by level, unless a policy
-    // knows better. The automaton is what was learned for such graphs by a policy that learns.
+    // Batches a typed graph, which is a whole graph or a recurrence of several cells (PolicyRow). By default, level by
+    // level. The automaton is for policies that learn.
     virtual void batch(TypedGraph& graph, const Automaton&) { run.by_level(graph); }
 
-    // Whether it leaves it at that, so that nobody need make a typed graph.
+    // True if the policy batches level by level, so that no typed graph is needed.
     virtual bool by_level() const { return false; }
 };
 
-// A line of the table (vpps/planner/native/policy_table.py).
+// A row of the table (vpps/planner/native/policy_table.py).
 struct PolicyRow {
     const char* name;
-    bool whole;    // it batches whole graphs; otherwise recurrences of several cells, all else level by level
-    bool learned;  // it needs automata
+    bool whole;    // batches whole graphs; otherwise recurrences of several cells, and all else level by level
+    bool learned;  // needs automata
     std::unique_ptr<Policy> (*make)();
 };
 
-template <class P> std::unique_ptr<Policy> made() { return std::make_unique<P>(); }
+template <class P> std::unique_ptr<Policy> make_policy() { return std::make_unique<P>(); }

@@ -1,7 +1,7 @@
-// Policy `sinks-last`: recurrences level by level, all their cells side by side. That takes the fewest stages.
+// Policy `sinks-last`: recurrences run level by level, all cells of a level together. That takes the fewest stages.
 //
-// What recurrences wait for runs before them, what nothing recurrent waits for after them (Stages). On trees and chains
-// this launches as few batches as possible, with no more levels than `depth`.
+// Vertices that recurrences wait for run before them; vertices that no recurrence waits for run after them (Stages). On
+// trees and chains this makes as few batches as possible, with no more levels than `depth`.
 #pragma once
 
 #include "policies/policy.h"

@@ -1,13 +1,13 @@
-// Policy `sufficient`: the type of which the largest part is ready that could be first at all.
+// Policy `sufficient`: chooses the type with the largest ready share of its frontier.
 //
-// Where all vertices of a type that wait for no other of that type are ready, a shortest sequence of batches begins with
-// that type (ED-Batch, Lemma 2.1). Where no type fulfils that, the one that comes nearest to it is next. Chains and trees
-// are batched with as few batches as possible.
+// The frontier of a type is the set of vertices that wait for no other vertex of the type. If all of it is ready, some
+// shortest sequence of batches begins with that type (ED-Batch, Lemma 2.1). If there is no such type, the policy
+// chooses the nearest one. Chains and trees get as few batches as possible.
 #pragma once
 
 #include "policies/policy.h"
 
-// That type; of equal ones that with the most ready.
+// Returns the type with the largest ready share; of equals the one with most ready vertices.
 inline i32 nearest(const Execution& run, const Subgraphs& subgraphs)
 {
     return run.best_ready([&](i64 a, i64 b) {
