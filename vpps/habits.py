@@ -1,4 +1,4 @@
-"""Names, arguments and values that users of PyTorch, DyNet, JAX and TensorFlow try, and what does it in vpps: data."""
+"""Table of names, arguments and values that users of PyTorch, DyNet, JAX and TensorFlow try, with hints for vpps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PHRASES = {
 }
 """Sentences that several hints share."""
 
-# Below classes or a package, names and the hint for them; {name} in it is the name that was tried.
+# Each section has classes or a package as its head. A line has names and their hint; {name} is the name tried.
 NAMES = """
 [Expression Rows]
 eq: vpps.eq(x, y) compares
@@ -304,7 +304,8 @@ renew clear reset renew_cg version: every mini-batch has a vpps.Graph() of its o
 sum mean tanh sigmoid softmax concat cross_entropy dropout: that is a function: vpps.{name}
 """
 
-# Below classes, functions and methods, keyword arguments; "-" is a call that does not fit otherwise.
+# Each section has classes, functions or methods as its head. A line has keyword arguments and their hint; "-" is any
+# other call that does not fit.
 ARGUMENTS = """
 [SGD Momentum Nesterov Adam AdamW Adagrad RMSprop]
 learning_rate: it is called lr
@@ -398,7 +399,7 @@ training: it is called train
 -: the graph comes first: handle.{owner}(graph, loss)
 """
 
-# Below an option, words in what is given for it.
+# Each section has an option as its head. A line has words of the user's value and their hint.
 OPTIONS = """
 [precision]
 bfloat16 mixed amp auto: 'bf16' rounds what products multiply, and all else is float32
