@@ -149,7 +149,7 @@ def _describe(
         said = [f"{_operators(part.cell)} {_SAID[part.batching]}" for part in parts]
         lines.append(("lazy_batching", f"in {len(parts)} parts: {'; '.join(said)}"))
     if streams:
-        lines.append(("streaming", "what is eager runs in the pauses between levels, if there is much of it"))
+        lines.append(("streaming", "the eager part runs in the pauses between levels, if it is large"))
     tails = [i for i in instructions if i.tail is not None]
     if tails:
         lines.append(("fusion", f"{sum(len(i.tail.steps) for i in tails if i.tail)} operations in {len(tails)} tails"))
@@ -173,4 +173,4 @@ def _counted(directions: Sequence[tuple[Sequence[Instr], Sequence[object]]]) -> 
     instructions = sum(len(instrs) for instrs, _ in directions)
     inside = sum(max(len(groups) - 1, 0) for _, groups in directions)
     barriers = counted(inside, "barrier") if inside else "no barrier"
-    return f"{counted(instructions, 'instruction')} for a step of it, {barriers} between them"
+    return f"{counted(instructions, 'instruction')} per step, {barriers} between them"
