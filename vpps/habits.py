@@ -304,8 +304,7 @@ renew clear reset renew_cg version: every mini-batch has a vpps.Graph() of its o
 sum mean tanh sigmoid softmax concat cross_entropy dropout: that is a function: vpps.{name}
 """
 
-# Each section has classes, functions or methods as its head. A line has keyword arguments and their hint; "-" is any
-# other call that does not fit.
+# Each section has classes, functions or methods as its head. A line has keyword arguments ("-": other calls) and a hint.
 ARGUMENTS = """
 [SGD Momentum Nesterov Adam AdamW Adagrad RMSprop]
 learning_rate: it is called lr

@@ -282,8 +282,7 @@ class Reference:
                 np.add.at(self._d_values[shape], self._slot[ids], d_argument)
 
     def touched_rows(self, table: Parameter) -> Array:
-        """After `backward`: return the sorted rows of a table that the loss depends on. A lazy update changes only
-        these."""
+        """After `backward`: return the sorted rows of a table that the loss depends on, for lazy updates."""
         return np.unique(np.array(self._rows_reached.get(table, []), np.int64))
 
     def _subset(self, batch: ReferenceBatch, used: Array) -> ReferenceBatch:

@@ -175,7 +175,7 @@ def product_behind_gradients(script: Words) -> None:
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "an address beyond the pool": ("tree", field("tanh", "dst", 2**24), "no row of one array of the pool"),
     "a source that nothing wrote": ("tree", reads_what_it_writes("tanh"), r"reads element \d+, which nothing has writ"),
-    "a list beyond the script": ("tree", list_beyond_the_script, "no part of one list of the script"),
+    "a list beyond the script": ("tree", list_beyond_the_script, "not part of one list of the script"),
     "no instruction": ("tree", word(lambda s: entry_points(s)[0], 0xFFFF), "no opcode"),
     "another number of virtual processors": ("tree", word(1, 1), "for 1 virtual processor, not 2"),
     "an entry outside": ("tree", word(HEADER_WORDS, lambda s: len(s) + 5), "outside the script"),
@@ -233,7 +233,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a list that nobody looks at": ("fused", view(ViewUse.WRITE, 1, lambda m: m | INDEXED), "does something else"),
     "a counter that is none": ("fused", field("barrier", "counter", 8), "there is no counter 8"),
     "a loss where nobody looks": ("fused", field("loss", "slot", 400), "looks for no loss at 400"),
-    "rates beyond the script": ("fused", field("update_vector.adam", "hyper", 10**6), "no part of one list"),
+    "rates beyond the script": ("fused", field("update_vector.adam", "hyper", 10**6), "not part of one list"),
     "a list that goes back": ("plain", list_that_goes_back, "a list ends before it begins"),
     "a narrower result": ("plain", field("dot.grad0", "row_width", 9), "it makes 9 floats of a row of 9"),
     "rows on one another": ("plain", rows_on_one_another, r"writes element \d+ twice"),

@@ -199,8 +199,7 @@ class CellDescriptor:
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 
     def _group(self, group: Group) -> GroupRecord:
-        """Make the record of a group. In an exclusive script the group is one instruction, executed row by row, and the
-        record has the virtual processors that execute it."""
+        """Make the record of a group. An exclusive script's group is one instruction; the record has its executors."""
         template = self._template(group.template)
         if not self._exclusive:
             return GroupRecord(template, 0, 0, [])

@@ -90,8 +90,7 @@ class EncodedCells:
             self.notes[cell].append(note)
 
     def explain(self) -> list[tuple[str, list[Note]]]:
-        """Return the effects of the passes on each cell of several operators: name of the cell, and its notes (pass or
-        direction, sentence)."""
+        """Return the name of each cell of several operators, and its notes: (pass or direction, sentence)."""
         found = []
         for cell, notes in self.notes.items():
             in_parts = next((p for (whole, *_), p in self._parts.items() if whole is cell and p), ())

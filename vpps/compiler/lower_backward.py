@@ -4,9 +4,9 @@ Backward is in gather form: no instruction adds to memory that another vertex's 
 gradient row per argument. The vertex that produced the argument sums the rows of all uses (`gather_sum`), in fixed
 order, through a reverse index list. So there are no atomic additions, and sums are reproducible.
 
-If a gradient equals another one (add, concat, slices, sums of lists), it is a view of that one and costs nothing. The
-contributions to a broadcast scalar, to a parameter vector, or to a vertex's value used by list elements have memory of
-their own and are reduced (`gather_sum`, `sum`, `column_sum`).
+A gradient that equals another one (add, concat, slices, sums of lists) is a view and costs nothing. Contributions to a
+broadcast scalar, to a parameter vector, or to a vertex's value used by list elements have memory of their own, and are
+reduced (`gather_sum`, `sum`, `column_sum`).
 """
 
 from __future__ import annotations

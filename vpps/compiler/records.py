@@ -44,9 +44,9 @@ class SourceRecord(NamedTuple):
     """Source of the words of a list.
 
     Attributes:
-        a, b: data by kind. ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address of the table, floats of a
-            row; INTS: argument; CONSTANT: value; OFFSETS, ENDS: domain; USES: output; DATA: -, floats of a row;
-            SAME_ROW: its number, argument with the ids of its values.
+        a, b: ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address of the table, floats of a row; INTS:
+            argument; CONSTANT: value; OFFSETS, ENDS: domain; USES: output; DATA: -, floats of a row; SAME_ROW:
+            its number, argument with the ids of its values.
         of: number of another source that this one is made from.
     """
 
@@ -165,12 +165,10 @@ class SlabViewRecord(NamedTuple):
 
 
 class RowOperandRecord(NamedTuple):
-    """An operand whose rows lie at an even stride or are found through a list.
+    """An operand whose rows lie at an even stride or are found through a list (its number, and the offset in each row).
 
     Attributes:
-        list: number of the list.
         whole: True if its instruction works on all rows of the cell at once.
-        offset: floats before the operand in each row.
     """
 
     list: I32

@@ -140,8 +140,7 @@ def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int
         if used[i] and n.op.form not in (*OUTSIDE, *TRANSPARENT)  # others belong to no part
     }
     edges = [(j, i) for i in phases for j in _computed(nodes, phases, nodes[i].inputs)]
-    # A row per list element cannot cross parts: both nodes move to the level part. So does a node that would read a
-    # value of a later part, with that value.
+    # Both nodes move to the level part if one would read a value of a later part, or a row per list element.
     moved = True
     while moved:
         moved = False
