@@ -77,7 +77,7 @@ def followed(path: Path) -> Path:
             is_shared = folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             if owner not in (0, os.getuid()) and (is_shared or owner != folder.st_uid):
                 raise PermissionError(
-                    errno.EPERM, f"a link that another user (number {owner}) made; write to what it names", str(part)
+                    errno.EPERM, f"a link that another user (uid {owner}) made; write to its target", str(part)
                 )
             rest += reversed(Path(os.readlink(part)).parts)  # an absolute target begins with "/", which replaces `at`
     return at
@@ -104,7 +104,7 @@ def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, in
     if begin > size:
         raise HeaderError("it does not begin with the header of a safetensors file")
     if begin > MOST_OF_HEADER:
-        raise HeaderError(f"its header has {begin} bytes; {MOST_OF_HEADER} at most are read")
+        raise HeaderError(f"its header has {begin} bytes; the limit is {MOST_OF_HEADER}")
     try:
         header = json.loads(file.read(begin - 8), object_pairs_hook=_each_once)
         metadata = header.get("__metadata__", {})
@@ -133,7 +133,7 @@ class _TwiceError(ValueError):
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _TwiceError("a name is there twice")
+        raise _TwiceError("a name appears twice")
     return found
 
 
@@ -162,7 +162,7 @@ def _status(path: Path) -> os.stat_result | None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "no file but a device or pipe, which is not replaced", str(path))
+        raise OSError(errno.EINVAL, "a device or pipe, not a file: it is not replaced", str(path))
     return status
 
 

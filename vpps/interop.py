@@ -51,7 +51,7 @@ def host_array(value: Any, what: str) -> Any:
             return value
         if find_spec("cupy") is None:
             raise DtypeError(
-                "an array on a GPU is read through CuPy: pip install 'vpps[cuda13]', or copy it to the host"
+                "vpps reads an array on a GPU through CuPy: pip install 'vpps[cuda13]', or copy it to the host"
             )
         import cupy
 
@@ -73,7 +73,7 @@ def refuse_masked(value: Any, what: str) -> None:
     """
     masked = sys.modules.get("numpy.ma")  # a program with masked arrays has imported it
     if masked is not None and _is_masked(value, masked, set()):
-        raise DtypeError(f"{what}: a masked array with masked elements: fill them, array.filled(0), or leave them out")
+        raise DtypeError(f"{what}: the array has masked elements: fill them with array.filled(0), or leave them out")
 
 
 def _is_masked(value: Any, masked: Any, seen: set[int]) -> bool:
@@ -111,7 +111,7 @@ def widened(value: Any) -> Any:
         return value
     if torch.autograd.forward_ad.unpack_dual(value).tangent is not None:
         raise DtypeError(
-            "the tensor carries a tangent (forward_ad, torch.func.jvp), and vpps has no forward-mode derivatives: take "
-            "gradients by backward"
+            "the tensor carries a tangent (forward_ad, torch.func.jvp), and vpps has no forward-mode derivatives: "
+            "compute gradients by backward"
         )
     return value.float() if value.is_floating_point() and value.element_size() < 4 else value

@@ -59,7 +59,7 @@ class Turn:
         if self.call is not None:
             self.torn = (
                 f"this process was forked while another thread was in {self.call.name}, so its copy of the weights may "
-                "be of two steps; fork between calls, or load a checkpoint here"
+                "mix two steps; fork between calls, or load a checkpoint here"
             )
         self.lock, self.call, self._pid = threading.RLock(), None, os.getpid()
 
@@ -89,7 +89,7 @@ class Turn:
                     return
                 self._left.popleft()()
             except Exception:
-                _log.exception("a handle that nobody uses any more could not be closed")
+                _log.exception("an unused handle could not be closed")
             finally:
                 self.lock.release()
 

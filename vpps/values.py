@@ -160,13 +160,13 @@ def as_mapping(value: Any, what: str, error: type[VppsError]) -> dict[str, Any]:
 def check_callable(f: Any, what: str) -> None:
     """Raise DtypeError unless `f` is a function or a cell."""
     if not callable(f):
-        raise DtypeError(f"{what}({f!r}): expected a function first")
+        raise DtypeError(f"{what}({f!r}): expected a function as the first argument")
 
 
 def said_of(name: str, known: Collection[str]) -> str:
     """Return a suggestion for an unknown name: the names like it, or all known names."""
     near = get_close_matches(name, known, n=3)
-    return f"is {' or '.join(map(repr, near))} meant?" if near else f"there are {', '.join(known) or 'none'}"
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def single_factors(value: float, power: int = 1) -> list[float]:

@@ -179,7 +179,7 @@ vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Pas
 vpps.Handle(model, example=1)  # HandleError: example=1: expected (graph, loss), as for handle.fb
 vpps.Handle(model, example=graph)  # HandleError: expected (graph, loss)
 vpps.Handle(model, target='simt', vps=2, example=strange())  # ModelError: another model
-vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds what products multiply
+vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds the factors of products
 
 [vpps.Handle(model, precision=), vpps.specialize]
 vpps.Handle(model, precision=16)  # HandleError: precision=16: expected one of float32, bf16, tf32, 3xtf32, or such by
@@ -189,7 +189,7 @@ vpps.Handle(model, precision='bfloat16')  # HandleError: precision='bfloat16': *
 vpps.Handle(model, precision=torch.bfloat16)  # HandleError: precision=torch.bfloat16: *; 'bf16' rounds what products
 vpps.Handle(model, precision={'W': 16})  # HandleError: precision={'W': 16}: expected one of
 vpps.Handle(model, precision={'*': 'fp16'})  # HandleError: {'*': 'fp16'}: *; there is 'bf16', with the range of float32
-vpps.Handle(model, precision={'Wx': 'bf16'})  # HandleError: {'Wx': 'bf16'}: there is no parameter 'Wx'; is 'W' meant?
+vpps.Handle(model, precision={'Wx': 'bf16'})  # HandleError: no parameter 'Wx'; did you mean 'W'?
 vpps.Handle(model, precision={'V1': 'bf16'})  # HandleError: there is no parameter 'V1'; there are W
 vpps.Handle(model, precision={'*': 'bf16', 'b': 'float32'})
     # HandleError: 'b' is no matrix that vectors are multiplied by, and all else is float32; leave it out

@@ -78,7 +78,7 @@ class LoweredCell:
 
 
 class Lowering(Backward):
-    """The lowering pass."""
+    """The lowering pass of one cell."""
 
     def run(self, training: bool, fusion: bool) -> None:
         """Fill in the LoweredCell."""

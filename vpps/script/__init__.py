@@ -7,7 +7,7 @@ among virtual processors. This package knows instructions, not graphs.
 its number. Results never depend on the division: one virtual processor computes an element, in an order that the
 division does not change, so gradients are bitwise equal for any number of virtual processors. The gates of a stacked
 product are parts of a row. A virtual processor owns the same units in each part, so the elementwise rest of a cell
-follows its product with no barrier. It owns rows instead if these are too narrow, or if an op needs them whole (softmax).
+follows its product with no barrier. If rows are too narrow, or an op needs whole rows (softmax), it owns rows instead.
 
 **Barriers** use one counter of signals. A virtual processor that has executed something since the last barrier signals.
 Before it executes more, it waits for all signals given so far. A virtual processor without work in a level neither

@@ -110,7 +110,7 @@ def decode(script: Words, position: int) -> Decoded:
             fields[f.name] = found[at]
         at += f.kind.words
     if at != words:
-        raise ScriptError(f"word {position}: {instruction.name} has {words} words, its fields take {at}")
+        raise ScriptError(f"word {position}: {instruction.name} has {words} words, but its fields take {at}")
     return Decoded(position, instruction, words, first >> 16, n, width, parts, fields)
 
 

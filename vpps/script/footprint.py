@@ -164,7 +164,7 @@ class Footprint:
             return rows_of(d, index, count), units_of_rows(d.width, d.parts, d.bits, self.panel, index, count)
         if d.instruction.form == "OuterTiles":
             if word(d, "turn") >= count:
-                self.fail(d, f"turn {word(d, 'turn')} is none of {count} virtual processors")
+                self.fail(d, f"turn {word(d, 'turn')} is not one of {count} virtual processors")
             return range(d.n), partial_tiles_of(d, index, count)
         if d.instruction.slices is Slices.TILES:
             columns = columns_of_tiles(d)
@@ -184,7 +184,7 @@ class Footprint:
                 at = rows if length is Length.ROWS else range(FIXED_WORDS[name])
             found = self.list(d, word(d, name), at)
             if name == "labels" and found.max() >= (most := self._classes(d)):
-                self.fail(d, f"label {found.max()} in a row of {most} classes")
+                self.fail(d, f"label {found.max()} is out of range: there are {most} classes")
 
     def _classes(self, d: Decoded) -> int:
         """Return the number of classes, or rows, that a label may name."""
@@ -268,7 +268,7 @@ class Footprint:
         if np.count_nonzero(ends[1:] < ends[:-1]):
             self.fail(d, f"a list ends before it begins: rows {ends.tolist()}")
         if ends[-1] - ends[0] > self.most:
-            self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than there can be")
+            self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than possible")
         return range(int(ends[0]), int(ends[-1]))
 
     def starts(self, d: Decoded, operand: DecodedOperand, rows: range) -> range | Ints:
@@ -284,7 +284,7 @@ class Footprint:
         cells = Cells(starts, units)
         if len(outside := self.outside(cells)):
             first, last = outside[0] + units[0], outside[0] + units[-1]
-            self.fail(d, f"elements {first} to {last} are no row of one array of the pool")
+            self.fail(d, f"elements {first} to {last} are not a row of one array of the pool")
         return cells
 
     def outside(self, cells: Cells) -> range | Ints:

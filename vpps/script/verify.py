@@ -88,7 +88,7 @@ class Verifier(Footprint):
         self.targets: dict[int, set[int]] = {}  # counter -> numbers that were waited for
 
     def run(self, divisions: Sequence[int] = ()) -> None:
-        """Execute all launches."""
+        """Execute all launches of the script."""
         self.launch(entry_points(self.script))
         for division in divisions:
             self.join()
@@ -114,7 +114,7 @@ class Verifier(Footprint):
                 waiting[p] = d
             if not moved:
                 stuck = [f"VP {p} at word {d.position}" for p, d in enumerate(waiting) if d is not None]
-                raise ScriptError(f"deadlock: nothing signals what {', '.join(stuck)} wait for")
+                raise ScriptError(f"deadlock: signals never come for {', '.join(stuck)}")
         self.check_counters()
 
     def instructions(self, position: int) -> Iterator[Decoded]:
@@ -143,7 +143,7 @@ class Verifier(Footprint):
         taken = [operand.address for operand, use in views if use == ViewUse.RESULT]
         chained = before is not None and bool(before.bits & CHAINED)
         if chained != bool(taken):
-            wrong = "takes no result of the product before it" if chained else "no product has left a result for it"
+            wrong = "does not read the result of the product before" if chained else "no product left a result for it"
             self.fail(d, wrong)
         if before is None or not chained:
             return
@@ -165,8 +165,8 @@ class Verifier(Footprint):
                     p, d, _ = next(s for s in signals[target:] if (s[2] < self.counters[counter][target - 1]).any())
                     self.fail(
                         d,
-                        f"VP {p} may signal too early: counter {counter} may reach {target}, which is waited for, "
-                        "before all have given the signals that are meant",
+                        f"VP {p} may signal too early: counter {counter} may reach {target}, which a VP waits for, "
+                        "before all signals of that wait have come",
                     )
 
     def join(self) -> None:
@@ -252,7 +252,7 @@ class Verifier(Footprint):
                 own = [b for b, w in zip(begins, each, strict=False) if access is OWN and len(w) == len(at)]
                 others = met[~np.isin(at[met] - met, own)]
                 if len(others):
-                    self.fail(d, f"one thread reads element {cells.numbers[others[0]]}, another one writes it")
+                    self.fail(d, f"one thread reads element {cells.numbers[others[0]]}, another thread writes it")
         for cells in (*written, *added):
             self.place[cells.at] = 0
 

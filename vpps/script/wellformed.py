@@ -64,9 +64,9 @@ def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
     if d.instruction.name not in knows.instructions and d.instruction.name not in ALWAYS:
         yield "the kernel has no code for it"
     if unknown := d.bits & ~_allowed(d.instruction):
-        yield f"flags {Flag(unknown)!r} mean nothing to it"
+        yield f"flags {Flag(unknown)!r} are not allowed"
     if max(d.n, d.width, *(w for k, w in d.fields.items() if k in WIDTHS and isinstance(w, int))) > most:
-        yield "it has more rows or floats than there can be"
+        yield "it has more rows or floats than possible"
     by_rows = d.instruction.form.startswith("Row") or d.instruction.form in ("SquaresRows", "Watch")
     if by_rows and not d.bits & (Flag.ROWS | Flag.ALONE):
         yield "a virtual processor computes whole rows, so they must be divided by rows"
@@ -105,33 +105,33 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
     if d.instruction.on_chip and "matrix" in words:
         yield from _held(d, knows.matrices.get(words["matrix"]), words)
     if words.get("partials", 0) % 4 and form in ("OuterTiles", "SumTiles", "StepTiles"):
-        yield f"partial tiles are read and written by fours of floats, and do not begin at {words['partials']}"
+        yield f"partial tiles begin at multiples of 4 floats, not at {words['partials']}"
     if form in ("Signal", "Wait") and words["counter"] >= COUNTERS:
         yield f"there is no counter {words['counter']}"
     elif form == "Loss" and words["slot"] >= knows.reported:
-        yield f"the host looks for no loss at {words['slot']}"
+        yield f"the host reads no loss at {words['slot']}"
     elif form in ("Guard", "Clip") and words["left_out"] >= knows.reported:
-        yield f"the host looks for nothing at {words['left_out']}"
+        yield f"the host reads nothing at {words['left_out']}"
     elif form == "Tail":
         yield from _tail(d, knows.tails.get(words["number"]))
     elif form.startswith("Row"):  # the result is a whole row or a single float
         width = 1 if "dst" in single(d.instruction) else words["row_width"]
         if d.width != width:
-            yield f"it makes {width} floats of a row of {words['row_width']}, not {d.width}"
+            yield f"it makes {width} floats from a row of {words['row_width']}, not {d.width}"
     elif form in ("Matvec", "Outer", "OuterUpdate", "OuterTiles"):
         yield from _segments(d, words["columns"], 1)
     elif form in ("PackedMatmul", "PackedMatmulGradient"):
         yield from _segments(d, words["inner"] * words["columns"], words["columns"])
         if form == "PackedMatmul" and d.width % words["columns"]:
-            yield f"{d.width} floats are no rows of {words['columns']}"
+            yield f"{d.width} floats are not whole rows of {words['columns']}"
     elif form == "PackedRowsGradient" and words["dy_width"] % words["columns"]:
-        yield f"{words['dy_width']} floats are no rows of {words['columns']}"
+        yield f"{words['dy_width']} floats are not whole rows of {words['columns']}"
     elif form in ("Transpose", "PackedRows") and d.width % words["columns"]:
-        yield f"{d.width} floats are no rows of {words['columns']}"
+        yield f"{d.width} floats are not whole rows of {words['columns']}"
     elif form == "Matmul":
         inner, a, b = words["inner"], words["a_width"], words["b_width"]
         if a % inner or b % inner or a // inner * (b // inner) != d.width:
-            yield f"matrices of {a} and {b} floats, {inner} inside, make no {d.width} floats"
+            yield f"matrices of {a} and {b} floats with inner dimension {inner} do not give {d.width} floats"
 
 
 def _held(d: Decoded, matrix: MatrixWords | None, words: Mapping[str, int]) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _segments(d: Decoded, columns: int, granule: int) -> Iterator[str]:
     assert isinstance(segments, list)
     widths = [width for _, width in segments]
     if sum(widths) != columns or any(w == 0 or w % granule for w in widths):
-        yield f"segments of {widths} floats are no {columns} in pieces of {granule}"
+        yield f"segments of {widths} floats do not make {columns} in multiples of {granule}"
 
 
 @cache
@@ -172,11 +172,11 @@ def _tail(d: Decoded, tail: Tail | None) -> Iterator[str]:
         yield f"the kernel has no program {d.fields['number']:#x}"
         return
     if len(views) != tail.views:
-        yield f"{len(views)} views, its program has {tail.views}"
+        yield f"it has {len(views)} views, but its program has {tail.views}"
         return
     for k, (operand, use) in enumerate(views):
         if not _suits(operand, use, k, tail):
-            yield f"its program does something else with view {k}"
+            yield f"its program uses view {k} differently"
 
 
 def _suits(operand: DecodedOperand, use: int, k: int, tail: Tail) -> bool:

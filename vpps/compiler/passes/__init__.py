@@ -60,8 +60,8 @@ class Passes:
                 found = replace(found, **{name: on})
             else:
                 raise HandleError(
-                    f"{PASSES.name}={PASSES.get()}: {name!r} is no pass; there are all, none, {', '.join(names)}, and "
-                    "each with a minus before it"
+                    f"{PASSES.name}={PASSES.get()}: {name!r} is not a pass; expected all, none, {', '.join(names)}, "
+                    "or one of the names with a minus in front"
                 )
         return found
 
