@@ -56,7 +56,7 @@ def held(paths: Iterable[Path]) -> Iterator[bool]:
 
 
 def _acquire(path: Path, deadline: float) -> BinaryIO | None:
-    """Return an open file that holds the lock, or None if it cannot be had. Raises OSError: it cannot be created.
+    """Return an open file that holds the lock, or None if the lock is not available. Raises OSError: no file is made.
 
     The result is a file, not a descriptor: Ctrl-C may lose the result, and a lost descriptor would never release its
     lock.

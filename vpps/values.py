@@ -170,9 +170,9 @@ def said_of(name: str, known: Collection[str]) -> str:
 
 
 def single_factors(value: float, power: int = 1) -> list[float]:
-    """Return factors whose product is value ** power (1 or -1): one, unless it overflows or is subnormal in float32.
+    """Return factors with product value ** power (1 or -1): one factor, unless it overflows or is subnormal in float32.
 
-    A product with one factor after the other leaves the range of float32 only if the result does.
+    A number multiplied by one factor after the other leaves the range of float32 only if the result does.
     """
     found = value if power == 1 else 1.0 / value
     if value == 0 or not math.isfinite(value) or MIN_NORMAL <= abs(found) <= MAX_FLOAT32:

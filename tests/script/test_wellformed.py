@@ -200,7 +200,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a segment that is too wide": (
         "lists",
         field("packed_matmul_gradient", "x", lambda n: n + 10_000, 2),
-        "packed_matmul_gradient .*segments of .* are no 192",
+        "packed_matmul_gradient .*segments of .* do not make 192",
     ),
     "an instruction that the kernel lacks": (
         "plain",
@@ -227,10 +227,10 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a matrix that is not there": ("fused", loaded_by_one_alone, "has not been loaded"),
     "a load too late": ("fused", loaded_late, "loads are executed at the beginning only"),
     "no columns": ("fused", field("outer_tiles", "columns", 0), "0 columns"),
-    "segments that are no row": ("fused", field("outer_tiles", "x", 21, 2), "segments of .* are no"),
+    "segments that are no row": ("fused", field("outer_tiles", "x", 21, 2), "segments of .* do not make"),
     "another program": ("fused", field("tail", "number", 7), "the kernel has no program 0x7"),
     "a view that is said to be read": ("fused", view(ViewUse.WRITE, 2, lambda use: 0), "its program uses view"),
-    "a list that nobody looks at": ("fused", view(ViewUse.WRITE, 1, lambda m: m | INDEXED), "does something else"),
+    "a list that nobody looks at": ("fused", view(ViewUse.WRITE, 1, lambda m: m | INDEXED), "its program uses view"),
     "a counter that is none": ("fused", field("barrier", "counter", 8), "there is no counter 8"),
     "a loss where nobody looks": ("fused", field("loss", "slot", 400), "reads no loss at 400"),
     "rates beyond the script": ("fused", field("update_vector.adam", "hyper", 10**6), "not part of one list"),

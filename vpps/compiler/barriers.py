@@ -165,7 +165,7 @@ def reuses_by_owner(
     before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
 ) -> bool:
     """Return True if steps on different rows may share the memory of some slabs with no barrier between. Units may be
-    reused by their owners; rows may not, as the same row has different owners in two steps."""
+    reused by their owners; rows may not, as their owners differ from step to step."""
     again = ((a, b) for a, b in _conflicts(before, after, vps) if a.slab in shared) if shared else ()
     return all(a.owners is not None and b.owners is not None and a.same_vp(b) for a, b in again)
 

@@ -199,7 +199,7 @@ class CellDescriptor:
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 
     def _group(self, group: Group) -> GroupRecord:
-        """Make the record of a group. An exclusive script's group is one instruction; the record has its executors."""
+        """Make the record of a group. An exclusive script's group is one instruction; the record has its owners."""
         template = self._template(group.template)
         if not self._exclusive:
             return GroupRecord(template, 0, 0, [])
@@ -221,7 +221,7 @@ class CellDescriptor:
         match key:
             case Args(position):
                 return SourceRecord(From.ARGS, program.place(position))
-            case SameRow(position):  # the value in the other part also has ids, as an argument
+            case SameRow(position):  # the values of the other part also have ids, like arguments
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key), program.place(position))
             case SameRowGradient():
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key))

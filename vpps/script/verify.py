@@ -158,7 +158,7 @@ class Verifier(Footprint):
         end the wait too early."""
         for counter, targets in self.targets.items():
             signals = self.signals[counter]
-            # The common knowledge of the VPs that gave a signal from the k-th on.
+            # The minimum of the clocks of the VPs that gave a signal from the k-th on.
             known = np.minimum.accumulate([clock for _, _, clock in reversed(signals)])[::-1]
             for target in targets:
                 if target < len(signals) and (known[target] < self.counters[counter][target - 1]).any():
@@ -193,7 +193,7 @@ class Verifier(Footprint):
             target = word(d, "target")
             if len(seen) < target:
                 return False
-            # A counter has only the number of signals, not their givers: assume the first ones in order.
+            # A counter has the number of signals, not the VPs that gave them: assume the first ones in order.
             if target:
                 self.targets.setdefault(word(d, "counter"), set()).add(target)
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])

@@ -1,8 +1,8 @@
 """History of the cells that a model has been trained with. It decides which parameters are stacked, and so the order in
 which gradients are summed. It belongs to the model and its checkpoints: a resumed run has the bits of an unbroken one.
 
-A checkpoint's cells only influence the choice of stacks, next to the cells of the program. Even a malicious checkpoint
-cannot give a cell a stack that the cell cannot use.
+A checkpoint's cells only influence the choice of stacks, next to the cells of the program. No checkpoint can give a
+cell a stack that the cell cannot use.
 """
 
 from __future__ import annotations

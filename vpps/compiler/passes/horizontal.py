@@ -13,8 +13,8 @@ each, a sigmoid of some gates. The order of the stacked matrices decides which p
 passes/cell_layout.py proposes orders, and the one with the fewest operations in all cells wins; ties go to the order
 of use.
 
-Every row of a product is summed over the columns in order, at any place of the row, so forward gives the same bits. The
-gradient of the vector is one sum over all rows; without the pass it is a sum of sums.
+Every row of a product is summed over the columns in order, for any place of the row, so forward gives the same bits.
+The gradient of the vector is one sum over all rows; without the pass it is a sum of sums.
 
 The matrices must lie stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
 parameters that always multiply the same vectors, share a shape of whole panels of rows (on GPUs a panel is one row),

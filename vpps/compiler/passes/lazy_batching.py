@@ -93,7 +93,7 @@ def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int])
     # (number in the whole or -1, node)
     outputs: dict[Batching, list[tuple[int, int]]] = {phase: [] for phase in Batching}
     for k, node in enumerate(cell.outputs):
-        # The part that computes it has it as an output. An output that no part computes belongs to a late part.
+        # An output belongs to the part that computes it; if none does, to the level part (scattered) or the lazy part.
         passed_on = Batching.LEVEL if k in scattered else Batching.LAZY
         outputs[phases.get(root(cell.nodes, node), passed_on)].append((k, node))
     read: dict[Batching, list[int]] = {}  # nodes of earlier parts that a part reads
