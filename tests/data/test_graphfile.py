@@ -146,7 +146,7 @@ def test_a_header_that_is_too_large_is_not_parsed(tmp_path: Path, kind: str) -> 
     path.write_bytes((200_000_000).to_bytes(8, "little"))
     os.truncate(path, 200_000_100)
     load, error = (GraphSet.load, DataError) if kind == "graphs" else (vpps.Model.load, vpps.CheckpointError)
-    with pytest.raises(error, match="its header has 200000008 bytes; 100000000 at most"):
+    with pytest.raises(error, match="its header has 200000008 bytes; the limit is 100000000"):
         load(path)
 
 

@@ -180,11 +180,12 @@ class EncodedCell:
         return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
     def piece_rows(self) -> int:
-        """Return the rows of a piece: in inference a step runs all of its instructions piece by piece; 0: undivided.
+        """Return the number of rows of a piece, or 0 if steps are not divided.
 
-        An instruction then finds its operands in the second-level cache, and scratch memory is no larger than that; the
-        scores of a vocabulary gain most. A step with barriers is not divided. Training keeps most values, and gains
-        nothing; on a GPU caches are not the bottleneck.
+        In inference, a step runs all of its instructions on one piece of its rows after the other. An instruction then
+        finds its operands in the second-level cache, and scratch memory is no larger than that; the scores of a
+        vocabulary gain most. A step with barriers is not divided. Training stores most values, so it gains nothing. On
+        a GPU caches are not the bottleneck.
         """
         panel, n_vps = self._vps
         if panel == 1 or self.exclusive or self._groups_of_vps > 1:

@@ -80,8 +80,8 @@ def _agreed(
     fits: Collection[Parameter],
     kind: Callable[[Parameter], object],
 ) -> Stacks:
-    """Return the stacks of matrices and of the vectors added to their products, without any whose members a cell reads
-    alone."""
+    """Return the stacks of matrices, and of the vectors added to their products. A stack is left out if some cell reads
+    one of its members alone."""
     vectors: dict[tuple[Parameter, ...], None] = {}
     stacks = Stacks.made_of(matrices)
     for cell in cells:

@@ -121,8 +121,8 @@ def _with_ends_sorted(x: TreeNode, wanted: int) -> TreeNode | None:
 
 
 def _sorted(x: TreeNode, wanted: int) -> list[TreeNode]:
-    """Return the nodes that replace a child of a Q node: first those without elements of the set, then those with
-    nothing else. Return an empty list if there is no such order."""
+    """Return the nodes that replace a child of a Q node: nodes without elements of the set first, then nodes with no
+    other elements. Return an empty list if there is no such order."""
     front: list[TreeNode] = []
     back: list[TreeNode] = []
     while x.leaves & ~wanted:
@@ -143,7 +143,7 @@ def _sorted(x: TreeNode, wanted: int) -> list[TreeNode]:
 
 
 def _divided(nodes: Iterable[TreeNode], wanted: int) -> tuple[list[TreeNode], list[TreeNode], list[TreeNode]]:
-    """Divide nodes into those without elements of the set, those with some, and those with nothing else."""
+    """Divide nodes into those without elements of the set, those with some, and those with no other elements."""
     empty: list[TreeNode] = []
     partial: list[TreeNode] = []
     full: list[TreeNode] = []
