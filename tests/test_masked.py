@@ -98,7 +98,7 @@ PLACES: dict[str, Callable[[Given], Any]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_masked_elements_are_refused(place: str) -> None:
-    with pytest.raises(vpps.DtypeError, match="masked array with masked elements: fill them"):
+    with pytest.raises(vpps.DtypeError, match="the array has masked elements: fill them"):
         PLACES[place](Given())
 
 

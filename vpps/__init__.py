@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vpps.session.handle import Handle
 
 config.start_logging()
-checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # of which the model does not know
+checkpoint.read_history = _Hook("vpps.compiler.passes.stacking:read_history")  # the model cannot import it
 
 _SUBMODULES = ("data", "distributed", "nn", "reference", "report", "torch", "zoo")
 _PLACES = {
@@ -56,7 +56,7 @@ _PLACES = {
 
 
 def _import_late(name: str) -> object:
-    """What a program may not need, half of the time of an import, is imported when it is first used."""
+    """Import a name when it is first used: a program may not need it, and these names take half of the import time."""
     if name in _SUBMODULES:
         return import_module(f"vpps.{name}")
     if name in _PLACES:
@@ -65,12 +65,12 @@ def _import_late(name: str) -> object:
     raise _missing_from("vpps", name)
 
 
-if not TYPE_CHECKING:  # who would take any name for one that is there
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker accepts every name
     __getattr__ = _import_late
 
 
 def __dir__() -> list[str]:
-    """What users call: `import vpps` has more rooms as attributes."""
+    """List the public names: `import vpps` also makes internal packages attributes."""
     return sorted({*__all__, *_SUBMODULES, "__version__", "errors"})
 
 

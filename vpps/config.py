@@ -1,4 +1,4 @@
-"""Environment variables, one table. Read when needed, so that tests and notebooks can change them."""
+"""Table of environment variables. They are read at each use, so that tests and notebooks can change them."""
 
 from __future__ import annotations
 
@@ -23,67 +23,67 @@ class Variable:
     doc: str
 
     def get(self) -> str:
-        """Its value, or the default."""
+        """Return the value of the variable, or its default."""
         return os.environ.get(self.name, "") or self.default
 
     @property
     def is_set(self) -> bool:
-        """Whether the environment says something of it."""
+        """True if the environment sets the variable to a non-empty value."""
         return bool(os.environ.get(self.name))
 
 
 CACHE_DIR = Variable(
-    "VPPS_CACHE_DIR", "", "where compiled kernels are kept; default: vpps in the user's cache directory"
+    "VPPS_CACHE_DIR", "", "directory of the compiled kernels; default: vpps in the user's cache directory"
 )
 CACHE_SIZE = Variable(
     "VPPS_CACHE_SIZE",
     "1G",
-    "bytes that compiled kernels may take, such as 500M or 2G, the least recently used go first; 0: no limit",
+    "size limit of the compiled kernels, such as 500M or 2G; the least recently used are deleted first; 0: no limit",
 )
 LOG = Variable(
     "VPPS_LOG",
     "",
-    "debug, info, warning or error: what is logged from that level on goes to standard error, notices not",
+    "debug, info, warning or error: log messages from that level on go to standard error, and notices do not",
 )
 TARGET = Variable("VPPS_TARGET", "auto", "target of handles that do not name one")
-ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2, neon or portable instead of what the processor has")
+ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2, neon or portable, instead of the processor's best")
 PATIENCE = Variable(
     "VPPS_PATIENCE",
     "10",
-    "cuda target: seconds that virtual processors wait before they end a launch, 60 times as many under "
-    "compute-sanitizer and the like; 0: no limit",
+    "cuda target: seconds that virtual processors wait before they end a launch; 60 times as many under tools such as "
+    "compute-sanitizer; 0: no limit",
 )
 PLAIN_ALLOCATIONS = Variable(
     "VPPS_PLAIN_ALLOCATIONS",
     "0",
-    "cuda target: 1: every buffer is the driver's, none a part of CuPy's pool: compute-sanitizer sees where one ends",
+    "cuda target: 1: the driver allocates every buffer, not CuPy's pool, so that compute-sanitizer sees its bounds",
 )
 VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (slow; on in vpps's own tests)")
 PASSES = Variable(
     "VPPS_PASSES", "all", "passes of the cell compiler (vpps.Passes): all, none, NAME or -NAME, comma-separated"
 )
 SIMT_SEED = Variable("VPPS_SIMT_SEED", "0", "simt target: seed of the order in which threads run; 0 runs them in order")
-SIMT_RACES = Variable("VPPS_SIMT_RACES", "1", "simt target: 0 does not look for races, which makes it faster")
+SIMT_RACES = Variable("VPPS_SIMT_RACES", "1", "simt target: 0: do not look for races, which is faster")
 RECORDER = Variable(
     "VPPS_RECORDER",
     "auto",
-    "what records calls of cells: python, compiled (an error where it cannot be), or compiled where it can be",
+    "recorder of calls of cells: python, compiled (an error if it is not available), or auto: compiled if available",
 )
 TUNING = Variable(
     "VPPS_TUNING",
     "1",
-    "file of what vpps-profile and autotune found fastest, which handles use; 1: tuning.json in the cache directory; "
-    "0: none",
+    "file with the fastest options that vpps-profile and autotune found, for handles to use; 1: tuning.json in the "
+    "cache directory; 0: none",
 )
 CXX = Variable(
     "CXX",
     "",
-    "the C++ compiler of tails, of the simt target and of what did not come compiled; default: g++, clang++, that of "
-    "the ziglang package",
+    "C++ compiler for tails, for the simt target and for parts that were not installed compiled; default: g++, "
+    "clang++, or the ziglang package's",
 )
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
 OMP_WAIT_POLICY = Variable(
-    "OMP_WAIT_POLICY", "", "PASSIVE: idle threads of PyTorch sleep; nothing is said of cores that vpps shares with them"
+    "OMP_WAIT_POLICY", "", "PASSIVE: idle threads of PyTorch sleep, so vpps gives no notice that they share its cores"
 )
 
 TORCH_RESTARTS = Variable("TORCHELASTIC_RESTART_COUNT", "0", "set by torchrun: how often it has restarted processes")
@@ -93,21 +93,21 @@ PMI_TASKS = Variable(
 OPEN_MPI_TASKS = Variable("OMPI_COMM_WORLD_SIZE", "1", "set by mpiexec of Open MPI: how many processes it has started")
 SLURM_TASKS = Variable("SLURM_STEP_NUM_TASKS", "1", "set by srun: how many processes it has started")
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
-"""All of them: what the page of the documentation shows."""
+"""All variables, as the documentation lists them."""
 
 
-# What compute-sanitizer sets in the environment of what it runs (seen of 2022 to 2025), and what other tools are loaded
-# by: CUDA driver API, "Injection".
+# compute-sanitizer sets the first in the environment of the program that it runs (seen in versions 2022 to 2025).
+# The second loads other tools: CUDA driver API, "Injection".
 _TOOLS = ("NV_SANITIZER_INJECTION_", "CUDA_INJECTION64_PATH")
 
 
 def is_watched() -> bool:
-    """Whether a tool is loaded into this process that may slow kernels down, such as compute-sanitizer."""
+    """Return True if a tool that may slow kernels down, such as compute-sanitizer, is loaded into this process."""
     return any(name.startswith(_TOOLS) for name in os.environ)
 
 
 def cache_dir() -> Path:
-    """Directory of compiled kernels (not created)."""
+    """Return the directory of compiled kernels, without creating it."""
     try:
         if CACHE_DIR.get():
             return Path(CACHE_DIR.get()).expanduser()
@@ -120,23 +120,23 @@ _quiet = False
 
 
 def leave_notices_to_others(quiet: bool) -> None:
-    """Whether another process gives the notices of this one, which does the same."""
+    """Silence the notices of this process if another process that does the same work gives them."""
     global _quiet
     _quiet = quiet
 
 
 @cache
 def notice(text: str) -> None:
-    """Say something on standard error, once in a process, unless VPPS_LOG decides what is said there."""
+    """Print a notice on standard error, once per process, unless VPPS_LOG is set."""
     logging.getLogger("vpps").info("%s", text)
     if LOG.get() or _quiet or sys.stderr is None:
         return
-    with suppress(OSError, ValueError):  # it is closed, or nobody reads it: no matter of whoever calls
+    with suppress(OSError, ValueError):  # standard error is closed or unread: the caller need not know
         print(f"vpps: {text}", file=sys.stderr, flush=True)
 
 
 def start_logging() -> None:
-    """Have vpps log to standard error what VPPS_LOG asks for; a program that sets up `logging` decides by itself where.
+    """Log to standard error from the level in VPPS_LOG on, unless the program sets up `logging` itself.
 
     Called when vpps is imported.
     """
@@ -156,18 +156,18 @@ def start_logging() -> None:
 
 
 def search_path() -> str:
-    """The folders in which the system looks for programs."""
+    """Return the folders in which the system looks for programs."""
     return os.environ.get("PATH", os.defpath)
 
 
 def refuse_subinterpreters() -> None:
-    """Raise ImportError in a subinterpreter: NumPy and the compiled recorder are there once in a process."""
+    """Raise ImportError in a subinterpreter: NumPy and the compiled recorder can be loaded once per process."""
     with suppress(ModuleNotFoundError):
         interpreters = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
         if interpreters.get_current() != interpreters.get_main():
             raise ImportError(
-                "vpps cannot be used in a subinterpreter: like NumPy it is there once in a process. Import it in the "
-                "main interpreter; with mod_wsgi set WSGIApplicationGroup %{GLOBAL}"
+                "vpps cannot be used in a subinterpreter: like NumPy, it can be loaded once per process. Import it in "
+                "the main interpreter; with mod_wsgi set WSGIApplicationGroup %{GLOBAL}"
             )
 
 

@@ -1,6 +1,6 @@
-"""Every error that vpps raises on purpose. All derive from `VppsError` and are raised before anything runs.
+"""Errors that vpps raises on purpose. All derive from `VppsError` and are raised before anything runs.
 
-A message names the user's expression (cell, op, shapes, call number), says what was wrong and what to do about it.
+A message names the user's expression (cell, op, shapes, call number), the problem and the remedy.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class VppsError(Exception):
 
 
 class ShapeError(VppsError, ValueError):
-    """Operand shapes do not fit an operation."""
+    """The shapes of the operands do not fit the operation."""
 
 
 class DistributedError(VppsError):
-    """Processes that train together cannot go on: one has failed, does not answer, or does something else."""
+    """Processes that train together cannot go on: one of them failed, does not answer, or does something else."""
 
 
 class DtypeError(VppsError, TypeError):
-    """A value is not of a type that converts to float32 (or to int32 for indices) without loss."""
+    """The type of a value does not convert to float32 (or to int32 for indices) without loss."""
 
 
 class IndexRangeError(VppsError, IndexError):
@@ -54,19 +54,19 @@ class DivisionError(VppsError, ZeroDivisionError):
 
 
 class GraphError(VppsError):
-    """A graph is put together wrongly: expressions of two graphs mixed, a loss that is no scalar, an empty graph."""
+    """A graph is malformed: it mixes expressions of two graphs, its loss is not a scalar, or it is empty."""
 
 
 class NoGradientError(GraphError):
-    """What is to be trained depends on no trainable parameter, and on no input that wants its gradient."""
+    """The loss depends on no trainable parameter and on no input with grad=True."""
 
 
 class TraceError(VppsError):
-    """A cell does something that its single trace cannot record (branches on values, closes over an expression)."""
+    """A cell does something that a single trace cannot record: it branches on values or closes over an expression."""
 
 
 class ModelError(VppsError):
-    """A parameter is declared or assigned wrongly (duplicate name, non-finite weights, unknown name)."""
+    """A parameter is declared or assigned wrongly: duplicate name, non-finite weights, or unknown name."""
 
 
 class HandleError(VppsError):
@@ -74,7 +74,7 @@ class HandleError(VppsError):
 
 
 class CapacityError(VppsError):
-    """A graph needs more memory than the pool may grow to, or something forced onto the chip more than there is."""
+    """A graph needs more memory than the pool may grow to, or the user forces more onto the chip than it holds."""
 
 
 class CompileError(VppsError):
@@ -82,11 +82,11 @@ class CompileError(VppsError):
 
 
 class SpillError(CompileError):
-    """A kernel keeps weights in local memory instead of registers: it must hold fewer of them."""
+    """The compiler spilled a kernel's weights from registers to local memory: the kernel must hold fewer of them."""
 
 
 class KernelError(VppsError):
-    """A launch stopped before its end; the message names the instruction in the user's words."""
+    """A launch stopped before its end. The message names the instruction in the user's terms."""
 
 
 class ScriptError(VppsError):
@@ -94,7 +94,7 @@ class ScriptError(VppsError):
 
 
 class NonFiniteError(VppsError, ArithmeticError):
-    """The loss or gradients of a step were not finite and the handle was asked to raise; the step was left out."""
+    """The loss or the gradients of a step were not finite, and on_nonfinite='raise'. The step was skipped."""
 
 
 class CheckpointError(VppsError):
@@ -102,8 +102,8 @@ class CheckpointError(VppsError):
 
 
 class DataError(VppsError, ValueError):
-    """A data file is malformed; the message gives file, line, column and what was expected."""
+    """A data file is malformed. The message gives the file, line and column, and the expected content."""
 
 
 class WorkloadError(VppsError):
-    """What a command line names to be profiled or inspected is no task and no function that makes batches."""
+    """A command line names something to profile or inspect that is neither a task nor a function that makes batches."""

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, never a part."""
+"""Writes files atomically: after a crash there is the old file or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Any, BinaryIO
 
 from vpps import locks
 
-MOST_OF_HEADER = 100_000_000  # bytes, as the safetensors format has it
-_MOST_LINKS = 40  # as Linux has it
-_NAMED = 55  # characters of a file's name in that of its replacement: a name of 250 leaves no room for more
+MOST_OF_HEADER = 100_000_000  # bytes; the limit of the safetensors format
+_MOST_LINKS = 40  # the limit of Linux
+_NAMED = 55  # characters of a file's name in its replacement's name: a name can have 250 characters
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives the path of an empty file to write to; it takes the place of `path` when the block ends without an error.
+    """Yield the path of an empty file to write to. It replaces `path` when the block ends without an error.
 
-    A link is written through, unless another user made it (`followed`). What was there gives its mode, and its owner
-    as far as that is allowed. What killed processes left of earlier attempts goes.
+    A link is followed, unless another user made it (`followed`). The new file keeps the mode of the old one, and its
+    owner as far as the system allows. Files that killed processes left behind are removed.
 
     Raises:
         OSError: the folder is missing or not writable, the disk is full, `path` is a folder or device, or a link of
-            another user; it is as it was.
+            another user. `path` is unchanged.
     """
     path = followed(path)
     replaced = _status(path)
     beginning = f".{path.name[:_NAMED]}."
     _sweep(path.parent, beginning)
-    new = path.with_name(f"{beginning}{os.urandom(8).hex()}.tmp")  # a name first: Ctrl-C may come once it is there
+    new = path.with_name(f"{beginning}{os.urandom(8).hex()}.tmp")  # named before it exists: Ctrl-C may come any time
     try:
         with open(new, "xb", opener=None if replaced is None else locks.private) as lock:
             locks.try_lock(lock.fileno())
@@ -46,21 +46,21 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(new, path)
         sync_folder(path.parent)
     except BaseException:
-        with contextlib.suppress(OSError):  # it may have taken its place already, and Ctrl-C have come since
+        with contextlib.suppress(OSError):  # Ctrl-C may come after `new` has replaced `path`
             os.unlink(new)
         raise
 
 
 def followed(path: Path) -> Path:
-    """The path without links, for whoever writes there.
+    """Return the path with its links resolved, for writing.
 
-    A link that another user could have planted is not followed: in a folder such as /tmp anybody can put one in the
-    place of a file that you are about to write. One is, if it is yours or root's, or belongs to the owner of a folder
-    that nobody else can write to.
+    A link that another user could have planted is refused: in a folder such as /tmp anybody can put a link in the
+    place of a file that you are about to write. A link is followed if it is yours or root's, or if it belongs to the
+    owner of a folder that nobody else can write to.
 
     Raises:
-        PermissionError: there is such a link.
-        OSError: links without end.
+        PermissionError: another user could have planted a link of the path.
+        OSError: the path has more than 40 links, such as a loop of links.
     """
     rest, at, n_links = [*reversed((Path.cwd() / path).parts)], Path("/"), 0
     while rest:
@@ -77,24 +77,24 @@ def followed(path: Path) -> Path:
             is_shared = folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             if owner not in (0, os.getuid()) and (is_shared or owner != folder.st_uid):
                 raise PermissionError(
-                    errno.EPERM, f"a link that another user (number {owner}) made; write to what it names", str(part)
+                    errno.EPERM, f"a link that another user (uid {owner}) made; write to its target", str(part)
                 )
-            rest += reversed(Path(os.readlink(part)).parts)  # an absolute one begins with "/", which replaces `at`
+            rest += reversed(Path(os.readlink(part)).parts)  # an absolute target begins with "/", which replaces `at`
     return at
 
 
 class HeaderError(ValueError):
-    """A file does not begin with the header of a safetensors file, or is not as long as that says."""
+    """A file does not begin with a safetensors header, or its length differs from the one in the header."""
 
 
 def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-    """The header of a safetensors file, read before anything else is.
+    """Read and check the header of a safetensors file, before the tensors.
 
     Returns:
-        It, as JSON; and by tensor where its bytes begin and end in the file. No two share any, and there are no others.
+        The header as JSON, and each tensor's byte range in the file. The ranges neither overlap nor leave gaps.
 
     Raises:
-        HeaderError: it is none, or larger than MOST_OF_HEADER, which is not parsed.
+        HeaderError: the header is invalid, or larger than MOST_OF_HEADER and so is not parsed.
         OSError: the file cannot be read.
     """
     size = os.fstat(file.fileno()).st_size
@@ -104,7 +104,7 @@ def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, in
     if begin > size:
         raise HeaderError("it does not begin with the header of a safetensors file")
     if begin > MOST_OF_HEADER:
-        raise HeaderError(f"its header has {begin} bytes; {MOST_OF_HEADER} at most are read")
+        raise HeaderError(f"its header has {begin} bytes; the limit is {MOST_OF_HEADER}")
     try:
         header = json.loads(file.read(begin - 8), object_pairs_hook=_each_once)
         metadata = header.get("__metadata__", {})
@@ -127,24 +127,24 @@ def read_header(file: BinaryIO) -> tuple[dict[str, Any], dict[str, tuple[int, in
 
 
 class _TwiceError(ValueError):
-    """A key is there twice: readers differ in which one they take."""
+    """A key appears twice: readers differ in which one they take."""
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _TwiceError("a name is there twice")
+        raise _TwiceError("a name appears twice")
     return found
 
 
 def sync(path: Path) -> None:
-    """Bring a file to the disk: else a power failure may leave a file that has its name but not its contents."""
+    """Flush a file to the disk: a power failure could leave the file's name without its contents otherwise."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring to the disk what names a folder has, as far as its file system can: a power failure forgets them else."""
+    """Flush a folder's names to the disk, if its file system can: a power failure could lose them otherwise."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -154,7 +154,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Of a file to replace; None where there is none. Raises OSError: it is something else."""
+    """Return the status of a file to replace, or None if there is none. Raises OSError if `path` is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -162,19 +162,19 @@ def _status(path: Path) -> os.stat_result | None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "no file but a device or pipe, which is not replaced", str(path))
+        raise OSError(errno.EINVAL, "a device or pipe, not a file: it is not replaced", str(path))
     return status
 
 
 def _inherit(new: Path, replaced: os.stat_result) -> None:
-    """Owner of the file replaced, as far as that is allowed, and its mode."""
+    """Copy the mode of the replaced file, and its owner as far as the system allows."""
     with contextlib.suppress(PermissionError):
         os.chown(new, replaced.st_uid, replaced.st_gid)
     os.chmod(new, stat.S_IMODE(replaced.st_mode))
 
 
 def _sweep(folder: Path, beginning: str) -> None:
-    """Remove what killed processes left in place of a file: full copies, whose locks are gone."""
+    """Remove the temporary copies that killed processes left behind: nobody holds their locks any more."""
     left = re.compile(re.escape(beginning) + r"[0-9a-f]{16}\.tmp")
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -1,4 +1,4 @@
-"""Errors for what users of other libraries try say what does it here, by the table in `habits.py`."""
+"""Adds hints to errors: a name from another library gets its vpps equivalent, by the table in `habits.py`."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ affine_transform addmv addmm: A @ x + y
 mm mv matmul bmm: A @ x
 bilinear_form: vpps.bilinear(x, A, y)
 """
-"""Names that other libraries have for what a formula says here, of vectors x and y, a list xs of vectors, matrices A
-and B, a label i; behind "|", what the formula takes for granted."""
+"""Names of other libraries, each with its formula in vpps: vectors x and y, a list xs of vectors, matrices A and B, a
+label i. The text behind "|" is a condition of the formula."""
 
 
 def _by_name(table: str) -> dict[tuple[str, str], str]:
@@ -131,24 +131,24 @@ def _formulas() -> dict[tuple[str, str], str]:
 
 
 HINTS = _by_name(habits.NAMES) | _formulas()
-"""By class or package, and name."""
+"""Hints by class or package, and name."""
 
 ARGUMENTS = _by_name(habits.ARGUMENTS)
-"""By class, function or method, and keyword."""
+"""Hints by class, function or method, and keyword."""
 
 VALUES = _by_name(habits.OPTIONS)
-"""By option, and a word in its value."""
+"""Hints by option, and a word in its value."""
 
 
 def habit(option: str, value: object) -> str:
-    """What to say of a value that another library takes for an option; "" where there is nothing."""
+    """Return the hint for an option's value that another library accepts, or "" if there is none."""
     words = re.findall(r"\w+", str(value).lower())
     return next((f"; {VALUES[option, word]}" for word in words if (option, word) in VALUES), "")
 
 
 def hinted(function: F) -> F:
-    """The function, whose TypeError for a call that does not fit says what does. HandleError for an argument whose hint
-    in `habits.py` begins with "removed"."""
+    """Add the hint for a wrong call to the function's TypeError. Raise HandleError for an argument whose hint in
+    `habits.py` begins with "removed"."""
     owner = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
     hints = {name: hint for (of, name), hint in ARGUMENTS.items() if of == owner}
 
@@ -169,17 +169,17 @@ def hinted(function: F) -> F:
                 raise
             raise TypeError(f"{owner}({arguments[1]!r}, ...): {hints['-']}") from None
 
-    # Sphinx reads the hints of overloads by the globals of what it documents: those of the function.
+    # Sphinx resolves the type hints of overloads in the globals of the documented object: use the function's globals.
     made = FunctionType(called.__code__, function.__globals__, closure=called.__closure__)
     return wraps(function)(made)  # type: ignore[return-value]
 
 
 _SET = frozenset("bias betas clip data grad learning_rate lr requires_grad weight".split())
-"""Names that are not only asked for but set, which where an object has a `__dict__` would go without a word."""
+"""Names that users also assign: an object with a `__dict__` would accept them silently."""
 
 
 class Hinting:
-    """Base of what says, asked for an attribute of another library or to set it, what does the same here."""
+    """Base class that answers access to another library's attribute, or its assignment, with a hint."""
 
     __slots__ = ()
 
@@ -189,7 +189,7 @@ class Hinting:
             if (cls.__name__, name) in HINTS and cls.__module__.startswith("vpps."):
                 setattr(cls, name, _Unsettable(name))
 
-    if not TYPE_CHECKING:  # for editors and type checkers an unknown attribute is an error
+    if not TYPE_CHECKING:  # editors and type checkers must report an unknown attribute
 
         def __getattr__(self, name: str) -> Any:
             if (hint := hint_of(type(self), name) or self._hint_of(name)) is None:
@@ -197,18 +197,18 @@ class Hinting:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; {hint}")
 
     def _hint_of(self, name: str) -> str | None:
-        """What this very object has under that name."""
+        """Return the hint that this object itself has for a name, or None."""
         return None
 
 
 def read_only(slot: str, doc: str) -> Any:
-    """An attribute that is read from a slot, or from "slot.attribute", and cannot be set: what was checked when it was
-    made remains true."""
+    """Return a property that reads a slot, or "slot.attribute", and cannot be set: values checked at construction stay
+    valid."""
     return property(attrgetter(slot), doc=doc)
 
 
 class _Unsettable:
-    """An attribute that a class has only to refuse that it is set. A subclass of a user's may have one of that name."""
+    """Descriptor that refuses assignment. A user's subclass may have an attribute of that name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -217,7 +217,7 @@ class _Unsettable:
         try:
             return vars(x)[self._name]
         except (KeyError, TypeError):
-            raise AttributeError(self._name) from None  # then __getattr__ is asked
+            raise AttributeError(self._name) from None  # Python then calls __getattr__
 
     def __set__(self, x: Any, value: object) -> None:
         if type(x).__module__.startswith("vpps.") or not hasattr(x, "__dict__"):
@@ -226,14 +226,14 @@ class _Unsettable:
 
 
 def missing_from(package: str, name: str) -> AttributeError:
-    """The error for what a package does not have."""
+    """Return the error for a name that a package lacks, with its hint if there is one."""
     hint = f"; {HINTS[package, name]}" if (package, name) in HINTS else ""
     return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
 
 
 def hint_of(kind: type, name: str) -> str | None:
-    """What does here what `name` does in another library; None where that is not known, or a class derived from ours
-    has a property of that name, which says itself why it fails."""
+    """Return the hint for a name of another library, or None if there is none, or if a user's subclass has a property
+    of that name: the property raises an error of its own."""
     for base in kind.__mro__:
         if (base.__name__, name) in HINTS:
             return HINTS[base.__name__, name]

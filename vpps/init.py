@@ -1,4 +1,4 @@
-"""Initialisers: functions `(rng, shape) -> float array`, and the names that `Model.parameter(init=...)` takes."""
+"""Initialisers: functions `(rng, shape) -> float array`, and their names for `Model.parameter(init=...)`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Initialiser = Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]]
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(fan_in, fan_out): a matrix `(out, in)` multiplies vectors of length `in`."""
+    """Return (fan_in, fan_out): a matrix `(out, in)` multiplies vectors of length `in`."""
     return (shape[-1], shape[0]) if len(shape) > 1 else (shape[0], shape[0]) if shape else (1, 1)
 
 
@@ -41,46 +41,46 @@ def _number(name: str, value: Any) -> float:
 
 
 def uniform(scale: float) -> Initialiser:
-    """Uniform in [-scale, scale)."""
+    """Return an initialiser that draws uniformly from [-scale, scale)."""
     width = _number("uniform", scale)
     return lambda rng, shape: rng.uniform(-width, width, shape)
 
 
 def normal(std: float) -> Initialiser:
-    """Normal with mean 0 and standard deviation `std`."""
+    """Return an initialiser that draws from the normal distribution of mean 0 and standard deviation `std`."""
     deviation = _number("normal", std)
     return lambda rng, shape: rng.normal(0.0, deviation, shape)
 
 
 def constant(value: float) -> Initialiser:
-    """Every element `value`."""
+    """Return an initialiser that sets every element to `value`."""
     return lambda rng, shape: np.full(shape, value)
 
 
 def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Uniform with variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
+    """Draw uniformly with variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
     scale = (6.0 / sum(_fans(shape))) ** 0.5
     return rng.uniform(-scale, scale, shape)
 
 
 def glorot_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Normal with variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
+    """Draw normally with variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
     return rng.normal(0.0, (2.0 / sum(_fans(shape))) ** 0.5, shape)
 
 
 def he_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Uniform with variance 2 / fan_in, for relu (He et al. 2015)."""
+    """Draw uniformly with variance 2 / fan_in, for relu (He et al. 2015)."""
     scale = (6.0 / _fans(shape)[0]) ** 0.5
     return rng.uniform(-scale, scale, shape)
 
 
 def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Normal with variance 2 / fan_in, for relu (He et al. 2015)."""
+    """Draw normally with variance 2 / fan_in, for relu (He et al. 2015)."""
     return rng.normal(0.0, (2.0 / _fans(shape)[0]) ** 0.5, shape)
 
 
 def orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Orthonormal rows or columns, whichever are fewer (Saxe et al. 2014). Rank 2 only."""
+    """Draw orthonormal rows or columns, whichever are fewer (Saxe et al. 2014). Rank 2 only."""
     if len(shape) != 2:
         raise ValueError("a matrix")
     q, r = np.linalg.qr(rng.normal(size=(max(shape), min(shape))))

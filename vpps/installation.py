@@ -1,7 +1,7 @@
-"""Compiles what is not compiled later, planner and recorder, and kernels of the cpu target: a wheel has them all.
+"""Compiles the planner, the recorder and the kernels of the cpu target ahead of time: a wheel contains them all.
 
-`hatch_build.py` calls it when vpps is installed or a wheel is made. In a checkout whose sources have changed:
-`python -m vpps.installation`.
+`hatch_build.py` calls this module when it installs vpps or builds a wheel. In a checkout whose sources have changed,
+run `python -m vpps.installation`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from vpps.planner.native import library as planner
 
 
 def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "") -> list[Path]:
-    """Have the libraries in a folder, compiled side by side where they are not there, and nothing older beside them.
+    """Compile the libraries that are missing in a folder, in parallel, and delete older versions of them.
 
     Args:
-        kernels: those of the cpu target, too, for every instruction set of the target's kind of processor.
+        kernels: True to compile the kernels of the cpu target as well, for every instruction set of the target.
         target: as of `HostLibrary`.
 
     Returns:
-        Their files.
+        The files of the libraries.
 
     Raises:
         CompileError: there is no compiler, it rejects a source, or the folder cannot be written.
@@ -43,12 +43,12 @@ def build(folder: Path = prebuilt.FOLDER, kernels: bool = False, target: str = "
         with ThreadPoolExecutor() as pool:
             return list(pool.map(lambda library: _put(library, folder), _libraries(folder, kernels, target)))
     except OSError as error:
-        raise CompileError(f"{folder} cannot be written ({error}): install from a copy that is yours") from error
+        raise CompileError(f"{folder} cannot be written ({error}): install from a copy that you own") from error
 
 
 def build_for_checkout() -> list[Path]:
-    """As `build`, for the package's own folder; beside them this machine's cpu kernel is compiled into the cache, where
-    the first program finds it: on two cores that takes no longer. Raises as `build` does."""
+    """Call `build` for the package's folder. In parallel, compile this machine's cpu kernel into the cache, for the
+    first program: with two cores this takes no longer. Raises as `build` does."""
     with ThreadPoolExecutor() as pool:
         kernel = pool.submit(build_cpu)
         made = build()
@@ -66,14 +66,14 @@ def _libraries(folder: Path, kernels: bool, target: str) -> Iterator[HostLibrary
             raise CompileError("the recorder needs Python's headers (Debian and Ubuntu: apt-get install python3-dev)")
     except CompileError as error:
         if target:
-            raise  # a wheel is for all who have this Python
+            raise  # a wheel must work for every user of this Python
         print(f"left out: {error}")
         return
     yield replace(library, headers=(*library.headers, *_configuration(folder, target)))
 
 
 def _configuration(folder: Path, target: str) -> Iterator[str]:
-    """A folder where Debian's headers find what this Python was configured for: the same on all targets, of 64 bits."""
+    """Yield a folder with this Python's pyconfig.h for Debian's headers; it fits all 64-bit targets."""
     include = Path(sysconfig.get_path("include"))
     own = include.parent / str(sysconfig.get_config_var("MULTIARCH")) / include.name / "pyconfig.h"
     if target and own.is_file():
@@ -84,7 +84,7 @@ def _configuration(folder: Path, target: str) -> Iterator[str]:
 
 
 def _put(library: HostLibrary, folder: Path) -> Path:
-    """Have a library in a folder."""
+    """Compile a library into a folder unless a usable one is there, and return its path."""
     path = folder / library.file_name
     if not (path.is_file() and (library.target or _loads(path))):
         path.unlink(missing_ok=True)
@@ -94,12 +94,12 @@ def _put(library: HostLibrary, folder: Path) -> Path:
             (work / path.name).replace(path)
     for other in folder.glob(f"{library.beginning}*.so"):
         if other != path:
-            other.unlink(missing_ok=True)  # whoever has it open keeps it
+            other.unlink(missing_ok=True)  # a process that has it open keeps it
     return path
 
 
 def _loads(path: Path) -> bool:
-    """Not one that another system of this checkout has compiled, with a C or C++ library that this one lacks."""
+    """Return False if a library needs a C or C++ library that this system lacks, as another system compiled it."""
     try:
         ctypes.CDLL(str(path))
     except OSError:
@@ -108,7 +108,7 @@ def _loads(path: Path) -> bool:
 
 
 def main() -> None:
-    """Compile for this checkout what is not there, and say which files that are."""
+    """Compile the missing libraries of this checkout, and print the paths of all."""
     for path in build_for_checkout():
         print(path)
 

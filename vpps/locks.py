@@ -1,7 +1,7 @@
-"""Locks between processes, and folders to work in: neither outlives its process, however that ends.
+"""Locks between processes, and scratch folders. Neither outlives its process, even if the process is killed.
 
-Both rest on `flock`, which the operating system gives back when the process is gone. What a killed process leaves
-behind is a file or folder without its lock, which `sweep` recognises by that.
+Both use `flock`: the operating system releases the lock when the process ends. A killed process leaves a file or folder
+whose lock is free; `sweep` removes these.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import BinaryIO
 
 _log = logging.getLogger(__name__)
 
-SCRATCH = "vpps-build-"  # prefix of folders to work in
+SCRATCH = "vpps-build-"  # prefix of scratch folders
 LOCK = ".lock"
 _OUR_SCRATCH = re.compile(re.escape(SCRATCH) + "[0-9a-f]{16}")
-_OUR_LOCK = re.compile("([a-z]+-)?[0-9a-f]{32}" + re.escape(LOCK))  # of a key (kernel/cache); else a user's file
+_OUR_LOCK = re.compile("([a-z]+-)?[0-9a-f]{32}" + re.escape(LOCK))  # named by a cache key; others are users' files
 PATIENCE = 300.0  # seconds to wait for a lock; the longest compilations take a quarter of that, on a busy machine
 PAUSE = 0.02  # seconds between attempts
-YOUNG = 60.0  # seconds in which what has no lock may still get one
-OLD = 86400.0  # seconds after which what has a lock, or cannot have one, is a leftover all the same
+YOUNG = 60.0  # seconds in which a process may still take the lock of its new file
+OLD = 86400.0  # seconds after which a file is a leftover even if it is locked or cannot be locked
 
 
 @contextmanager
 def held(paths: Iterable[Path]) -> Iterator[bool]:
-    """Hold the lock that a file stands for, as long as the block runs; the file is made, and removed afterwards.
+    """Hold the lock of a file while the block runs. The file is created, and removed afterwards.
 
     Args:
-        paths: of the file; the first one that can be made.
+        paths: candidate paths of the file; the first one that can be created is used.
 
     Yields:
-        Whether it is held. It is not where no file can be made, where the file system knows no locks, and where another
-        process kept it for longer than `PATIENCE`: whoever waits must be able to do without.
+        True if the lock is held. It is False if no file can be created, if the file system has no locks, or if another
+        process held the lock for longer than `PATIENCE`: callers must be able to go on without it.
     """
     deadline, file = time.monotonic() + PATIENCE, None
     for path in paths:
@@ -50,20 +50,20 @@ def held(paths: Iterable[Path]) -> Iterator[bool]:
         yield file is not None
     finally:
         if file is not None:
-            with contextlib.suppress(OSError):  # before the lock goes: whoever gets it sees that its file is gone
+            with contextlib.suppress(OSError):  # before the release: the next holder then sees that the file is gone
                 os.unlink(file.name)
             file.close()
 
 
 def _acquire(path: Path, deadline: float) -> BinaryIO | None:
-    """A file that has the lock; None if there is none to be had. Raises OSError: it cannot be made.
+    """Return an open file that holds the lock, or None if the lock is not available. Raises OSError: no file is made.
 
-    A file, not a descriptor: Ctrl-C may come before anybody has the result, and a lost descriptor would keep its lock
-    from this process, too.
+    The result is a file, not a descriptor: Ctrl-C may lose the result, and a lost descriptor would never release its
+    lock.
     """
     waited = False
     while True:
-        file = open(path, "ab", opener=private)  # noqa: SIM115 - whoever asks for the lock closes it
+        file = open(path, "ab", opener=private)  # noqa: SIM115 - the caller closes it
         got = try_lock(file.fileno())
         if got and _is_at(file.fileno(), path):
             return file
@@ -73,7 +73,7 @@ def _acquire(path: Path, deadline: float) -> BinaryIO | None:
             return None
         if not got:
             if time.monotonic() > deadline:
-                _log.warning("%s is held for very long by another process; going on without it", path)
+                _log.warning("another process holds %s for very long; going on without it", path)
                 return None
             if not waited:
                 _log.info("waiting for another process that holds %s", path)
@@ -82,12 +82,12 @@ def _acquire(path: Path, deadline: float) -> BinaryIO | None:
 
 
 def private(path: str, flags: int) -> int:
-    """Opens a file, for `open`, that is the user's alone if it is new."""
+    """Open a file, as an opener for `open`; a new file can be read and written by its user only."""
     return os.open(path, flags, 0o600)
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Take the lock of an open file if it is free. None: there are no locks here."""
+    """Take the lock of an open file if it is free. Return None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -98,7 +98,7 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is still the one of that name."""
+    """Return True if the open file is still the one at that path."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -107,8 +107,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """A new folder within another one, to work in; it is gone afterwards. Raises OSError: it cannot be made."""
-    made = folder / (SCRATCH + os.urandom(8).hex())  # a name first: Ctrl-C may come once it is there
+    """Yield a new scratch folder in `folder`, and remove it afterwards. Raises OSError: it cannot be created."""
+    made = folder / (SCRATCH + os.urandom(8).hex())  # named before it exists: Ctrl-C may come any time
     try:
         made.mkdir(mode=0o700)
         with open(made / LOCK, "ab", opener=private) as lock:
@@ -119,7 +119,7 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove locks and scratch folders that killed processes left in a folder, where others may keep files, too."""
+    """Remove the locks and scratch folders of killed processes from a folder. Other files in it stay."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -133,7 +133,7 @@ def sweep(folder: Path) -> None:
 
 
 def is_left(path: Path, lock: Path) -> bool:
-    """Whether no process works with it any more."""
+    """Return True if no process uses a path any more, by its age and its lock."""
     try:
         age = time.time() - path.lstat().st_mtime
         if age < YOUNG:
@@ -142,7 +142,7 @@ def is_left(path: Path, lock: Path) -> bool:
             return True
         descriptor = os.open(lock, os.O_RDWR)
     except FileNotFoundError:
-        return True  # its process did not come to make the lock, or was removing all
+        return True  # its process ended before it made the lock, or while it removed the folder
     except OSError:
         return False
     try:
@@ -152,7 +152,7 @@ def is_left(path: Path, lock: Path) -> bool:
 
 
 def _remove_lock(path: Path) -> None:
-    """Remove a lock's file, if it is empty and nobody holds it; other processes may remove it, too."""
+    """Remove the file of a lock if it is empty and no process holds it. Another process may remove it first."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         try:
@@ -163,8 +163,8 @@ def _remove_lock(path: Path) -> None:
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder as far as it can be. Raises KeyboardInterrupt: it is removed in part."""
+    """Remove a folder as far as possible. Raises KeyboardInterrupt: the folder is removed in part."""
     try:
         shutil.rmtree(path, ignore_errors=True)
-    except OSError:  # they are ignored; but where Ctrl-C comes at a certain point it closes a descriptor twice
+    except OSError:  # rmtree ignores errors, but after Ctrl-C at a certain point it closes a descriptor twice
         raise KeyboardInterrupt from None

@@ -1,8 +1,8 @@
-"""The living definition of what a graph computes: NumPy, float64, no scripts. Slow but plain; every target is tested
-against it, and it serves as the oracle when a model misbehaves.
+"""Reference implementation of graphs in NumPy and float64, without scripts. It is slow but plain. Tests compare every
+target with it, and users can compare a model that misbehaves.
 
-It shares nothing with planner/, script/ and kernel/ but the op table's reference functions, the traced cells and the
-arrays of what was recorded.
+It shares no code with planner/, script/ and kernel/, except for the op table's reference functions, the traced cells
+and the arrays of the recording.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL)  # with parameters
 
 @dataclass
 class ReferenceBatch:
-    """Some vertices of one block, all of one level, and what the cell's nodes computed for them."""
+    """Vertices of one block at one topological level, with the values of the cell's nodes for them."""
 
     block: BlockArrays
     rows: Array
@@ -47,7 +47,7 @@ class ReferenceBatch:
     nodes: list[Array] = field(default_factory=list)
 
     def read(self) -> Iterator[tuple[int, Shape, Array]]:
-        """Of each argument that is no int: its node, the shape of its values, and their ids."""
+        """Yield the node, the shape of the values and the value ids of each argument that is not an int."""
         cell, vectors, lists = self.block.cell, iter(self.args), iter(self.lists)
         for kind, node in zip(cell.kinds, cell.arguments, strict=True):
             if not isinstance(kind, Int):
@@ -62,19 +62,19 @@ class Reference:
     """Values and gradients of one graph.
 
     Args:
-        graph: what to compute.
+        graph: the graph to compute.
         weights: float64 (or float32) arrays by parameter name.
-        key: of the random numbers of dropout, such as `key_of(model)`; None, as in inference, turns dropout off.
-        shard: of a mini-batch, which masks of what belongs to no example follow.
-        precisions: of products with parameters: what they multiply is rounded, all else is not.
+        key: key of dropout's random numbers, such as `key_of(model)`; None, as in inference, turns dropout off.
+        shard: number of the shard of a mini-batch; it decides the dropout masks of vertices that have no example.
+        precisions: precisions of products with parameters: their factors are rounded, all else is not.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
-        nearest_tie: how near a vector that a product rounded came to where it would have been rounded the other way
-            (`Precision.nearest_tie`): what is computed in float32 may be rounded so if it is off by as much.
-        reached: after `backward`, names of the parameters that the loss depends on: no others have a gradient, not even
-            one of zero.
-        batches: vertices in the order in which they were computed.
+        nearest_tie: smallest distance of a product's vector from a rounding tie (`Precision.nearest_tie`). A float32
+            target with an error of that size may round the vector the other way.
+        reached: after `backward`, names of the parameters that the loss depends on. Other parameters have no gradient,
+            not even a zero one.
+        batches: vertices in the order of their computation.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class Reference:
             self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
 
     def _rows(self, of: Mapping[Shape, Array], shape: Shape, ids: Array) -> Array:
-        """Values, or their gradients; a list that is empty may have a shape of which there is no value."""
+        """Return the values, or gradients, with these ids. An empty list may have a shape that no value has."""
         return of[shape][self._slot[ids]] if len(ids) else np.zeros((0, *shape))
 
     def _operands(self, batch: ReferenceBatch, i: int) -> list[Array]:
-        """Operands of node i as its reference functions take them."""
+        """Return the operands of node i in the form that its reference functions take."""
         nodes = batch.block.cell.nodes
         node = nodes[i]
         xs: list[Array] = [] if node.parameter is None else [self.weights[node.parameter.name]]
@@ -174,33 +174,33 @@ class Reference:
         return xs
 
     def _rounded(self, precision: Precision, x: Array) -> Array:
-        """Vectors as products read them."""
+        """Round vectors as products do."""
         if not precision.is_reduced:
             return x
         self.nearest_tie = min(self.nearest_tie, precision.nearest_tie(x))
         return precision.round(x).astype(np.float64)
 
     def _gradients(self, node: Node, xs: list[Array], y: Array, dy: Array) -> list[Array | None]:
-        """With respect to the operands of a node."""
+        """Return the gradients of a node's operands."""
         precision = EXACT
         if node.op.form in _PRODUCTS:
             assert node.parameter is not None
             precision = self.precisions.of(node.parameter)
         grads = list(node.op.backward(node.attrs, xs, y, self._rounded(precision, dy)))
-        if precision.is_reduced and len(grads) > 2:  # of a bias: no product
+        if precision.is_reduced and len(grads) > 2:  # the gradient of a bias is not a product: not rounded
             grads[2:] = list(node.op.backward(node.attrs, xs, y, dy))[2:]
         return grads
 
     def value(self, expression: Expression | Rows) -> Array:
-        """What the expression evaluates to; (n, ...) of rows."""
+        """Return the value of an expression, of shape (n, ...) for rows."""
         return self._values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
     def gradient(self, expression: Expression | Rows) -> Array:
-        """After `backward`: the loss's gradient with respect to the expression; (n, ...) of rows."""
+        """After `backward`: return the loss's gradient with respect to an expression, of shape (n, ...) for rows."""
         return self._d_values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
     def gradients_of(self, batch: ReferenceBatch) -> tuple[Array, list[Array]]:
-        """After `backward`, of vertices: with respect to what they give, flat; and to each of their arguments."""
+        """After `backward`: return the gradients of a batch's outputs, flat, and those of each argument."""
         cell = batch.block.cell
         given = [
             self._d_values[cell.nodes[o].shape][self._slot[ids[batch.rows]]].reshape(len(batch.rows), -1)
@@ -210,7 +210,7 @@ class Reference:
         return np.concatenate(given, axis=1), taken
 
     def backward(self, loss: Expression) -> dict[str, Array]:
-        """Fill `gradients` with those of a scalar loss and return them."""
+        """Fill `gradients` with the gradients of a scalar loss and return them."""
         self._d_values[()][self._slot[loss.ref]] = 1.0
         self.reached.clear()
         self._rows_reached: dict[Parameter, list[int]] = {}
@@ -220,8 +220,8 @@ class Reference:
         return self.gradients
 
     def _reaches(self, loss: Expression) -> Array:
-        """Which values the loss depends on by ops that have gradients: nothing flows into others, not even zero times
-        infinity."""
+        """Return a mask of the values that the loss depends on through ops that have gradients. No gradient flows into
+        other values, not even zero times infinity."""
         useful = np.zeros(len(self._slot), bool)
         useful[loss.ref] = True
         for batch in reversed(self.batches):
@@ -282,11 +282,11 @@ class Reference:
                 np.add.at(self._d_values[shape], self._slot[ids], d_argument)
 
     def touched_rows(self, table: Parameter) -> Array:
-        """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
+        """After `backward`: return the sorted rows of a table that the loss depends on, for lazy updates."""
         return np.unique(np.array(self._rows_reached.get(table, []), np.int64))
 
     def _subset(self, batch: ReferenceBatch, used: Array) -> ReferenceBatch:
-        """The batch without the vertices that the loss does not depend on."""
+        """Return the batch without the vertices that the loss does not depend on."""
         lists = [xs.of(np.flatnonzero(used)) for xs in batch.lists]
         smaller = ReferenceBatch(
             batch.block, batch.rows[used], [a[used] for a in batch.args], [a[used] for a in batch.ints], lists
@@ -299,12 +299,12 @@ class Reference:
 
 
 def weights_of(model: Model) -> dict[str, Array]:
-    """The model's current weights in float64."""
+    """Return the model's current weights in float64."""
     return {name: w.astype(np.float64) for name, w in model.numpy().items()}
 
 
 def _draws(graph: Graph, shard: int) -> Array:
-    """By recording index: the number of a vertex that its random words depend on."""
+    """Return, by recording index, the number of each vertex that its random words depend on."""
     example = np.full(graph.n_calls, -1)
     for first, n, numbers in graph.examples:
         example[first : None if n is None else first + n] = numbers if isinstance(numbers, int) else numbers.numbers
@@ -318,6 +318,6 @@ def _draws(graph: Graph, shard: int) -> Array:
 
 
 def key_of(model: Model) -> LaunchKey:
-    """The key of the random numbers that the next `fb` has, and `gradients(train=True)` before it."""
+    """Return the key of the random numbers of the next `fb`, and of `gradients(train=True)` before it."""
     model.pull_weights()
     return launch_key(model.seed, model.step + 1, model.accumulated.calls if model.accumulated is not None else 0)

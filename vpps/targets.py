@@ -1,7 +1,7 @@
-"""The targets: what runs kernels. A row says what a target can do and names what compiles for it and runs it.
+"""Table of the targets that run kernels. A row has a target's capabilities, and names its compiler and its machine.
 
-Elsewhere the rows are asked for what is meant - whether weights are held on a chip, whether times are real - and no
-target is known by its name. Nothing is imported for a row before it is used.
+Other modules test capabilities - weights held on a chip, real times - and never a target's name. The modules that a
+row names are imported at their first use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function, named by its place, "module:name", and imported when it is called."""
+    """A function named by its place, "module:name", and imported when it is called."""
 
     place: str
 
@@ -35,23 +35,23 @@ NOTHING = Hook("")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What runs kernels.
+    """A target that runs kernels. Hooks are described as arguments -> result.
 
     Attributes:
-        name: what users call it.
+        name: the user's name of the target.
         machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
-        common: what is the same for every model, and -> compiles it.
-        generates: -> whether code for tails of cells can be generated on this machine; left out where it always can.
-        is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a
-            model; else they are threads of the host, and one kernel serves all models, but for tails of cells.
-        is_emulated: what is executed is as on the real one, how long it takes is not. Never chosen by `AUTO`.
-        has_archs: kernels are compiled for one of several architectures, which need not be that of this machine.
-        fixed_vps: they are also compiled for one number of virtual processors.
-        listings: what can be shown of a compiled kernel besides its source.
-        why_unusable: -> why this machine does not have it, or None; left out where every machine does.
-        device: -> the GPU to plan for where none is named, or None if there is no such GPU; of GPUs alone, as
-        render: `KernelSpec`, whether headers are only named -> the source, and
-        compile: `KernelSpec`, architecture -> `kernel.resources.Kernel`.
+        common: name of the library that all models share, and a hook that compiles it.
+        generates: -> True if this machine can generate code for tails of cells; left out if every machine can.
+        is_gpu: True: virtual processors are thread blocks, and a kernel made for the model holds weights on the chip.
+            False: they are threads of the host, and all models share one kernel, except for tails of cells.
+        is_emulated: results are those of the real target, but times are not. `AUTO` never chooses it.
+        has_archs: kernels are compiled for one of several architectures, not necessarily this machine's.
+        fixed_vps: kernels are also compiled for one number of virtual processors.
+        listings: listings of a compiled kernel that can be shown besides its source.
+        why_unusable: -> the reason that this machine lacks the target, or None; left out if every machine has it.
+        device: -> the GPU to plan for if the user names none, or None if there is no such GPU. GPU targets only.
+        render: `KernelSpec`, True to only name the headers -> the source. GPU targets only.
+        compile: `KernelSpec`, architecture -> `kernel.resources.Kernel`. GPU targets only.
     """
 
     name: str
@@ -100,24 +100,24 @@ SIMT = Target(
 )
 
 TARGETS = {target.name: target for target in (CUDA, CPU, SIMT)}
-"""By name; `AUTO` is the first one that is there."""
+"""Targets by name; `AUTO` is the first one that this machine has."""
 
 GPUS = tuple(name for name, target in TARGETS.items() if target.is_gpu)
 
 
 def target_named(name: object) -> Target:
-    """A row of the table. Raises HandleError: there is no such target."""
+    """Return the target of a name. Raises HandleError: there is no such target."""
     if not isinstance(name, str) or name not in TARGETS:
         raise HandleError(f"target={name!r}: expected {listed(TARGETS)}")
     return TARGETS[name]
 
 
 def present_target() -> Target:
-    """What `AUTO` means on this machine."""
+    """Return the target that `AUTO` stands for on this machine."""
     return next(t for t in TARGETS.values() if not t.is_emulated and not (t.why_unusable and t.why_unusable()))
 
 
 def listed(names: Iterable[str]) -> str:
-    """For messages: 'cpu', 'cuda' or 'simt'."""
+    """Return names as a list for messages: 'cpu', 'cuda' or 'simt'."""
     *others, last = map(repr, sorted(names))
     return f"{', '.join(others)} or {last}"

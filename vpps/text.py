@@ -1,4 +1,4 @@
-"""What reports have in common: plain text of 110 columns, tables in it."""
+"""Text layout for reports: plain text of 110 columns, with tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vpps.hints import hint_of
 
 KIB = 1024
 WIDTH = 110
-"""Characters of a line of what explains."""
+"""Characters per line of a report."""
 
 
 class Readable:
-    """What notebooks and IPython show as the text that `str` gives."""
+    """Base class of objects that notebooks and IPython show as the text of `str`."""
 
     __slots__ = ()
 
@@ -29,15 +29,15 @@ class Readable:
 
 
 class Text(Readable, str):
-    """Lines for a reader, which an interpreter shows as such."""
+    """Lines for a reader; an interpreter shows them without quotes and escapes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def dir_without(names: str) -> Callable[[object], list[str]]:
-    """A `__dir__` for completion: without the names, separated by blanks, that other rooms use and nobody else, and
-    without those that only say what does it here."""
+    """Return a `__dir__` for completion, without some names (separated by blanks) that only other packages of vpps use,
+    and without names that exist only for their hints."""
     internal = frozenset(names.split())
 
     def listed(x: object) -> list[str]:
@@ -50,45 +50,45 @@ def dir_without(names: str) -> Callable[[object], list[str]]:
 
 @cache
 def _complete_as_dir(kind: type) -> None:
-    """Tell IPython, which without jedi adds all names of the class to those of `dir`. It asks `dir` first."""
+    """Limit IPython's completion to the names of `dir`: without jedi it adds all names of the class."""
     from IPython.utils.generics import complete_object
 
     complete_object.register(kind, lambda x, names: sorted({*dir(x)}.intersection(names)))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], text_columns: Iterable[int] = (0,)) -> list[str]:
-    """Lines of a table.
+    """Format a table as lines.
 
     Args:
         head: names of the columns.
-        rows: their cells.
-        text_columns: numbers of those that begin at the left; the others are numbers, which end at the right.
+        rows: rows of cells.
+        text_columns: numbers of the left-aligned columns; the others hold numbers and are right-aligned.
     """
     return columns([head], [list(map(shown, row)) for row in rows], set(text_columns))
 
 
 def shown(value: object) -> str:
-    """A cell: numbers of thousands with commas, "-" for what is not there."""
+    """Format a cell: ints with commas at thousands, "-" for None."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
-    """ "1 barrier", "2 barriers"."""
+    """Format a count with its noun: "1 barrier", "2 barriers"."""
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
 def columns(
     heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], left: Collection[int], most: int | None = None
 ) -> list[str]:
-    """Lines of a table.
+    """Format a table as lines.
 
     Args:
         heads: lines above the columns.
-        rows: their cells.
-        left: numbers of columns that begin at the left; the others end at the right.
-        most: characters of a line: what does not fit is moved together, then the first cell is cut in pieces.
+        rows: rows of cells.
+        left: numbers of the left-aligned columns; the others are right-aligned.
+        most: most characters per line: a wider table gets narrower gaps, then its first column is wrapped.
     """
     widths = [max(map(len, column)) for column in zip(*heads, *rows, strict=True)]
     between, gap = len(widths) - 1, 2
@@ -111,17 +111,17 @@ def columns(
 
 
 def note(mark: str, text: str) -> str:
-    """A paragraph that begins with a mark and is indented below it."""
+    """Wrap a paragraph that begins with a mark, with its other lines indented."""
     return textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
 def labelled(lines: Iterable[tuple[str, str]]) -> str:
-    """Paragraphs, each beside its name."""
+    """Format paragraphs, each with its name at the left."""
     return "".join(note(f"{name:<15}", text) + "\n" for name, text in lines)
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes, for a reader."""
+    """Format a number of bytes, in B, KiB or MiB."""
     if count < KIB:
         return f"{count} B"
     if count < 10 * KIB * KIB:

@@ -1,11 +1,11 @@
-"""Turns: calls that use the same weights run one after the other, whoever makes them.
+"""Turns: serialise all calls that use the same weights.
 
-A model has a turn, which its training handle shares: whoever reads or writes the weights in the host's memory takes it.
-A forward-only handle has one of its own, taken before that of its model.
+A model has a turn, and its training handle shares it. A call that reads or writes the weights in the host's memory
+takes the turn. A forward-only handle has a turn of its own, and takes it before the model's.
 
 A lock alone is not enough. A signal handler, or a schedule that an update calls, runs in the thread that holds the
-lock, in the middle of a call. Such a call is recognised by the user's code that stands between it and the one that
-runs. Calls that only read are answered with what the last whole step left; others are refused.
+lock, in the middle of a call. A call from there is recognised by the frames of user code between it and the running
+call. Calls that only read get the state after the last whole step; others are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Call(NamedTuple):
-    """A call that has the turn: id of its frame, name of the method, thread that runs it."""
+    """A call that holds the turn: id of its frame, name of the method, thread that runs it."""
 
     frame: int
     name: str
@@ -34,14 +34,14 @@ class _Call(NamedTuple):
 
 
 class Turn:
-    """The lock of a model or of a forward-only handle, and what runs under it.
+    """The lock of a model or of a forward-only handle, and the call that holds it.
 
     Args:
-        above: the turn that is taken after this one; a thread that has it must not wait for this one.
+        above: the turn that is taken after this one; a thread that holds it must not wait for this one.
 
     Attributes:
-        call: the innermost call that runs; None where nobody has the turn.
-        torn: in a forked child, why the weights may be of two steps; "" if they are not.
+        call: the innermost running call, or None if the turn is free.
+        torn: in a forked child, the reason that the weights may mix two steps; "" if they do not.
     """
 
     def __init__(self, above: Turn | None = None) -> None:
@@ -53,18 +53,18 @@ class Turn:
         self._left: deque[Callable[[], None]] = deque()
 
     def check_process(self) -> None:
-        """In a forked child, forget the threads that do not exist there."""
+        """In a forked child, drop the lock and the call of threads that do not exist there."""
         if self._pid == os.getpid():
             return
         if self.call is not None:
             self.torn = (
                 f"this process was forked while another thread was in {self.call.name}, so its copy of the weights may "
-                "be of two steps; fork between calls, or load a checkpoint here"
+                "mix two steps; fork between calls, or load a checkpoint here"
             )
         self.lock, self.call, self._pid = threading.RLock(), None, os.getpid()
 
     def is_interrupted(self, frame: FrameType | None) -> bool:
-        """True if user code stands between a frame and the call that runs."""
+        """Return True if user code stands between a frame and the running call."""
         assert self.call is not None
         outside = False
         while frame is not None:
@@ -76,31 +76,31 @@ class Turn:
         return False  # Ctrl-C left a call that has ended
 
     def finally_do(self, work: Callable[[], None]) -> None:
-        """Do something when nobody has the turn: now, or at the end of the call that has it. The garbage collector
-        may run in the middle of any call, and must not wait for one."""
+        """Run `work` when the turn is free: now, or at the end of the call that holds it. The garbage collector may
+        run in the middle of any call, and must not wait for it."""
         self._left.append(work)
         self.do_what_is_left()
 
     def do_what_is_left(self) -> None:
-        """Do what `finally_do` could not, if nobody has the turn."""
+        """Run the work that `finally_do` postponed, if the turn is free."""
         while self._left and self.lock.acquire(blocking=False):
             try:
                 if self.call is not None or not self._left:
                     return
                 self._left.popleft()()
             except Exception:
-                _log.exception("a handle that nobody uses any more could not be closed")
+                _log.exception("an unused handle could not be closed")
             finally:
                 self.lock.release()
 
 
 class HasTurn(Protocol):
-    """Whose calls take turns. Those that have calls that read answer `_as_after_last_step(read)` as well: what `read`
-    returns where it sees the last whole step. Everything is as it was afterwards."""
+    """An object whose calls take turns. An object with `reading` calls also has `_as_after_last_step(read)`: it calls
+    `read` on the state after the last whole step, and then restores the current state."""
 
     @property
     def _turn(self) -> Turn:
-        """Which one."""
+        """The turn that the object's calls take."""
 
 
 S = TypeVar("S", bound=HasTurn)
@@ -109,7 +109,7 @@ R = TypeVar("R")
 
 
 def serialised(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let one call run at a time. Raises HandleError where a signal handler or callback calls it within another one."""
+    """Let one call run at a time. Raises HandleError if a signal handler or callback calls it within another call."""
     return _taking_turns(method, reads=False)
 
 
@@ -117,7 +117,7 @@ def reading(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     """Like `serialised`, but a signal handler or callback sees the last whole step.
 
     Raises:
-        HandleError: the call that runs changes weights by other means than a step.
+        HandleError: the running call changes weights by other means than a step.
     """
     return _taking_turns(method, reads=True)
 
@@ -129,7 +129,7 @@ def _taking_turns(method: Callable[Concatenate[S, P], R], reads: bool) -> Callab
     def in_turn(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         turn = self._turn
         turn.check_process()
-        # A forward-only handle within a call of its model: other threads may be waiting for that call.
+        # A forward-only handle is called within a call of its model: other threads may wait for that call.
         if turn.above is not None and (running := turn.above.call) and running.thread == threading.get_ident():
             raise _refused(name, running.name)
         if turn.torn and reads:

@@ -1,4 +1,4 @@
-"""Conversion of what users pass in - arrays, numbers, indices - to float32 and int; errors say what was wrong."""
+"""Converts users' arrays, numbers and indices to float32 and int, and raises errors that name the problem."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MAX_FLOAT32, MIN_NORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.flo
 
 
 def as_float32(value: ArrayLike, what: str) -> Float32:
-    """A C-contiguous float32 copy of `value`, in the host's memory; it may be an array on a GPU (interop.py).
+    """Return a C-contiguous float32 copy of `value` in the host's memory. `value` may be on a GPU (interop.py).
 
-    Rounding a wider float is fine; losing the value is not. Raises DtypeError for booleans, strings, objects, complex
-    numbers, integers that float32 does not hold exactly, and finite numbers beyond float32's range.
+    Wider floats are rounded. Raises DtypeError for booleans, strings, objects, complex numbers, integers that float32
+    does not hold exactly, and finite numbers beyond float32's range.
     """
     array = as_array(value, what)
     is_narrow = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # JAX's bfloat16 or a float8
@@ -46,13 +46,13 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
 
 
 def as_array(value: Any, what: str) -> NDArray[Any]:
-    """`value` as a NumPy array in the host's memory, wherever it was; a copy only where that is needed.
+    """Return `value` as a NumPy array in the host's memory, copied only if necessary.
 
-    Raises DtypeError: it has no numbers, or not yet, or some are masked out.
+    Raises DtypeError: `value` has no numbers, or JAX still traces it, or some elements are masked out.
     """
     if type(value) is not np.ndarray:
         refuse_masked(value, what)
-    if not isinstance(value, np.ndarray | list | tuple | float | int):  # of these it is known where they are
+    if not isinstance(value, np.ndarray | list | tuple | float | int):  # these are on the host
         try:
             value = widened(value)
         except DtypeError as error:
@@ -60,22 +60,22 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
         value = host_array(value, what)
     try:
         return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:  # the last one: PyTorch's, of tensors that require gradients
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: PyTorch, if a tensor requires gradients
         if requires_gradient(value):
             raise DtypeError(
-                f"{what}: the tensor requires gradients; graph.input and graph.rows hand them on where they are given "
-                "grad=True, anywhere else give tensor.detach()"
+                f"{what}: the tensor requires gradients; graph.input and graph.rows pass them on with grad=True, "
+                "anywhere else give tensor.detach()"
             ) from None
         if type(error).__name__ == "TracerArrayConversionError":
             raise DtypeError(
                 f"{what}: an array that JAX traces, inside jit, grad or vmap, has no numbers yet; call vpps outside of "
-                "them, or for jax.grad within a function of jax.custom_vjp"
+                "them; for jax.grad, call it within a function of jax.custom_vjp"
             ) from None
         raise DtypeError(f"{what}: cannot be read as an array of numbers ({error})") from error
 
 
 def as_number(value: Any) -> float | None:
-    """`value` as a Python float if it is a plain real number (Python's or NumPy's, not a bool), else None."""
+    """Return `value` as a Python float if it is a plain real number (Python's or NumPy's, not a bool), else None."""
     if type(value) is float:
         return value
     if isinstance(value, bool | np.bool_):
@@ -85,16 +85,16 @@ def as_number(value: Any) -> float | None:
         try:
             return float(value)
         except OverflowError:
-            raise DtypeError("an int beyond the range of floats is no constant of a graph") from None
+            raise DtypeError("an int beyond the range of floats cannot be a constant of a graph") from None
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
         return float(value)
     return None
 
 
 def as_index(value: Any) -> int | None:
-    """`value` as an int if it is an integer scalar (Python's, NumPy's, a 0-d integer array; not a bool), else None."""
+    """Return `value` as an int if it is an integer scalar (Python's, NumPy's, a 0-d array; not a bool), else None."""
     if isinstance(value, bool | np.bool_) or (type(value) is not int and getattr(value, "ndim", 0) > 0):
-        return None  # PyTorch takes a tensor of one element for an int, NumPy no such array
+        return None  # `operator.index` accepts a PyTorch tensor of one element, but no such NumPy array
     if isinstance(value, np.ndarray):
         refuse_masked(value, "an index")
     try:
@@ -104,14 +104,14 @@ def as_index(value: Any) -> int | None:
 
 
 def as_shape(value: Any) -> tuple[int, ...] | None:
-    """`value` as a shape if it is a tuple or list of positive ints, else None."""
+    """Return `value` as a shape if it is a tuple or list of positive ints, else None."""
     lengths = tuple(map(as_index, value)) if isinstance(value, tuple | list) else (None,)
     known = tuple(n for n in lengths if n is not None and n > 0)
     return known if len(known) == len(lengths) else None
 
 
 def as_flag(value: Any, what: str, error: type[VppsError] = DtypeError) -> bool:
-    """True or False, Python's or NumPy's; raises `error` for anything else, so that "no" is not taken for True."""
+    """Return `value` if it is a Python or NumPy bool; raises `error` for anything else: "no" must not count as True."""
     if value is True or value is False:
         return value
     if isinstance(value, np.bool_):
@@ -120,7 +120,7 @@ def as_flag(value: Any, what: str, error: type[VppsError] = DtypeError) -> bool:
 
 
 def as_count(value: Any, what: str, error: type[VppsError], least: int = 1, most: int | None = None) -> int:
-    """`value` as an int from `least` to `most`; raises `error` for anything else."""
+    """Return `value` as an int from `least` to `most`; raises `error` for anything else."""
     number = as_index(value)
     if number is None or number < least or (most is not None and number > most):
         raise error(
@@ -130,7 +130,7 @@ def as_count(value: Any, what: str, error: type[VppsError], least: int = 1, most
 
 
 def as_items(value: Any, what: str) -> list[Any]:
-    """The items of a sequence. Raises DtypeError where it is none."""
+    """Return the items of a sequence. Raises DtypeError if `value` is no sequence."""
     try:
         items = iter(value)
     except TypeError:
@@ -139,7 +139,7 @@ def as_items(value: Any, what: str) -> list[Any]:
 
 
 def as_path(value: Any, what: str, error: type[VppsError]) -> Path:
-    """The path that a str or an `os.PathLike` names; raises `error` for anything else, and names that no file has."""
+    """Return the path of a str or an `os.PathLike`; raises `error` for anything else and for impossible file names."""
     try:
         path = Path(value)
         usable = b"\0" not in os.fsencode(path)
@@ -151,7 +151,7 @@ def as_path(value: Any, what: str, error: type[VppsError]) -> Path:
 
 
 def as_mapping(value: Any, what: str, error: type[VppsError]) -> dict[str, Any]:
-    """A dict by name; raises `error` for anything else."""
+    """Return `value` as a dict by name; raises `error` for anything else."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise error(f"{what}={value!r}: expected a dict by name")
     return dict(value)
@@ -160,25 +160,25 @@ def as_mapping(value: Any, what: str, error: type[VppsError]) -> dict[str, Any]:
 def check_callable(f: Any, what: str) -> None:
     """Raise DtypeError unless `f` is a function or a cell."""
     if not callable(f):
-        raise DtypeError(f"{what}({f!r}): expected a function first")
+        raise DtypeError(f"{what}({f!r}): expected a function as the first argument")
 
 
 def said_of(name: str, known: Collection[str]) -> str:
-    """What may have been meant by an unknown name: those like it, or all that there are."""
+    """Return a suggestion for an unknown name: the names like it, or all known names."""
     near = get_close_matches(name, known, n=3)
-    return f"is {' or '.join(map(repr, near))} meant?" if near else f"there are {', '.join(known) or 'none'}"
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def single_factors(value: float, power: int = 1) -> list[float]:
-    """Numbers whose product is value ** power (1 or -1): one, unless float32 has it not, or not all its digits.
+    """Return factors with product value ** power (1 or -1): one factor, unless it overflows or is subnormal in float32.
 
-    What is multiplied by one after the other leaves the range of float32 only where the result does.
+    A number multiplied by one factor after the other leaves the range of float32 only if the result does.
     """
     found = value if power == 1 else 1.0 / value
     if value == 0 or not math.isfinite(value) or MIN_NORMAL <= abs(found) <= MAX_FLOAT32:
         return [found]
     mantissa, exponent = math.frexp(value)
-    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # beyond, no product has digits left
+    mantissa, exponent = mantissa**power, min(max(power * exponent, -378), 378)  # beyond, all products are 0 or inf
     parts = 2 if abs(exponent) <= 252 else 3
     step = exponent // parts
     return [math.ldexp(mantissa, exponent - (parts - 1) * step)] + [math.ldexp(1.0, step)] * (parts - 1)
@@ -188,7 +188,7 @@ _SINGLE, _WORD = struct.Struct("<f"), struct.Struct("<I")
 
 
 def float_word(value: float) -> int:
-    """The bits of an IEEE single. A Python constant beyond its range becomes infinite, as in any float32 arithmetic."""
+    """Return the bits of an IEEE single. A value beyond its range becomes infinite, as in any float32 arithmetic."""
     try:
         word: int = _WORD.unpack(_SINGLE.pack(value))[0]
     except OverflowError:
@@ -198,8 +198,8 @@ def float_word(value: float) -> int:
 
 
 def exact_key(value: Any) -> Any:
-    """A key that is equal for values that are the same, not only equal to Python: 1, 1.0 and True differ, 0.0 and -0.0
-    too, at any depth of tuples, sets, dataclasses and other hashable objects. NaNs of the same bits are the same.
+    """Return a key that is equal for identical values only. Python's equality is not enough: the keys of 1, 1.0 and
+    True differ, and those of 0.0 and -0.0, at any depth of hashable objects. NaNs of the same bits have equal keys.
 
     Raises:
         TypeError: the value is not hashable.
@@ -209,7 +209,7 @@ def exact_key(value: Any) -> Any:
     return _exact(value)
 
 
-_ATOMS = {int, bool, str, bytes, type(None)}  # whose equality is exact within the type
+_ATOMS = {int, bool, str, bytes, type(None)}  # equality within each of these types is exact
 _DOUBLE = struct.Struct("<d")
 
 
@@ -225,7 +225,7 @@ def _exact(value: Any) -> Any:
         return kind, tuple(map(_exact, value))
     if isinstance(value, set | frozenset):
         return kind, frozenset(map(_exact, value))
-    if isinstance(value, Mapping):  # in its order, which a loop over it sees
+    if isinstance(value, Mapping):  # the order counts: a loop over the mapping sees it
         return kind, tuple((_exact(k), _exact(v)) for k, v in value.items())
     if isinstance(value, range | slice):
         return kind, *map(_exact, (value.start, value.stop, value.step))
@@ -239,15 +239,15 @@ def _exact(value: Any) -> Any:
     equal: Any = kind.__eq__
     if equal is object.__eq__ or isinstance(value, type) or hasattr(value, "__array__"):
         return same
-    try:  # an object that defines what equals it: what it consists of decides as well
+    try:  # an object with an `__eq__` of its own: compare its state as well
         made_of = value.__reduce_ex__(2)
         return (*same, _exact(made_of[1:3]) if isinstance(made_of, tuple) else made_of)
-    except Exception:  # it cannot be taken apart
+    except Exception:  # the object has no such state
         return same
 
 
 class _Itself:
-    """Equal to what holds the same object, which lives as long as it."""
+    """Key by identity: equal to a key of the same object. It keeps the object alive."""
 
     __slots__ = ("_value",)
 

@@ -120,10 +120,10 @@ def test_a_large_file_needs_room_for_a_copy(file: Path, tmp_path: Path, monkeypa
         (b'{"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "b": {"dtype": "U8", "shape": [1], '
          b'"data_offsets": [2, 3]}}', "do not follow one another"),
         (b'{"a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}, "a": {"dtype": "U8", "shape": [3], '
-         b'"data_offsets": [0, 3]}}', "a name is there twice"),
+         b'"data_offsets": [0, 3]}}', "a name appears twice"),
         (b'{"__metadata__": {"vpps": "1", "vpps": "2"}, "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}',
-         "a name is there twice"),
-        (b'{"a": {"dtype": "U8", "dtype": "I8", "shape": [3], "data_offsets": [0, 3]}}', "a name is there twice"),
+         "a name appears twice"),
+        (b'{"a": {"dtype": "U8", "dtype": "I8", "shape": [3], "data_offsets": [0, 3]}}', "a name appears twice"),
         (b'{"__metadata__": {"vpps": 1}, "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}', "header"),
         (b'{"a": {"data_offsets": [-1, 3]}}', "do not follow one another"),
         (b'{"a": {"data_offsets": [0, true]}}', "do not follow one another"),
@@ -146,7 +146,7 @@ def test_a_header_that_is_too_large_is_not_parsed(tmp_path: Path, kind: str) -> 
     path.write_bytes((200_000_000).to_bytes(8, "little"))
     os.truncate(path, 200_000_100)
     load, error = (GraphSet.load, DataError) if kind == "graphs" else (vpps.Model.load, vpps.CheckpointError)
-    with pytest.raises(error, match="its header has 200000008 bytes; 100000000 at most"):
+    with pytest.raises(error, match="its header has 200000008 bytes; the limit is 100000000"):
         load(path)
 
 

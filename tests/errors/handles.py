@@ -179,17 +179,17 @@ vpps.Handle(model, passes='all')  # HandleError: passes='all': expected vpps.Pas
 vpps.Handle(model, example=1)  # HandleError: example=1: expected (graph, loss), as for handle.fb
 vpps.Handle(model, example=graph)  # HandleError: expected (graph, loss)
 vpps.Handle(model, target='simt', vps=2, example=strange())  # ModelError: another model
-vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds what products multiply
+vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds the factors of products
 
 [vpps.Handle(model, precision=), vpps.specialize]
 vpps.Handle(model, precision=16)  # HandleError: precision=16: expected one of float32, bf16, tf32, 3xtf32, or such by
 vpps.Handle(model, precision=None)  # HandleError: precision=None: expected one of float32, bf16, tf32, 3xtf32, or such
 vpps.Handle(model, precision='bf 16')  # HandleError: precision='bf 16': expected one of
-vpps.Handle(model, precision='bfloat16')  # HandleError: precision='bfloat16': *; 'bf16' rounds what products multiply
-vpps.Handle(model, precision=torch.bfloat16)  # HandleError: precision=torch.bfloat16: *; 'bf16' rounds what products
+vpps.Handle(model, precision='bfloat16')  # HandleError: precision='bfloat16': *; 'bf16' rounds the factors of
+vpps.Handle(model, precision=torch.bfloat16)  # HandleError: precision=torch.bfloat16: *; 'bf16' rounds the factors
 vpps.Handle(model, precision={'W': 16})  # HandleError: precision={'W': 16}: expected one of
-vpps.Handle(model, precision={'*': 'fp16'})  # HandleError: {'*': 'fp16'}: *; there is 'bf16', with the range of float32
-vpps.Handle(model, precision={'Wx': 'bf16'})  # HandleError: {'Wx': 'bf16'}: there is no parameter 'Wx'; is 'W' meant?
+vpps.Handle(model, precision={'*': 'fp16'})  # HandleError: {'*': 'fp16'}: *; use 'bf16', which has the range of float32
+vpps.Handle(model, precision={'Wx': 'bf16'})  # HandleError: no parameter 'Wx'; did you mean 'W'?
 vpps.Handle(model, precision={'V1': 'bf16'})  # HandleError: there is no parameter 'V1'; there are W
 vpps.Handle(model, precision={'*': 'bf16', 'b': 'float32'})
     # HandleError: 'b' is no matrix that vectors are multiplied by, and all else is float32; leave it out
@@ -226,7 +226,7 @@ vpps.specialize(model, arch='sm_')  # HandleError: expected sm_ and digits
 vpps.specialize(model, arch='sm90')  # HandleError: expected sm_ and digits
 vpps.specialize(model, optimizer=0.1)  # HandleError: optimizer=0.1: expected an optimizer
 vpps.specialize(model, (graph, s), tiers={'X': 'registers'})  # HandleError: there is no such matrix; there are W
-vpps.specialize(model, (graph, s), tiers={'Wx': 'L2'})  # HandleError: there is no such matrix; is 'W
+vpps.specialize(model, (graph, s), tiers={'Wx': 'L2'})  # HandleError: there is no such matrix; did you
 vpps.specialize(model, blocks_per_sm=2)  # HandleError: specialize(..., blocks_per_sm=...): removed, as*leave it out
 vpps.ChipOptions(blocks_per_sm=2)  # HandleError: ChipOptions(blocks_per_sm=...): removed, as*leave it out
 vpps.specialize(model, (graph, s), tile=3)  # HandleError: specialize(..., tile=...): removed, as*leave it out
@@ -363,7 +363,7 @@ setattr(handle, 'optimizer', vpps.SGD(lr=-1))  # ModelError: SGD(lr=-1)
 trained(vpps.SGD(0.1, groups={'W': {'momentum': 0.9}}))  # ModelError: group 'W' sets momentum; hyper-parameters are lr
 trained(vpps.SGD(0.1, groups={'W': {'lr': -1}}))  # ModelError: SGD(lr=-1)
 trained(vpps.SGD(lambda update: float('nan')))  # ModelError: SGD(lr=nan)
-trained(vpps.Adam(groups={'*': {}, 'wrods': {}}))  # ModelError: group 'wrods': no parameter *fits it; is 'words'
+trained(vpps.Adam(groups={'*': {}, 'wrods': {}}))  # ModelError: group 'wrods': no parameter *fits it; did you
 trained(vpps.Adam(groups={'other': {}}))  # ModelError: 'other': no parameter of the model fits it; there are words, W
 trained(vpps.Adam(groups={'w*': {}, 'words': {}}))  # ModelError: 'words'*belong to 'w*', which comes before it
 trained(vpps.SGD(0.1, groups=3))  # ModelError: SGD(groups=3): expected hyper-parameters by pattern

@@ -206,7 +206,7 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (
             "linear",
             lambda w: {f"out.{k}": v for k, v in w.items()},
-            "'weight' is not among the weights; is 'out.weight'",
+            "'weight' is not among the weights; did you mean 'out.weight'",
         ),
         ("linear without bias", lambda w: w | {"bias": np.ones(H)}, "have 'bias', too; this layer has weight"),
         ("lstm", lambda w: w | {"weight_hr_l0": np.ones((2, H))}, "have 'weight_hr_l0', too"),

@@ -137,7 +137,7 @@ def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
     verify(plan.script, plan.layout, plan.origin)
     memory = plan.layout.memory.copy()
     memory[which, LAST] -= by
-    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+    with pytest.raises(ScriptError, match=r"which nothing has written|not a row of one array"):
         verify(plan.script, replace(plan.layout, memory=memory), plan.origin)
 
 
@@ -181,7 +181,7 @@ def test_a_slab_that_lives_too_short_is_found(
 
     monkeypatch.setattr(slabs, "_lives_in_training", shorter)
     plan = training(net, vps, graph, states)
-    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+    with pytest.raises(ScriptError, match=r"which nothing has written|not a row of one array"):
         verify(plan.script, plan.layout, plan.origin)
     monkeypatch.undo()
     plan = training(net, vps, graph, states)

@@ -134,6 +134,6 @@ def test_what_cannot_be_read_is_named(cupy: ModuleType, kind: int, words: str) -
 def test_a_missing_cupy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interop, "find_spec", lambda name: None)
     with pytest.raises(
-        DtypeError, match=r"input: an array on a GPU is read through CuPy: pip install 'vpps\[cuda13\]'"
+        DtypeError, match=r"input: vpps reads an array on a GPU through CuPy: pip install 'vpps\[cuda13\]'"
     ):
         host_array(Tensor(2, [1]), "input")

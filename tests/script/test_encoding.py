@@ -72,7 +72,7 @@ def test_what_is_no_instruction_is_refused(words: list[int], message: str) -> No
 
 
 def test_what_is_no_script_is_refused() -> None:
-    with pytest.raises(ScriptError, match="no script"):
+    with pytest.raises(ScriptError, match="not a script"):
         entry_points(plain([1, 2, 3, 4]))
 
 

@@ -1,4 +1,4 @@
-"""What of a model its kernel is specialised to: which weights the chip holds, and which instructions it knows."""
+"""Specialisation of a kernel to a model: the weights that the chip holds, and the instructions in the kernel."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from vpps.script.slices import TURN_BITS
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Where the weights of a model are during a launch.
+    """Placement of a model's weights during a launch.
 
     Attributes:
-        chip: what the kernel holds, and the memory around it.
+        chip: the weights that the kernel holds, and the memory around them.
         held: matrices that the chip holds, for the plan.
-        onchip: what was decided and why; None where the target has nothing to decide.
+        onchip: the decisions and their reasons; None if the target has nothing to decide.
     """
 
     chip: Chip = MEMORY_ONLY
@@ -49,10 +49,10 @@ NO_CHIP = Arrangement()
 def matrices_of(
     cells: Iterable[TracedCell], stacks: Stacks = NO_STACKS, precisions: Precisions = ALL_EXACT
 ) -> dict[Parameter, MatrixSpec]:
-    """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
+    """Return the matrices that cells multiply vectors by, with the best division of their rows; the first cell decides.
 
-    Those that are used otherwise as well, as of computed matrices or transposed, are left out: they stay in memory.
-    `stacks` take the place of their members. `precisions` say what products with them round.
+    A matrix with any other use, such as a product with a computed matrix or a transpose, is left out: it stays in
+    memory. `stacks` replace their members. `precisions` are those of the products.
     """
     found: dict[Parameter, MatrixSpec] = {}
     excluded: set[Parameter] = set()
@@ -81,14 +81,14 @@ def arrangements(
     train: bool,
     schedule: str = "vector",
 ) -> Iterator[Arrangement]:
-    """The best arrangement first; the next ones hold less in registers, in case the compiler spills.
+    """Yield the best arrangement first; the next ones hold less in registers, in case the compiler spills.
 
     Args:
         vps: virtual processors of all groups.
 
     Raises:
-        HandleError, CapacityError: something that `options` force is malformed or does not fit.
-        SpillError: when more are asked for than there are; names what `options` force.
+        HandleError, CapacityError: a forced setting in `options` is malformed or does not fit.
+        SpillError: no arrangement is left; the message names the forced settings.
     """
     specs = [spec if train else replace(spec, role_t_parts=0, trained=False) for spec in matrices.values()]
     if schedule == "paper" and options.groups is None:

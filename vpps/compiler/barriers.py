@@ -1,7 +1,7 @@
-"""Where a cell's instructions need a barrier between them.
+"""Places barriers between a cell's instructions.
 
-Instructions of one group run without waiting for each other: whatever one of them reads from another was written by the
-same virtual processor. The verifier checks the same rule on finished scripts, by execution.
+The instructions of a group run without waiting for each other: if one of them reads another one's result, the same
+virtual processor wrote it. The verifier checks the same rule on finished scripts, by execution.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from vpps.script.slices import unit_owners
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Units [lo, hi) of a slab's rows, and who touches them: an owner per unit, the rows' owner, or everyone."""
+    """Access to units [lo, hi) of a slab's rows, by an owner per unit, by the rows' owner, or by everyone."""
 
     slab: int
     lo: int
     hi: int
     writes: bool
     owners: NDArray[np.int16] | None
-    rows_of: tuple[int, int] | None  # slices are rows: domain of the slices, and of the rows
+    rows_of: tuple[int, int] | None  # if slices are rows: domain of the slices, and of the rows
 
     def conflicts(self, other: _Access) -> bool:
-        """Whether both touch the same units, and one writes."""
+        """Return True if both touch the same units and at least one writes."""
         return self.slab == other.slab and self.lo < other.hi and other.lo < self.hi and (self.writes or other.writes)
 
     def same_vp(self, other: _Access) -> bool:
-        """Whether whatever both touch is touched by one virtual processor."""
+        """Return True if one virtual processor makes both accesses to each unit that they share."""
         if self.owners is not None and other.owners is not None:
             lo, hi = max(self.lo, other.lo), min(self.hi, other.hi)
             mine, theirs = self.owners[lo - self.lo : hi - self.lo], other.owners[lo - other.lo : hi - other.lo]
@@ -43,7 +43,7 @@ class _Access:
 
 
 def owners_of(instr: Instr, granule: int, n_vps: int) -> NDArray[np.int16]:
-    """Owner of each unit of an instruction's result, where slices are units."""
+    """Return the owner of each unit of an instruction's result, if slices are units."""
     return unit_owners(instr.width, instr.parts, granule, n_vps, instr.turns)
 
 
@@ -55,7 +55,7 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
         owners: Any = None
         rows_of = None
         if instr.rows:
-            # A row of another domain (a vertex's row read for its elements) need not be its owner's.
+            # The reader of another domain's row (a vertex's row, read for its elements) may not own that row.
             mine = view.domain == instr.domain or (instr.elements and view.domain == instr.elements)
             rows_of = (instr.domain, view.domain) if mine and view not in instr.gathers else None
         elif role in (Role.WRITE, Role.READ) and view.width == instr.width:
@@ -67,9 +67,9 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
 
 
 def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: bool) -> None:
-    """Number the groups: an instruction comes one group after every earlier one that it conflicts with across VPs.
+    """Number the groups: an instruction comes one group after each earlier one that it conflicts with across VPs.
 
-    With exclusive scripts nothing is known of who executes an instruction, so every conflict counts.
+    In exclusive scripts any virtual processor may execute an instruction, so every conflict counts.
     """
     earlier = _Earlier()
     for instr in instrs:
@@ -84,10 +84,10 @@ def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: 
 
 
 class _Earlier:
-    """Accesses with their groups, found by slab and units.
+    """Index of accesses and their groups, by slab and units.
 
     Comparing all pairs takes seconds for a concatenation of thousands of pieces. Here accesses of similar widths share
-    a size class, whose buckets are as wide as the widest of them, so an access can only reach into the next bucket.
+    a size class. Its buckets are as wide as its widest access, so an access reaches into the next bucket at most.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Earlier:
         self._buckets.setdefault((access.slab, size, access.lo >> size), []).append((group, access))
 
     def conflicts(self, access: _Access) -> Iterator[tuple[int, _Access]]:
-        """Groups and accesses that conflict with an access."""
+        """Yield the groups and accesses that conflict with an access."""
         for size in self._classes.get(access.slab, ()):
             for bucket in range((access.lo >> size) - 1, (access.hi - 1 >> size) + 1):
                 for group, other in self._buckets.get((access.slab, size, bucket), ()):
@@ -109,7 +109,7 @@ class _Earlier:
 
 
 def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
-    """Instructions by group, each group in the original order."""
+    """Return the instructions by group, each group in the original order."""
     groups: list[list[Instr]] = [[] for _ in range(max((i.group for i in instrs), default=-1) + 1)]
     for i in instrs:
         groups[i.group].append(i)
@@ -120,11 +120,11 @@ def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
 
 
 class Reads(NamedTuple):
-    """What instructions read that others may have written in the step before.
+    """Values that instructions read and other virtual processors may have written in the step before.
 
     Attributes:
-        kinds: of the index lists that name it.
-        width: of the rows that a list names, in floats.
+        kinds: types of the index lists that name the values.
+        width: function of a list that returns the width of its rows in floats.
     """
 
     kinds: tuple[type, ...]
@@ -139,17 +139,17 @@ def follows_freely(
     vps: tuple[int, int],
     reads: Reads,
 ) -> bool:
-    """Whether instructions of one step may follow those of another, of other vertices, with no barrier between.
+    """Return True if a step on other vertices may follow a step with no barrier between.
 
-    That is so if whatever the first hand over - values of vertices in forward, gradients of arguments in backward - is
-    read by who wrote it, and if nobody uses memory again that others may still read.
+    It may if two rules hold. The writer of each handed-over unit (a value in forward, a gradient of an argument in
+    backward) is also its reader. No virtual processor reuses memory that others may still read.
 
     Args:
-        before, after: the last instructions of one step, and the first ones of a later one.
+        before, after: the last instructions of one step, and the first ones of a later step.
         handed_over: the views of values (in forward) or gradients (in backward) that other vertices read.
-        shared: slabs of which both steps use the same memory.
+        shared: slabs whose memory both steps use.
         vps: panel, and number of virtual processors.
-        reads: what the later ones may read of that.
+        reads: the handed-over values that the later instructions may read.
     """
     written = [a for instr in before for a in _accesses(instr, *vps) if a.writes]
     for view in handed_over:
@@ -164,14 +164,14 @@ def follows_freely(
 def reuses_by_owner(
     before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
 ) -> bool:
-    """Whether instructions on other rows may have the same memory of some slabs, with no barrier between: units may be
-    used again by their owners, while rows of two steps never are the same virtual processor's."""
+    """Return True if steps on different rows may share the memory of some slabs with no barrier between. Units may be
+    reused by their owners; rows may not, as their owners differ from step to step."""
     again = ((a, b) for a, b in _conflicts(before, after, vps) if a.slab in shared) if shared else ()
     return all(a.owners is not None and b.owners is not None and a.same_vp(b) for a, b in again)
 
 
 def _owners_of_view(view: View, writers: Sequence[_Access]) -> NDArray[np.int16] | None:
-    """Who has written each unit of a view; None where that is not always one and the same virtual processor."""
+    """Return the virtual processor that writes each unit of a view; None if some unit has several writers."""
     owners: NDArray[np.int16] = np.full(view.width, -1, np.int16)
     for a in writers:
         lo, hi = max(a.lo, view.offset), min(a.hi, view.offset + view.width)
@@ -185,8 +185,8 @@ def _owners_of_view(view: View, writers: Sequence[_Access]) -> NDArray[np.int16]
 
 
 def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int, NDArray[np.int16] | None]]:
-    """How an instruction reads what vertices of other steps hand over: the width of that, and who reads each unit; None
-    where that may be anybody."""
+    """Return the width of each handed-over value that an instruction reads, and the reader of each unit; None in place
+    of the readers if any virtual processor may read it."""
     mine = None if instr.rows or instr.reads_parts else owners_of(instr, *vps)
     found: list[tuple[int, NDArray[np.int16] | None]] = []
 
@@ -212,12 +212,12 @@ def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int
 def _conflicts(
     before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]
 ) -> Iterator[tuple[_Access, _Access]]:
-    """What instructions of both touch and one writes."""
+    """Yield the conflicting accesses of two lists of instructions."""
     earlier = [a for instr in before for a in _accesses(instr, *vps)]
     later = [b for instr in after for b in _accesses(instr, *vps)]
     return ((a, b) for b in later for a in earlier if a.conflicts(b))
 
 
 def shares_by_owner(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
-    """Whether all that instructions of both touch and one writes, of the same vertices, is touched by its owner."""
+    """Return True if all conflicting accesses of two lists of instructions on the same vertices are by one owner."""
     return all(a.same_vp(b) for a, b in _conflicts(before, after, vps))

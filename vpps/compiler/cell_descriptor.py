@@ -1,4 +1,4 @@
-"""What is static of a cell, for the compiled planner: its records."""
+"""Makes the records of a cell for the compiled planner: the data that no graph changes."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ from vpps.placement.update import Ending
 from vpps.record.trace import WORDS_OF_CONSTANT, Int, List, TracedCell, Vector
 from vpps.script.encode import Template
 
-NOTHING = InstructionRecord(0, TemplateRecord([], []))  # where there is no such instruction
+NOTHING = InstructionRecord(0, TemplateRecord([], []))  # placeholder for an instruction that does not exist
 
 
 class Names:
-    """Numbers of the instructions that no cell makes: bits of what the planner says it has used."""
+    """Bit numbers of instruction names, for the masks in which the planner reports the instructions that it used."""
 
     def __init__(self) -> None:
         self._bits: dict[str, int] = {}
 
     def bit(self, name: str) -> int:
-        """Of a name."""
+        """Return the bit of a name."""
         return self._bits.setdefault(name, len(self._bits))
 
     def of(self, mask: int) -> frozenset[str]:
-        """The names of the bits that are set."""
+        """Return the names of the bits that are set."""
         return frozenset(name for name, bit in self._bits.items() if mask >> bit & 1)
 
 
 def template_record(template: Template, base: NDArray[np.int64]) -> TemplateRecord:
-    """Of words; `base` says what fills each relocation in, -1 for nothing."""
+    """Make the record of a template. `base` is the base number of each word's relocation, or -1."""
     at = np.flatnonzero((base >= 0) | (template.per_row != 0) | (template.per_count != 0))
     columns = at, base[at], template.domain[at], template.per_row[at], template.per_count[at]
     words = (template.constant & 0xFFFFFFFF).tolist()
@@ -87,11 +87,11 @@ class CellDescriptor:
     """Makes the record of one cell.
 
     Args:
-        cell: encoded.
-        same_row: what it finds in other parts of the same cell: number of the part, and the view.
+        cell: the encoded cell.
+        same_row: values and gradients that it reads in other parts of the same cell: number of the part, and view.
         id: number of the encoded cell.
-        training: whether it is for plans of training, or of inference.
-        ending: whose steps go with outer products.
+        training: True for plans of training, False for plans of inference.
+        ending: end of the launch, whose optimizer steps are fused with outer products.
         parameters: number of each parameter.
     """
 
@@ -117,7 +117,7 @@ class CellDescriptor:
         self._bases = self._numbers_of_bases()
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
-        lists: dict[ListKey, int] = {}  # numbers, in the order of their first use
+        lists: dict[ListKey, int] = {}  # list -> number, in the order of first use
         operands = [RowOperandRecord(lists.setdefault(o.key, len(lists)), o.whole, o.offset) for o in cell.operands]
         row_lists = [self._source(key) for key in lists]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
@@ -173,8 +173,8 @@ class CellDescriptor:
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
-        """Of each base of the templates, and of none: slabs come first, then what other parts have, then the words of
-        operands, then lists and constants."""
+        """Return the planner's number of each base of the templates, and -1 at the end for no base. The planner numbers
+        slabs first, then the views in other parts, then the words of operands, then lists and constants."""
         cell, same_row = self._cell, self._same_row
         n_slabs = len(cell.lowered.slabs)
         n_same_row, n_words = n_slabs + len(same_row), 2 * len(cell.operands)
@@ -194,24 +194,24 @@ class CellDescriptor:
         return template_record(template, self._bases[template.base])
 
     def _instruction(self, group: Group) -> InstructionRecord:
-        """A group of one instruction, with the bit of its name."""
+        """Make the record of a group of one instruction, with the bit of its name."""
         (_, instr), *_ = group.starts
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 
     def _group(self, group: Group) -> GroupRecord:
-        """A group, and who executes it in an exclusive script: its only instruction, on each row by itself."""
+        """Make the record of a group. An exclusive script's group is one instruction; the record has its owners."""
         template = self._template(group.template)
         if not self._exclusive:
             return GroupRecord(template, 0, 0, [])
         ((_, instr),) = group.starts
         owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
         reads = sum(view.width for _, view in instr.views()) - instr.width
-        return GroupRecord(template, instr.domain, max(reads, instr.width), owners)  # at least what it writes: III-B1
+        return GroupRecord(template, instr.domain, max(reads, instr.width), owners)  # at least its writes: VPPS III-B1
 
     def _source(self, key: ListKey) -> int:
-        """Number of the source of a list's words."""
+        """Return the number of the source of a list's words."""
         if key not in self._sources:
-            source = self._source_record(key)  # which may write others before it
+            source = self._source_record(key)  # may first write the sources that it depends on
             self._sources[key] = len(self._written)
             self._written.append(source)
         return self._sources[key]
@@ -221,7 +221,7 @@ class CellDescriptor:
         match key:
             case Args(position):
                 return SourceRecord(From.ARGS, program.place(position))
-            case SameRow(position):  # what is read of the other part also has the ids of its values, as an argument
+            case SameRow(position):  # the values of the other part also have ids, like arguments
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key), program.place(position))
             case SameRowGradient():
                 return SourceRecord(From.SAME_ROW, self._same_row.index(key))
@@ -258,26 +258,26 @@ class CellDescriptor:
         return SourceRecord(From.RANDOM_KEY)
 
     def _rows(self, view: View, domain: int) -> RowsRecord:
-        """Where the rows of a view lie, for every row of a domain."""
+        """Make the record of the addresses of a view's rows, one for every row of a domain."""
         if view.shared:
             return RowsRecord(-1, view.address + view.offset)
         return RowsRecord(self._source(view.row_list(domain)), view.offset)
 
 
 def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
-    """Numbers of the vector, int and list arguments of a cell, and of its outputs."""
+    """Return the numbers of the vector, int and list arguments of a cell, and of its outputs."""
     vectors, ints, lists = (sum(isinstance(k, kind) for k in cell.kinds) for kind in (Vector, Int, List))
     return vectors, ints, lists, len(cell.outputs)
 
 
 def whole(cell: TracedCell, record: CellRecord) -> list[PartRecord]:
-    """A cell that stays whole: one part, which takes all and gives all."""
+    """Return an undivided cell as one part with all arguments and outputs."""
     vectors, ints, lists, outputs = (list(range(n)) for n in argument_counts(cell))
     return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], record)]
 
 
 def in_parts(parts: Sequence[CellPart], records: Sequence[CellRecord], streams: bool) -> list[PartRecord]:
-    """A cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
+    """Return the parts of a divided cell. `streams`: steps of the eager part may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
     return [
         PartRecord(
@@ -295,6 +295,6 @@ def in_parts(parts: Sequence[CellPart], records: Sequence[CellRecord], streams: 
 
 
 def _handed_back(memory: SlabGroups, gradient: View) -> int:
-    """The group of slabs that a gradient of an argument lies in, where that is given back step by step; else -1."""
+    """Return the slab group of an argument's gradient if backward frees it step by step, else -1."""
     group = memory.places[gradient.slab][0] if gradient.slab >= 0 else -1
     return group if group in memory.of_life[Life.HANDED_BACK] else -1

@@ -1,4 +1,4 @@
-"""The cells of a model as a distribution of its parameters and a schedule have them: compiled, divided, encoded."""
+"""Compiles, divides and encodes the cells of a model for one distribution of its parameters and one schedule."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class EncodedCells:
     """Compiles cells, divides recurrent ones into parts, and encodes them, each once.
 
     Args:
-        distribution: places of the parameters, number of virtual processors.
-        exclusive: every virtual processor has a script of its own.
-        passes: of the cell compiler.
+        distribution: places of the parameters, and number of virtual processors.
+        exclusive: True if every virtual processor has a script of its own.
+        passes: passes of the cell compiler.
 
     Attributes:
-        notes: what the passes did to the nodes of each cell: name of the pass, a sentence.
+        notes: effects of the passes on the nodes of each cell: name of the pass, and a sentence.
     """
 
     def __init__(self, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
@@ -48,7 +48,7 @@ class EncodedCells:
         self._of_parts: dict[tuple[tuple[CellPart, ...], Unread, bool], list[EncodedPart]] = {}
 
     def compiled(self, cell: TracedCell) -> TracedCell:
-        """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
+        """Return the cell after the passes on its nodes. Raises ModelError if it uses another model's parameter."""
         known = self._compiled.get(cell)
         if known is None:
             for p in cell.parameters:
@@ -60,7 +60,7 @@ class EncodedCells:
         return known
 
     def without(self, cell: TracedCell, unread: Unread) -> TracedCell:
-        """The cell after the passes on its nodes, without some outputs: for inference."""
+        """Return the cell after the passes on its nodes, without some outputs, for inference."""
         key = cell, unread
         known = self._without.get(key)
         if known is None:
@@ -70,10 +70,10 @@ class EncodedCells:
         return known
 
     def encoded(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> EncodedCell:
-        """The encoded cell, with no gradients from some outputs; for inference another one where training keeps values
-        that only backward reads.
+        """Return the encoded cell, without gradients of the unread outputs.
 
-        Raises ModelError where it uses a parameter of another model.
+        With fusion, inference has an encoded cell of its own, which stores no values for backward. Raises ModelError
+        if the cell uses another model's parameter.
         """
         training = training or not self.passes.fusion
         key = cell, unread, training
@@ -90,7 +90,7 @@ class EncodedCells:
             self.notes[cell].append(note)
 
     def explain(self) -> list[tuple[str, list[Note]]]:
-        """What the passes did to each cell of several operators: its name, then (pass or direction, sentence)."""
+        """Return the name of each cell of several operators, and its notes: (pass or direction, sentence)."""
         found = []
         for cell, notes in self.notes.items():
             in_parts = next((p for (whole, *_), p in self._parts.items() if whole is cell and p), ())
@@ -103,20 +103,20 @@ class EncodedCells:
         return found
 
     def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:
-        """The parts of a recurrent cell (passes/lazy_batching.py)."""
+        """Return the parts of a recurrent cell (passes/lazy_batching.py)."""
         key = cell, gathered, scattered
         if key not in self._parts:
             self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
 
     def part_of(self, cell: TracedCell) -> CellPart | None:
-        """The part whose program a cell is, if it is one."""
+        """Return the part that has a cell as its program, or None."""
         return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
 
     def encoded_parts(
         self, parts: tuple[CellPart, ...], unread: Unread = ALL_READ, training: bool = True
     ) -> list[EncodedPart]:
-        """The encoded parts of a cell, as `encoded`."""
+        """Return the encoded parts of a cell; arguments as of `encoded`."""
         training = training or not self.passes.fusion
         key = parts, unread, training
         known = self._of_parts.get(key)
@@ -125,30 +125,30 @@ class EncodedCells:
         return known
 
     def streams(self, parts: tuple[CellPart, ...], training: bool, unread: Unread = ALL_READ) -> bool:
-        """Whether the eager part of a cell may run while virtual processors wait: it must not wait itself, nor use
-        memory that others get when its stage is over. Which that is depends on the outputs without gradients."""
+        """Return True if the eager part of a cell may run while virtual processors wait. It must not wait itself, nor
+        use memory that others reuse after its stage; the unread outputs decide which memory that is."""
         if not self.passes.streaming or self.exclusive:
             return False
         if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
-            return False  # nothing goes level by level that could wait
+            return False  # no part runs level by level, so none waits
         cell, level = (of_part.cell for of_part in self.encoded_parts(parts)[:2])
         groups = self.encoded_parts(parts, unread, training)[0].cell.slab_groups(training)
         if len(cell.forward) != 1 or groups.of_life[Life.FORWARD if training else Life.SCRATCH]:
             return False
-        return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
+        return not level.may_follow(level, len(level.forward) - 1, backward=False)  # otherwise the level never waits
 
 
 def _describe(
     notes: Iterable[Note], parts: Sequence[CellPart], encoded: Sequence[EncodedCell], streams: bool
 ) -> list[Note]:
-    """What each pass did to a cell, and what became of it; `encoded` are its parts, or the whole."""
+    """Return the effects of the passes on a cell, and its instruction counts. `encoded` are its parts, or the whole."""
     lines = [*notes]
     instructions = [i for t in encoded for i in (*t.lowered.forward, *t.lowered.backward)]
     if parts:
         said = [f"{_operators(part.cell)} {_SAID[part.batching]}" for part in parts]
         lines.append(("lazy_batching", f"in {len(parts)} parts: {'; '.join(said)}"))
     if streams:
-        lines.append(("streaming", "what is eager runs in the pauses between levels, if there is much of it"))
+        lines.append(("streaming", "the eager part runs in the pauses between levels, if it is large"))
     tails = [i for i in instructions if i.tail is not None]
     if tails:
         lines.append(("fusion", f"{sum(len(i.tail.steps) for i in tails if i.tail)} operations in {len(tails)} tails"))
@@ -168,8 +168,8 @@ def _operators(cell: TracedCell) -> str:
 
 
 def _counted(directions: Sequence[tuple[Sequence[Instr], Sequence[object]]]) -> str:
-    """How many instructions a direction has, and the barriers inside each part."""
+    """Describe the number of instructions of a direction, and of barriers inside its parts."""
     instructions = sum(len(instrs) for instrs, _ in directions)
     inside = sum(max(len(groups) - 1, 0) for _, groups in directions)
     barriers = counted(inside, "barrier") if inside else "no barrier"
-    return f"{counted(instructions, 'instruction')} for a step of it, {barriers} between them"
+    return f"{counted(instructions, 'instruction')} per step, {barriers} between them"

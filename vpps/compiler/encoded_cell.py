@@ -1,4 +1,4 @@
-"""Encodes a lowered cell once per distribution: script templates with relocations for what only a graph decides."""
+"""Encodes a lowered cell once per distribution: script templates, with relocations for words that a graph decides."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from vpps.script.instructions import BY_NAME, NO_FLAGS, Field, Kind, Role
 from vpps.script.tails import Tail, ViewUse
 from vpps.values import float_word
 
-# What may just have been written: values in forward (to a step of the same cell, those of other parts are older), and
-# gradients in backward.
+# Lists of rows that the step before may have written: values in forward, and gradients in backward. Between steps of
+# one cell SameRow does not count: values of other parts are older.
 _VALUES = (Args, Elements, SameRow)
 _GRADIENTS = (Uses, SameRowGradient)
 
 CACHED_FLOATS = 1 << 17
-"""That the rows of a piece have: 512 KiB, half of what a core's second-level cache has today."""
+"""Floats of the rows of a piece: 512 KiB, half of a core's second-level cache today."""
 
 FEWEST_ROWS = 64
-"""Products of fewer rows would read their matrices more often than it pays."""
+"""Fewest rows of a piece: with fewer, products read their matrices too often."""
 
 
 class Contribution(NamedTuple):
     """A contribution to a dense gradient.
 
     Attributes:
-        group: the instruction that makes it, or adds it up from partial tiles.
-        tiles: the instruction that makes these before.
-        summed_by: number of the contribution whose partial tiles have the terms of this sum beside them; or -1.
+        group: the instruction that computes it, or that adds up its partial tiles.
+        tiles: the instruction that computes the partial tiles before.
+        summed_by: number of the contribution whose partial tiles include the terms of this sum; or -1.
     """
 
     gradient: ParameterGradient
@@ -63,14 +63,14 @@ class Contribution(NamedTuple):
 
 
 class Group:
-    """Instructions of a cell that one virtual processor executes one after the other, with no barrier between.
+    """Instructions of a cell that a virtual processor executes one after the other, with no barrier between.
 
     Args:
-        whole: they work on all rows of the cell at once, not on those of a step.
+        whole: True if the instructions work on all rows of the cell at once, not on those of a step.
 
     Attributes:
-        template: their words.
-        starts: for each instruction, its first word and itself.
+        template: words of the instructions.
+        starts: first word of each instruction, and the instruction.
     """
 
     def __init__(self, cell: EncodedCell, instrs: list[Instr], whole: bool = False) -> None:
@@ -88,24 +88,20 @@ class EncodedCell:
     """A lowered cell with its encoded groups.
 
     Args:
-        exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
-        fusion: as of `LoweredCell`.
-        first_same_row: see LoweredCell.
-        taken_back: likewise, with the floats from one row of such gradients to the next.
-        training: see LoweredCell.
-        unread: likewise.
+        exclusive: True for exclusive scripts (see LoweredCell): every instruction is a group of its own.
+        taken_back: the outputs as of LoweredCell, each with the stride of its gradient rows in floats.
+        fusion, first_same_row, training, unread: as of LoweredCell.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
-        handed_back: gradient rows that readers of this cell's arguments find through index lists, as of `lowered`.
+        handed_back: arguments and their gradient rows, as of `lowered`, that producers find through index lists.
         read_whole: slabs that another part of the cell reads in one step.
-        keys: lists that its words refer to, with the number of the base that is the list's position.
-        operands: those of which a plan decides how their rows are found; the base of this number and the next one are
-            their words.
-        constants: slots and words of Constants that its words are, with their base numbers, likewise.
-        n_bases: how many there are, slabs included.
-        n_forward_keys, n_forward_operands: the first of them are those that forward needs.
-        watches: instructions that tell whether any gradient of parameters may not be finite.
+        keys: lists that its words refer to, with the number of the base that holds the list's position.
+        operands: operands that a plan makes direct or indexed, with the number of the base of their first word; the
+            next base is their second word.
+        constants: slot and word of each Constant in its words, with the number of its base.
+        n_forward_keys, n_forward_operands: numbers of keys and operands that forward needs; they come first.
+        watches: instructions that detect non-finite gradients of parameters.
         gradients: contributions to dense gradients.
     """
 
@@ -151,17 +147,18 @@ class EncodedCell:
         return [*self.lowered.forward, *(self.lowered.backward if backward else [])]
 
     def used(self, backward: bool) -> tuple[frozenset[str], frozenset[Tail]]:
-        """Names of its instructions, and its tails; what makes gradients of parameters is chosen launch by launch."""
+        """Return the names of its instructions, and its tails, without the instructions of parameter gradients: each
+        launch selects those."""
         steps = self._steps(backward)
         return frozenset(i.instruction.name for i in steps), frozenset(i.tail for i in steps if i.tail is not None)
 
     def numbers_used(self, training: bool) -> frozenset[int]:
-        """Numbers of the matrices on the chip that its products multiply by."""
+        """Return the numbers of the on-chip matrices that its products use."""
         return frozenset(i.values["matrix"] for i in self._steps(training) if i.name.startswith("matvec"))
 
     def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
-        """Whether a step may begin while virtual processors still execute a group of a training step of another cell
-        (or this one); of both, all other vertices."""
+        """Return True if a step may begin while virtual processors still execute a group of a training step of `other`
+        (or of this cell). The two steps work on different vertices."""
         theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
         groups = self.slab_groups(training=True).groups if other is self else ()
         return follows_freely(
@@ -174,8 +171,8 @@ class EncodedCell:
         )
 
     def may_turn(self, other: EncodedCell, group: int) -> bool:
-        """Whether the first backward step may begin while virtual processors still execute a group of the last forward
-        step of another cell, or of this one."""
+        """Return True if the first backward step may begin while virtual processors still execute a group of the last
+        forward step of another cell, or of this one."""
         theirs = [i for i in other.lowered.forward if i.group == group]
         mine = [i for i in self.lowered.backward if not i.group]
         reads = Reads(_VALUES, self._width_of)
@@ -183,11 +180,12 @@ class EncodedCell:
         return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
     def piece_rows(self) -> int:
-        """In inference, how many rows of a step go through all of its instructions before the others begin; 0: all.
+        """Return the number of rows of a piece, or 0 if steps are not divided.
 
-        What one instruction writes the next one then finds in the second-level cache, and memory that steps use again
-        is not larger than that: scores of a vocabulary, above all. There must be no barrier between them. In training
-        most of it is kept, and nothing is gained; on a GPU caches are not what waits.
+        In inference, a step runs all of its instructions on one piece of its rows after the other. An instruction then
+        finds its operands in the second-level cache, and scratch memory is no larger than that; the scores of a
+        vocabulary gain most. A step with barriers is not divided. Training stores most values, so it gains nothing. On
+        a GPU caches are not the bottleneck.
         """
         panel, n_vps = self._vps
         if panel == 1 or self.exclusive or self._groups_of_vps > 1:
@@ -200,7 +198,7 @@ class EncodedCell:
         return max(FEWEST_ROWS, CACHED_FLOATS // max(width, 1))
 
     def _width_of(self, key: ListKey) -> int:
-        """Floats of the rows that a list of values, or of gradients, names."""
+        """Return the floats per row that a list of values, or of gradients, names."""
         if isinstance(key, Uses | SameRowGradient):
             return self.lowered.outputs[key.output].width
         assert isinstance(key, Args | Elements | SameRow)
@@ -210,22 +208,21 @@ class EncodedCell:
         return size(kind.shape)
 
     def slab_groups(self, training: bool) -> SlabGroups:
-        """Its slabs by how long they live."""
+        """Return the slabs of the cell, grouped by lifetime."""
         if training not in self._slab_groups:
             self._slab_groups[training] = SlabGroups(self.lowered, training, self.read_whole, self._read_by_steps())
         return self._slab_groups[training]
 
     def _read_by_steps(self) -> set[int]:
-        """Slabs with gradients of arguments that can give way step by step: only steps of backward read them, through
-        index lists, and no step of this cell comes after two others without any barrier."""
+        """Return the slabs of argument gradients that backward can free step by step: only backward steps read them,
+        through index lists, and there is a barrier among any three steps in a row of this cell."""
         if self._groups_of_vps > 1 or self._runs_on():
             return set()
         beside = set(self.lowered.arguments).difference(self.handed_back)
         return {view.slab for _, view in self.handed_back} - {view.slab for _, view in beside}
 
     def _runs_on(self) -> bool:
-        """Whether backward may go from step to step with no barrier in or between them, for several virtual
-        processors."""
+        """Return True if backward steps need no barrier inside or between them, for several virtual processors."""
         if self._vps[1] == 1 or len(self.backward) != 1:
             return False
         handed = [view for _, view in self.lowered.arguments]
@@ -233,7 +230,7 @@ class EncodedCell:
         return follows_freely(self.lowered.backward, handed, self.lowered.backward, (), self._vps, reads)
 
     def domain_of(self, key: ListKey) -> int:
-        """The domain whose rows an index list has a word for."""
+        """Return the domain of an index list: it has a word for each row of the domain."""
         match key:
             case Elements(position):
                 return self.cell.list_domains[position]
@@ -244,14 +241,15 @@ class EncodedCell:
         return 0
 
     def row_lists(self, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
-        """The index lists that operands may need, in the order of their first use; of forward alone, or of all."""
+        """Return the index lists that operands may need, in the order of their first use; without training, those of
+        forward only."""
         found: dict[ListKey, list[RowOperand]] = {}
         for operand in list(self.operands)[: None if training else self.n_forward_operands]:
             found.setdefault(operand.key, []).append(operand)
         return list(found.items())
 
     def _tiles_of_sum(self, gradient: ParameterGradient, distribution: Distribution) -> int:
-        """Number of the gradient that is a product of the same vectors as those whose sum this one is; or -1."""
+        """Return the number of the tiled gradient whose product reads the vectors that this gradient sums; or -1."""
         i = gradient.instr
         for k, g in enumerate(self.lowered.parameter_gradients if i.name == "column_sum" else ()):
             other = g.instr
@@ -260,7 +258,7 @@ class EncodedCell:
         return -1
 
     def _tiled(self, gradient: ParameterGradient) -> Contribution:
-        """The gradient of a matrix, by way of partial tiles."""
+        """Make the contribution to a matrix gradient by way of partial tiles."""
         i = gradient.instr
         values = {"partials": 0, "columns": i.values["columns"], "sums": 0, "turn": 0}
         tiles = Group(self, [replace(i, name="outer_tiles", values=values)], whole=True)
@@ -268,9 +266,9 @@ class EncodedCell:
         return Contribution(gradient, Group(self, [added], whole=True), tiles)
 
     def fused(self, contribution: Contribution, ending: Ending) -> Group:
-        """The group of an outer product that goes straight into its matrix's step; or of a sum of partial tiles."""
+        """Return the group of an outer product, or of a sum of partial tiles, fused with the optimizer step."""
         i, place = contribution.gradient.instr, ending.distribution.physical[contribution.gradient.parameter]
-        # Where the hyper-parameters are the plan fills in: their position is the first field.
+        # The plan fills in the position of the hyper-parameters, which is the first field.
         values = {**i.values, **step_fields(place, ending.averaging), "hyper": 0}
         step = replace(i, name=f"outer_update.{ending.rule}", values=values, rounds=place.rounds)
         if contribution.tiles is not None:
@@ -295,19 +293,19 @@ class EncodedCell:
         return Word(0, self.keys.setdefault(key, self.n_bases), per_row)
 
     def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
-        """Words of an operand with a row for each of a list's words."""
-        if self.exclusive:  # instructions of single vertices find them in lists, as those of VPPS do
+        """Return the words of an operand with a row for each word of a list."""
+        if self.exclusive:  # an instruction of a single vertex reads the list, as in VPPS
             return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
         return placed(self.operands.setdefault(RowOperand(key, offset, whole), self.n_bases), scalar)
 
     def _operand(self, view: View, instr: Instr, field: Field, whole: bool) -> OperandWords:
         scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
-        if field.elements:  # counted from the cell's first element, whatever vertices the instruction has
+        if field.elements:  # rows count from the cell's first element, for any vertices of the instruction
             return self._found(view.row_list(instr.elements), view.offset, scalar, whole=True)
         return self._rows(view, instr, scalar, whole)
 
     def _rows(self, view: View, instr: Instr, scalar: bool, whole: bool) -> OperandWords:
-        """Words of a view with a row for each of an instruction's."""
+        """Return the words of a view with a row for each row of an instruction."""
         if view.may_be_listed(instr.domain):
             return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
         if view.shared:
@@ -316,7 +314,7 @@ class EncodedCell:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
         assert isinstance(view.rows, SameRow | SameRowGradient)
-        # What crosses is computed into a slab of its own.
+        # A value that crosses between parts has a slab of its own.
         key = view.rows
         stride = self._taken_back[key.output] if isinstance(key, SameRowGradient) else self._width_of(key)
         address = self._list(key, per_row=stride)
@@ -325,7 +323,7 @@ class EncodedCell:
     def _tail_view(
         self, use: ViewUse, what: View | Listed | Constant | float | int, instr: Instr, whole: bool
     ) -> tuple[OperandWords, int]:
-        """Words of a view of a tail."""
+        """Return the words of a view of a tail, and its use."""
         words: OperandWords
         if use is ViewUse.RESULT:
             assert isinstance(what, int)
@@ -341,7 +339,7 @@ class EncodedCell:
         return words, use
 
     def encode(self, instr: Instr, whole: bool) -> list[AnyWord]:
-        """Words of an instruction; views and lists become bases. `whole`: see Group."""
+        """Return the words of an instruction; views and lists become bases. `whole`: see Group."""
         fields: dict[str, Any] = {}
         for field in BY_NAME[instr.name].fields:
             if field.kind is Kind.OPERAND:
@@ -367,13 +365,13 @@ class EncodedCell:
 
 
 def _is_tiled(gradient: ParameterGradient, distribution: Distribution) -> bool:
-    """Whether it is made in tiles, as a GPU does."""
+    """Return True if a gradient is computed in partial tiles, as on a GPU."""
     return gradient.instr.name == "outer" and distribution.physical[gradient.parameter].tiled
 
 
 def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_all: bool) -> list[Instr]:
-    """Instructions that read all that gradients of tables and other ones are made of: dy, and x where they are sums of
-    dy x^T."""
+    """Return instructions that check the operands of gradients, including those of tables: dy, and x if a gradient is
+    a sum of dy x^T."""
     read: list[tuple[int, int, View, list[View], int]] = []  # node, domain, dy, x, terms of a row
     read += [(0, t.view.domain, t.view, [], 1) for t in lowered.table_gradients]
     for instr in (g.instr for g in gradients):
@@ -385,5 +383,5 @@ def watches(lowered: LoweredCell, gradients: Sequence[ParameterGradient], for_al
         operands = {"dy": dy, "x": x}
         watch = Instr("watch", node, domain, dy.width, 1, operands, {"terms": terms}, rows=True, for_all=for_all)
         found.setdefault(dy, []).append(watch)
-    # One with an x says all that one without says.
+    # A watch with x covers the one on the same dy without x.
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]

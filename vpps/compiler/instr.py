@@ -1,4 +1,4 @@
-"""What lowering produces: instructions of a cell over views of its slabs, before any graph is known."""
+"""The result of lowering: instructions of a cell over views of its slabs, before any graph is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vpps.script.tails import Tail, ViewUse
 
 
 class ListKey:
-    """A list of words that only a graph decides; one of those below."""
+    """Base class of keys of lists of words that a graph decides."""
 
     __slots__ = ()
 
@@ -107,14 +107,14 @@ class RandomKey(ListKey):
 
 @dataclass(frozen=True, slots=True)
 class SameRow(ListKey):
-    """Values that another part of the cell computes, passed as the argument at a position: in the same rows."""
+    """Values that another part of the cell computes in the same rows, passed as the argument at a position."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class SameRowGradient(ListKey):
-    """Gradients of an output that another part of the cell hands back, as its only reader: in the same rows."""
+    """Gradients of an output that its only reader, another part of the cell, hands back in the same rows."""
 
     output: int
 
@@ -132,10 +132,10 @@ class View(NamedTuple):
     Attributes:
         slab: number of the slab, or -1.
         rows: key of an index list that holds the rows' addresses, or None.
-        address: of a single row that all vertices share (a parameter), where neither of the above.
-        offset: floats into the row.
-        width: floats.
-        domain: rows per vertex (0) or per element of the lists of a domain.
+        address: address of a single row that all vertices share (a parameter), without slab and rows.
+        offset: floats before the view in each row.
+        width: floats of the view in each row.
+        domain: 0 for a row per vertex, else the domain with a row per list element.
     """
 
     slab: int
@@ -146,34 +146,34 @@ class View(NamedTuple):
     domain: int
 
     def part(self, offset: int, width: int) -> View:
-        """The view of `width` floats, `offset` floats in."""
+        """Return the view of `width` floats that begins `offset` floats into this one."""
         return self._replace(offset=self.offset + offset, width=width)
 
     def row_list(self, domain: int) -> ListKey:
-        """Key of an index list with the rows' addresses, for every element of a domain (offset not included)."""
+        """Return the key of an index list of the rows' addresses, without the offset, for every element of a domain."""
         own = IndexList(self.slab) if self.rows is None else self.rows
         return own if self.domain == domain else Expand(domain, own)
 
     @property
     def shared(self) -> bool:
-        """One row for all vertices."""
+        """True if all vertices share one row."""
         return self.slab < 0 and self.rows is None
 
     def may_be_listed(self, domain: int) -> bool:
-        """Whether an instruction that counts the rows of a domain may find this one's through an index list. Else they
-        lie side by side, at one stride from step to step."""
+        """Return True if an instruction over a domain's rows may find this view's rows through an index list. Otherwise
+        they lie side by side, with the same stride in every step."""
         if self.shared:
             return False
         return self.domain != domain or (self.slab < 0 and not isinstance(self.rows, SameRow | SameRowGradient))
 
 
 class RowOperand(NamedTuple):
-    """An operand whose rows lie where a plan has put them: at an even stride, or found through an index list.
+    """An operand whose rows a plan places: at an even stride, or anywhere, found through an index list.
 
     Attributes:
-        key: of the index list.
-        offset: floats into each row.
-        whole: its instruction works on all rows of the cell at once, not on those of a step.
+        key: key of the index list.
+        offset: floats before the operand in each row.
+        whole: True if its instruction works on all rows of the cell at once, not on those of a step.
     """
 
     key: ListKey
@@ -182,13 +182,13 @@ class RowOperand(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Sums of rows that a tail makes: CSR offsets, and floats into each of the rows that they list."""
+    """Operand of a tail that is a sum of listed rows: CSR offsets, and floats before the summands in each row."""
 
     offsets: ListKey
     shift: int
 
 
-# What a view of a tail is: rows to read or write, sums, a constant, or (Use.RESULT) a part of a product's result.
+# A view of a tail: rows to read or write, sums, a constant, or (ViewUse.RESULT) a part of a product's result.
 TailView = tuple[ViewUse, View | Listed | Constant | float | int]
 
 
@@ -200,26 +200,27 @@ class Instr:
     """An instruction over views.
 
     Attributes:
-        name: in the instruction table.
-        node: of the traced cell, for messages.
-        domain: whose rows it counts.
-        width, parts: of a row of the result; parts says how its units are dealt to virtual processors.
-        operands: field name -> view (or list of views for segments, of `TailView` for a tail).
+        name: name in the instruction table.
+        node: node of the traced cell, for messages.
+        domain: domain whose rows it counts.
+        width: floats of a row of the result.
+        parts: number of equal parts of a row; virtual processors own the same units in each part.
+        operands: field name -> view, or list of views for segments, or list of `TailView` for a tail.
         values: field name -> int, float, Constant, or key of an index list.
-        rows: slices are rows (flag ROWS).
-        alone: one virtual processor computes all of it (flag ALONE).
-        accumulate: adds to the result (flag ACCUMULATE).
-        mean: flag MEAN.
-        gathers: slabs read through an index list that the plan makes: (slab, offset, width).
-        elements: domain of the elements whose lists it works on, where it counts vertices; else 0.
-        group: instructions of one group need no barrier between them.
-        turns: the rows of its matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
-        for_all: the virtual processors of all groups divide it (flag ALL).
-        tail: the program of a tail.
-        merged: name and node of each instruction that became part of it.
-        reads_parts: of what other vertices have written it reads a part of the units.
-        chained: a product that leaves its result on the chip, for the tail that follows (flag CHAINED).
-        rounds: how it rounds what it multiplies, and how its weights lie (flags BF16, TF32, PAIRS).
+        rows: True if slices are rows (flag ROWS).
+        alone: True if one virtual processor computes the whole result (flag ALONE).
+        accumulate: True to add to the result (flag ACCUMULATE).
+        mean: True to divide sums by their number of terms (flag MEAN).
+        gathers: views of slabs that it reads through an index list of the plan.
+        elements: domain of the list elements, if the instruction works on lists and counts vertices; else 0.
+        group: number of its group; instructions of one group need no barrier between them.
+        turns: True if the rows of its matrix are dealt in turns (flag TURNS); `parts` then says how.
+        for_all: True if the virtual processors of all groups divide it (flag ALL).
+        tail: program of a tail.
+        merged: name and node of each instruction that was fused into it.
+        reads_parts: True if it reads only a part of the units of other vertices' rows.
+        chained: True for a product that leaves its result on the chip, for the tail that follows (flag CHAINED).
+        rounds: rounding of its factors, and layout of its weights (flags BF16, TF32, PAIRS).
     """
 
     name: str
@@ -246,19 +247,19 @@ class Instr:
 
     @property
     def instruction(self) -> Instruction:
-        """Its row of the instruction table."""
+        """The row of the instruction table."""
         return instruction_of(self.name, self.values)
 
     @property
     def flags(self) -> Flag:
-        """Flags of its first word."""
+        """The flags in the first word of the instruction."""
         found = self.rounds | (Flag.ALL if self.for_all else NO_FLAGS)
         for name in ("accumulate", "rows", "alone", "mean", "turns", "chained"):
             found |= Flag[name.upper()] if getattr(self, name) else NO_FLAGS
         return found
 
     def views(self) -> list[tuple[Role, View]]:
-        """Every operand with its role."""
+        """Return every operand with its role."""
         found: list[tuple[Role, View]] = []
         for f in BY_NAME[self.name].fields:
             if f.kind is Kind.OPERAND:

@@ -1,4 +1,4 @@
-"""Which cells are bare linear ops on scalars: of these the chain of the loss is made (planner/native/loss_chain.h)."""
+"""Finds cells that are a single linear op on scalars: they form the chain of the loss (planner/native/loss_chain.h)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import IntEnum
 from vpps.ops import Form
 from vpps.record.trace import TracedCell
 
-# Bare ops on scalars whose gradients are constants, by their names in capital letters; of a product one factor must be
-# a number, a graph input whose gradient nobody asks for.
+# Single ops on scalars with constant gradients, by their names in capital letters. One factor of a product must be a
+# number: a graph input without a gradient.
 Linear = IntEnum("Linear", "LIST_SUM LIST_MEAN ADD SUB NEG MUL NUMBER", start=0)
 
 NUMBER = Linear.NUMBER
@@ -16,7 +16,7 @@ LINEAR = tuple(kind.name.lower() for kind in Linear if kind is not NUMBER)
 
 
 def linear_kind(cell: TracedCell) -> int:
-    """The Linear of a cell that is one such op on scalars, or such an input; else -1."""
+    """Return the Linear of a cell that is a single linear op on scalars, or a number; else -1."""
     nodes = [n for n in cell.nodes if n.op.form is not Form.ARGUMENT]
     if len(nodes) != 1 or any(n.shape for n in cell.nodes) or len(cell.outputs) != 1:
         return -1

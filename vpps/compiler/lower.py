@@ -17,25 +17,25 @@ class LoweredCell:
     """Instructions of a cell for one distribution.
 
     Args:
-        exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
-            products, which those execute that hold rows of the matrix.
-        fusion: elementwise operators between products become one instruction.
-        first_same_row: arguments from this position on are values of other parts of the cell, in the same rows.
-        taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
-        training: False for inference alone: no backward, and nothing is kept for one.
-        unread: outputs that nothing reads: no gradient comes back from them.
+        exclusive: True if one virtual processor's script has all instructions of a vertex (schedule "paper"), except
+            products: the owners of the matrix's rows execute those.
+        fusion: True to fuse the elementwise operators between products into one instruction.
+        first_same_row: position of the first argument that is a value of another part of the cell, in the same rows.
+        taken_back: outputs whose only gradient comes from one other part of the cell, in the same rows.
+        training: False for inference only: without backward, and without values stored for it.
+        unread: outputs that nothing reads, so that they get no gradient.
 
     Attributes:
         cell: the traced cell.
-        slabs: memory that each vertex (or list element) needs; the first `n_forward_slabs` of them for inference.
-        slab_nodes: of each slab, the node whose value, gradient, or contribution to other gradients it holds.
+        slabs: memory that each vertex (or list element) needs; inference uses the first `n_forward_slabs`.
+        slab_nodes: for each slab, the node whose value, gradient, or contribution to other gradients it holds.
         forward, backward: instructions in order, with their barrier groups.
         parameter_gradients: contributions to dense gradients, to run once over all rows.
-        table_gradients: sparse ones.
+        table_gradients: sparse gradients of table rows.
         outputs: view of each output's value.
         arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
-        is_bare: it is a single op.
-        input_gradient: view of a graph input's gradient, if it was asked for.
+        is_bare: True if the cell is a single op.
+        input_gradient: view of a graph input's gradient, if the user wants it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LoweredCell:
         Lowering(self, distribution, exclusive).run(training, fusion)
 
     def read_at_the_end(self) -> list[View]:
-        """What is read of a vertex by other vertices, by the gradients of parameters, and by the user."""
+        """Return the views that other vertices, parameter gradients and the user read."""
         found = [*self.outputs, *(view for _, view in self.arguments)]
         for g in self.parameter_gradients:
             found.extend(view for _, view in g.instr.views())
@@ -78,10 +78,10 @@ class LoweredCell:
 
 
 class Lowering(Backward):
-    """The pass itself."""
+    """The lowering pass of one cell."""
 
     def run(self, training: bool, fusion: bool) -> None:
-        """Fill the LoweredCell."""
+        """Fill in the LoweredCell."""
         for i in self.order:
             if self.live[i]:
                 self._forward(i, self.nodes[i])

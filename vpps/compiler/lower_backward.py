@@ -1,11 +1,12 @@
 """Lowers a traced cell: the instructions of backward, and the gradients of its parameters.
 
-Backward is in gather form: nothing adds into memory that another vertex's instruction writes. A vertex stores one
-gradient row per argument; the vertex that produced the argument sums the rows of all its uses (`gather_sum`), in fixed
-order, through a reverse index list. So there are no atomic additions, and sums are reproducible. Where a gradient is
-the gradient of something else unchanged (add, concat, slices, sums of lists), it is a view of it and costs nothing.
-A value of the vertex used by list elements, a broadcast scalar, a parameter vector: the contribution gets memory of its
-own and is reduced (`gather_sum`, `sum`, `column_sum`).
+Backward is in gather form: no instruction adds to memory that another vertex's instruction writes. A vertex stores one
+gradient row per argument. The vertex that produced the argument sums the rows of all uses (`gather_sum`), in fixed
+order, through a reverse index list. So there are no atomic additions, and sums are reproducible.
+
+A gradient that equals another one (add, concat, slices, sums of lists) is a view and costs nothing. Contributions to a
+broadcast scalar, to a parameter vector, or to a vertex's value used by list elements have memory of their own, and are
+reduced (`gather_sum`, `sum`, `column_sum`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Backward(Forward):
     """The instructions of backward."""
 
     def claim(self, j: int) -> tuple[View, bool]:
-        """Where to write a contribution to node j's gradient, and whether to add to what is there."""
+        """Return the view for a contribution to node j's gradient, and True if the contribution must be added."""
         whole, offset = root(self.nodes, j), offset_in_root(self.nodes, j)
         if whole not in self.storage:
             self.storage[whole] = self.slab(whole, self.width(whole), self.nodes[whole].domain)
@@ -56,7 +57,7 @@ class Backward(Forward):
         return view, False
 
     def _clear(self, i: int, offset: int, width: int) -> None:
-        """Zero the units of [offset, offset + width) that nothing has been written to."""
+        """Zero those units of [offset, offset + width) that no instruction has written."""
         covered = self.covered[i][offset : offset + width]
         edges = np.flatnonzero(np.diff(covered, prepend=True, append=True))
         for begin, end in edges.reshape(-1, 2).tolist():
@@ -64,7 +65,7 @@ class Backward(Forward):
         covered[:] = True
 
     def _take_back(self, k: int, o: int) -> None:
-        """The gradient of an output, from the rows in which the only reader of it left it."""
+        """Take the gradient of an output from the rows in which the output's only reader left it."""
         dy = View(-1, SameRowGradient(k), 0, 0, self.width(o), 0)
         if self.uses[o] == 1:
             self.alias[o] = dy
@@ -72,19 +73,19 @@ class Backward(Forward):
             self._copy(o, o, dy)
 
     def _copy(self, i: int, j: int, dy: View) -> None:
-        """Node j's gradient gets a copy of that of node i, `dy`."""
+        """Copy `dy`, the gradient of node i, to the gradient of node j."""
         dst, accumulate = self.claim(j)
         self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
 
     def _backward(self, i: int, node: Node) -> None:
         form = node.op.form
         if form in VIEWS:
-            return  # its gradient is part of its operand's
+            return  # the gradient is part of the operand's gradient
         if i in self.storage and i not in self.alias:
             self._clear(i, 0, self.width(i))
         dy = self.alias.get(i) or self.storage.get(i)
         if dy is None:
-            return  # nothing flows into it
+            return  # no gradient flows into the node
         if form is Form.ARGUMENT:
             self._hand_back(i, dy)
         elif form in (Form.PARAMETER, Form.LOOKUP) and node.finds_matrix_in_memory:
@@ -94,7 +95,7 @@ class Backward(Forward):
             self.out.table_gradients.append(TableGradient(node.parameter, Ints(node.inputs[0]), dy))
         elif form is Form.INPUT:
             self.out.input_gradient = dy
-        elif form is Form.PARAMETER:  # slices of it were used
+        elif form is Form.PARAMETER:  # the cell reads slices of the parameter
             assert node.parameter is not None
             self._parameter_sum(i, node.parameter, dy)
         elif form is Form.MATVEC:
@@ -112,7 +113,7 @@ class Backward(Forward):
         elif form is Form.TRANSPOSE:
             matrices.transpose_backward(self, i, node, dy)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            # From the results where the op has one for each element, else from the elements.
+            # The gradient reads the results if the op has one for each element, else the elements.
             views = {"a": self.view_of(i if node.domain else node.inputs[0]), "dy": dy}
             self._over_lists(f"{node.op.name}.grad0", i, node, views, *self.claim(node.inputs[0]))
         elif form is Form.LIST_REDUCE:
@@ -159,7 +160,7 @@ class Backward(Forward):
             self.add_parameter_gradient(matrix, instr)
 
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
-        """dst = W^T dy, from a transpose of its own; or from W, whose owners each add what their rows give."""
+        """Emit dst = W^T dy, from a stored transpose, or from W: each owner of rows of W adds its part of the sum."""
         place = self.places[matrix]
         if place.on_chip is not None and place.on_chip.atomic:
             rows = place.on_chip.rows
@@ -192,8 +193,8 @@ class Backward(Forward):
     def contribute(self, i: int, j: int, width: int, write: Callable[..., None]) -> None:
         """Let `write(dst=, accumulate=)` compute node i's contribution to node j's gradient, rows of `width` floats.
 
-        Where j has fewer rows or floats than that (a scalar that was broadcast, a value of the vertex used by list
-        elements, a parameter), the contribution goes through memory of its own and is reduced.
+        If j has fewer rows or floats (a broadcast scalar, a vertex's value used by list elements, a parameter), the
+        contribution has memory of its own and is reduced.
         """
         node, target = self.nodes[i], self.nodes[j]
         if not self.is_vector(j) and width == self.width(j) and node.domain == target.domain:
@@ -205,7 +206,7 @@ class Backward(Forward):
         self.reduce_into(i, j, own)
 
     def pass_on(self, i: int, j: int, dy: View) -> None:
-        """Node j's gradient gets node i's, `dy`, unchanged: as a view if that is all it gets, else by a copy."""
+        """Pass `dy`, the gradient of node i, to node j unchanged: as a view if it is j's only gradient, else copied."""
         while self.nodes[j].op.form is Form.RESHAPE and self.uses[j] == 1:
             j = self.nodes[j].inputs[0]
         node, target = self.nodes[i], self.nodes[j]
@@ -244,12 +245,12 @@ class Backward(Forward):
             self._copy(i, j, source)
 
     def _parameter_sum(self, i: int, parameter: Parameter, source: View) -> None:
-        """The gradient of a parameter vector: the sum over all rows. Runs over the rows of node i's domain."""
+        """Let the gradient of a parameter vector be the sum of `source` over all rows of node i's domain."""
         domain = source.domain or self.nodes[i].domain
         values = {"vector": self.places[parameter].gradient}
         instr = Instr("column_sum", i, domain, source.width, 1, {"src": source}, values)
         self.add_parameter_gradient(parameter, instr)
 
     def add_parameter_gradient(self, parameter: Parameter, instr: Instr) -> None:
-        """Let an instruction make a contribution to a parameter's gradient, over the rows of all groups."""
+        """Add an instruction that contributes to a parameter's gradient, over the rows of all groups."""
         self.out.parameter_gradients.append(ParameterGradient(parameter, replace(instr, for_all=self.groups > 1)))

@@ -1,4 +1,4 @@
-"""Lowers a traced cell: the instructions of forward, and what those of backward are made with, too."""
+"""Lowers a traced cell: the instructions of forward, and helpers shared with backward."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from vpps.script.slices import sliced_by_rows
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
 
-# Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script
-# (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are made.
+# Most segments of a product's operand. The instruction names them all, and must fit into the part of the script that a
+# GPU holds on the chip (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are copied into memory.
 MAX_SEGMENTS = 256
 
 
 class Forward:
-    """The state of a lowering, dropped afterwards, and the instructions of forward."""
+    """State of a lowering, dropped afterwards, and the instructions of forward."""
 
     def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool) -> None:
         self.out = result
@@ -63,7 +63,7 @@ class Forward:
         self.needs = self._needs()
         self.parts = parts_of_units(self.nodes, self.live, self.granule)
         self.view: list[View | None] = [None] * len(self.nodes)
-        # Gradients: where each node's is collected, and which units of it have been written so far.
+        # Gradients: the view in which each node's gradient is summed, and the mask of its units written so far.
         self.storage: dict[int, View] = {}
         self.covered: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self.alias: dict[int, View] = {}
@@ -73,12 +73,12 @@ class Forward:
 
     @property
     def _is_bare(self) -> bool:
-        """Whether the cell is a single op, as a bare one on a graph is: those never take a kernel of their own."""
-        nothing = Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS  # is computed
+        """True if the cell is a single op, like an op that is called on a graph: it never gets generated code."""
+        nothing = Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS  # these compute nothing
         return sum(live and node.op.form not in nothing for live, node in zip(self.live, self.nodes, strict=True)) < 2
 
     def _needs(self) -> list[bool]:
-        """Which nodes have a gradient that something wants."""
+        """Return a mask of the nodes whose gradients are needed."""
         needs = [False] * len(self.nodes)
         for i in self.order:
             if not self.leads_to_read[i]:
@@ -95,11 +95,11 @@ class Forward:
         return needs
 
     def width(self, i: int) -> int:
-        """Floats of a row of node i."""
+        """Return the floats of a row of node i."""
         return size(self.nodes[i].shape)
 
     def is_vector(self, i: int) -> bool:
-        """Whether node i is a parameter that all vertices read where it lies: a vector, or a scalar."""
+        """Return True if node i is a parameter vector or scalar: all vertices read it in place."""
         node = self.nodes[i]
         return node.op.form is Form.PARAMETER and not node.finds_matrix_in_memory
 
@@ -121,10 +121,10 @@ class Forward:
         dealt: Partition | None = None,
         rounds: Flag = NO_FLAGS,
     ) -> None:
-        """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
+        """Append an instruction that writes `dst`, divided like node `parts_of` (default: `node`) if the widths agree.
 
-        One that works on the lists of domain `lists_of` counts vertices, whatever rows it writes. `dealt` says who owns
-        the rows of a matrix on the chip, and so the units of its products; `rounds`, what a product rounds.
+        An instruction on the lists of domain `lists_of` counts vertices, whichever rows it writes. `dealt` gives the
+        owners of the rows of an on-chip matrix, and so of its products' units. `rounds`: rounding of a product.
         """
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
@@ -152,19 +152,19 @@ class Forward:
         )
 
     def slab(self, node: int, width: int, domain: int) -> View:
-        """A new slab for something of a node, as a view of its whole rows."""
+        """Add a slab for a node, and return the view of its whole rows."""
         self.out.slabs.append(Slab(width, domain))
         self.out.slab_nodes.append(node)
         return View(len(self.out.slabs) - 1, None, 0, 0, width, domain)
 
     def view_of(self, i: int) -> View:
-        """The rows of node i's value."""
+        """Return the view of node i's value."""
         v = self.view[i]
         assert v is not None
         return v
 
     def segments(self, i: int) -> list[View]:
-        """The pieces of the operand of a product; a concatenation used by products only is never made."""
+        """Return the segments of a product's operand; a concatenation that only products read has no memory."""
         if self.view[i] is not None:
             return [self.view_of(i)]
         return [v for j in self.nodes[i].inputs for v in self.segments(j)]
@@ -196,14 +196,14 @@ class Forward:
             self._compute(i, node, dst)
 
     def _is_segments(self, i: int) -> bool:
-        """Whether a concatenation is read by products with parameters (or such concatenations) only, as what they
-        multiply."""
+        """Return True if only products with parameters, or concatenations for these, read a concatenation, as the
+        factor next to the parameter."""
         if i in self.outputs:
             return False
         for j, node in enumerate(self.nodes):
             if self.live[j] and i in node.inputs:
                 product = node.op.form in (Form.MATVEC, Form.PACKED_MATMUL) and i not in node.inputs[1:]
-                product = product and node.op.name != "affine_transposed"  # whose gradient reads it as one
+                product = product and node.op.name != "affine_transposed"  # its gradient reads one view
                 if not product and not (node.op.form is Form.CONCAT and self._is_segments(j)):
                     return False
         return True
@@ -254,7 +254,7 @@ class Forward:
             raise AssertionError(f"no rule for {form}")
 
     def _dropout(self, i: int, node: Node, source: View, dst: View, accumulate: bool = False) -> None:
-        """dst = source times the random factors of node i, which are the same for a value and for its gradient."""
+        """Emit dst = source times the random factors of node i; a value and its gradient have the same factors."""
         rate, constant = node.attrs["rate"], isinstance(node.attrs["rate"], Constant)
         values = {
             "calls": Expand(node.domain, Calls()) if node.domain else Calls(),
@@ -267,7 +267,7 @@ class Forward:
         self.emit("dropout", i, dst, values, accumulate=accumulate, operands={"a": source})
 
     def _row_values(self, width: int, node: Node) -> dict[str, Any]:
-        """Fields of a row-wise instruction that are no operands."""
+        """Return the fields of a row-wise instruction other than its operands."""
         labels: ListKey | None = Ints(node.inputs[-1]) if node.op.indices else None  # one per vertex
         if labels is not None and node.domain:
             labels = Expand(node.domain, labels)
@@ -276,14 +276,14 @@ class Forward:
     def _over_lists(
         self, name: str, i: int, node: Node, views: dict[str, View], dst: View, accumulate: bool = False
     ) -> None:
-        """What looks at all elements of a list together: its instruction counts vertices, whatever rows it has."""
+        """Emit an op on all elements of a list: the instruction counts vertices, whichever rows it writes."""
         domain = self.nodes[node.inputs[0]].domain
         self.emit(name, i, dst, {"elements": Ends(domain)}, accumulate=accumulate, operands=views, lists_of=domain)
 
     def _reduce_list(
         self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False
     ) -> None:
-        """dst[vertex] = sum of the source's rows over the elements of the vertex's lists of a domain."""
+        """Emit dst[vertex] = sum of the source's rows over the elements of the vertex's lists of a domain."""
         gathers = (source,) if source.slab >= 0 else ()
         values = {"offsets": Offsets(domain, source.row_list(domain)), "shift": source.offset}
         self.emit("gather_sum", i, dst, values, mean=mean, accumulate=accumulate, gathers=gathers)

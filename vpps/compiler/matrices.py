@@ -1,9 +1,9 @@
-"""Lowers the ops on computed matrices: one instruction for all their products, and parameters times matrices.
+"""Lowers the ops on computed matrices: their products with each other and with parameters.
 
     Y = A B             dA = dY B^T             dB = A^T dY
 
-are one instruction form, `matmul`, of which vectors are matrices of one row or column. A parameter is packed, and its
-gradient is summed over all rows after backward, so products with parameters have instructions of their own.
+have one instruction form, `matmul`; vectors count as matrices of one row or column. Products with parameters have
+instructions of their own: a parameter is packed, and its gradient is summed over all rows after backward.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Factor:
     """An operand of a product.
 
     Attributes:
-        view: its floats.
-        rows, columns: of the matrix that multiplies.
-        transposed: it is stored with rows and columns exchanged.
+        view: view of its floats.
+        rows, columns: shape of the matrix in the product.
+        transposed: True if it is stored with rows and columns exchanged.
     """
 
     view: View
@@ -38,17 +38,17 @@ class Factor:
 
     @property
     def T(self) -> Factor:
-        """The transpose: the same floats."""
+        """The transposed matrix, with the same floats."""
         return Factor(self.view, self.columns, self.rows, not self.transposed)
 
 
 def product(low: Forward, i: int, node: Node, sources: list[View], dst: View) -> None:
-    """Y = A B."""
+    """Lower Y = A B."""
     _multiply(low, i, i, *_factors(low, node, sources), dst, False)
 
 
 def product_backward(low: Backward, i: int, node: Node, sources: list[View], dy: View) -> None:
-    """dA = dY B^T and dB = A^T dY, each in the layout of its operand."""
+    """Lower dA = dY B^T and dB = A^T dY, each in the layout of its operand."""
     a, b = _factors(low, node, sources)
     d = Factor(dy, a.rows, b.columns)
     for j, operand, left, right in ((node.inputs[0], a, d, b.T), (node.inputs[1], b, a.T, d)):
@@ -60,7 +60,7 @@ def product_backward(low: Backward, i: int, node: Node, sources: list[View], dy:
 
 
 def _factors(low: Forward, node: Node, sources: list[View]) -> tuple[Factor, Factor]:
-    """The operands of a product node as matrices."""
+    """Return the operands of a product node as matrices."""
     factors = []
     for j, view, name in zip(node.inputs, sources, ("transposed_a", "transposed_b"), strict=True):
         rows, columns = (*low.nodes[j].shape, 1)[:2]
@@ -71,7 +71,7 @@ def _factors(low: Forward, node: Node, sources: list[View]) -> tuple[Factor, Fac
 
 
 def _multiply(low: Forward, i: int, parts_of: int, a: Factor, b: Factor, dst: View, accumulate: bool) -> None:
-    """dst = A B. A row and a column hold the same floats: of equal forms, the one that the instruction is fast at."""
+    """Emit dst = A B. A row and a column hold the same floats, so pick the form that the instruction is fastest at."""
     if b.columns == 1:  # A b as b^T A^T
         a, b = b.T, a.T
     if 1 in (a.rows, a.columns):
@@ -90,19 +90,19 @@ def _multiply(low: Forward, i: int, parts_of: int, a: Factor, b: Factor, dst: Vi
 
 
 def transpose(low: Forward, i: int, j: int, source: View, dst: View, accumulate: bool = False) -> None:
-    """dst = transpose of a matrix laid out like node j."""
+    """Emit dst = transpose of a matrix with the layout of node j."""
     values = {"columns": low.nodes[j].shape[1]}
     low.emit("transpose", i, dst, values, accumulate=accumulate, operands={"a": source})
 
 
 def transpose_backward(low: Backward, i: int, node: Node, dy: View) -> None:
-    """The gradient's transpose."""
+    """Lower the gradient of a transpose: the transpose of `dy`."""
     (j,) = node.inputs
     low.contribute(i, j, low.width(j), partial(transpose, low, i, i, dy))
 
 
 def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
-    """Y = W M, W a parameter or the transpose of one; M may be a vector then."""
+    """Lower Y = W M. W is a parameter, or a transposed one; M may be a vector if W is transposed."""
     assert node.parameter is not None
     place, (rows, columns) = low.places[node.parameter], node.parameter.shape
     weights, shape = place.factor, (rows, columns)
@@ -113,9 +113,9 @@ def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
 
 
 def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None:
-    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward.
+    """Lower dM = W^T dY, and dW, the sum of dY M^T over all rows of the cell, which runs after backward.
 
-    Of Y = W^T M they are W dY and M dY^T.
+    If Y = W^T M, then dM = W dY and dW is the sum of M dY^T.
     """
     (j,), matrix = node.inputs, node.parameter
     assert matrix is not None
@@ -147,7 +147,7 @@ def _multiply_packed(
     accumulate: bool,
     is_vector: bool,
 ) -> None:
-    """dst = packed weights of a shape times a vector, or a matrix, whose rows lie in the segments x."""
+    """Emit dst = packed weights times a vector, or times a matrix; the segments x hold its rows."""
     rows, inner = shape
     name, operands = "packed_matmul", dict[str, Any](x=x)
     values = {"weights": weights, "inner": inner, "columns": dst.width // rows}
@@ -161,7 +161,7 @@ def _multiply_packed(
 
 
 def rows_of_packed(low: Forward, i: int, node: Node, dst: View) -> None:
-    """A parameter of rank 2 as a computed matrix, all of its rows, or the row that a lookup names."""
+    """Lower a parameter of rank 2 to a computed matrix: all of its rows, or the row of a lookup."""
     p = node.parameter
     assert p is not None
     rows = low.granule * -(-p.shape[0] // low.granule)
@@ -170,7 +170,7 @@ def rows_of_packed(low: Forward, i: int, node: Node, dst: View) -> None:
 
 
 def rows_of_packed_backward(low: Backward, i: int, node: Node, dy: View) -> None:
-    """Its gradient, for all rows of the cell after backward."""
+    """Lower the gradient of `rows_of_packed`, for all rows of the cell after backward."""
     p = node.parameter
     assert p is not None
     values = {
@@ -184,5 +184,5 @@ def rows_of_packed_backward(low: Backward, i: int, node: Node, dy: View) -> None
 
 
 def _row_number(node: Node) -> Ints | None:
-    """Of a lookup, the list of the numbers of rows."""
+    """Return the list of row numbers of a lookup, or None."""
     return Ints(node.inputs[0]) if node.inputs else None

@@ -1,4 +1,4 @@
-"""What is static of parameters, of signals and of the end of a launch, for the compiled planner: its record."""
+"""Makes the record of a model for the compiled planner: static data of parameters, signals and the end of a launch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ModelDescriptor:
     """Makes the record of the parameters and of the end of a launch.
 
     Args:
-        exclusive: whether every virtual processor has a script of its own.
+        exclusive: True if every virtual processor has a script of its own.
     """
 
     def __init__(self, ending: Ending, exclusive: bool, names: Names) -> None:
@@ -56,7 +56,7 @@ class ModelDescriptor:
         alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
-        counters = distribution.groups + (distribution.groups > 1)  # the last one is that of all groups
+        counters = distribution.groups + (distribution.groups > 1)  # the last one is for barriers of all groups
         self.record = ModelRecord(
             n_vps=distribution.n_vps,
             groups=distribution.groups,
@@ -99,7 +99,7 @@ class ModelDescriptor:
         relocations: dict[int, int] | None = None,
         **fields: Any,
     ) -> InstructionRecord:
-        """An instruction whose relocations are words of the frame; `relocations` adds some at positions."""
+        """Make the record of an instruction whose relocations refer to `Frame`; `relocations` adds some by position."""
         if self._distribution.groups > 1 and name not in ("loss", "input"):  # those come before the end of a launch
             flags |= Flag.ALL
         words = encode(name, n, width, parts, flags, **fields)
@@ -157,6 +157,6 @@ class ModelDescriptor:
 
 
 def _alone(words: Sequence[AnyWord]) -> TemplateRecord:
-    """The template of an instruction that no cell makes."""
+    """Make the template record of an instruction that belongs to no cell."""
     template = Template(words, [0] * len(words))
     return template_record(template, template.base)

@@ -1,7 +1,7 @@
-"""The parts of a recurrent cell, encoded (compiler/passes/lazy_batching.py).
+"""Encodes the parts of a recurrent cell (compiler/passes/lazy_batching.py).
 
-Parts have the vertices of the whole, row for row in the same order: what crosses from one to another is read where the
-other left it, and its gradient is taken from where the reader left it, with no index list between.
+Each part has the vertices of the whole cell, in the same order of rows. So a part reads another part's value in the
+same row, and takes the gradient back from the reader's row, without an index list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vpps.record.trace import TracedCell
 
 
 class EncodedPart(NamedTuple):
-    """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
+    """The encoded cell of a part, and the views of other parts that it reads in the same rows: (part number, view)."""
 
     cell: EncodedCell
     same_row: dict[SameRow | SameRowGradient, tuple[int, View]]
@@ -31,15 +31,15 @@ def encode_parts(
     """Encode the parts of a cell.
 
     Args:
-        encode: of a cell, with the position of the first argument that other parts compute, and the outputs whose
-            gradient the only reader hands back, with the floats between its rows; last, whether it is for training, and
-            outputs that nothing reads.
-        unread: outputs of the whole that nothing reads.
+        encode: function that encodes a cell. Its other arguments: position of the first argument that other parts
+            compute; outputs whose gradient their only reader hands back, with the stride of the gradient's rows; True
+            for training; outputs that nothing reads.
+        unread: outputs of the whole cell that nothing reads.
     """
     made: dict[int, EncodedPart] = {}
     numbers = {part.batching: k for k, part in enumerate(parts)}
-    handed: dict[tuple[Batching, int], tuple[int, SameRow, View]] = {}  # by what crosses: who hands it back, and where
-    with_gradient: set[tuple[Batching, int]] = set()  # of what crosses: that which some reader has a gradient of
+    handed: dict[tuple[Batching, int], tuple[int, SameRow, View]] = {}  # crossing value -> reader that hands it back
+    with_gradient: set[tuple[Batching, int]] = set()  # crossing values for which some reader has a gradient
     for k in reversed(range(len(parts))):  # readers first
         part = parts[k]
         same_row: dict[SameRow | SameRowGradient, tuple[int, View]] = {}
@@ -70,6 +70,6 @@ def encode_parts(
             view = made[other].cell.lowered.outputs[crossing.output]
             assert view.slab >= 0
             made[k].same_row[SameRow(position)] = other, view
-            if part.batching is Batching.LAZY:  # in one step, whatever steps computed it
+            if part.batching is Batching.LAZY:  # it reads all rows in one step
                 made[other].cell.read_whole.add(view.slab)
     return [made[k] for k in range(len(parts))]

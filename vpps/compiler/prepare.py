@@ -9,12 +9,12 @@ from vpps.record.trace import Node, TracedCell
 
 VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
 
-# What comes from outside of the cell, or is where it is: nothing is computed. Rows of tables are read in place.
+# Nodes that compute nothing: their values come from outside of the cell. Rows of tables are read in place.
 OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 
 def offset_of(nodes: Sequence[Node], i: int) -> int:
-    """Floats from the beginning of the operand to node i, a view of it."""
+    """Return the floats from the beginning of an operand to node i, a view of it."""
     node = nodes[i]
     if node.op.form is Form.RESHAPE:
         return 0
@@ -22,25 +22,25 @@ def offset_of(nodes: Sequence[Node], i: int) -> int:
 
 
 def root(nodes: Sequence[Node], i: int) -> int:
-    """The node that a view is part of; any other node itself."""
+    """Return the node that a view is part of; for any other node, the node itself."""
     while nodes[i].op.form in VIEWS:
         i = nodes[i].inputs[0]
     return i
 
 
 def offset_in_root(nodes: Sequence[Node], i: int) -> int:
-    """Floats before a view in the node that it is part of."""
+    """Return the floats before a view in the node that it is part of."""
     if nodes[i].op.form not in VIEWS:
         return 0
     return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0])
 
 
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
-    """Nodes with biases fused into products, and outputs that have memory of their own."""
+    """Return the nodes with biases fused into products, and the outputs, each with memory of its own."""
     nodes = _fuse_biases(list(cell.nodes), cell.outputs)
     outputs = []
     for o in cell.outputs:
-        # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
+        # Copy an argument, table row or parameter that is an output itself: its value must outlive the update.
         if nodes[root(nodes, o)].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
             nodes.append(Node(OPS["copy"], (o,), {}, nodes[o].shape))
             o = len(nodes) - 1
@@ -49,7 +49,7 @@ def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
 
 
 def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
-    """Turn `W @ x + b` into one product where nothing else reads `W @ x`. Node numbers stay as they are."""
+    """Fuse `W @ x + b` into one product if nothing else reads `W @ x`. Node numbers do not change."""
     uses = [0] * len(nodes)
     for n, used in zip(nodes, live_nodes(nodes, outputs), strict=True):
         for j in n.inputs if used else ():
@@ -69,7 +69,7 @@ def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
 
 
 def live_nodes(nodes: Sequence[Node], outputs: Sequence[int]) -> list[bool]:
-    """Which nodes an output depends on."""
+    """Return a mask of the nodes that the outputs depend on."""
     live = [False] * len(nodes)
     found = list(outputs)
     while found:
@@ -81,8 +81,8 @@ def live_nodes(nodes: Sequence[Node], outputs: Sequence[int]) -> list[bool]:
 
 
 def execution_order(nodes: Sequence[Node]) -> list[int]:
-    """Node numbers such that every node comes after those it reads: that of the user's program, but for nodes that a
-    pass has added at the end."""
+    """Return the node numbers in topological order: the order of the user's program, except for nodes that passes have
+    appended."""
     order: list[int] = []
     placed = [False] * len(nodes)
     for first in range(len(nodes)):
@@ -100,12 +100,12 @@ def execution_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
-    """In how many equal parts each node's units are dealt to virtual processors.
+    """Return the number of equal parts in which each node's units are divided among virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate.
-    A slice of several gates counts as those gates, if it is split likewise. Nodes joined by elementwise ops, or added
-    to a product, must agree; where slices differ, the largest parts count that none of them cuts through. Parts
-    narrower than a granule have no say: no VP could own a block of one, and loops over them would be short.
+    A slice of several gates counts as these gates if it is split in the same way. Nodes joined by elementwise ops, or
+    added to a product, must agree. If slices differ, the parts are the largest that no slice cuts through. Parts
+    narrower than a granule are ignored: no VP could own a block of one, and loops over them would be short.
     """
     parent = list(range(len(nodes)))
 
@@ -126,12 +126,12 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
         elif live[i] and node.op.form is Form.RESHAPE:
             parent[find(node.inputs[0])] = find(i)
     widths = {find(i): size(node.shape) for i, node in enumerate(nodes) if live[i]}
-    split: dict[int, list[int]] = {k: [] for k in widths}  # slices and concatenations by what they take apart
+    split: dict[int, list[int]] = {k: [] for k in widths}  # joined nodes -> their slices and concatenations
     for i, node in enumerate(nodes):
         if live[i] and node.op.form in (Form.SLICE, Form.CONCAT):
             split[find(node.inputs[0] if node.op.form is Form.SLICE else i)].append(i)
     units: dict[int, int] = {}  # floats of a part
-    for joined in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
+    for joined in sorted(widths, key=widths.__getitem__):  # a slice is no wider than its source
         by_units, by_widths, cuts = set(), set(), {widths[joined]}
         for i in split[joined]:
             node, width = nodes[i], size(nodes[i].shape)

@@ -1,7 +1,7 @@
-"""What is static of cells and parameters, as the compiled planner takes it: records.
+"""Records for the compiled planner: the static data of cells and parameters.
 
-A record is `NameRecord` here and `Name` in C++, where it reads itself from the ints that `flat` makes of it, field by
-field.
+A record is `NameRecord` here and `Name` in C++. `flat` turns it into ints, and the C++ struct reads its fields from
+these in order.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from vpps.compiler.slabs import Life
 from vpps.kernel.shared_types import BOOL, I32, I64, U32
 
-# Where the words of a list come from: the list keys of vpps/compiler/instr.py.
+# Source of the words of a list, for each list key of vpps/compiler/instr.py.
 From = IntEnum(
     "From",
     "ARGS ELEMENTS ROWS TABLE_ROWS INTS CONSTANT EXPAND OFFSETS ENDS USES DATA CALLS POSITIONS RANDOM_KEY SAME_ROW",
     start=0,
 )
 
-# Relocations of the instructions that no cell makes: what their words say of a table or of the launch.
+# Relocations of instructions that belong to no cell: words that depend on a table or on the launch.
 Frame = IntEnum("Frame", "ROWS GRADIENT OFFSETS NUMBERS IDLE PARTIALS HYPER SOURCE SLOT NORM", start=0)
 
 
@@ -34,20 +34,20 @@ class RelocationRecord(NamedTuple):
 
 
 class TemplateRecord(NamedTuple):
-    """Words, and those among them that a plan decides."""
+    """Words of instructions, and the relocations that a plan fills in."""
 
     words: list[U32]
     relocations: list[RelocationRecord]
 
 
 class SourceRecord(NamedTuple):
-    """Where the words of a list come from.
+    """Source of the words of a list.
 
     Attributes:
         a, b: ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address of the table, floats of a row; INTS:
-            argument; CONSTANT: the value; USES: output; DATA: -, floats of a row; SAME_ROW: which, and the argument
-            that has the ids of its values.
-        of: another source.
+            argument; CONSTANT: value; OFFSETS, ENDS: domain; USES: output; DATA: -, floats of a row; SAME_ROW:
+            its number, argument with the ids of its values.
+        of: number of another source that this one is made from.
     """
 
     kind: From
@@ -58,21 +58,21 @@ class SourceRecord(NamedTuple):
 
 
 class RowsRecord(NamedTuple):
-    """Addresses of rows: those of a source, or one that all rows share (-1), plus an offset."""
+    """Addresses of rows: an offset plus the addresses of a source, or the offset alone for a shared row (source -1)."""
 
     source: I32
     offset: I64
 
 
 class SlabRecord(NamedTuple):
-    """Floats of a row, and what there is a row for."""
+    """A slab: floats of a row, and the domain whose rows it has."""
 
     width: I64
     domain: I32
 
 
 class SlabGroupRecord(NamedTuple):
-    """Slabs side by side; `stagger`: floats between them."""
+    """Slabs side by side; `stagger`: padding floats between them."""
 
     life: Life
     domain: I32
@@ -81,7 +81,7 @@ class SlabGroupRecord(NamedTuple):
 
 
 class SlabPlaceRecord(NamedTuple):
-    """Of a slab its group, the floats per row of those before it there, and floats before it that belong to none."""
+    """Place of a slab: its group, the floats per row of the slabs before it there, and the padding before it."""
 
     group: I32
     before: I64
@@ -89,7 +89,7 @@ class SlabPlaceRecord(NamedTuple):
 
 
 class SlabGroupsRecord(NamedTuple):
-    """How slabs lie side by side."""
+    """Layout of a cell's slabs in groups."""
 
     groups: list[SlabGroupRecord]
     places: list[SlabPlaceRecord]  # by slab
@@ -100,7 +100,7 @@ class ArgumentRecord(NamedTuple):
 
     values: I32  # source of the values that are read: arguments or elements
     gradient: RowsRecord
-    group: I32  # of slabs, where gradients are given back step by step; else -1
+    group: I32  # slab group, if gradients are freed step by step; else -1
 
 
 class TableGradientRecord(NamedTuple):
@@ -112,18 +112,19 @@ class TableGradientRecord(NamedTuple):
 
 
 class InstructionRecord(NamedTuple):
-    """An instruction that not every launch of a kind has; where no cell makes it, Frame has its relocations."""
+    """An instruction that only some launches have. If it belongs to no cell, its relocations refer to Frame."""
 
-    name: I64  # its bit
+    name: I64  # bit of the name
     words: TemplateRecord
 
 
 class GradientRecord(NamedTuple):
-    """A contribution to a dense gradient; `stepped` also makes the matrix's step, if there is such an instruction.
+    """A contribution to a dense gradient.
 
     Attributes:
-        tiles: where there is such an instruction, it makes partial tiles, which `plain` or `stepped` adds up.
-        summed_by: the gradient of the cell whose partial tiles have the terms of this sum beside them; else -1.
+        stepped: variant that also makes the matrix's optimizer step, if there is one.
+        tiles: instruction that makes the partial tiles, if there is one; `plain` or `stepped` adds them up.
+        summed_by: the gradient of the cell whose partial tiles include the terms of this sum; else -1.
     """
 
     parameter: I32
@@ -134,12 +135,12 @@ class GradientRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """Instructions of a step between one barrier and the next. In an exclusive script it is one, executed for each row
-    by itself: by all owners of rows of its matrix, or by one virtual processor whose load it adds to.
+    """Instructions of a step between one barrier and the next. An exclusive script has one instruction per group and
+    executes it row by row: by all owners of rows of its matrix, or by one virtual processor, as a part of its load.
 
     Attributes:
-        domain: whose rows it counts.
-        load: floats that it reads.
+        domain: domain whose rows the instructions count.
+        load: floats that the instruction reads.
     """
 
     words: TemplateRecord
@@ -149,7 +150,7 @@ class GroupRecord(NamedTuple):
 
 
 class SameRowRecord(NamedTuple):
-    """What another part of a cell has for each row."""
+    """A view in another part of the cell, in the same rows."""
 
     part: I32
     slab: I32
@@ -157,17 +158,17 @@ class SameRowRecord(NamedTuple):
 
 
 class SlabViewRecord(NamedTuple):
-    """Part of a slab's rows; -1: of none."""
+    """Part of a slab's rows; slab -1: no view."""
 
     slab: I32
     offset: I64
 
 
 class RowOperandRecord(NamedTuple):
-    """An operand whose rows lie at an even stride or are found through a list: which list, the offset in each row.
+    """An operand whose rows lie at an even stride or are found through a list (its number, and the offset in each row).
 
     Attributes:
-        whole: its instruction works on all rows of the cell at once.
+        whole: True if its instruction works on all rows of the cell at once.
     """
 
     list: I32
@@ -184,13 +185,13 @@ class CellRecord(NamedTuple):
     slabs: list[SlabRecord]
     sources: list[SourceRecord]
     same_row: list[SameRowRecord]
-    keys: list[I32]  # the lists that are placed: their sources
+    keys: list[I32]  # sources of the lists that every plan places
     n_forward_keys: I64
-    row_lists: list[I32]  # those that operands may need: their sources
+    row_lists: list[I32]  # sources of the lists that operands may need
     operands: list[RowOperandRecord]
     n_forward_operands: I64
     outputs: list[RowsRecord]
-    passed_on: list[I32]  # by output: its group of slabs
+    passed_on: list[I32]  # slab group of each output
     arguments: list[ArgumentRecord]
     tables: list[TableGradientRecord]
     memory: SlabGroupsRecord
@@ -198,9 +199,9 @@ class CellRecord(NamedTuple):
     backward: list[list[GroupRecord]]
     watches: list[InstructionRecord]
     gradients: list[GradientRecord]
-    matrices_of_forward: list[I32]  # on the chip: their numbers
+    matrices_of_forward: list[I32]  # numbers of matrices on the chip
     matrices_of_training: list[I32]
-    input_gradient: SlabViewRecord  # of a graph's input that wants its gradient
+    input_gradient: SlabViewRecord  # gradient of a graph input, if the user wants it
 
 
 class CrossingRecord(NamedTuple):
@@ -211,10 +212,11 @@ class CrossingRecord(NamedTuple):
 
 
 class PartRecord(NamedTuple):
-    """A part of a cell (passes/lazy_batching.py, Part): which of the whole's it takes, and gives; -1: it crosses.
+    """A part of a cell (passes/lazy_batching.py, CellPart).
 
     Attributes:
-        streams: its steps may run while virtual processors wait for each other.
+        streams: True if its steps may run while virtual processors wait for each other.
+        vectors, ints, lists, outputs: numbers in the whole cell; -1: an output that only crosses to another part.
     """
 
     batching: I64  # a Batching
@@ -228,7 +230,7 @@ class PartRecord(NamedTuple):
 
 
 class LookupRecord(NamedTuple):
-    """A lookup in a table of the user's: of the row that an int argument says, or, if that is -1, of a constant one."""
+    """A lookup in a user's table: of the row in an int argument (`column`), or of a constant row if `column` is -1."""
 
     table: I32
     column: I32
@@ -236,7 +238,7 @@ class LookupRecord(NamedTuple):
 
 
 class OutputReachRecord(NamedTuple):
-    """Dependencies of an output of a cell by recorded ops that have gradients; parameters are dense and the user's."""
+    """Dependencies of a cell's output through recorded ops with gradients; parameters are the user's dense ones."""
 
     operands: list[I32]
     parameters: list[I32]
@@ -244,15 +246,15 @@ class OutputReachRecord(NamedTuple):
 
 
 class PartsRecord(NamedTuple):
-    """A cell as it is planned: in parts, or one that is all of a piece; and, for groups of virtual processors, what its
-    vertices weigh (planner/grouping.py).
+    """A cell for the planner: its parts, or one part if it is undivided. For groups of virtual processors it also has
+    the cost of a vertex (planner/grouping.py).
 
     Attributes:
-        reach: by output, in training.
-        reaches_all: every output that is read depends on all operands and lookups, and gradients come back to these.
-        is_scalar: it deals with scalars and no matrices.
-        floats, element_floats: that a vertex computes with, and for each element of a list argument.
-        piece_rows: into pieces of so many rows its steps are divided, or of up to twice as many; 0: they are not.
+        reach: dependencies of each output, in training.
+        reaches_all: True if every read output depends on all operands and lookups, and all of these get gradients.
+        piece_rows: rows of the pieces of a step, which may have up to twice as many; 0: steps are not divided.
+        is_scalar: True if it has scalars only and no matrices.
+        floats, element_floats: floats that a vertex computes with, and for each element of a list argument.
     """
 
     parts: list[PartRecord]
@@ -265,11 +267,11 @@ class PartsRecord(NamedTuple):
 
 
 class ParameterRecord(NamedTuple):
-    """What the end of a launch does with a parameter (vpps/placement/update.py).
+    """Instructions for a parameter at the end of a launch (vpps/placement/update.py).
 
     Attributes:
-        width: of a table's row.
-        squares: partial sums of squares of a dense gradient.
+        width: floats of a table's row.
+        squares: number of partial sums of squares of a dense gradient.
     """
 
     trainable: BOOL
@@ -284,7 +286,7 @@ class ParameterRecord(NamedTuple):
 
 
 class LoadRecord(NamedTuple):
-    """A matrix that is loaded into the chip where something uses its number."""
+    """A matrix that a launch loads into the chip if an instruction uses its number."""
 
     parameter: I32
     number: I32
@@ -292,18 +294,18 @@ class LoadRecord(NamedTuple):
 
 
 class ModelRecord(NamedTuple):
-    """The parameters, and what all scripts of a model share.
+    """The parameters, and data that all scripts of a model share.
 
     Attributes:
-        kernel_of: of each parameter of the user's, the number of the kernel's that it is or is stacked in.
+        kernel_of: for each of the user's parameters, the number of the kernel's parameter that it is or is stacked in.
         load_name: bit of the name of loads.
-        exclusive: every virtual processor has instructions of its own.
-        accumulate, no_gradient: flags, shifted to their place.
-        tile_rows, tile_columns, segment, most_segments, shared_tiles: of partial tiles (`script/slices.py`).
-        indexed, offset_mask: of an operand's second word.
-        header: of a script; from the fifth word on entry points.
-        barrier, signal, wait: by counter, one of each group, then that of all where there are several; of a barrier and
-            a wait the last word is the number of signals.
+        exclusive: True if every virtual processor has a script of its own.
+        accumulate, no_gradient: flags, shifted to their place in the word.
+        tile_rows, tile_columns, segment, most_segments, shared_tiles: constants of partial tiles (`script/slices.py`).
+        indexed, offset_mask: mode bits of an operand's second word.
+        header: header of a script; the entry points begin at its fifth word.
+        barrier, signal, wait: words for the counter of each group, then for the counter of all groups if there are
+            several. The last word of a barrier or wait is the number of signals.
     """
 
     n_vps: I64  # of each group
@@ -339,7 +341,7 @@ RECORDS: tuple[type, ...] = tuple(found for name, found in list(globals().items(
 
 
 def flat(value: Any) -> list[int]:
-    """The ints of a record, or of a list of them."""
+    """Return the ints of a record, or of a list of records."""
     if isinstance(value, int):
         return [value]
     found = [len(value)] if isinstance(value, list) else []

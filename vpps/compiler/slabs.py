@@ -1,4 +1,4 @@
-"""The slabs of a cell: how long each holds something, and which lie side by side."""
+"""Lifetimes of a cell's slabs, and their layout side by side in groups."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class Life(IntEnum):
-    """How long a slab holds something. Where nothing else is said, it is one array for all rows of the block."""
+    """Lifetime of a slab. KEPT, ACROSS and LATE slabs are one array for all rows of the block."""
 
-    KEPT = 0  # to after the launch; in training values of vertices, and what else weight gradients read
-    ACROSS = auto()  # training: from the block's first step to its backward, the last step of backward
-    LATE = auto()  # training: from the first step of backward to the end; gradients that are read at the end
-    SCRATCH = auto()  # one step; all steps use the same memory, which is that of the largest
-    FORWARD = auto()  # training: likewise, of forward: what backward does not read
+    KEPT = 0  # until after the launch; in training: values of vertices, and other operands of weight gradients
+    ACROSS = auto()  # training: from the block's first forward step to its last backward step
+    LATE = auto()  # training: from the first backward step to the end; gradients that are read at the end
+    SCRATCH = auto()  # one step; all steps use the same memory, as large as the largest step needs
+    FORWARD = auto()  # training: one forward step, in memory shared by all steps; backward does not read it
     PASSED_ON = auto()  # inference: rows of a step, until the last stage that reads one of them
-    HANDED_BACK = auto()  # training: likewise, gradients of arguments, and one stage more
+    HANDED_BACK = auto()  # training: gradients of arguments, rows of a step, until one stage after their last reader
 
 
-# Floats between slabs that lie side by side. A tail runs along all of them at once; were they whole pages apart, their
-# rows would meet in one set of the first-level cache, which holds fewer (measured: 3 times slower with 15 slabs).
+# Floats between slabs that lie side by side. A tail reads all of them in one loop. At distances of whole pages, their
+# rows would share one set of the first-level cache, which holds fewer (measured: 3 times slower with 15 slabs).
 STAGGER = 5 * ALIGN
 
 WHOLE = (Life.KEPT, Life.ACROSS, Life.LATE)
-REUSED = (Life.SCRATCH, Life.FORWARD)  # in training: by all steps
+REUSED = (Life.SCRATCH, Life.FORWARD)  # all steps use the same memory
 
 
 class SlabGroup(NamedTuple):
-    """Slabs of one domain that live equally long, side by side: together a row of `width` floats."""
+    """Slabs of one domain and lifetime, side by side: a row of the group has `width` floats."""
 
     life: Life
     domain: int
@@ -42,16 +42,16 @@ class SlabGroup(NamedTuple):
 
 
 class SlabGroups:
-    """The slabs of a cell by their lives.
+    """The slabs of a cell, grouped by lifetime.
 
     Args:
         read_whole: in inference, slabs that another part of the cell reads in one step.
-        read_by_steps: in training, slabs whose gradients of arguments only steps of backward read, through index lists.
+        read_by_steps: in training, slabs of argument gradients that only backward steps read, through index lists.
 
     Attributes:
-        of_life: numbers of the groups of each life.
-        places: of each slab its group, the floats per row of the slabs that precede it there, and the floats between it
-            and the beginning of the group that belong to no slab.
+        of_life: numbers of the groups of each lifetime.
+        places: for each slab its group, the floats per row of the slabs before it in the group, and the padding floats
+            before it in the group.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class SlabGroups:
             lives = _lives_in_training(lowered, read_by_steps)
         members: dict[object, list[int]] = {}
         for i, (life, slab) in enumerate(zip(lives, slabs, strict=True)):
-            # What is passed on dies when its own last reader has run.
+            # A passed-on slab has a group of its own: it dies after its own last reader.
             members.setdefault((life, slab.domain, life is Life.PASSED_ON and i), []).append(i)
         self.groups: list[SlabGroup] = []
         self.of_life: dict[Life, list[int]] = {life: [] for life in Life}
         places: dict[int, tuple[int, int, int]] = {}
         for found in members.values():
-            # Widths of whole cache lines first: so all of these begin at one.
+            # Slabs whose widths are whole cache lines come first, so that each begins at a cache line.
             found.sort(key=lambda i: slabs[i].width % ALIGN != 0)
             width = 0
             for k, i in enumerate(found):

@@ -1,9 +1,9 @@
-"""Dependencies of a loss by ops that have gradients: parameters, and rows of tables.
+"""Finds the parameters and table rows that a loss depends on through ops that have gradients.
 
-An update touches only these; weight decay, momentum and averages leave all others alone. The recorded program decides,
-not what passes make of it: a parameter or row counts even if its gradient is known to be zero. Values that lead to no
-output that is read, or only through `stop_gradient`, do not count. The planner follows the dependencies from vertex to
-vertex and output to output (planner/native/reach.h).
+An update changes only these, including its weight decay, momentum and averages. The recorded program decides, not the
+result of the passes: a parameter or row counts even if its gradient is known to be zero. Values that reach no read
+output, or only through `stop_gradient`, do not count. The planner follows the dependencies from output to output of the
+graph's vertices (planner/native/reach.h).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from vpps.record.trace import TracedCell
 
 
 def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) -> OutputReachRecord:
-    """The dependencies of an output of a traced cell.
+    """Return the dependencies of an output of a traced cell.
 
     Args:
-        output: number of its node.
-        numbers: of parameters.
+        output: number of the output's node.
+        numbers: numbers of the parameters.
     """
     leads = [i == output for i in range(len(cell.nodes))]
     parameters: dict[int, None] = {}
@@ -46,11 +46,11 @@ def reach_of(cell: TracedCell, output: int, numbers: Mapping[Parameter, int]) ->
 def lookups_with_gradient(
     encoded: Iterable[EncodedCell], ints: Iterable[Sequence[int]], numbers: Mapping[Parameter, int]
 ) -> set[LookupRecord]:
-    """The lookups to which gradients come back.
+    """Return the lookups that get gradients.
 
     Args:
-        encoded: a cell, or its parts.
-        ints: of each, which int arguments of the whole it takes.
+        encoded: the encoded cell, or its parts.
+        ints: for each of these, its int arguments by their numbers in the whole cell.
     """
     found = [
         (_lookup(one.cell, numbers[g.table], g.ids.node), taken)
@@ -61,7 +61,7 @@ def lookups_with_gradient(
 
 
 def _lookup(cell: TracedCell, table: int, index: int) -> LookupRecord:
-    """A lookup of the row whose number an index node has."""
+    """Return the record of a lookup whose row number is the value of an index node."""
     attrs = cell.nodes[index].attrs
     if "constant" in attrs:
         return LookupRecord(table, -1, attrs["constant"])

@@ -1,11 +1,11 @@
-"""What an instruction touches: whose rows and which elements of them it reads, writes or adds to.
+"""Memory accesses of instructions: the rows and elements that each reads, writes or adds to.
 
-The verifier executes scripts on this, and reports count by it. The reasoning that leaves barriers out
-(`compiler/barriers.py`) has one of its own: else an error here would hide one there.
+The verifier and the reports use them. The pass that leaves out barriers (`compiler/barriers.py`) has an analysis of its
+own, so that an error here cannot hide an error there.
 
-`touches` says it for an instruction, whoever executes it; what a virtual processor does of that follows from its slice
-of the result (`rows_of`, `units_of_rows`, `tile_elements`). Most of it the instruction table says, by the roles of
-operands; words that are addresses have a line of their own below.
+`touches` returns the accesses of an instruction by all virtual processors. The part of one virtual processor follows
+from its slice of the result (`rows_of`, `units_of_rows`, `tile_elements`). Most accesses follow from the roles of
+operands in the instruction table; those of fields that hold addresses are listed below.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from vpps.script.slices import GradientTiles, Ints, share, units_of
 from vpps.script.tails import ViewUse
 from vpps.script.wellformed import MOMENTS, single
 
-# What watches tell the guard: it lies with the counters, and stands here as one of the first floats of the pool, which
-# no operand names.
+# The word in which watches report to the guard. It lies beside the counters; here one of the pool's first floats, which
+# no operand names, stands for it.
 MARK = 8
 
-# As plain ints: they are asked for at every instruction.
+# Plain ints are faster, and every instruction tests these.
 _ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _PAIRS, _ROWS, _TURNS = (
     Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "PAIRS", "ROWS", "TURNS")
 )
@@ -35,60 +35,60 @@ _READ, _WRITE, _SUM, _MEAN = (ViewUse[name].value for name in ("READ", "WRITE", 
 
 
 class Access(Enum):
-    """What an instruction does with elements of the pool."""
+    """Kind of access of an instruction to elements of the pool."""
 
     READ = "read"  # by any of its threads
-    OWN = "read own"  # by the thread alone that writes the unit
-    SAME = "read, maybe the same"  # by any of its threads; what is written as well, by the thread that does so
+    OWN = "read own"  # only by the thread that writes the unit
+    SAME = "read, maybe the same"  # by any of its threads; an element that is also written, only by its writer
     WRITE = "write"
     CHANGE = "read own, then write"
-    ADD = "add"  # atomically: additions of several virtual processors need no order
+    ADD = "add"  # atomic: additions of several virtual processors need no order
 
 
 _STORES = Access.WRITE, Access.CHANGE
 
 
 class Content(Enum):
-    """What lies where an instruction touches the pool."""
+    """Content of the memory that an instruction touches."""
 
     ROWS = "values of vertices and their gradients, rows of tables"
     WEIGHTS = "weights that products multiply by, packed"
     GRADIENT = "the gradient of a parameter"
-    STATE = "what an optimizer's step changes: weights, moments, averages"
+    STATE = "state that an optimizer's step changes: weights, moments, averages"
     TRANSPOSED = "the packed transpose of a matrix"
     PARTIALS = "partial sums of squares"
-    REPORT = "what guards read and the host is told"
+    REPORT = "words that guards read, and reports to the host"
 
 
 class Reach(Enum):
-    """Which rows an instruction touches, counted from an address; a row of `Touch.width` floats, or of own units."""
+    """Rows that an instruction touches, counted from an address. A row has `Touch.width` floats, or the own units."""
 
-    OWN = "those of the slice"
-    ELEMENTS = "those of the list elements of the slice's vertices"
-    ALL = "all n"
-    LISTED = "those that CSR offsets list for the slice's rows; the address is that of the offsets, the mode a shift"
-    TABLE = "those that `table_rows` names for the slice's rows"
-    ONCE = "one, by all who own anything of the result"
-    FIRST = "one, by the first of those who divide the instruction"
-    MATRIX = "of a matrix on the chip, those of the slice's units"
-    PANELS = "of a packed matrix, the panels that the slice's units lie in"
-    TILES = "of a packed matrix, the tiles of the slice"
-    TRANSPOSED = "the same elements in the packed transpose"
-    PAIRS = "the words with these elements in the packed pairs, which lie before those of the transpose, at the address"
-    TRANSPOSED_PAIRS = "the words with these elements in the packed pairs of the transpose"
+    OWN = "rows of the slice"
+    ELEMENTS = "rows of the list elements of the slice's vertices"
+    ALL = "all n rows"
+    LISTED = "rows in the CSR lists of the slice's rows; the address is that of the offsets, the mode is a shift"
+    TABLE = "rows that `table_rows` names for the slice's rows"
+    ONCE = "one row, by every virtual processor that owns a part of the result"
+    FIRST = "one row, by the first virtual processor that divides the instruction"
+    MATRIX = "rows of a matrix on the chip for the slice's units"
+    PANELS = "panels of a packed matrix that have the slice's units"
+    TILES = "tiles of a packed matrix in the slice"
+    TRANSPOSED = "the elements of TILES in the packed transpose"
+    PAIRS = "the words with the elements of TILES in the packed pairs, which end at the address"
+    TRANSPOSED_PAIRS = "the words with the elements of TILES in the packed pairs of the transpose"
     SUMS = "a float for each row of a tile"
-    PARTIAL = "partial tiles that the slice has"
-    PARTIAL_SUMS = "of the sums beside them, those of the first tile of a row of tiles"
-    STORED = "of all partial tiles that hold them, the elements of the slice"
+    PARTIAL = "partial tiles in the slice"
+    PARTIAL_SUMS = "sums beside the partial tiles in the slice, of the first tile of each row of tiles"
+    STORED = "elements of the slice in all partial tiles that have them"
 
 
 class Touch(NamedTuple):
-    """Some of the pool that an instruction touches.
+    """One access of an instruction to the pool.
 
     Attributes:
-        name: of the field that says where.
-        at: where: rows of an operand; or an address, and how far rows are apart.
-        width: floats of a row, or columns of a packed matrix; None: the units that the slice has.
+        name: name of the field with the address.
+        at: address: rows of an operand, or an address and the distance between rows.
+        width: floats of a row, or columns of a packed matrix; None: the units in the slice.
     """
 
     name: str
@@ -100,28 +100,28 @@ class Touch(NamedTuple):
 
 
 def word(d: Decoded, name: str) -> int:
-    """A field that is a number."""
+    """Return the value of a field that is a number."""
     value = d.fields[name]
     assert isinstance(value, int)
     return value
 
 
 def pairs(d: Decoded, name: str) -> list[tuple[DecodedOperand, int]]:
-    """Segments with their widths, or views with their uses."""
+    """Return the value of a field that is segments with widths, or views with uses."""
     value = d.fields[name]
     assert isinstance(value, list)
     return value
 
 
 def touches(d: Decoded) -> tuple[Touch, ...]:
-    """All that an instruction touches, what is read first."""
+    """Return all accesses of an instruction, reads before writes."""
     found = [*_of_operands(d), *_of_words(d)]
     return tuple([t for t in found if t.access not in _STORES] + [t for t in found if t.access in _STORES])
 
 
 @cache
 def _roles(opcode: int, bits: int) -> tuple[tuple[Field, Access, Reach], ...]:
-    """What an instruction with some flags does with the rows of its operands; of views what is written."""
+    """Return the access to the rows of each operand, for an instruction with some flags; for views, that of writes."""
     table = TABLE[opcode]
     result = Access.CHANGE if bits & _ACCUMULATE else Access.WRITE
     of_role = {Role.WRITE: result, Role.READ: Access.OWN, Role.ADD: Access.ADD, Role.READ_ROWS: Access.READ}
@@ -129,8 +129,8 @@ def _roles(opcode: int, bits: int) -> tuple[tuple[Field, Access, Reach], ...]:
     found = []
     for f in table.fields:
         if f.kind not in (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS) or (f.role is Role.WRITE and bits & _CHAINED):
-            continue  # of a chained product the tail behind it takes the result
-        access = Access.READ if f.name == "bias" else of_role.get(f.role, result)  # a product looks up biases ahead
+            continue  # the tail that follows a chained product takes its result
+        access = Access.READ if f.name == "bias" else of_role.get(f.role, result)  # a product prefetches biases
         found.append((f, access, Reach.ELEMENTS if f.elements else usual))
     return tuple(found)
 
@@ -153,7 +153,7 @@ def _of_operands(d: Decoded) -> Iterator[Touch]:
 
 
 def _width(d: Decoded, f: Field, operand: DecodedOperand) -> int | None:
-    """Floats of a row of an operand; None: the units that the slice has."""
+    """Return the floats of a row of an operand; None: the units in the slice."""
     if operand.scalar and f.broadcast:
         return 1
     if f.role not in (Role.READ_ROWS, Role.ADD):
@@ -165,7 +165,7 @@ def _width(d: Decoded, f: Field, operand: DecodedOperand) -> int | None:
     return word(d, f.width) if f.width else d.width
 
 
-# Which weights the steps of optimizers change.
+# Weights that each form of an optimizer's step changes.
 _STEPS = {
     "UpdateVector": Reach.ONCE,
     "UpdateRows": Reach.TABLE,
@@ -176,7 +176,7 @@ _STEPS = {
 
 
 def _of_words(d: Decoded) -> Iterator[Touch]:
-    """What fields other than operands stand for."""
+    """Yield the accesses through fields that are not operands."""
     form = d.instruction.form
     result = Access.CHANGE if d.bits & _ACCUMULATE else Access.WRITE
 
@@ -186,7 +186,7 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
         return Touch(name, access, content, reach, DecodedOperand(word(d, name), step), width)
 
     match form:
-        case "GatherSum":  # a row may be among those that it is the sum of
+        case "GatherSum":  # the result may be one of the summed rows
             offsets = DecodedOperand(word(d, "offsets"), word(d, "shift"))
             name = ViewUse.MEAN.name if d.bits & Flag.MEAN else ViewUse.SUM.name
             yield Touch(name, Access.SAME, Content.ROWS, Reach.LISTED, offsets)
@@ -194,7 +194,7 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             columns = word(d, "columns" if form == "Matvec" else "inner")
             width = -(-columns // 2) if d.bits & _PAIRS else columns
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=width)
-        case "PackedRows":  # any rows
+        case "PackedRows":  # it may read any rows
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.ONCE, width=word(d, "rows") * word(d, "columns"))
         case "Load" | "MatvecTransposed":
             columns = word(d, "columns")
@@ -236,7 +236,7 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
     if form in _STEPS:
         reach = _STEPS[form]
         if form not in ("OuterUpdate", "StepTiles") and not d.bits & _NO_GRADIENT:
-            own = Reach.OWN if form == "UpdateRows" else reach  # a row for each that is used
+            own = Reach.OWN if form == "UpdateRows" else reach  # a gradient row for each used row of the table
             yield touch("gradient", Access.OWN, Content.GRADIENT, own, d.width)
         moments = [f"moment{k}" for k in range(MOMENTS[d.instruction.name.partition(".")[2]])]
         for name in ("weights", *moments, *(["average"] if word(d, "average") else [])):
@@ -250,20 +250,20 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
 
 
 class Length(Enum):
-    """How many words of a list in the script an instruction reads."""
+    """Number of words of a list in the script that an instruction reads."""
 
     ROWS = "one for each row of the slice"
-    ENDS = "where the lists of the slice's rows begin, and where the last one ends"
+    ENDS = "one more than rows in the slice: the beginning of each row's list, and the end of the last"
     UNITS = "one for each element of the slice"
-    FIXED = "a number of its own"
+    FIXED = "a fixed number for each name"
 
 
-_SAYS = {"labels": "labels", "positions": "positions", "idle": "average"}  # the word that is 0 where there is no list
+_SAYS = {"labels": "labels", "positions": "positions", "idle": "average"}  # list -> the word that is 0 if it is absent
 
 
 @cache
 def _lists_of(opcode: int) -> tuple[tuple[str, Length, str], ...]:
-    """(name, length, word that says whether there is one) of the lists that an instruction may name."""
+    """Return (name, length, word that is 0 if the list is absent) of each list that an instruction may name."""
     found = []
     for f in TABLE[opcode].fields:
         if f.kind is Kind.LIST and TABLE[opcode].form != "GatherSum":
@@ -279,7 +279,7 @@ def _lists_of(opcode: int) -> tuple[tuple[str, Length, str], ...]:
 
 
 def lists(d: Decoded) -> tuple[tuple[str, Length], ...]:
-    """Lists that fields name, besides those of operands and of sums."""
+    """Return the lists that fields name, other than those of operands and of sums."""
     possible = _lists_of(d.instruction.opcode)
     return tuple((name, length) for name, length, says in possible if not says or d.fields[says])
 
@@ -288,24 +288,24 @@ def lists(d: Decoded) -> tuple[tuple[str, Length], ...]:
 
 
 def rows_of(d: Decoded, index: int, count: int) -> range:
-    """Rows of the result that virtual processor `index` owns, of `count` that divide an instruction among them."""
+    """Return the rows of the result that virtual processor `index` owns, of `count` that divide an instruction."""
     by_rows = d.bits & _ROWS and not d.bits & _ALONE
     return range(*share(d.n, index, count)) if by_rows else range(d.n)
 
 
 def units_of_rows(width: int, parts: int, bits: int, panel: int, index: int, count: int) -> Ints:
-    """Units of those rows."""
+    """Return the units that virtual processor `index` owns in each of its rows."""
     if bits & (_ALONE | _ROWS):
         return np.arange(width)
     return units_of(width, parts, panel, index, count, bool(bits & _TURNS))
 
 
 def columns_of_tiles(d: Decoded) -> int:
-    """Columns of the packed matrix that an instruction divides by tiles."""
+    """Return the columns of the packed matrix that an instruction divides by tiles."""
     return word(d, "inner" if d.instruction.form == "PackedMatmulGradient" else "columns")
 
 
 def partial_tiles_of(d: Decoded, index: int, count: int) -> Ints:
-    """Numbers of the partial tiles that virtual processor `index` makes."""
+    """Return the numbers of the partial tiles that virtual processor `index` makes."""
     found = GradientTiles.of(d.n, d.width, word(d, "columns"))
     return np.arange((index - word(d, "turn")) % count, found.tiles * found.stored, count)

@@ -1,4 +1,4 @@
-"""Turns scripts back into decoded instructions, for the verifier, and these into lines."""
+"""Decodes scripts into instructions, for the verifier, and formats instructions as lines."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Decoded:
     """One instruction of a script.
 
     Attributes:
-        position: of its first word.
-        words: how many it has.
+        position: position of its first word.
+        words: number of its words.
         bits: the flags as a plain int.
-        fields: by name; operands, ints, floats, or lists of (operand, width) or (operand, use).
+        fields: values by name: operands, ints, floats, or lists of (operand, width) or (operand, use).
     """
 
     position: int
@@ -75,12 +75,12 @@ class Decoded:
 
     @property
     def flags(self) -> Flag:
-        """The flags by name."""
+        """The flags as `Flag`."""
         return Flag(self.bits)
 
 
 def decode(script: Words, position: int) -> Decoded:
-    """The instruction at a position. Raises ScriptError where there is none."""
+    """Decode the instruction at a position. Raises ScriptError if there is none."""
     if not 0 <= position <= len(script) - HEAD_WORDS:
         raise ScriptError(f"position {position} lies outside the script of {len(script)} words")
     first, words, n, width, parts = script[position : position + HEAD_WORDS].tolist()
@@ -110,20 +110,20 @@ def decode(script: Words, position: int) -> Decoded:
             fields[f.name] = found[at]
         at += f.kind.words
     if at != words:
-        raise ScriptError(f"word {position}: {instruction.name} has {words} words, its fields take {at}")
+        raise ScriptError(f"word {position}: {instruction.name} has {words} words, but its fields take {at}")
     return Decoded(position, instruction, words, first >> 16, n, width, parts, fields)
 
 
 def entry_points(script: Words) -> list[int]:
-    """Where each virtual processor begins. Raises ScriptError for what is no script."""
+    """Return the entry point of each virtual processor. Raises ScriptError if the words are no script."""
     if len(script) < HEADER_WORDS or script[0] != MAGIC or script[3] != len(script):
-        raise ScriptError("this is no script: wrong magic number or length")
+        raise ScriptError("these words are not a script: wrong magic number or length")
     n_vps = int(script[1])
     return [int(e) for e in script[HEADER_WORDS : HEADER_WORDS + n_vps]]
 
 
 def entered_at(script: Words, entries: int) -> Words:
-    """A copy of a script that is entered at other points: those that lie at a position of it."""
+    """Return a copy of a script with other entry points: those stored in the script at position `entries`."""
     n_vps = int(script[1])
     words = script.copy()
     words[HEADER_WORDS : HEADER_WORDS + n_vps] = script[entries : entries + n_vps]
@@ -131,7 +131,7 @@ def entered_at(script: Words, entries: int) -> Words:
 
 
 def instructions(script: Words, entry: int) -> Iterator[Decoded]:
-    """The instructions of a virtual processor, `end` included."""
+    """Yield the instructions of a virtual processor, `end` included."""
     position = entry
     while True:
         decoded = decode(script, position)
@@ -142,7 +142,7 @@ def instructions(script: Words, entry: int) -> Iterator[Decoded]:
 
 
 def line_of(d: Decoded, where: str = "") -> str:
-    """An instruction as a line; `where` are the user's words for it."""
+    """Format an instruction as a line; `where` names it in the user's terms."""
     flags = "".join(f".{name.lower()}" for name, f in Flag.__members__.items() if d.flags & f)
     fields = ", ".join(f"{f.name}={_text(d.fields[f.name], f.kind)}" for f in d.instruction.fields)
     shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
@@ -158,7 +158,7 @@ def _text(value: object, kind: Kind) -> str:
 
 
 def _view(x: DecodedOperand, use: int) -> str:
-    """A view of a tail."""
+    """Format a view of a tail."""
     if use in (ViewUse.SUM, ViewUse.MEAN):
         return f"{ViewUse(use).name.lower()} of lists {x.address}" + (f" + {x.mode}" if x.mode else "")
     if use == ViewUse.RESULT:

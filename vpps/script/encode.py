@@ -1,4 +1,4 @@
-"""Encodes instructions, with words that may still depend on where a step begins: templates, filled by the thousand."""
+"""Encodes instructions. Words may still depend on where a step begins: templates are filled in for each step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vpps.values import float_word
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word that is affine in what a plan decides: `constant + base + per_row * first_row + per_count * rows`.
+    """A word that a plan completes: `constant + base + per_row * first_row + per_count * rows`.
 
     Attributes:
         constant: the part that is known when the cell is lowered.
@@ -38,32 +38,32 @@ ROWS_OF_STEP = Word(0, per_count=1)
 
 
 def direct(address: AnyWord, stride: int, scalar: bool = False) -> OperandWords:
-    """Operand whose row r starts at `address + r * stride`."""
+    """Return the words of an operand whose row r starts at `address + r * stride`."""
     assert 0 <= stride <= OFFSET_MASK
     return address, stride | (SCALAR if scalar else 0)
 
 
 def indexed(position: AnyWord, offset: int, scalar: bool = False) -> OperandWords:
-    """Operand whose row r starts at `script[position + r] + offset`."""
+    """Return the words of an operand whose row r starts at `script[position + r] + offset`."""
     assert 0 <= offset <= OFFSET_MASK
     return position, INDEXED | offset | (SCALAR if scalar else 0)
 
 
 def placed(base: int, scalar: bool = False) -> OperandWords:
-    """Operand that a plan makes `direct` or `indexed`: bases `base` and the next one are its words."""
+    """Return the words of an operand that a plan makes `direct` or `indexed`: bases `base` and `base + 1`."""
     return Word(0, base), Word(SCALAR if scalar else 0, base + 1)
 
 
 def encode(
     name: str, n: AnyWord, width: int, parts: int = 1, flags: Flag = NO_FLAGS, /, **fields: Any
 ) -> list[AnyWord]:
-    """Words of one instruction.
+    """Return the words of one instruction.
 
     Args:
-        n: rows.
+        n: number of rows.
         width: floats of a row of the result.
-        fields: by the names of the instruction table; operands as made by `direct` and `indexed`, segments as a list of
-            (operand, width), views as one of (operand, use).
+        fields: values by the names of the instruction table; operands from `direct` and `indexed`, segments as a list
+            of (operand, width), views as a list of (operand, use).
     """
     instruction = instruction_of(name, fields)
     body: list[AnyWord] = []
@@ -99,20 +99,20 @@ class Template:
 
 
 def plain(words: Sequence[AnyWord]) -> NDArray[np.uint32]:
-    """Words that depend on nothing, as an array."""
+    """Return words without relocations as an array."""
     return np.array(words, np.uint32)
 
 
 def signal(counter: int = 0) -> NDArray[np.uint32]:
-    """A signal for a barrier, on its counter."""
+    """Return a signal for a barrier, on its counter."""
     return plain(encode("signal", 0, 0, counter=counter))
 
 
 def wait(counter: int = 0, target: int = 0) -> NDArray[np.uint32]:
-    """A wait for so many signals: the last word."""
+    """Return a wait for `target` signals, which is its last word."""
     return plain(encode("wait", 0, 0, counter=counter, target=target))
 
 
 def barrier(counter: int = 0, target: int = 0) -> NDArray[np.uint32]:
-    """Both in one; the last word is that of the wait."""
+    """Return a signal and a wait in one instruction; the last word is the target of the wait."""
     return plain(encode("barrier", 0, 0, counter=counter, target=target))

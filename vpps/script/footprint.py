@@ -1,7 +1,7 @@
-"""Pool elements that each virtual processor touches, of rows and lists that are where they must be.
+"""Computes the pool elements that each virtual processor touches, and checks rows, lists and labels.
 
-Every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the script;
-labels are classes of their row, or rows of their matrix.
+Every row of an operand must lie inside one array that the pool holds at the time, and every list inside one list of the
+script. Labels must be classes of their row, or rows of their matrix.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from vpps.script.instructions import Flag, Slices
 from vpps.script.slices import GRADIENT_ROWS, TILE_COLUMNS, GradientTiles, Ints, row_and_column, tile_elements
 from vpps.script.wellformed import EVERYTHING, KnownKernel
 
-# By names of their own: they are asked for at every step.
+# Module-level names are faster, and every step tests these.
 ALL, SAME, CHANGE, OF_ROWS = Flag.ALL.value, Access.SAME, Access.CHANGE, Content.ROWS
 ELEMENTS, FIRST, LISTED = Reach.ELEMENTS, Reach.FIRST, Reach.LISTED
 
 BEFORE = -1  # the period of writes before the launch
 ONE_UNIT = np.array([0])
-PERIODS_AT_ONCE = 8  # virtual processors are in a few different ones
-FIXED_WORDS = {"key": 3, "hyper": len(HYPER)}  # of lists that have as many whatever the instruction
+PERIODS_AT_ONCE = 8  # cached periods: virtual processors are in a few different ones
+FIXED_WORDS = {"key": 3, "hyper": len(HYPER)}  # words of the lists of fixed length
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryMap:
-    """What a script may touch.
+    """Memory that a script may touch.
 
     Attributes:
-        n_vps: virtual processors of all groups.
-        groups: of virtual processors.
+        n_vps: number of virtual processors of all groups.
+        groups: number of groups of virtual processors.
         panel: rows of a packed panel.
         pool_floats: floats of the pool.
-        memory: `(n, 5)` arrays of the pool: start, stop, first and last period in which it is there, and the group
-            whose periods these are; -1: all of them.
+        memory: `(n, 5)` arrays of the pool: start, stop, first and last period of its live range, and the group whose
+            periods these are; -1: all groups.
         periods: `(n, 2)` sorted positions of the script where a period begins, and its number, which grows with time.
             Groups come to a period at different times.
-        unwritten: spans that hold nothing before the launch.
-        lists: spans of the script that hold a list (or data) each.
-        knows: what the kernel that runs it has code for, and holds.
+        unwritten: spans of the pool that have no values before the launch.
+        lists: spans of the script, each with one list (or data).
+        knows: instructions, tails and matrices of the kernel that runs the script.
     """
 
     n_vps: int
@@ -75,11 +75,11 @@ class MemoryMap:
 
 
 class Cells:
-    """Elements of the pool: some ascending units of rows that start somewhere, one row after the other.
+    """Elements of the pool: the same ascending units of several rows, row after row.
 
     Attributes:
-        start, stop: all lie between.
-        is_run: they are all between, one after the other.
+        start, stop: bounds of the elements.
+        is_run: True if the elements are all those between the bounds, in order.
     """
 
     def __init__(self, starts: range | Ints, units: Ints = ONE_UNIT) -> None:
@@ -94,23 +94,23 @@ class Cells:
 
     @cached_property
     def at(self) -> slice | Ints:
-        """What NumPy finds them by: a slice if it can be, which is far quicker."""
+        """The NumPy index of the elements: a slice if possible, which is far faster."""
         if self.is_run:
             return slice(self.start, self.stop)
         return (np.asarray(self.starts)[:, None] + self.units).reshape(-1)
 
     @property
     def numbers(self) -> Ints:
-        """Each of them."""
+        """The number of each element."""
         return np.arange(self.start, self.stop) if isinstance(self.at, slice) else self.at
 
     def meets(self, other: Cells) -> bool:
-        """Whether there may be elements that are both's."""
+        """Return True if the two may have elements in common."""
         return self.start < other.stop and other.start < self.stop
 
 
 class Footprint:
-    """What instructions of a script touch, with the period that they belong to."""
+    """Accesses of a script's instructions, each in the period of the instruction."""
 
     def __init__(self, script: Words, layout: MemoryMap, origin: Callable[[int], str]) -> None:
         self.script = script
@@ -118,22 +118,22 @@ class Footprint:
         self.origin = origin
         self.panel = layout.panel
         self.n = layout.n_vps
-        self.of_group = self.n // layout.groups  # virtual processors
-        self.most = layout.pool_floats + len(script)  # rows of anything
+        self.of_group = self.n // layout.groups  # virtual processors per group
+        self.most = layout.pool_floats + len(script)  # upper bound of all numbers of rows
         self.list_starts, self.list_stops = layout.lists.T.tolist()
         self.period_starts, self.periods = layout.periods.T.tolist()
-        # By position, of instructions: virtual processors share streams.
+        # Cache by position of the instruction: virtual processors share streams.
         self.touched: dict[int, tuple[tuple[Touch, ...], tuple[tuple[str, Length], ...]]] = {}
-        self.now = self.latest = BEFORE  # the periods of the instruction that is executed, and of any so far
-        self.present: dict[int, tuple[Sequence[int], Ints, Ints, Ints]] = {}  # by period, see `arrays`
+        self.now = self.latest = BEFORE  # the period of the current instruction, and the latest period so far
+        self.present: dict[int, tuple[Sequence[int], Ints, Ints, Ints]] = {}  # period -> result of `arrays`
 
     def fail(self, d: Decoded, what: str) -> NoReturn:
-        """Raise, in the user's words."""
+        """Raise ScriptError, with the instruction in the user's terms."""
         where = self.origin(d.position)
         raise ScriptError(f"word {d.position}, {d.instruction.name}{f' ({where})' if where else ''}: {what}")
 
     def touches(self, p: int, d: Decoded) -> Iterator[tuple[Cells, Access]]:
-        """(pool elements, what is done with them) for VP p; reads first."""
+        """Yield (pool elements, access) for VP p, reads first."""
         i = bisect_right(self.period_starts, d.position) - 1
         self.now = self.periods[i] if i >= 0 else BEFORE
         self.latest = max(self.latest, self.now)
@@ -152,19 +152,19 @@ class Footprint:
             if does is SAME:
                 yield from self.parted(d, cells, rows, units)
             elif does is CHANGE:
-                if touch.content is not Content.STATE:  # that is there before the launch
+                if touch.content is not Content.STATE:  # state has values before the launch
                     yield cells, Access.OWN
                 yield cells, Access.WRITE
             else:
                 yield cells, does
 
     def slice_of(self, d: Decoded, index: int, count: int) -> tuple[range, Ints]:
-        """(rows, units) that one of those who divide an instruction owns of the result; of tiles (rows, elements)."""
+        """Return the slice of virtual processor `index`: (rows, units) of the result, or for tiles (rows, elements)."""
         if d.instruction.slices is Slices.UNITS:
             return rows_of(d, index, count), units_of_rows(d.width, d.parts, d.bits, self.panel, index, count)
         if d.instruction.form == "OuterTiles":
             if word(d, "turn") >= count:
-                self.fail(d, f"turn {word(d, 'turn')} is none of {count} virtual processors")
+                self.fail(d, f"turn {word(d, 'turn')} is not one of {count} virtual processors")
             return range(d.n), partial_tiles_of(d, index, count)
         if d.instruction.slices is Slices.TILES:
             columns = columns_of_tiles(d)
@@ -172,9 +172,9 @@ class Footprint:
         return range(1), ONE_UNIT
 
     def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: range, units: Ints) -> None:
-        """Check lists that fields name, and what depends on the number of virtual processors."""
+        """Check the lists that fields name, and whether parts are whole panels."""
         if d.instruction.form == "Matvec" and d.parts > 1 and d.width // d.parts % self.panel:
-            self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")
+            self.fail(d, f"its {d.parts} parts of {d.width} units are not whole panels of {self.panel}")
         for name, length in listed:
             if length is Length.ENDS:
                 at = range(rows.start, rows.stop + 1)
@@ -184,17 +184,17 @@ class Footprint:
                 at = rows if length is Length.ROWS else range(FIXED_WORDS[name])
             found = self.list(d, word(d, name), at)
             if name == "labels" and found.max() >= (most := self._classes(d)):
-                self.fail(d, f"label {found.max()} in a row of {most} classes")
+                self.fail(d, f"label {found.max()} is out of range: there are {most} classes")
 
     def _classes(self, d: Decoded) -> int:
-        """How many things a label may stand for."""
+        """Return the number of classes, or rows, that a label may name."""
         if d.instruction.form == "PackedRowsGradient":
             return d.width
         return word(d, "rows" if d.instruction.form == "PackedRows" else "row_width")
 
     def parted(self, d: Decoded, listed: Cells, rows: range, units: Ints) -> Iterator[tuple[Cells, Access]]:
-        """Elements of listed rows that an instruction reads, apart from those that it writes as well: a unit's thread
-        reads its own before it writes it."""
+        """Yield the elements of listed rows, with those that the instruction also writes apart: a thread reads its own
+        unit before it writes it."""
         own = d.fields["dst"]
         assert isinstance(own, DecodedOperand)
         written = self.grid(d, self.starts(d, own, rows), units)
@@ -207,11 +207,11 @@ class Footprint:
         yield Cells(listed.numbers[same]), Access.SAME
 
     def cells(self, d: Decoded, touch: Touch, rows: range, units: Ints) -> Cells:
-        """Pool elements that a virtual processor touches whose slice these rows and units are."""
+        """Return the pool elements of an access by the virtual processor that owns these rows and units."""
         at, start, panel = touch.at, touch.at.address, self.panel
         mine = units if touch.width is None else ONE_UNIT if touch.width == 1 else np.arange(touch.width)
         if touch.content is OF_ROWS and touch.reach is not LISTED:
-            if touch.reach is ELEMENTS:  # those of vertices that lie one after the other
+            if touch.reach is ELEMENTS:  # the elements of successive vertices are successive rows
                 rows = self.between(d, word(d, "elements"), rows)
             return self.grid(d, self.starts(d, at, rows), mine)
         match touch.reach:
@@ -226,7 +226,7 @@ class Footprint:
                 return Cells(range(start, start + 1), mine)
             case Reach.MATRIX:
                 return Cells(start + units * at.stride, mine)
-            case Reach.PANELS:  # the last one's padding included
+            case Reach.PANELS:  # with the padding of the last panel
                 width = word(d, "columns") if d.instruction.form == "PackedMatmul" else 1
                 span = panel * len(mine)
                 return Cells(start + np.unique(units // width // panel) * span, np.arange(span))
@@ -234,7 +234,7 @@ class Footprint:
         if touch.reach in (Reach.PARTIAL, Reach.PARTIAL_SUMS, Reach.STORED):
             return self.partial_cells(d, touch.reach, start, units, columns)
         row, column = row_and_column(units, columns, panel)
-        if touch.reach is Reach.PAIRS:  # the last panel's padding included
+        if touch.reach is Reach.PAIRS:  # with the padding of the last panel
             n_pairs = -(-columns // 2)
             start -= -(-d.width // panel) * panel * n_pairs
             return Cells(start + np.unique((row // panel * n_pairs + column // 2) * panel + row % panel))
@@ -247,7 +247,7 @@ class Footprint:
         return Cells(start + (column // panel * d.width + row) * panel + column % panel)
 
     def partial_cells(self, d: Decoded, reach: Reach, start: int, units: Ints, columns: int) -> Cells:
-        """Elements of the partial tiles of a gradient, or of the sums beside them."""
+        """Return the elements of the partial tiles of a gradient, or of the sums beside them."""
         found = GradientTiles.of(d.n, d.width, columns)
         tall, wide = GRADIENT_ROWS, TILE_COLUMNS
         size = tall * wide
@@ -263,16 +263,16 @@ class Footprint:
         return Cells((at[:, None] + np.arange(found.stored) * size).reshape(-1))
 
     def between(self, d: Decoded, offsets: int, rows: range) -> range:
-        """Numbers from the beginning of the first row's list to the end of the last one's, which follow each other."""
+        """Return the range from the beginning of the first row's list to the end of the last one, without gaps."""
         ends = self.list(d, offsets, range(rows.start, rows.stop + 1))
         if np.count_nonzero(ends[1:] < ends[:-1]):
             self.fail(d, f"a list ends before it begins: rows {ends.tolist()}")
         if ends[-1] - ends[0] > self.most:
-            self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than there can be")
+            self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than possible")
         return range(int(ends[0]), int(ends[-1]))
 
     def starts(self, d: Decoded, operand: DecodedOperand, rows: range) -> range | Ints:
-        """Where rows of an operand begin."""
+        """Return the starts of an operand's rows."""
         if operand.indexed:
             return self.list(d, operand.address, rows) + operand.stride
         address, stride = operand.address, operand.stride
@@ -280,15 +280,15 @@ class Footprint:
         return range(first, last, stride) if stride else np.full(len(rows), address)
 
     def grid(self, d: Decoded, starts: range | Ints, units: Ints) -> Cells:
-        """Elements of rows; each row must lie inside one array that the pool holds now."""
+        """Return the elements of rows; each row must lie inside one array that the pool holds now."""
         cells = Cells(starts, units)
         if len(outside := self.outside(cells)):
             first, last = outside[0] + units[0], outside[0] + units[-1]
-            self.fail(d, f"elements {first} to {last} are no row of one array of the pool")
+            self.fail(d, f"elements {first} to {last} are not a row of one array of the pool")
         return cells
 
     def outside(self, cells: Cells) -> range | Ints:
-        """The starts of rows that do not lie inside one array that the pool holds now."""
+        """Return the starts of rows that do not lie inside one array that the pool holds now."""
         there, first, stops, _ = self.arrays()
         array = bisect_right(there, cells.start) - 1
         if cells.start == cells.stop or (array >= 0 and cells.stop <= stops[array]):
@@ -299,15 +299,15 @@ class Footprint:
         return found
 
     def list(self, d: Decoded, position: int, rows: range) -> Ints:
-        """Words of an index list."""
+        """Return words of an index list."""
         start, stop = position + rows.start, position + rows.stop
         found = bisect_right(self.list_starts, start) - 1
         if start < stop and (found < 0 or stop > self.list_stops[found]):
-            self.fail(d, f"words {start} to {stop - 1} are no part of one list of the script")
+            self.fail(d, f"words {start} to {stop - 1} are not part of one list of the script")
         return self.script[start:stop].astype(np.int64)
 
     def arrays(self) -> tuple[Sequence[int], Ints, Ints, Ints]:
-        """Where the arrays that are there now start (as a list too) and stop, and their first periods; sorted."""
+        """Return the live arrays now, sorted: starts as a list and as an array, stops, and first periods."""
         found = self.present.get(self.now)
         if found is None:
             memory = self.layout.memory

@@ -1,31 +1,31 @@
-"""The instruction table. Encoder, C++ decoder, disassembler and verifier all derive from it.
+"""The instruction table. The encoder, C++ decoder, disassembler and verifier all derive from it.
 
-An instruction is a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its
-fields in order. Rows are the vertices of a step (or the elements of their lists); `width` is the number of floats of a
+An instruction has a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its
+fields in order. Rows are the vertices of a step, or the elements of their lists; `width` is the number of floats of a
 row of the result.
 
 Field kinds:
-    operand: two words, an address and a mode. Direct: row r starts at `address + r * stride`. Indexed (mode bit 31): at
-        `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A *scalar* operand
-        (mode bit 30) has one float per row, used for every unit.
+    operand: two words, an address and a mode. Direct: row r starts at `address + r * stride`. Indexed (mode bit 31):
+        row r starts at `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A
+        *scalar* operand (mode bit 30) has one float per row, used for every unit.
     list: position in the script of a list, one word per row.
-    word: an unsigned integer (a pool address where the name says so).
+    word: an unsigned integer, or a pool address if the name says so.
     float: an IEEE single.
     segments: any number of (operand, width) pairs to the end of the instruction.
     views: any number of (operand, use) pairs to the end of the instruction, see `tails.py`.
 
-Instructions on lists count vertices and work on the elements of their lists: rows `elements[r]` to `elements[r + 1]` of
-the operands that are marked so are the elements of vertex r; row 0 is the first element of the cell.
+Instructions on lists count vertices and work on the elements of their lists. In operands with `elements`, rows
+`elements[r]` to `elements[r + 1]` are the elements of vertex r; row 0 is the first element of the cell.
 
-How an instruction is divided among the virtual processors (`Slices`):
+Division of an instruction among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
-    rows: it owns some rows, whole (flag ROWS set);
-    alone: it computes all of the result, since the instruction is in no other one's script (flag ALONE set);
-    tiles: it owns some tiles of a packed matrix; of `outer_tiles` virtual processors make a partial tile in turn;
-    one: virtual processor 0 does it.
+    rows: a VP owns some whole rows (flag ROWS set);
+    alone: a VP computes the whole result, as only its script has the instruction (flag ALONE set);
+    tiles: a VP owns some tiles of a packed matrix; in `outer_tiles` the VPs make partial tiles in turn;
+    one: virtual processor 0 executes it.
 
-Where virtual processors form groups, those of a group divide its instructions among them: they are counted by group.
-With flag ALL those of all groups do, counted over all groups.
+If virtual processors form groups, those of one group divide its instructions, and are counted within the group. With
+flag ALL, those of all groups divide the instruction, and are counted over all groups.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OFFSET_MASK = (1 << 29) - 1
 MAGIC = 0x53505056  # "VPPS"
 HEADER_WORDS = 4  # magic, number of virtual processors, groups, total words; then one entry point per VP
 
-COUNTERS = 8  # of signals: one for each group of virtual processors, the next one for barriers of all groups
+COUNTERS = 8  # of signals: one for each group of virtual processors, then one for barriers of all groups
 MAX_GROUPS = COUNTERS - 1
 
 
@@ -54,27 +54,27 @@ class Flag(IntFlag):
     """Bits 16 and up of an instruction's first word."""
 
     ACCUMULATE = 1  # add to the result instead of storing
-    ROWS = 2  # slices are rows rather than units
+    ROWS = 2  # slices are rows, not units
     MEAN = 4  # gather_sum divides by the number of entries
-    NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
+    NO_GRADIENT = 8  # the graph does not use the parameter: its gradient is zero
     ALONE = 16  # one virtual processor computes all of the result
-    TURNS = 32  # the rows of a matrix are dealt in turns (the published VPPS scheme); slices.unit_owners says how
-    ALL = 64  # divided among the virtual processors of all groups, not of each
-    CHAINED = 128  # a product that leaves its result on the chip: the tail that follows is executed with it
-    BF16 = 256  # what it multiplies is rounded to bf16 (`Field.rounded`)
-    TF32 = 512  # what it multiplies is rounded to tf32 (`Field.rounded`)
-    PAIRS = 1024  # weights for products lie as pairs of bf16, of columns side by side, in a word, also after a step
+    TURNS = 32  # the rows of a matrix are dealt in turns (the published VPPS scheme), see slices.unit_owners
+    ALL = 64  # divided among the virtual processors of all groups, not of one group
+    CHAINED = 128  # a product leaves its result on the chip, and the tail that follows is executed with it
+    BF16 = 256  # factors are rounded to bf16 (`Field.rounded`)
+    TF32 = 512  # factors are rounded to tf32 (`Field.rounded`)
+    PAIRS = 1024  # a word of a product's weights is a pair of bf16, of neighbouring columns, also after a step
 
 
 NO_FLAGS = Flag(0)
 
 
 class Kind(Enum):
-    """What a field holds.
+    """Kind of a field.
 
     Attributes:
-        words: that it takes (segments and views: each of them).
-        repeated: whether there are any number of them, to the end of the instruction.
+        words: number of its words, or of the words of each segment or view.
+        repeated: True if the field repeats to the end of the instruction.
     """
 
     words: int
@@ -94,17 +94,17 @@ class Kind(Enum):
 
 
 class Role(Enum):
-    """What an operand is to the virtual processor that executes the instruction."""
+    """Role of an operand for the virtual processor that executes the instruction."""
 
     WRITE = "write"  # writes its own slice
     READ = "read"  # reads its own slice
     ADD = "add"  # adds to whole rows, by atomic additions: any number of virtual processors at once
-    READ_ROWS = "read rows"  # reads whole rows: all of them, or its own where the flag ROWS is set
+    READ_ROWS = "read rows"  # reads whole rows: its own with flag ROWS, else all
     NONE = ""
 
 
 class Slices(Enum):
-    """How an instruction is divided among the virtual processors."""
+    """Division of an instruction among the virtual processors."""
 
     UNITS = "units or rows"
     TILES = "tiles"
@@ -116,10 +116,10 @@ class Field:
     """A field of an instruction.
 
     Attributes:
-        width: names the field that holds the operand's width; "" for the result's.
-        elements: the operand's rows are those of list elements, where the instruction counts vertices.
-        broadcast: whether mode bit SCALAR means anything: device code takes a row's one float for every unit.
-        rounded: whether it is a factor of products that flags BF16 and TF32 round; all else is float32.
+        width: name of the field with the operand's width; "" for the result's width.
+        elements: True if the operand's rows are list elements and the instruction counts vertices.
+        broadcast: True if device code tests mode bit SCALAR, and then uses a row's single float for every unit.
+        rounded: True for a factor of a product that flags BF16 and TF32 round; all other operands are float32.
     """
 
     name: str
@@ -133,19 +133,19 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instruction:
-    """One row of the instruction table; equal to itself alone, so that it is looked up quickly.
+    """One row of the instruction table. It compares by identity, so that look-ups are fast.
 
     Attributes:
         name: mnemonic.
-        opcode: its number.
+        opcode: number of the instruction.
         form: name of the C++ struct that decodes it; instructions of one form have the same fields.
-        fields: in order of their words.
+        fields: fields in order of their words.
         device: the C++ function that executes it, `device(vp, form)`.
-        slices: how it is divided among virtual processors.
+        slices: division among virtual processors.
         doc: one line for the reference page.
-        on_chip: only for GPUs, which hold weights on the chip.
-        on_host: only for CPUs.
-        fixed_words: words without segments and views.
+        on_chip: True if only GPUs have it, which hold weights on the chip.
+        on_host: True if only CPUs have it.
+        fixed_words: number of words without segments and views.
     """
 
     name: str
@@ -188,7 +188,7 @@ def _row_form(n: int) -> tuple[Field, ...]:
 _DST_ELEMENTS = _operand("dst", Role.WRITE, elements=True)
 _LIST = _operand("a", Role.READ, elements=True)
 _ELEMENTS = Field("elements", Kind.LIST)
-# Number of the matrix among those that the chip holds, or 0: it is in memory; where in memory its master copy is.
+# Address of the matrix's master copy in memory, its columns, and its number on the chip; 0: it is in memory only.
 _MATRIX = _words("weights columns matrix")
 _FACTOR = (Field("weights", Kind.WORD, rounded=True), *_MATRIX[1:])  # of a product
 _DY = Field("dy", Kind.OPERAND, Role.READ_ROWS, rounded=True)
@@ -197,8 +197,8 @@ _HYPER = Field("hyper", Kind.WORD)  # position in the script of the optimizer's 
 _STATE = (
     Field("moment0", Kind.WORD),
     Field("moment1", Kind.WORD),
-    Field("average", Kind.WORD),  # of the weights; 0 where none is made
-    Field("complement", Kind.FLOAT),  # 1 - its decay
+    Field("average", Kind.WORD),  # average of the weights; 0 if there is none
+    Field("complement", Kind.FLOAT),  # 1 - decay of the average
 )
 
 # The decoded form of an instruction: name of the C++ struct -> its fields.
@@ -242,9 +242,9 @@ FORMS: dict[str, tuple[Field, ...]] = {
         Field("x", Kind.OPERAND, Role.READ, rounded=True),
     ),
     "Outer": (*_words("gradient columns"), _DY, _X),
-    # The hyper-parameters first, so that a plan finds them: they differ from launch to launch.
+    # Hyper-parameters differ from launch to launch: as the first field, they are easy to find for a plan.
     "OuterUpdate": (_HYPER, *_STATE, *_words("weights columns transposed gradient"), _DY, _X),
-    # Partial tiles of a gradient, and sums of dy where `sums` is not 0 (`slices.GradientTiles`); `turn`: who begins.
+    # Partial tiles of a gradient, and sums of dy if `sums` is not 0 (`slices.GradientTiles`). `turn`: the first VP.
     "OuterTiles": (*_words("partials columns sums turn"), _DY, _X),
     "SumTiles": _words("gradient columns partials"),
     "StepTiles": (_HYPER, *_STATE, *_words("weights columns transposed gradient partials")),
@@ -257,7 +257,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
     "UpdateVector": (*_words("weights gradient"), *_STATE, _HYPER),
     "UpdateRows": (
         *(*_words("weights gradient"), *_STATE, _HYPER, Field("table_rows", Kind.LIST)),
-        Field("idle", Kind.LIST),  # factors of the rows' averages for the updates that passed them by
+        Field("idle", Kind.LIST),  # factors of the rows' averages for the updates that skipped the rows
     ),
     "Loss": _words("source slot"),
     "Signal": _words("counter"),
@@ -266,17 +266,17 @@ FORMS: dict[str, tuple[Field, ...]] = {
 }
 
 
-# An instruction on a matrix is another one where the chip holds the matrix: a kernel has code for those that occur.
+# Prefix of an instruction on a matrix that the chip holds. A kernel has code only for the instructions that occur.
 HELD = "held_"
 
 
 def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
-    """(name, form, device, slices, doc) of every instruction, in opcode order."""
+    """Yield (name, form, device, slices, doc) of every instruction, in opcode order."""
     one, units, tiles = Slices.ONE, Slices.UNITS, Slices.TILES
     yield "end", "End", "", one, "the virtual processor has reached the end of its script"
-    doc = "add one to a counter; all that came before is visible to whoever waits for it"
+    doc = "add one to a counter; all earlier writes are visible to virtual processors that wait for it"
     yield "signal", "Signal", "signal", one, doc
-    yield "barrier", "Wait", "", one, "signal, then wait for the same counter: where nothing is to be done between"
+    yield "barrier", "Wait", "", one, "signal, then wait for the same counter, with no work between"
     yield "wait", "Wait", "wait", one, "wait until a counter has reached the target"
     yield "dropout", "Dropout", "dropout", units, "dst = a times 0 or scale, by random words below or above a threshold"
     yield "zero", "Fill", "zero", units, "dst = 0"
@@ -305,11 +305,11 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     name = "squares_matrix"
     yield name, "SquaresMatrix", name, tiles, "partial sums of squares of a matrix gradient"
     yield "squares_rows", "SquaresRows", "squares_rows", units, "sum of squares of each row of a gradient"
-    doc = "every VP: scale of the gradients from the global norm of n partial sums; or, if that is not finite, as guard"
+    doc = "every VP: scale of the gradients from the global norm of n partial sums; like guard if that is not finite"
     yield "clip", "Clip", "clip", one, doc
-    doc = "tell whether the sum over rows of dy x^T, or of dy, may not be finite, or its squares"
+    doc = "report if the sum over rows of dy x^T, or of dy, or its squares, may not be finite"
     yield "watch", "Watch", "watch", units, doc
-    doc = "every VP: if the loss is not finite, or a watch has said so, leave the launch before it changes any weight"
+    doc = "every VP: if the loss is not finite, or a watch has reported, leave the launch before it changes any weight"
     yield "guard", "Guard", "guard", one, doc
     yield "loss", "Loss", "report_loss", one, "copy the loss into the slot of this launch"
     for op in OPS.values():
@@ -364,7 +364,7 @@ def _is_on_host(row: tuple[str, str, str, Slices, str]) -> bool:
 
 
 def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
-    """Whether device code wants to know what is a virtual processor's own; what the chip holds it finds by itself."""
+    """Return True if device code needs the slice of a virtual processor. Code for on-chip weights finds its own."""
     return row[3] is Slices.UNITS and not _is_on_chip(row)
 
 
@@ -372,10 +372,10 @@ TABLE: tuple[Instruction, ...] = tuple(
     Instruction(row[0], opcode, row[1], FORMS[row[1]], *row[2:], _is_on_chip(row), _is_on_host(row))
     for opcode, row in enumerate(sorted(_rows(), key=_is_sliced))
 )
-FIRST_SLICED = sum(not _is_sliced(row) for row in _rows())  # opcode, from which on device code wants its slice
+FIRST_SLICED = sum(not _is_sliced(row) for row in _rows())  # the first opcode whose device code needs its slice
 BY_NAME: dict[str, Instruction] = {i.name: i for i in TABLE}
 
 
 def instruction_of(name: str, fields: Mapping[str, Any]) -> Instruction:
-    """The instruction that does what the name says to what the fields say: a held matrix (number not 0) has its own."""
+    """Return the instruction for a name and fields: a product with an on-chip matrix (number not 0) has its own."""
     return BY_NAME[HELD + name if fields.get("matrix") and HELD + name in BY_NAME else name]

@@ -1,9 +1,8 @@
-"""Tails: the elementwise rest of a cell, between its products, as one instruction that a kernel has code for.
+"""Tails: instructions with generated code for the elementwise operators between a cell's products.
 
-A tail is a straight-line program over the views of its instruction: it loads a float from each of some, computes, and
-stores a float to each of others, for every unit of every row that a virtual processor owns. Where the rows lie, how
-wide they are and the constants come with the instruction, so that cells of equal structure share a tail, whatever
-their sizes.
+A tail is a straight-line program over the views of its instruction. For every unit of every row that a virtual
+processor owns, it loads a float from some views, computes, and stores a float to others. The instruction has the
+addresses and widths of the rows, and the constants, so cells of equal structure share a tail at any size.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-NONE = -1  # in place of a value: 0.f, of what is zero or is not read
+NONE = -1  # stands for the value 0.f, for operands that are zero or are not read
 
 
 class ViewUse(IntEnum):
-    """What a tail does with a view; its last word in a script."""
+    """Use of a view by a tail; the last word of the view in a script."""
 
-    READ = 0  # the unit; with mode bit SCALAR the row's only one
+    READ = 0  # reads the unit; with mode bit SCALAR, the row's only float
     WRITE = 1
-    SUM = 2  # the address is the position of CSR offsets, the mode floats into the rows listed: like gather_sum
+    SUM = 2  # like gather_sum: the address is the position of CSR offsets, the mode is an offset into the listed rows
     MEAN = 3
     CONSTANT = 4  # the address is the bits of a float
-    RESULT = 5  # the unit of a part of what the product before has left on the chip; the address is the part's number
+    RESULT = 5  # reads the unit of a part of the result that the product before left on the chip; address: the part
 
 
 class Load(IntEnum):
-    """Where a value that a tail loads comes from."""
+    """Source of a value that a tail loads."""
 
-    UNIT = 0  # a row has one for each unit
-    ROW = 1  # a row has one for all units
-    RESULT = 2  # the product before has left it on the chip
-    LISTED_UNIT = 3  # as the first two, of rows that may be found through an index list
+    UNIT = 0  # a row has one float for each unit
+    ROW = 1  # a row has one float for all units
+    RESULT = 2  # the product before left it on the chip
+    LISTED_UNIT = 3  # like UNIT and ROW, but an index list may name the rows
     LISTED_ROW = 4
 
 
@@ -43,8 +42,8 @@ class Step:
 
     Attributes:
         code: function of templates/ops/elementwise.cuh, such as "Tanh::forward".
-        inputs: number of the value of each operand, or NONE.
-        constant: number of the view of its constant, or NONE.
+        inputs: number of each operand's value, or NONE.
+        constant: number of its constant's view, or NONE.
     """
 
     code: str
@@ -54,14 +53,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Tail:
-    """A program; equal ones are the same tail. Values are numbered: sums, loads, then the result of each step.
+    """The program of a tail; equal programs are the same tail. Values are numbered: sums, loads, results of the steps.
 
     Attributes:
-        sums: the first so many views are sums of listed rows.
-        loads: of the next views.
-        constants: the next so many views.
-        steps: in order.
-        stores: the value that each of the last views gets.
+        sums: number of sums of listed rows; their views come first.
+        loads: source of each of the next views.
+        constants: number of constants, which are the next views.
+        steps: calls of device code, in order.
+        stores: number of the value that each of the last views gets.
     """
 
     sums: int
@@ -72,17 +71,17 @@ class Tail:
 
     @property
     def is_chained(self) -> bool:
-        """Whether it runs behind a product only, whose result it takes (compiler/passes/chaining.py)."""
+        """True if it reads the result of the product before it on the chip (compiler/passes/chaining.py)."""
         return Load.RESULT in self.loads
 
     @property
     def views(self) -> int:
-        """How many its instruction has."""
+        """Number of views of its instruction."""
         return self.first_store + len(self.stores)
 
     @property
     def first_step(self) -> int:
-        """Number of the value that the first step makes."""
+        """Number of the first step's value."""
         return self.sums + len(self.loads)
 
     @property
@@ -92,11 +91,11 @@ class Tail:
 
     @cached_property
     def number(self) -> int:
-        """What scripts call it by: made of the program alone, so that processes, handles and caches agree on it."""
+        """Number of the tail in scripts: a hash of the program, so that processes, handles and caches agree on it."""
         text = repr((self.sums, tuple(map(int, self.loads)), self.constants, self.steps, self.stores))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
     @property
     def name(self) -> str:
-        """Of its struct in a kernel."""
+        """Name of its struct in a kernel."""
         return f"Tail_{self.number:08x}"

@@ -1,23 +1,23 @@
 """The verifier: executes a script on shadow memory and checks the rules of the virtual processors.
 
-    - an instruction is one that the kernel has code for, and agrees with itself (wellformed.py);
+    - the kernel has code for every instruction, and the instruction's words are consistent (wellformed.py);
     - every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the
       script;
     - labels are classes of their row;
-    - nothing is read that was not written: weights, moments, averages and what was accumulated of gradients are there
-      before the launch, the rest is not, nor is anything in an array that takes the place of others;
-    - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
-    - a counter reaches a number that somebody waits for by the same signals whatever the order of execution;
-    - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
-      (read after write, write after read, write after write);
-    - threads of one virtual processor do not meet within an instruction: nothing is written twice, nor read by another
-      thread than the one that writes it;
-    - matrices are taken to the chip first of all, and each before its first product; behind partial tiles of gradients
-      there is none.
+    - every element is written before it is read. Weights, moments, averages and accumulated gradients have values
+      before the launch. An array that reuses the memory of others has none at first;
+    - every virtual processor reaches its end: each wait gets its signals, and there is no cycle;
+    - in every order of execution, the same signals bring a counter to a number that is waited for;
+    - signals and waits order the accesses of two virtual processors to an element (read after write, write after read,
+      write after write);
+    - threads of one virtual processor do not race within an instruction: no element is written twice, or read by
+      another thread than its writer;
+    - matrices are loaded onto the chip before anything else, each before its first product. No product uses them after
+      partial tiles of gradients, which may overwrite them.
 
-Launches of a script that follow the first one are the same history: each begins when all that came before is over.
+Later launches of a script continue the same history: each begins when everything before it has ended.
 
-Order is tracked by vector clocks, so it holds for any arrangement of signals and waits, not only for full barriers.
+Vector clocks track the order, so the check holds for any arrangement of signals and waits, not only full barriers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from vpps.text import counted
 READ, OWN, SAME, WRITE, ADD = Access.READ, Access.OWN, Access.SAME, Access.WRITE, Access.ADD
 READS = READ, OWN, SAME
 
-# As plain ints: they are asked for at every step.
+# Plain ints are faster, and every step tests these.
 ACCUMULATE, ALL, ALONE, CHAINED, ROWS, TURNS = (
     Flag[name].value for name in ("ACCUMULATE", "ALL", "ALONE", "CHAINED", "ROWS", "TURNS")
 )
 
-NEVER = -2  # in place of the period of a write: there was none
+NEVER = -2  # period of the last write to an element that was never written
 
 
 def verify(
@@ -62,43 +62,43 @@ def verify(
     Args:
         divisions: positions of the entry points of the launches after the first.
 
-    Raises ScriptError naming the instruction and, through `origin`, the user's cell and op.
+    Raises ScriptError with the instruction and, through `origin`, the user's cell and op.
     """
     Verifier(script, layout, origin).run(divisions)
 
 
 class Verifier(Footprint):
-    """One execution."""
+    """One execution of a script by the verifier."""
 
     def __init__(self, script: Words, layout: MemoryMap, origin: Callable[[int], str]) -> None:
         super().__init__(script, layout, origin)
-        self.decoded: dict[int, tuple[Decoded, ...]] = {}  # virtual processors share streams
-        self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
+        self.decoded: dict[int, tuple[Decoded, ...]] = {}  # cache: virtual processors share streams
+        self.clock = np.eye(self.n, dtype=np.int64)  # vector clocks: clock[p][q] is the time of q that p knows
         self.written_in = np.full(layout.pool_floats, BEFORE)  # the period of each element's latest write
         for start, stop in layout.unwritten:
             self.written_in[start:stop] = NEVER
-        self.written_by = np.zeros(layout.pool_floats, np.int64)  # NumPy is quickest to find things by these
+        self.written_by = np.zeros(layout.pool_floats, np.int64)  # int64 is the fastest index for NumPy
         self.written_at = np.zeros(layout.pool_floats, np.int64)
-        self.place = np.zeros(layout.pool_floats, np.int64)  # of an element among those that an instruction writes
+        self.place = np.zeros(layout.pool_floats, np.int64)  # place of an element among an instruction's writes
         self.loaded: list[set[int]] = [set() for _ in range(self.n)]  # matrices on the chip, by virtual processor
-        self.left: list[list[Cells]] = [[] for _ in range(self.n)]  # what a product reads whose result a tail takes
+        self.left: list[list[Cells]] = [[] for _ in range(self.n)]  # reads of a chained product, for its tail
         self.reads, self.adds = (Latest(layout.pool_floats, self.n) for _ in range(2))
-        self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
-        self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # who gave each, where, and what it knew
-        self.targets: dict[int, set[int]] = {}  # what has been waited for
+        self.counters: dict[int, list[Ints]] = {}  # counter -> clock after the first k signals
+        self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # counter -> (VP, instruction, VP's clock)
+        self.targets: dict[int, set[int]] = {}  # counter -> numbers that were waited for
 
     def run(self, divisions: Sequence[int] = ()) -> None:
-        """All that happens."""
+        """Execute all launches of the script."""
         self.launch(entry_points(self.script))
         for division in divisions:
             self.join()
             self.launch(entry_points(entered_at(self.script, division)))
 
     def launch(self, entries: list[int]) -> None:
-        """One launch: let the virtual processors run in turn, each until it must wait.
+        """Execute one launch: the virtual processors run in turn, each until it must wait.
 
         Args:
-            entries: where each begins.
+            entries: entry point of each virtual processor.
         """
         if len(entries) != self.n:
             raise ScriptError(f"the script is for {counted(len(entries), 'virtual processor')}, not {self.n}")
@@ -114,11 +114,11 @@ class Verifier(Footprint):
                 waiting[p] = d
             if not moved:
                 stuck = [f"VP {p} at word {d.position}" for p, d in enumerate(waiting) if d is not None]
-                raise ScriptError(f"deadlock: nothing signals what {', '.join(stuck)} wait for")
+                raise ScriptError(f"deadlock: signals never come for {', '.join(stuck)}")
         self.check_counters()
 
     def instructions(self, position: int) -> Iterator[Decoded]:
-        """Those of a virtual processor that begins at a position, to its end."""
+        """Yield and check the instructions of a virtual processor from a position to its end."""
         before: Decoded | None = None
         while True:
             found = self.decoded.get(position)
@@ -134,8 +134,8 @@ class Verifier(Footprint):
             before = found[0]
 
     def check_behind(self, before: Decoded | None, d: Decoded) -> None:
-        """Loads come first of all. A product that leaves its result on the chip is followed by a tail that takes parts
-        of it, of the same rows and units; no other tail takes any."""
+        """Check an instruction against the one before it. Loads come first. A tail must follow a chained product, and
+        read parts of its result, of the same rows and units; no other tail reads a result on the chip."""
         if d.instruction.form == "Load" and before is not None and before.instruction.form != "Load":
             self.fail(d, "loads are executed at the beginning only")
         views = d.fields["views"] if d.instruction.name == "tail" else []
@@ -143,7 +143,7 @@ class Verifier(Footprint):
         taken = [operand.address for operand, use in views if use == ViewUse.RESULT]
         chained = before is not None and bool(before.bits & CHAINED)
         if chained != bool(taken):
-            wrong = "takes no result of the product before it" if chained else "no product has left a result for it"
+            wrong = "does not read the result of the product before" if chained else "no product left a result for it"
             self.fail(d, wrong)
         if before is None or not chained:
             return
@@ -154,23 +154,23 @@ class Verifier(Footprint):
             self.fail(d, f"takes part {max(taken)} of a result that has {before.parts}")
 
     def check_counters(self) -> None:
-        """Whoever gives a later signal must know of all those that somebody waits for: else it might come before them,
-        and the wait be over too early."""
+        """Check that each later signal is ordered after all signals of a wait: otherwise it could come before them and
+        end the wait too early."""
         for counter, targets in self.targets.items():
             signals = self.signals[counter]
-            # What everyone knew who gave a signal from the k-th on.
+            # The minimum of the clocks of the VPs that gave a signal from the k-th on.
             known = np.minimum.accumulate([clock for _, _, clock in reversed(signals)])[::-1]
             for target in targets:
                 if target < len(signals) and (known[target] < self.counters[counter][target - 1]).any():
                     p, d, _ = next(s for s in signals[target:] if (s[2] < self.counters[counter][target - 1]).any())
                     self.fail(
                         d,
-                        f"VP {p} may signal too early: counter {counter} may reach {target}, which is waited for, "
-                        "before all have given the signals that are meant",
+                        f"VP {p} may signal too early: counter {counter} may reach {target}, which a VP waits for, "
+                        "before all signals of that wait have come",
                     )
 
     def join(self) -> None:
-        """The launch has ended: all know of all that was done, and the next one has counters of its own."""
+        """End a launch: every virtual processor now knows of all accesses, and counters start again."""
         now = self.clock.diagonal().copy()
         self.clock[:] = now
         np.fill_diagonal(self.clock, now + 1)
@@ -193,7 +193,7 @@ class Verifier(Footprint):
             target = word(d, "target")
             if len(seen) < target:
                 return False
-            # A counter tells only that `target` signals came, not whose: the first ones, in the order they were given.
+            # A counter has the number of signals, not the VPs that gave them: assume the first ones in order.
             if target:
                 self.targets.setdefault(word(d, "counter"), set()).add(target)
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
@@ -201,7 +201,7 @@ class Verifier(Footprint):
             if "matrix" in d.fields and d.instruction.on_chip:
                 self.hold(p, d)
             elif d.instruction.form in ("OuterTiles", "SumTiles", "StepTiles"):
-                self.loaded[p].clear()  # they may take the place of the weights
+                self.loaded[p].clear()  # partial tiles may overwrite the weights
             accesses = [(cells, access) for cells, access in self.touches(p, d) if cells.start < cells.stop]
             for cells, _ in accesses:
                 if cells.start < 0 or cells.stop > self.layout.pool_floats:
@@ -212,7 +212,7 @@ class Verifier(Footprint):
         return True
 
     def hold(self, p: int, d: Decoded) -> None:
-        """Check that VP p takes a matrix to the chip once, and before it multiplies by it."""
+        """Check that VP p loads a matrix onto the chip once, and before its first product."""
         matrix, loaded = word(d, "matrix"), self.loaded[p]
         if d.instruction.form == "Load":
             if matrix in loaded:
@@ -222,8 +222,8 @@ class Verifier(Footprint):
             self.fail(d, f"matrix {matrix} has not been loaded")
 
     def within(self, p: int, d: Decoded, accesses: list[tuple[Cells, Access]]) -> None:
-        """Check that the threads of VP p do not meet within an instruction, nor in one and the tail that is executed
-        with it, where nothing orders them."""
+        """Check that the threads of VP p do not race within an instruction. A chained product and its tail count as
+        one: nothing orders threads between the two."""
         written = [cells for cells, access in accesses if access is WRITE]
         read = [(cells, access) for cells, access in accesses if access is READ or access is OWN]
         if d.bits & CHAINED:
@@ -252,13 +252,13 @@ class Verifier(Footprint):
                 own = [b for b, w in zip(begins, each, strict=False) if access is OWN and len(w) == len(at)]
                 others = met[~np.isin(at[met] - met, own)]
                 if len(others):
-                    self.fail(d, f"one thread reads element {cells.numbers[others[0]]}, another one writes it")
+                    self.fail(d, f"one thread reads element {cells.numbers[others[0]]}, another thread writes it")
         for cells in (*written, *added):
             self.place[cells.at] = 0
 
     def access(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
-        """Check one access to pool elements against the accesses before it, and note it."""
-        if self.n > 1:  # there is nobody to race with else
+        """Check one access to pool elements against the accesses before it, and record it."""
+        if self.n > 1:  # a single virtual processor cannot race
             self.order(p, d, cells, access)
         if access is WRITE:
             self.written_in[cells.at] = self.now
@@ -267,13 +267,12 @@ class Verifier(Footprint):
             self.fail(d, f"reads element {cells.numbers[stale][0]}, which nothing has written")
 
     def order(self, p: int, d: Decoded, cells: Cells, access: Access) -> None:
-        """Check that VP p knows of all that others did with some elements, as far as that matters to its access, and
-        note it.
+        """Check that all conflicting accesses of others are ordered before this access of VP p, and record it.
 
-        What it did itself is never later than what it knows of its own time.
+        VP p's own accesses are never later than its own time, so they pass.
         """
         known = self.clock[p]
-        # Quicker than any().
+        # count_nonzero is faster than any().
         if np.count_nonzero(late := self.written_at[cells.at] > known[self.written_by[cells.at]]):
             kind = "read after write" if access in READS else "write after write"
             e = int(cells.numbers[late][0])
@@ -288,7 +287,7 @@ class Verifier(Footprint):
             (self.adds if access is ADD else self.reads).note(p, cells, known)
 
     def stale(self, cells: Cells) -> NDArray[np.bool_]:
-        """Which elements hold nothing of the arrays that are in their places now."""
+        """Return a mask of the elements that were last written before their current array was allocated."""
         there, starts, _, first = self.arrays()
         array: int | Ints = bisect_right(there, cells.start) - 1
         if array != bisect_right(there, cells.stop - 1) - 1:
@@ -298,24 +297,24 @@ class Verifier(Footprint):
 
 
 class Latest:
-    """When elements of the pool were read last, or added to, by whom, and what others did before that which these knew
-    nothing of. What they knew of is not kept: whoever knows of theirs knows of that.
+    """The latest reads of pool elements, or additions to them, by virtual processor and time. Earlier accesses that
+    are ordered before the latest one are dropped: a clock that includes the latest one includes them.
 
     Args:
-        elements: of the pool.
-        n: virtual processors.
+        elements: number of elements of the pool.
+        n: number of virtual processors.
     """
 
     def __init__(self, elements: int, n: int) -> None:
         self.by = np.zeros(elements, np.int64)
         self.at = np.zeros(elements, np.int64)
         self.is_shared = np.zeros(elements, np.bool_)
-        # By element and virtual processor: there is memory only for what is written, and few elements are shared.
+        # By element and virtual processor. The system allocates only written pages, and few elements are shared.
         self.shared_at = np.zeros((elements, n), np.int64)
         self.any, self.any_shared = False, False
 
     def note(self, p: int, cells: Cells, known: Ints) -> None:
-        """VP p has done it. known: what it knows of the time of each."""
+        """Record an access by VP p, whose clock is `known`."""
         self.any = True
         by, at = self.by[cells.at], self.at[cells.at]
         if np.count_nonzero(unknown := at > known[by]):
@@ -325,7 +324,7 @@ class Latest:
         self.by[cells.at], self.at[cells.at] = p, known[p]
 
     def unknown(self, cells: Cells, known: Ints) -> int | None:
-        """A virtual processor that has done it to one of some elements and of whose time not enough is known."""
+        """Return a virtual processor whose recorded access to one of some elements is later than `known`, or None."""
         if not self.any:
             return None
         by = self.by[cells.at]

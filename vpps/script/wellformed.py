@@ -1,5 +1,5 @@
-"""What the words of an instruction must be by themselves, whoever executes it, so that a kernel does with them what the
-verifier takes it to do: device code looks at no more than it needs, and divides by what it is given.
+"""Checks the words of single instructions, so that a kernel does with them what the verifier assumes. Device code reads
+only the words that it needs, and divides by the numbers that it is given.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vpps.script.tails import Load, Tail, ViewUse
 
 MOMENTS = {optimizer.name: len(optimizer.moments) for optimizer in OPTIMIZERS}
 WIDTHS = ("columns", "inner", "row_width", "a_width", "b_width", "dy_width")
-ALWAYS = frozenset({"end", "signal", "wait", "barrier"})  # what every kernel has code for
+ALWAYS = frozenset({"end", "signal", "wait", "barrier"})  # every kernel has code for these
 
 
 class MatrixWords(NamedTuple):
-    """A matrix that the chip holds, as its instructions must have it.
+    """Words that the instructions on an on-chip matrix must have.
 
     Attributes:
-        rows, columns: its shape.
-        parts: the word for `parts`, which says with the flags how rows are dealt.
+        rows, columns: shape of the matrix.
+        parts: the word `parts`, which divides the rows together with the flags.
         flags: TURNS or none.
     """
 
@@ -37,13 +37,13 @@ class MatrixWords(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownKernel:
-    """What a kernel knows that runs a script.
+    """The kernel that runs a script, as far as it limits the script.
 
     Attributes:
-        instructions: names of those that it has code for.
-        tails: by number, its programs.
-        matrices: by number, what it holds on the chip.
-        reported: floats at the beginning of the pool that the host reads where the kernel tells them.
+        instructions: names of the instructions that it has code for.
+        tails: programs of its tails, by number.
+        matrices: matrices that it holds on the chip, by number.
+        reported: number of floats at the beginning of the pool in which the kernel reports to the host.
     """
 
     instructions: frozenset[str] = frozenset(BY_NAME)
@@ -56,17 +56,17 @@ EVERYTHING = KnownKernel()
 
 
 def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
-    """What is wrong with an instruction.
+    """Yield the errors of an instruction.
 
     Args:
-        most: rows, or floats of a row, that there can be.
+        most: largest possible number of rows, or of floats of a row.
     """
     if d.instruction.name not in knows.instructions and d.instruction.name not in ALWAYS:
         yield "the kernel has no code for it"
     if unknown := d.bits & ~_allowed(d.instruction):
-        yield f"flags {Flag(unknown)!r} mean nothing to it"
+        yield f"flags {Flag(unknown)!r} are not allowed"
     if max(d.n, d.width, *(w for k, w in d.fields.items() if k in WIDTHS and isinstance(w, int))) > most:
-        yield "it has more rows or floats than there can be"
+        yield "it has more rows or floats than possible"
     by_rows = d.instruction.form.startswith("Row") or d.instruction.form in ("SquaresRows", "Watch")
     if by_rows and not d.bits & (Flag.ROWS | Flag.ALONE):
         yield "a virtual processor computes whole rows, so they must be divided by rows"
@@ -77,7 +77,7 @@ def diagnostics(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
 
 @cache
 def _allowed(instruction: Instruction) -> int:
-    """Flags that device code looks at, as the verifier does, or that say how a matrix on the chip is dealt."""
+    """Return the flags that device code tests, as the verifier does, or that divide a matrix on the chip."""
     found = Flag.ALL
     if instruction.slices is not Slices.ONE:
         found |= Flag.ACCUMULATE | Flag.MEAN | Flag.NO_GRADIENT
@@ -105,37 +105,37 @@ def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
     if d.instruction.on_chip and "matrix" in words:
         yield from _held(d, knows.matrices.get(words["matrix"]), words)
     if words.get("partials", 0) % 4 and form in ("OuterTiles", "SumTiles", "StepTiles"):
-        yield f"partial tiles are read and written by fours of floats, and do not begin at {words['partials']}"
+        yield f"partial tiles begin at multiples of 4 floats, not at {words['partials']}"
     if form in ("Signal", "Wait") and words["counter"] >= COUNTERS:
         yield f"there is no counter {words['counter']}"
     elif form == "Loss" and words["slot"] >= knows.reported:
-        yield f"the host looks for no loss at {words['slot']}"
+        yield f"the host reads no loss at {words['slot']}"
     elif form in ("Guard", "Clip") and words["left_out"] >= knows.reported:
-        yield f"the host looks for nothing at {words['left_out']}"
+        yield f"the host reads nothing at {words['left_out']}"
     elif form == "Tail":
         yield from _tail(d, knows.tails.get(words["number"]))
-    elif form.startswith("Row"):  # is computed whole, or gives a single float
+    elif form.startswith("Row"):  # the result is a whole row or a single float
         width = 1 if "dst" in single(d.instruction) else words["row_width"]
         if d.width != width:
-            yield f"it makes {width} floats of a row of {words['row_width']}, not {d.width}"
+            yield f"it makes {width} floats from a row of {words['row_width']}, not {d.width}"
     elif form in ("Matvec", "Outer", "OuterUpdate", "OuterTiles"):
         yield from _segments(d, words["columns"], 1)
     elif form in ("PackedMatmul", "PackedMatmulGradient"):
         yield from _segments(d, words["inner"] * words["columns"], words["columns"])
         if form == "PackedMatmul" and d.width % words["columns"]:
-            yield f"{d.width} floats are no rows of {words['columns']}"
+            yield f"{d.width} floats are not whole rows of {words['columns']}"
     elif form == "PackedRowsGradient" and words["dy_width"] % words["columns"]:
-        yield f"{words['dy_width']} floats are no rows of {words['columns']}"
+        yield f"{words['dy_width']} floats are not whole rows of {words['columns']}"
     elif form in ("Transpose", "PackedRows") and d.width % words["columns"]:
-        yield f"{d.width} floats are no rows of {words['columns']}"
+        yield f"{d.width} floats are not whole rows of {words['columns']}"
     elif form == "Matmul":
         inner, a, b = words["inner"], words["a_width"], words["b_width"]
         if a % inner or b % inner or a // inner * (b // inner) != d.width:
-            yield f"matrices of {a} and {b} floats, {inner} inside, make no {d.width} floats"
+            yield f"matrices of {a} and {b} floats with inner dimension {inner} do not give {d.width} floats"
 
 
 def _held(d: Decoded, matrix: MatrixWords | None, words: Mapping[str, int]) -> Iterator[str]:
-    """What the kernel has of a matrix on the chip was fixed when it was compiled."""
+    """Check an instruction on an on-chip matrix against the matrix that the kernel was compiled for."""
     if matrix is None:
         yield f"the chip holds no matrix {words['matrix']}"
         return
@@ -145,17 +145,17 @@ def _held(d: Decoded, matrix: MatrixWords | None, words: Mapping[str, int]) -> I
 
 
 def _segments(d: Decoded, columns: int, granule: int) -> Iterator[str]:
-    """Device code goes through segments until it has as many floats as a row."""
+    """Check the widths of segments: device code goes through segments until it has as many floats as a row."""
     segments = d.fields["x"]
     assert isinstance(segments, list)
     widths = [width for _, width in segments]
     if sum(widths) != columns or any(w == 0 or w % granule for w in widths):
-        yield f"segments of {widths} floats are no {columns} in pieces of {granule}"
+        yield f"segments of {widths} floats do not make {columns} in multiples of {granule}"
 
 
 @cache
 def single(instruction: Instruction) -> frozenset[str]:
-    """Operands of a row-wise instruction that have one float for a row, not `row_width`."""
+    """Return the operands of a row-wise instruction that have one float per row, not `row_width`."""
     op, _, gradient = instruction.name.partition(".grad")
     arity = OPS[op].arity
     assert arity is not None
@@ -165,22 +165,22 @@ def single(instruction: Instruction) -> frozenset[str]:
 
 
 def _tail(d: Decoded, tail: Tail | None) -> Iterator[str]:
-    """The program is fixed; which view it reads and which it writes is part of that."""
+    """Check the views of a tail: the kernel's program fixes which views it reads and which it writes."""
     views = d.fields["views"]
     assert isinstance(views, list)
     if tail is None:
         yield f"the kernel has no program {d.fields['number']:#x}"
         return
     if len(views) != tail.views:
-        yield f"{len(views)} views, its program has {tail.views}"
+        yield f"it has {len(views)} views, but its program has {tail.views}"
         return
     for k, (operand, use) in enumerate(views):
         if not _suits(operand, use, k, tail):
-            yield f"its program does something else with view {k}"
+            yield f"its program uses view {k} differently"
 
 
 def _suits(operand: DecodedOperand, use: int, k: int, tail: Tail) -> bool:
-    """Whether the program does with its k-th view what the instruction says."""
+    """Return True if the program uses its k-th view as the instruction says."""
     if k < tail.sums:
         return use in (ViewUse.SUM, ViewUse.MEAN)
     if k >= tail.first_store:

@@ -16,7 +16,7 @@ def test_equal_products_and_gates_are_one():
     cell = traced(lambda x: (vpps.tanh(W @ x) * vpps.sigmoid(x), vpps.tanh(W @ x)), (H,))
     found, said = common_subexpressions(cell)
     assert sorted(operations(found)) == ["affine", "mul", "sigmoid", "tanh"]
-    assert said == "done once where written again: 1 @, 1 tanh"
+    assert said == "duplicates removed: 1 @, 1 tanh"
     assert found.outputs[1] == 2  # the first tanh
     assert len(found.nodes) == len(cell.nodes)
     assert operations(cell).count("tanh") == 2  # the user's program is as it was
@@ -47,7 +47,7 @@ def test_every_dropout_has_its_own_numbers():
     cell = traced(lambda x: vpps.dropout(x, 0.5) + vpps.dropout(x, 0.5), (H,))
     found, said = common_subexpressions(cell)
     assert found is cell
-    assert said == "no operation is written twice"
+    assert said == "no duplicate operations"
 
 
 def test_maps_over_lists_of_one_length_are_one():

@@ -289,9 +289,9 @@ class TestScripts:
     @pytest.mark.parametrize(
         "use, word, change, message",
         [
-            (ViewUse.READ, 0, lambda address: address + (1 << 20), r"tail .*cell 'gated'.*no row of one array"),
-            (ViewUse.WRITE, 0, lambda address: address + (1 << 20), r"tail .*cell 'gated'.*no row of one array"),
-            (ViewUse.WRITE, 2, lambda use: ViewUse.READ, "its program does something else with view"),
+            (ViewUse.READ, 0, lambda address: address + (1 << 20), r"tail .*cell 'gated'.*not a row of one array"),
+            (ViewUse.WRITE, 0, lambda address: address + (1 << 20), r"tail .*cell 'gated'.*not a row of one array"),
+            (ViewUse.WRITE, 2, lambda use: ViewUse.READ, "its program uses view"),
         ],
     )
     def test_the_verifier_knows_the_views_of_tails(

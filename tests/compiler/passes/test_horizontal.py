@@ -90,7 +90,7 @@ def test_gates_are_stacked_with_their_biases():
     found, said = horizontal(cell, stacks)
     assert Counter(operations(found))["affine"] == 2
     assert Counter(operations(found))["add"] == 3  # of all gates, of their biases; and of the cell's state
-    assert said.startswith("4 products are one: Wi+Wf+Wo+Wu; 4 products are one: Ui+Uf+Uo+Uu; so are 4 sums")
+    assert said.startswith("4 products are one: Wi+Wf+Wo+Wu; 4 products are one: Ui+Uf+Uo+Uu; 4 sums are one")
     assert found.nodes[: len(cell.nodes)] != cell.nodes
     assert [n.shape for n in found.nodes[: len(cell.nodes)] if n.op.name == "tanh"] == [(H,), (H,)]
 
@@ -129,7 +129,7 @@ def test_members_are_alike_and_have_the_same_uses(cells: list[str], names: list[
     assert stacked(found(32)) == []  # rows must be whole panels
     if cells == [ALL]:
         assert horizontal(made[0], found(32))[1] == (
-            "apart, as their rows, training or other uses differ: A and B and C"
+            "unstacked, as their rows, training or other uses differ: A and B and C"
         )
     if "a+b" not in names and BIASED in cells:
         assert operations(horizontal(made[0], found(8))[0]).count("add") == 2  # biases are added gate by gate

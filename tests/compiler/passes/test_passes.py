@@ -23,7 +23,7 @@ def test_environment_switches_passes(monkeypatch, text, expected):
 @pytest.mark.parametrize("name", ["fussion", "constants"])
 def test_unknown_pass_is_named(monkeypatch, name):
     monkeypatch.setenv("VPPS_PASSES", f"-{name}")
-    with pytest.raises(vpps.HandleError, match=rf"VPPS_PASSES=-{name}: '{name}' is no pass.*lazy_batching"):
+    with pytest.raises(vpps.HandleError, match=rf"VPPS_PASSES=-{name}: '{name}' is not a pass.*lazy_batching"):
         vpps.Handle(vpps.Model())
 
 

@@ -1,16 +1,16 @@
-"""The cell compiler: static passes on traced cells, a module for each.
+"""Passes of the cell compiler on traced cells, a module for each.
 
-Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) leave nodes their numbers,
-because messages name them. Passes over instructions (`fusion`, `chaining`) work after lowering. Only what leaves every
-bit as it is counts as an identity.
+Passes over nodes (`constants`, `common_subexpressions`, `dead_outputs`, `horizontal`) keep the numbers of the nodes,
+because messages name them. Passes over instructions (`fusion`, `chaining`) work after lowering. A rewrite must not
+change a bit of any result.
 
-A **stack** (`placement/stacks.py`) is made where all cells that were trained multiply its members by the same vector,
-and unmade (the handle places all parameters anew) when a cell does not. It is summed in another order than its members,
-so which cells were trained belongs to the model and its checkpoints (`cell_history.py`).
+A **stack** (`placement/stacks.py`) is made if all trained cells multiply its members by the same vector. A cell that
+does not undoes the stack: the handle places all parameters anew. A stack and its members sum gradients in different
+orders, so the set of trained cells belongs to the model and its checkpoints (`cell_history.py`).
 
-What `lazy_batching` cuts by is a fact of the graph (`record/topology.py`), so the cut is one of each plan, kept per
-cell and fact. The *tails* that `fusion` makes (`script/tails.py`), identified by their program and not by sizes, are
-part of the kernel on cuda and simt; on cpu they are a small library beside it, compiled when first needed."""
+`lazy_batching` splits a cell by properties of the graph (`record/topology.py`), so each plan has its own split, cached
+by cell and properties. A *tail* from `fusion` (`script/tails.py`) is identified by its program, not by sizes. Tails are
+part of the kernel on cuda and simt; on cpu they are a small library beside it, compiled at their first use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from vpps.values import as_flag
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What the cell compiler does with every cell. For studies: the defaults are what is fastest.
+    """Passes that the cell compiler runs on every cell. The defaults are fastest; other settings are for studies.
 
     Attributes:
-        horizontal: several products of one vector are one product with the stacked matrices.
-        lazy_batching: of a recurrent cell, operators that read nothing of other vertices of the recurrence run for all
-            vertices before its first level, and those that none of these reads after its last (Cavs, section 3.4).
-        fusion: elementwise operators between products are one instruction, generated for the cell.
-        streaming: what runs before the first level fills the time that virtual processors would wait at barriers.
+        horizontal: replace several products of one vector by one product with the stacked matrices.
+        lazy_batching: split recurrent cells (Cavs, section 3.4). Operators that read nothing of the recurrence run for
+            all vertices before its first level; operators that the recurrence does not read run after its last level.
+        fusion: fuse elementwise operators between products into one instruction, generated for the cell.
+        streaming: run operators from before the first level while virtual processors would wait at barriers.
     """
 
     horizontal: bool = True
@@ -45,10 +45,10 @@ class Passes:
 
     @classmethod
     def from_environment(cls) -> Passes:
-        """As VPPS_PASSES says: comma-separated `all`, `none`, `name` or `-name`, from left to right.
+        """Read VPPS_PASSES: comma-separated `all`, `none`, `name` or `-name`, applied from left to right.
 
         Raises:
-            HandleError: an unknown name.
+            HandleError: a name is unknown.
         """
         found = cls()
         names = [f.name for f in fields(cls)]
@@ -60,8 +60,8 @@ class Passes:
                 found = replace(found, **{name: on})
             else:
                 raise HandleError(
-                    f"{PASSES.name}={PASSES.get()}: {name!r} is no pass; there are all, none, {', '.join(names)}, and "
-                    "each with a minus before it"
+                    f"{PASSES.name}={PASSES.get()}: {name!r} is not a pass; expected all, none, {', '.join(names)}, "
+                    "or one of the names with a minus in front"
                 )
         return found
 

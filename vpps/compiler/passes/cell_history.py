@@ -1,8 +1,8 @@
-"""Which cells a model has been trained with: that decides which parameters are stacked, and with it the order in which
-gradients are summed. So it belongs to the model and its checkpoints: a resumed run has the bits of one without a break.
+"""History of the cells that a model has been trained with. It decides which parameters are stacked, and so the order in
+which gradients are summed. It belongs to the model and its checkpoints: a resumed run has the bits of an unbroken one.
 
-What a checkpoint says of cells only has a say in what is stacked, beside the cells that are really there: whatever it
-says, no cell is given a stack that it cannot use.
+A checkpoint's cells only influence the choice of stacks, next to the cells of the program. No checkpoint can give a
+cell a stack that the cell cannot use.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Form
 from vpps.record.trace import Node, TracedCell
 
-# The form says whether a node has a parameter.
+# Forms of nodes that have a parameter; nodes of other forms have none.
 _OF_PARAMETERS = (Form.PARAMETER, Form.MATVEC, Form.PACKED_MATMUL, Form.LOOKUP)
 
 
 @dataclass
 class CellHistory:
-    """What a model has been trained with.
+    """The training history of a model.
 
     Attributes:
-        cells: that have a say in what is stacked, as they were traced, in order of appearance; of equal ones the first.
-        orders: of the matrices that cells let be stacked, as they lie.
-        apart: names of parameters that are not stacked again, as they have taken other steps than the rest of a stack.
+        cells: traced cells that influence stacking, in order of appearance; of equal cells only the first.
+        orders: orders in which stacked matrices lie in memory.
+        apart: names of parameters that must not be stacked again: they took other steps than the rest of their stack.
     """
 
     cells: list[TracedCell] = field(default_factory=list)
@@ -34,7 +34,7 @@ class CellHistory:
     apart: set[str] = field(default_factory=set)
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` reads: lists, numbers and strings."""
+        """Return the history as lists, numbers and strings, for `from_json`."""
 
         def described(n: Node) -> tuple[Any, ...]:
             name = None if n.parameter is None else n.parameter.name
@@ -46,13 +46,13 @@ class CellHistory:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], parameters: Mapping[str, Parameter | None]) -> CellHistory:
-        """The history of a model.
+        """Read the history of a model.
 
         Args:
-            parameters: by name; None for one that is left out, with all cells that use it.
+            parameters: parameters by name; None for one that is left out, with all cells that use it.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: for what is none.
+            KeyError, TypeError, ValueError, AttributeError: `raw` is no history.
         """
         cells = [_cell(outputs, nodes, parameters) for outputs, nodes in raw["cells"]]
         orders = [[parameters[name] for name in members] for members in raw["orders"]]
@@ -63,7 +63,7 @@ class CellHistory:
 
 
 def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None]) -> TracedCell | None:
-    """A program; None where it uses a parameter that is left out. Raises as `from_json`."""
+    """Read a cell's program; return None if it uses a parameter that is left out. Raises as `from_json`."""
     cell = TracedCell("of a checkpoint", ())
     complete = True
     for op, inputs, attrs, shape, domain, name in listed:
@@ -85,7 +85,7 @@ def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None])
 
 
 def _suits(node: Node, p: Parameter, operands: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a node can have that parameter."""
+    """Return True if a node can have a parameter, by their shapes."""
     if node.op.form is Form.LOOKUP:
         return isinstance(p, Lookup) or len(p.shape) == 2
     if isinstance(p, Lookup):
@@ -98,14 +98,14 @@ def _suits(node: Node, p: Parameter, operands: Sequence[tuple[int, ...]]) -> boo
 
 
 def _attributes(raw: Any) -> dict[str, Any]:
-    """Attributes of a node: numbers, strings, shapes. Raises as `from_json`."""
+    """Read attributes of a node: numbers, strings, shapes. Raises as `from_json`."""
     if not all(isinstance(value, int | float | str | list) for value in raw.values()):
         raise TypeError("attributes")
     return {name: _ints(value) if isinstance(value, list) else value for name, value in raw.items()}
 
 
 def _ints(raw: Any, least: int = 0) -> tuple[int, ...]:
-    """Numbers of nodes, or a shape. Raises as `from_json`."""
+    """Read numbers of nodes, or a shape. Raises as `from_json`."""
     if any(type(value) is not int or value < least for value in raw):
         raise ValueError("an int")
     return tuple(raw)

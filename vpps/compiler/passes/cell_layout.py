@@ -1,12 +1,11 @@
-"""The order in which a cell's parameters lie in memory (ED-Batch, section 3).
+"""Chooses the order of a cell's parameters in memory (ED-Batch, section 3).
 
-A batch of primitives is one operation on contiguous memory if what its primitives read lies side by side, in their
-order, operand by operand, and so does what they write. Otherwise the operand is copied before, or the result after.
-Parameters and symbols are the variables of a PQ tree (compiler/pqtree), the batches its constraints.
+A batch of primitives is one operation on contiguous memory if each operand's variables, and the results, lie side by
+side in the order of the primitives. Otherwise an operand is copied before, or a result after. Parameters and
+symbols are the variables of a PQ tree (compiler/pqtree), and the batches are its constraints.
 
-Parameters that are stacked get the order in which most of what is done to their products is done to neighbours
-(passes/horizontal.py). A cell of vpps itself copies next to nothing, because its instructions read through index lists
-and tails keep gates in registers.
+The order of stacked parameters lets most operations on their products run on neighbours (passes/horizontal.py). The
+copies themselves hardly matter in vpps: instructions read through index lists, and tails keep gates in registers.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ FLOAT = FLOAT32.bytes
 def orders_of(
     cells: Collection[TracedCell], stacks: Sequence[tuple[Parameter, ...]]
 ) -> Iterator[list[tuple[Parameter, ...]]]:
-    """Orders for the members of stacks in which operations on neighbours can be one: one for each way of batching the
-    cells that gives another order than those before."""
+    """Yield orders for the members of stacks in which operations on neighbours can be fused. Each way of batching the
+    cells gives one order; repeated orders are left out."""
     primitives = [Primitives(cell) for cell in cells]
     batchings = [p.batchings() for p in primitives]
     seen = [list(stacks)]
@@ -38,7 +37,7 @@ def orders_of(
         batched = [(p, b[min(k, len(b) - 1)]) for p, b in zip(primitives, batchings, strict=True) if b]
         place = _laid_out(batched)
         rising = [place[a] < place[b] for stack in stacks for a, b in pairwise(stack)]
-        # The reverse of an order saves as much: of the two, the one more like that of the stacks.
+        # An order and its reverse save the same: take the one closer to the order of the stacks.
         backwards = (2 * sum(rising) - len(rising), rising[0]) < (0, True)
         found = [tuple(sorted(stack, key=place.__getitem__, reverse=backwards)) for stack in stacks]
         if found not in seen:
@@ -47,7 +46,7 @@ def orders_of(
 
 
 def _laid_out(cells: Sequence[tuple[Primitives, Sequence[Batch]]]) -> dict[Parameter, int]:
-    """Places of the parameters of batched cells in the order of the PQ tree."""
+    """Return the place of each parameter of batched cells in the order of the PQ tree."""
     used = {p: None for primitives, _ in cells for p in primitives.cell.parameters}
     declared = {p: k for model in dict.fromkeys(p.model for p in used) for k, p in enumerate(model)}
     parameters = sorted(used, key=declared.__getitem__)
@@ -69,8 +68,9 @@ def _laid_out(cells: Sequence[tuple[Primitives, Sequence[Batch]]]) -> dict[Param
 def _columns(
     c: int, primitives: Primitives, batch: Batch, variables: dict[Hashable, int]
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Variables and bytes of the operands of a batch and of its result, a variable for each primitive; no variables of
-    what the tree cannot order: one occurs twice, or comes from outside."""
+    """Yield the variables of each operand of a batch, and of its result, with their bytes: a variable per primitive.
+
+    An operand that the tree cannot order has no variables: one occurs twice, or comes from outside of the cell."""
     nodes = primitives.cell.nodes
     is_product = nodes[batch[0]].op.form in (Form.MATVEC, Form.PACKED_MATMUL)  # of one vector
     read = [] if is_product else zip(*(_operands(primitives, i) for i in batch), strict=True)
@@ -90,8 +90,8 @@ def _columns(
 
 
 def _operands(primitives: Primitives, i: int) -> list[int]:
-    """What a primitive reads, without indices; of sums and products, where either operand may be the first one, sorted
-    by what the operands are, as in other primitives of the batch."""
+    """Return the operands of a primitive, without indices. Operands of commutative operations are sorted by type, so
+    that they match those of other primitives of the batch."""
     nodes = primitives.cell.nodes
     read = [j for j in nodes[i].inputs if nodes[j].op.form is not Form.INDEX]
     if nodes[i].op.name in COMMUTATIVE:

@@ -1,9 +1,9 @@
-"""Chains: a product whose result only the tail behind it reads hands it over on the chip.
+"""Chaining: a product passes its result on the chip to the tail that follows, if nothing else reads the result.
 
 A product from a window adds up its sums in the shared memory of the block that owns the units, and the tail reads the
-same units. So the product leaves them there and the block goes on with the tail at once: nothing is stored in memory
-and read again, nothing is dispatched in between, and the slab of the result goes. Backward has no chains: between a
-tail and the transposed product of its gradients lies the level's barrier, as every block needs all gates.
+same units. So the product leaves the sums there, and the block executes the tail at once. This saves a store, a load,
+a dispatch and the slab of the result. Backward has no chains: every block needs all gates, so the level's barrier lies
+between a tail and the transposed product of its gradients.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def chain(cell: LoweredCell, n_vps: int) -> None:
-    """Chain products and tails of a lowered cell whose instructions are in their groups.
+    """Chain products and tails of a lowered cell, after its instructions have been assigned to groups.
 
     Args:
-        n_vps: virtual processors that divide an instruction.
+        n_vps: number of virtual processors that divide an instruction.
     """
     for instrs in (cell.forward, cell.backward):
         for i, j in list(_neighbours(instrs)):
@@ -37,7 +37,7 @@ def chain(cell: LoweredCell, n_vps: int) -> None:
 
 
 def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
-    """Places of instructions that follow each other in their group."""
+    """Yield the places of instructions that follow each other in their group."""
     last: dict[int, int] = {}
     for j, instr in enumerate(instrs):
         if instr.group in last:
@@ -46,7 +46,7 @@ def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
 
 
 def _fits(product: Instr, n_vps: int) -> bool:
-    """True for a product from a window if shared memory has room for its results, of some vectors."""
+    """Return True for a product from a window if shared memory has room for its results, for some vectors."""
     if product.name != "matvec" or not product.values["matrix"]:
         return False
     if product.rows or product.alone or product.turns or product.for_all or product.accumulate:
@@ -55,7 +55,7 @@ def _fits(product: Instr, n_vps: int) -> bool:
 
 
 def _takes(product: Instr, tail: Instr) -> bool:
-    """Whether the tail works on the units of a part of the product's result, in the same rows."""
+    """Return True if the tail works on the units of a part of the product's result, in the same rows."""
     if tail.name != "tail" or tail.rows or tail.alone or tail.parts != 1 or tail.domain != product.domain:
         return False
     if tail.width * product.parts != product.width:
@@ -66,13 +66,13 @@ def _takes(product: Instr, tail: Instr) -> bool:
 
 
 def _part_of(product: Instr, view: View, width: int) -> int | None:
-    """Number of the part of the product's result that a view is; None if it is none."""
+    """Return the number of the part of the product's result that a view covers; None if it is no such part."""
     part, rest = divmod(view.offset - product.operands["dst"].offset, width)
     return part if not rest and view.width == width and 0 <= part < product.parts else None
 
 
 def _is_read_elsewhere(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
-    """Whether anything but the two touches the slab of the product's result."""
+    """Return True if anything except the product and the tail touches the slab of the product's result."""
     slab = product.operands["dst"].slab
     others = [i for i in (*cell.forward, *cell.backward) if i is not product and i is not tail]
     touched = [view for i in others for _, view in i.views()]
@@ -82,7 +82,7 @@ def _is_read_elsewhere(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
 
 
 def _taking(product: Instr, tail: Instr) -> Instr:
-    """The tail that reads the product's result where that was left."""
+    """Return the tail with the product's result read on the chip."""
     assert tail.tail is not None
     slab = product.operands["dst"].slab
     views: list[TailView] = []

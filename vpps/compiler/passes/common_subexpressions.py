@@ -1,8 +1,8 @@
-"""Common subexpressions: operations of a cell with equal operands are one.
+"""Common subexpression elimination: equal operations of a cell on equal operands become one.
 
-Cells are written for readers: `W @ x` in two formulas, a table row looked up twice, a gate used by two results. Of
-equal nodes the first one stays, and what read the others reads it. Forward gives the same bits; backward adds the
-gradients of all readers before it goes through the operation, where it went through once for each before.
+Cells are written for readers: `W @ x` appears in two formulas, a table row is looked up twice, two results use a gate.
+The first of equal nodes stays, and the readers of the others read it. Forward gives the same bits. Backward first adds
+the gradients of all readers and then runs the operation's gradient once, instead of once for each.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from vpps.ops.operand import shown
 from vpps.record.trace import Node, TracedCell
 from vpps.values import float_word
 
-# Swapping the operands of these changes no bit. Of `maximum` it may: equal operands count as the first, zeros of either
-# sign are equal, and it gets the gradient.
+# Swapping the operands of these changes no bit. For `maximum` it may: zeros of either sign are equal, and of equal
+# operands the first one is the result and gets the gradient.
 COMMUTATIVE = frozenset(("add", "mul", "dot"))
 
-# Each dropout has random numbers of its own. What comes from outside is told apart by where it comes from.
+# Never equal to another node: each dropout has random numbers of its own, each argument and input its own source.
 UNIQUE = (Form.DROPOUT, Form.ARGUMENT, Form.INPUT)
 
 
 def common_subexpressions(cell: TracedCell) -> tuple[TracedCell, str]:
-    """The cell with equal nodes replaced by the first of them, and a sentence on what was found."""
+    """Return the cell with equal nodes replaced by the first of them, and a sentence on the replacements."""
     first: dict[Any, int] = {}
-    same: list[int] = []  # of each node, the one that is read in its place
+    same: list[int] = []  # node -> the node that is read in its place
     nodes: list[Node] = []
     found: Counter[str] = Counter()
     for i, node in enumerate(cell.nodes):
@@ -38,19 +38,19 @@ def common_subexpressions(cell: TracedCell) -> tuple[TracedCell, str]:
         if same[i] != i and node.op.form is not Form.INDEX:
             found[shown(node.op.name)] += 1
     if not found:
-        return cell, "no operation is written twice"
+        return cell, "no duplicate operations"
     names = ", ".join(f"{n} {name}" for name, n in found.items())
-    return cell.with_nodes(nodes, [same[o] for o in cell.outputs]), f"done once where written again: {names}"
+    return cell.with_nodes(nodes, [same[o] for o in cell.outputs]), f"duplicates removed: {names}"
 
 
 def _key(node: Node) -> Any:
-    """Equal for nodes with equal results. Constants by their bits: 0.0 and -0.0, 1 and True are equal to Python."""
+    """Return a key that is equal for nodes with equal results. Constants count by their bits: 0.0 and -0.0 differ."""
     inputs = tuple(sorted(node.inputs)) if node.op.name in COMMUTATIVE else node.inputs
     return node.op.name, inputs, by_bits(node.attrs), node.shape, node.domain, node.parameter
 
 
 def by_bits(attrs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Equal for attributes that are the same to the bit."""
+    """Return a key that is equal for attributes with the same bits."""
     return tuple(
         (name, float_word(value) if isinstance(value, float) else value) for name, value in sorted(attrs.items())
     )

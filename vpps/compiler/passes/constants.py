@@ -1,20 +1,20 @@
-"""Constant folding: operations that change nothing go, and pairs of operations that are one become one.
+"""Constant folding: removes operations that change nothing, and merges pairs of operations.
 
-Only what gives the same bits for every operand, infinite ones and zeros of either sign included (of a NaN it may be
-another NaN), and passes the same gradients on:
+A rewrite must give the same bits for every operand, including infinities and zeros of either sign, and pass on the same
+gradients. (A NaN may become another NaN.) The rewrites are:
 
-    x * 1, x + (-0), x - 0      x. But x + 0 makes +0 of -0, so it stays.
+    x * 1, x + (-0), x - 0      x. But x + 0 turns -0 into +0, so it stays.
     -(-x), -(x * c), (-x) * c   x, x * -c: IEEE arithmetic rounds alike on both sides of zero.
     a + (-b), (-a) + b, a - (-b)    a - b, b - a, a + b, by the definition of subtraction.
-    (-a) * (-b), x * x          a * b, square(x): its gradient 2 x dy is what x dy + x dy is.
-    |-x|, ||x||, (-x)^2, |x|^2, relu(relu(x))   without the inner one.
+    (-a) * (-b), x * x          a * b, square(x): its gradient 2 x dy equals x dy + x dy.
+    |-x|, ||x||, (-x)^2, |x|^2, relu(relu(x))   the same without the inner operation.
     copies, reshapes to the same shape, double transposes   their operand.
-    double reshapes             the outer one.
-    stop_gradient               its operand, where that has no gradient anyway.
-    slices of slices or of concatenations    slices of what those were made of, or that itself.
-    concatenations of neighbouring slices in order    the slice they make up, or all that was sliced.
+    double reshapes             the outer reshape.
+    stop_gradient               its operand, if that has no gradient anyway.
+    slices of slices or of concatenations    slices of the source, or the source itself.
+    concatenations of neighbouring slices in order    the joined slice, or the source.
 
-Left alone, because rounding differs: x * a * b, x + a + b, sums with zeros, 0 * x (not 0 for infinite x), x - x.
+These stay, because results differ: x * a * b, x + a + b, sums with zeros, 0 * x (not 0 for infinite x), x - x.
 A cell has no operation on constants alone: its constants are attributes of operations on expressions.
 """
 
@@ -29,14 +29,14 @@ from vpps.record.trace import Constant, Node, TracedCell
 from vpps.values import float_word
 
 ONE, MINUS_ZERO = float_word(1.0), float_word(-0.0)
-# (outer, inner) where the outer operation does not care about the inner one.
+# (outer, inner) operations for which the inner one does not change the result.
 ABSORBED = frozenset((("abs", "neg"), ("square", "neg"), ("square", "abs")))
 # Operations that change nothing the second time.
 IDEMPOTENT = frozenset(("abs", "relu"))
 
 
 def fold_constants(cell: TracedCell) -> tuple[TracedCell, str]:
-    """The cell with what is written above done to it, and a sentence on it."""
+    """Return the folded cell, and a sentence on the changes."""
     folding = _Folding(cell)
     same: list[int] = []
     gone: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class _Folding:
         self._has_gradient: list[bool] = []
 
     def add(self, node: Node) -> None:
-        """Take the next node."""
+        """Append the next node."""
         self.nodes.append(node)
         form = node.op.form
         own = form is Form.ARGUMENT or (node.parameter is not None and node.parameter.trainable)
@@ -83,7 +83,7 @@ class _Folding:
         )
 
     def simpler(self, node: Node) -> Node | int | None:
-        """A node, or the number of one, with the same result; None if there is nothing simpler."""
+        """Return a simpler node, or the number of a node, with the same result; None if there is none."""
         found = self._special(node)
         if found is not None or not node.inputs:
             return found
@@ -95,15 +95,15 @@ class _Folding:
         return None
 
     def _made(self, node: Node, op: str, *inputs: int, **attrs: object) -> Node:
-        """Another operation in a node's place."""
+        """Make a node that replaces another one, with the same shape and domain."""
         return Node(OPS[op], inputs, dict(attrs), node.shape, node.domain)
 
     def _negated(self, i: int) -> int | None:
-        """What node i is the negative of."""
+        """Return the operand of node i if it is a negation, else None."""
         return self.nodes[i].inputs[0] if self.nodes[i].op.name == "neg" else None
 
     def _special(self, node: Node) -> Node | int | None:
-        """As `simpler`, by what holds for one operation alone."""
+        """Return the result of `simpler` by the rules for single operations."""
         x, y = (*node.inputs, -1, -1)[:2]
         match node.op.name:
             case "copy":
@@ -166,7 +166,7 @@ class _Folding:
             rows = shape[0] if shape else 1
             if before <= start and stop <= before + rows:
                 if self.nodes[part].domain != node.domain:
-                    return None  # a value of the vertex, where a row per list element is wanted
+                    return None  # the part is a value of the vertex, but the slice has a row per list element
                 if shape == node.shape:
                     return part
                 if not shape:
@@ -176,7 +176,7 @@ class _Folding:
         return None
 
     def _concat(self, node: Node) -> Node | int | None:
-        """Runs of neighbouring slices that make up all of what they are slices of give way to it."""
+        """Replace runs of neighbouring slices that cover their source by the source."""
         ranges = [self._range(i, len(node.shape)) for i in node.inputs]
         joined: list[int] = []
         k = 0
@@ -196,7 +196,7 @@ class _Folding:
         return replace(node, inputs=tuple(joined)) if len(joined) < len(node.inputs) else None
 
     def _range(self, i: int, rank: int) -> tuple[int, int, int]:
-        """What node i is a slice of, and which rows of it; itself, if it is none that a concatenation could undo."""
+        """Return the source of slice i and its range of rows; for any other node, the node itself and all rows."""
         node = self.nodes[i]
         sliced = node.op.name == "slice" and len(self.nodes[node.inputs[0]].shape) == rank
         if sliced and (len(node.shape) == rank or rank == 1):

@@ -1,11 +1,10 @@
-"""Dead outputs: results of a cell that no vertex of a graph reads, and nobody asked for.
+"""Dead outputs: results of a cell that neither a vertex of the graph nor the user reads.
 
-In training nothing flows back from them: no sum over readers that do not exist, no zeros through what leads to them
-alone. Their values are there all the same, as `handle.value` may ask for them afterwards, and rows of tables that lead
-to them count as used (compiler/used_rows.py). In inference what leads to them alone is not computed.
+In training they have no backward: no sum over missing readers, and no zeros through the nodes that only they depend on.
+Their values are computed all the same, as `handle.value` may read them later, and their table rows count as used
+(compiler/used_rows.py). In inference, nodes that only dead outputs depend on are not computed.
 
-Which outputs are read is a fact of the graph, not of the cell: a cell is compiled once for each set of them that
-occurs.
+The graph, not the cell, decides which outputs are read, so a cell is compiled once for each set that occurs.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ ALL_READ: Unread = frozenset()
 
 
 def without(cell: TracedCell, unread: Unread) -> TracedCell:
-    """The cell without some of its outputs."""
+    """Return the cell without some of its outputs."""
     kept = [o for k, o in enumerate(cell.outputs) if k not in unread]
     return cell.with_nodes(cell.nodes, kept)
 
 
 def said(cell: TracedCell, unread: Unread, training: bool) -> str:
-    """A sentence on them."""
+    """Return a sentence on the dead outputs."""
     names = ", ".join(str(k + 1) for k in sorted(unread))
     outputs = f"output{'s' if len(unread) > 1 else ''} {names} of {len(cell.outputs)}"
     return f"nothing reads {outputs}: {'no backward' if training else 'not computed in inference'}"

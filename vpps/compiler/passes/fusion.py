@@ -1,10 +1,10 @@
-"""Elementwise fusion: what lies between the products of a cell becomes one instruction, a tail, forward and backward.
+"""Elementwise fusion: the elementwise operators between the products of a cell become one instruction, a tail.
 
-It works on instructions, after lowering, so that backward needs no rules of its own. An instruction over stacked units
-(the gates of one product) counts as one for each part: a sigmoid over three gates meets what is done to each of them.
-Instructions with one set of rows and units, which the same virtual processors own, go into one tail if nothing that has
-to run between them depends on one and is read by another. What only the tail itself reads is never stored, and has no
-slab; what backward reads is. A tail calls the same device code in the same order, so results are the same to the bit.
+The pass works on instructions, after lowering, so that backward needs no rules of its own. An instruction over stacked
+units (the gates of one product) is split by parts, so that a sigmoid over three gates can be fused with the readers of
+each gate. Instructions on the same rows and units, with the same owners, go into one tail, unless another instruction
+must run between them. A value that only the tail reads is never stored and has no slab; a value that backward reads is
+stored. A tail calls the same device code in the same order, so results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from vpps.values import float_word
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
 
-MOST = 48  # instructions in a tail: beyond, values would no longer fit into registers
+MOST = 48  # instructions in a tail: the values of more would not fit into registers
 
-# What two instructions must have in common to be in one tail: domain, units, flags ROWS and ALONE.
+# Instructions of one tail have these in common: domain, units, flags ROWS and ALONE.
 Kind = tuple[int, int, bool, bool]
 
 
@@ -44,9 +44,9 @@ class DeviceCode(NamedTuple):
     """Device code of an elementwise instruction.
 
     Attributes:
-        function: of templates/ops/elementwise.cuh.
-        reads: for each operand, whether it is read.
-        has_constant: whether the field `value` is.
+        function: function of templates/ops/elementwise.cuh.
+        reads: for each operand, True if the function reads it.
+        has_constant: True if the function reads the field `value`.
     """
 
     function: str
@@ -55,7 +55,7 @@ class DeviceCode(NamedTuple):
 
 
 def _codes() -> dict[str, DeviceCode]:
-    """Of every elementwise instruction by its name."""
+    """Return the device code of every elementwise instruction by its name."""
     found = {}
     for op in OPS.values():
         if op.form is not Form.MAP:
@@ -78,13 +78,13 @@ _OPERANDS = "abcd"
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """An instruction, or one for a part of its units.
+    """An instruction, or the instruction for a part of its units.
 
     Attributes:
-        instr: with the views of that part.
+        instr: instruction with the views of the part.
         of: place of the whole instruction in its list.
-        whole: that one.
-        kind: what it may be fused with: pieces of the same; None: nothing.
+        whole: the whole instruction.
+        kind: kind of the pieces that it may be fused with; None: it is never fused.
         stage: see `_assign_stages`.
     """
 
@@ -96,10 +96,10 @@ class Piece:
 
 
 def fuse(cell: LoweredCell) -> None:
-    """Put tails into a lowered cell's forward and backward, and drop the slabs that nothing needs any more."""
+    """Fuse a lowered cell's forward and backward into tails, and drop the slabs that become unused."""
     forward, backward = _runs(cell.forward), _runs(cell.backward)
     live = _Live(cell.read_at_the_end())
-    # From the end, so that it is known what will be read of everything that is written.
+    # From the end backward, so that the later readers of every written view are known.
     cell.backward = _emit(backward, live)
     cell.forward = _emit(forward, live)
     drop_unused_slabs(cell)
@@ -109,7 +109,7 @@ def fuse(cell: LoweredCell) -> None:
 
 
 def _pieces(instrs: Sequence[Instr]) -> list[Piece]:
-    """Instructions, those over stacked units taken apart."""
+    """Return the instructions as pieces; those over stacked units are split by parts."""
     found = []
     for i, instr in enumerate(instrs):
         if instr.name not in CODES and instr.name not in ("zero", "gather_sum"):
@@ -123,7 +123,7 @@ def _pieces(instrs: Sequence[Instr]) -> list[Piece]:
 
 
 def _part(instr: Instr, offset: int, width: int) -> Instr:
-    """An elementwise instruction for `width` of its units."""
+    """Return an elementwise instruction for `width` of its units, from `offset` on."""
 
     def of(view: View) -> View:
         return view.part(offset, width) if view.width == instr.width else view
@@ -145,23 +145,23 @@ def _part(instr: Instr, offset: int, width: int) -> Instr:
 
 
 def _runs(instrs: Sequence[Instr]) -> list[list[Piece]]:
-    """Pieces that run together, in an order in which each run depends on earlier ones only."""
+    """Return the runs: pieces that run together, ordered so that each run depends on earlier runs only."""
     pieces = _pieces(instrs)
     _assign_stages(pieces)
     runs: dict[Any, list[Piece]] = {}
     for piece in pieces:
-        # An instruction that nothing can be fused with is a run of its own.
+        # An instruction that cannot be fused is a run of its own.
         runs.setdefault((piece.stage, piece.kind) if piece.kind is not None else piece, []).append(piece)
     ordered = sorted(runs.values(), key=lambda run: run[0].stage)
     return [run[i : i + MOST] for run in ordered for i in range(0, len(run), MOST)]
 
 
 def _assign_stages(pieces: Sequence[Piece]) -> None:
-    """Number the stages: a piece comes one stage after those that it depends on and cannot be fused with.
+    """Number the stages: a piece comes one stage after each piece that it depends on and cannot be fused with.
 
-    Pieces of one kind and stage form a tail: nothing that must run between two of them can be there, since it would
-    come a stage later than the one and a stage earlier than the other. Then everything moves to the latest stage that
-    a later piece of its kind allows, so that what nothing waits for runs where it is read.
+    Pieces of one kind and stage form a tail. No other piece must run between two of them: its stage would be later than
+    that of the first and earlier than that of the second. Then each piece moves to the latest stage that a later
+    piece of its kind allows, so that values are computed in the tail that reads them.
     """
     after: list[list[tuple[Piece, int]]] = [[] for _ in pieces]
     touched: dict[int, list[tuple[int, bool, View]]] = {}
@@ -190,18 +190,18 @@ def _overlap(a: View, b: View) -> bool:
     return a.offset < b.offset + b.width and b.offset < a.offset + a.width
 
 
-# ---- what is read later
+# ---- live views
 
 
 class _Live:
-    """What of the slabs is read by what comes later."""
+    """The parts of slabs that later instructions read."""
 
     def __init__(self, views: Iterable[View]) -> None:
         self._of_slab: dict[int, list[View]] = {}
         self.add(views)
 
     def add(self, views: Iterable[View]) -> None:
-        """These are read."""
+        """Add views that are read."""
         for view in views:
             if view.slab >= 0:
                 self._of_slab.setdefault(view.slab, []).append(view)
@@ -211,10 +211,10 @@ class _Live:
 
 
 def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
-    """The instructions of runs, of which `live` says what is read later; it learns what these read."""
+    """Return the instructions of runs. `live` has the views that are read later; add the views that these read."""
     found: list[Instr] = []
     for run in reversed(runs):
-        # Several instructions become one, unless they are sums of gradients alone: a tail takes time to compile.
+        # Fuse several instructions, unless all are sums of gradients: a tail takes time to compile.
         if len({p.of for p in run}) > 1 and any(p.instr.name in CODES for p in run):
             made = _Program(run).instructions(live)
         else:
@@ -226,7 +226,7 @@ def _emit(runs: Sequence[list[Piece]], live: _Live) -> list[Instr]:
 
 
 def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
-    """The instructions whose pieces are all in a run; pieces of others, which are in several."""
+    """Return the instructions of a run without fusion: whole if the run has all of their pieces, else the pieces."""
     found: list[Instr] = []
     for _, of_one in groupby(run, key=lambda piece: piece.of):
         pieces = list(of_one)
@@ -240,13 +240,13 @@ def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Value:
-    """A value of a tail; equal ones are one object.
+    """A value of a tail; equal values are one object.
 
     Attributes:
-        what: a View that is loaded, Listed rows that are summed, or the name of the function that is called.
-        inputs: of the function.
-        constant: of the function.
-        mean: sums are divided by their number of terms.
+        what: a View to load, Listed rows to sum, or the name of a function to call.
+        inputs: inputs of the function.
+        constant: constant of the function.
+        mean: True to divide a sum by its number of terms.
     """
 
     what: Any
@@ -256,11 +256,11 @@ class _Value:
 
 
 class _Program:
-    """Makes one instruction of a run of pieces."""
+    """Fuses a run of pieces into one instruction."""
 
     def __init__(self, run: Sequence[Piece]) -> None:
         self.run = run
-        self.known: dict[View, _Value | None] = {}  # by what holds it; None: zero
+        self.known: dict[View, _Value | None] = {}  # view -> its current value; None: zero
         self.written: dict[View, None] = {}
         self._values: dict[Any, _Value] = {}
         for piece in run:
@@ -296,13 +296,13 @@ class _Program:
         constant: Constant | float | None = None,
         mean: bool = False,
     ) -> _Value:
-        # 0.0 and -0.0 are equal but not the same
+        # Compare constants by their bits: 0.0 == -0.0.
         bits = constant if constant is None or isinstance(constant, Constant) else float_word(constant)
         key = (what, tuple(map(id, inputs)), bits, mean)
         return self._values.setdefault(key, _Value(what, inputs, constant, mean))
 
     def instructions(self, live: _Live) -> list[Instr]:
-        """The tail, which stores what is read later; none if nothing is."""
+        """Return the tail, which stores the live views; an empty list if none is live."""
         stored = [view for view in self.written if view in live]
         if not stored:
             return []
@@ -351,7 +351,7 @@ class _Program:
 
 
 def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
-    """What values are made of and they themselves, each once and after what it is made of."""
+    """Return values and all of their inputs, each once, in topological order."""
     found: dict[_Value, None] = {}
 
     def visit(value: _Value | None) -> None:
@@ -366,7 +366,7 @@ def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
 
 
 def _load(view: View, instr: Instr) -> Load:
-    """How a tail in the place of an instruction loads a view."""
+    """Return the kind of load by which a tail in place of an instruction reads a view."""
     if view.width == instr.width:
         return Load.LISTED_UNIT if view.may_be_listed(instr.domain) else Load.UNIT
     return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW
@@ -376,7 +376,7 @@ def _load(view: View, instr: Instr) -> Load:
 
 
 def drop_unused_slabs(cell: LoweredCell) -> None:
-    """Number the slabs anew without those that no instruction touches."""
+    """Remove the slabs that no instruction touches, and renumber the others."""
     instrs = [*cell.forward, *cell.backward, *(g.instr for g in cell.parameter_gradients)]
     used = {view.slab for instr in instrs for _, view in instr.views()}
     used |= {view.slab for view in cell.read_at_the_end()}
@@ -394,7 +394,7 @@ def drop_unused_slabs(cell: LoweredCell) -> None:
 
 
 def _renumbered(value: Any, numbers: Mapping[int, int]) -> Any:
-    """Anything of a lowered cell with other numbers of slabs, wherever they are named."""
+    """Return any part of a lowered cell with its slabs renumbered, at any depth."""
 
     def of(inner: Any) -> Any:
         return _renumbered(inner, numbers)

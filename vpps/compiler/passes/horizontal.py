@@ -1,26 +1,25 @@
-"""Horizontal fusion: products of one vector are one product with the stacked matrices.
+"""Horizontal fusion: products of one vector become one product with the stacked matrices.
 
 A cell written gate by gate,
 
     i, f, o, u = (W[g] @ x + U[g] @ h + b[g] for g in "ifou")
 
-has four products of `x` and four of `h`. One product with the four matrices on top of each other reads the vector once
-and keeps the virtual processors busy four times as long; and as its result is split into the gates again, one virtual
-processor owns the same hidden units of all gates (compiler/prepare.py, `parts_of_units`), so that the elementwise rest
-needs no barrier. What is done to parts that lie side by side becomes one operation likewise: a sum with parts of
-another product, or with a bias each, a sigmoid of some gates. Which parts do is a question of the order in which the
-matrices are stacked: passes/cell_layout.py proposes orders, and the one that leaves the fewest operations in all cells
-is taken; that of their use where none is better.
+has four products of `x` and four of `h`. One product with the four stacked matrices reads the vector once and keeps the
+virtual processors busy four times as long. The result is split into the gates again, so one virtual processor owns the
+same hidden units of all gates (compiler/prepare.py, `parts_of_units`), and the elementwise rest needs no barrier.
 
-Every row of a product is summed over the columns in order, wherever the row lies: forward gives the same bits. The
-gradient of the vector is one sum over all rows, where it was a sum of sums.
+Equal operations on neighbouring parts become one operation too: a sum with parts of another product, a sum with a bias
+each, a sigmoid of some gates. The order of the stacked matrices decides which parts are neighbours.
+passes/cell_layout.py proposes orders, and the one with the fewest operations in all cells wins; ties go to the order
+of use.
 
-The matrices must lie stacked in the pool (placement/stacks.py), so all cells of a model have to agree. Parameters are
-stacked that are multiplied by the same vectors everywhere, have one shape of whole panels of rows (of the target: on
-GPUs a panel is one row), are all trained or all not, and by one set of hyper-parameters. A cell that comes later and
-uses one of them by itself makes the handle place them apart again.
+Every row of a product is summed over the columns in order, for any place of the row, so forward gives the same bits.
+The gradient of the vector is one sum over all rows; without the pass it is a sum of sums.
 
-A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruction anyway.
+The matrices must lie stacked in the pool (placement/stacks.py), so all cells of a model have to agree. The pass stacks
+parameters that always multiply the same vectors, share a shape of whole panels of rows (on GPUs a panel is one row),
+are all trained or all frozen, and share one set of hyper-parameters. If a later cell uses one of them alone, the handle
+undoes the stack. A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruction anyway.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ def find_stacks(
     rule_of: Callable[[Parameter], object] = lambda p: None,
     before: Iterable[tuple[Parameter, ...]] = (),
 ) -> Stacks:
-    """The parameters that all the cells let be stacked.
+    """Find stacks of parameters that suit all cells.
 
     Args:
-        cells: all that are going to be lowered, after the passes before this one.
-        parameters: that may be stacked.
+        cells: all cells to be lowered, after the passes before this one.
+        parameters: parameters that may be stacked.
         panel: rows of a packed panel.
-        rule_of: equal for parameters that are updated alike.
-        before: orders of matrices, as they lie now. They stay in that order unless another one is better.
+        rule_of: function whose results are equal for parameters with the same update rule.
+        before: current orders of matrices in memory. They are kept unless another order is better.
     """
     allowed = set(parameters)
 
@@ -81,18 +80,19 @@ def _agreed(
     fits: Collection[Parameter],
     kind: Callable[[Parameter], object],
 ) -> Stacks:
-    """Stacks of matrices, and of the vectors that are added to them; without those that a cell would read parts of."""
+    """Return the stacks of matrices, and of the vectors added to their products. A stack is left out if some cell reads
+    one of its members alone."""
     vectors: dict[tuple[Parameter, ...], None] = {}
     stacks = Stacks.made_of(matrices)
     for cell in cells:
         vectors |= dict.fromkeys(_Fusion(cell, stacks, fits, kind).biases)
     taken: set[Parameter] = set()
     found = list(matrices)
-    for biases in sorted(vectors, key=len, reverse=True):  # of two ways to stack a vector the first one counts
+    for biases in sorted(vectors, key=len, reverse=True):  # the longest stack of a vector wins
         if taken.isdisjoint(biases):
             found.append(biases)
             taken.update(biases)
-    while True:  # a stack that falls may take others with it, that were found on its results
+    while True:  # removing a stack may invalidate others that were found on its results
         stacks = Stacks.made_of(found)
         alone = {p for cell in cells for p in _read(horizontal(cell, stacks)[0])}
         kept = [stack for stack in found if alone.isdisjoint(stack)]
@@ -103,14 +103,14 @@ def _agreed(
 
 
 def serves(stacks: Stacks, cell: TracedCell) -> bool:
-    """Whether a cell that had no say in them can do with stacks, and with the chip as it is: it reads no member by
-    itself, and uses no matrix otherwise than to multiply vectors."""
+    """Return True if a cell can run with stacks that were made without it, and with the current chip: it reads no
+    member alone, and it uses matrices only to multiply vectors."""
     made = horizontal(cell, stacks)[0]
     return stacks.of.keys().isdisjoint(_read(made)) and not any(n.finds_matrix_in_memory for n in made.nodes)
 
 
 def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
-    """How many operations cells have with stacks."""
+    """Return the number of operations of all cells with stacks."""
     n = 0
     for cell in cells:
         made = horizontal(cell, stacks)[0]
@@ -120,14 +120,14 @@ def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
 
 
 def _read(cell: TracedCell, besides: Collection[Form] = ()) -> Iterable[Parameter]:
-    """Parameters that a cell's results depend on, by operations that are not of some forms."""
+    """Return the parameters that a cell's live operations read, except operations of the forms in `besides`."""
     live = live_nodes(cell.nodes, cell.outputs)
     nodes = (n for n, used in zip(cell.nodes, live, strict=True) if used and n.op.form not in besides)
     return (n.parameter for n in nodes if n.parameter is not None)
 
 
 def _groups(cell: TracedCell) -> list[Group]:
-    """Products by what they multiply. A matrix that is multiplied twice by one vector is in no group."""
+    """Return the products grouped by their vector. A matrix that multiplies one vector twice is in no group."""
     live = live_nodes(cell.nodes, cell.outputs)
     found: dict[tuple[int, ...], list[tuple[Parameter, int]]] = {}
     for i, node in enumerate(cell.nodes):
@@ -139,8 +139,8 @@ def _groups(cell: TracedCell) -> list[Group]:
 def _together(
     cells: Iterable[TracedCell], matrices: set[Parameter], kind: Callable[[Parameter], object]
 ) -> list[Order]:
-    """Matrices that are always multiplied by the same vectors, and alike: the coarsest classes such that every group of
-    products has all of a class or nothing."""
+    """Return classes of matrices of one kind that always multiply the same vectors: the coarsest partition such that
+    every group of products has all of a class or none of it."""
     classes: dict[object, Order] = {}
     groups = [group for cell in cells for group in _groups(cell)]
     for group in groups:
@@ -159,28 +159,28 @@ def _together(
 
 
 def horizontal(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, str]:
-    """The cell with products of stacked parameters and operations on their parts, and a sentence on what they were.
+    """Return the cell with products of stacked parameters and fused operations on their parts, and a sentence on them.
 
-    Nodes that have become part of a larger one are slices of it. New nodes come after the others, although these read
-    them: `execution_order` (compiler/prepare.py) puts them where they belong.
+    A node that was fused into a larger one becomes a slice of it. New nodes are appended, although earlier nodes read
+    them: `execution_order` (compiler/prepare.py) sorts them.
     """
     fusion = _Fusion(cell, stacks)
     if not fusion.said:
         many = [group for group in _groups(cell) if len(group) > 1]
         names = "; ".join(" and ".join(p.name for p in group) for group in many)
-        return cell, f"apart, as their rows, training or other uses differ: {names}" if many else "nothing to stack"
+        return cell, f"unstacked, as their rows, training or other uses differ: {names}" if many else "nothing to stack"
     return cell.with_nodes(fusion.nodes, fusion.outputs), "; ".join(fusion.said)
 
 
 class _Fusion:
-    """A cell in the making.
+    """A cell during horizontal fusion.
 
     Args:
-        fits, kind: to look for vectors that might be stacked as well, not only for those that are.
+        fits, kind: parameters that may be stacked, and their kind, to also find vectors that could be stacked.
 
     Attributes:
-        biases: stacked or to be stacked vectors that have been added to products.
-        said: what was done.
+        biases: vectors added to products that are stacked or could be stacked.
+        said: sentences on the fused operations.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class _Fusion:
         self._stacks = stacks
         self._fits = fits
         self._kind = kind
-        self._part: dict[int, tuple[int, int]] = {}  # node -> (node that it is a part of, number of the part)
+        self._part: dict[int, tuple[int, int]] = {}  # node -> (larger node that it is a part of, number of the part)
         self._n_parts: dict[int, int] = {}
         for group in _groups(cell):
             for stack in dict.fromkeys(stacks.of[p] for p in group if p in stacks.of):
@@ -213,7 +213,7 @@ class _Fusion:
             pass
 
     def _replace(self, parts: list[int], whole: Node) -> None:
-        """Let nodes be slices of a new one, which takes the place of the first of them."""
+        """Replace the first of some nodes by a new, larger node, and make all of them slices of it."""
         at, width = min(parts), self.nodes[parts[0]].shape[0]
         moved = len(self.nodes)
         for i, node in enumerate(self.nodes):
@@ -229,10 +229,10 @@ class _Fusion:
             self.nodes[i] = Node(OPS["slice"], (at,), attrs, (width,), whole.domain)
             self._part[i] = at, k
 
-    # ---- what is done to parts
+    # ---- operations on parts
 
     def _stack_alike(self) -> bool:
-        """Make one operation of equal ones on parts that lie side by side; whether there were any."""
+        """Fuse equal operations on parts that lie side by side. Return True if there were any."""
         found: dict[Any, dict[int, list[int]]] = {}
         for i, node in enumerate(self.nodes):
             key = self._alike(i, node) if self._live[i] else None
@@ -241,21 +241,21 @@ class _Fusion:
         return any(self._stack_operations(key[0], run) for key, by_part in found.items() for run in _runs(by_part))
 
     def _operands(self, i: int) -> list[int]:
-        """What an elementwise node reads, parts first; of a sum it does not matter which is which."""
+        """Return the operands of an elementwise node; those of a commutative operation are sorted, parts first."""
         inputs = list(self.nodes[i].inputs)
         if self.nodes[i].op.name in COMMUTATIVE:
             inputs.sort(key=lambda j: self._part.get(j, (len(self.nodes), 0)))
         return inputs
 
     def _alike(self, i: int, node: Node) -> Any:
-        """Equal for nodes that may become one if they lie side by side; None for those that may not."""
+        """Return a key that is equal for nodes that may be fused if their parts are neighbours; None if never."""
         inputs = self._operands(i)
         if node.op.form is not Form.MAP:
             return None
         if inputs[0] not in self._part or any(self.nodes[j].shape != node.shape for j in inputs):
             return None
         first = self._part[inputs[0]][1]
-        wholes: list[tuple[int, int]] = []  # of each operand: what it is a part of, and how many parts further on
+        wholes: list[tuple[int, int]] = []  # per operand: its larger node, and its distance in parts
         for j in inputs:
             if j in self._part:
                 wholes.append((self._part[j][0], self._part[j][1] - first))
@@ -266,7 +266,7 @@ class _Fusion:
         return tuple(wholes), node.op.name, node.domain, by_bits(node.attrs)
 
     def _stack_operations(self, wholes: Sequence[tuple[int, int]], run: list[int]) -> bool:
-        """One operation for those of a run; whether its operands let it be."""
+        """Fuse the operations of a run. Return False if the vectors that they add are not stacked."""
         operands = list(zip(*map(self._operands, run), strict=True))
         vector: int | None = None
         if (-1, 0) in wholes:
@@ -279,11 +279,11 @@ class _Fusion:
             for (whole, _), parts in zip(wholes, operands, strict=True)
         )
         self._replace(run, Node(node.op, inputs, node.attrs, (n * node.shape[0],), node.domain))
-        self.said.append(f"so are {n} sums" if node.op.name == "add" else f"so are {n} operations {node.op.name}")
+        self.said.append(f"{n} sums are one" if node.op.name == "add" else f"{n} operations {node.op.name} are one")
         return True
 
     def _range(self, whole: int, first: int, n: int) -> int:
-        """A node for some of the parts of another one."""
+        """Return a node for `n` of the parts of another node."""
         total = self._n_parts[whole]
         if n == total:
             return whole
@@ -299,7 +299,7 @@ class _Fusion:
         return len(self.nodes) - 1
 
     def _stacked_vector(self, added: Sequence[int]) -> int | None:
-        """A node for vectors that are stacked or may be; None if they are not."""
+        """Return a node for vectors that are stacked or could be; None if they cannot."""
         vectors = tuple(self.nodes[i].parameter for i in added)
         members = tuple(p for p in vectors if p is not None)
         stack = self._stacks.of.get(members[0])
@@ -320,9 +320,9 @@ class _Fusion:
 
 
 def _runs(by_part: Mapping[int, list[int]]) -> list[list[int]]:
-    """Nodes of parts side by side, in order.
+    """Return runs of nodes on neighbouring parts, in order.
 
-    If two nodes do the same to one part, it is not clear whose is whose.
+    If two nodes do the same to one part, their neighbours are ambiguous, so neither is in a run.
     """
     runs: list[list[int]] = []
     for k in sorted(by_part):

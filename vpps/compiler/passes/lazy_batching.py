@@ -1,17 +1,17 @@
-"""Splits a recurrent cell so that only what must follow the recurrence does (Cavs, section 3.4, proposition 2).
+"""Splits a recurrent cell, so that only its recurrence runs level by level (Cavs, section 3.4, proposition 2).
 
-    eager   operators that read nothing gathered from other vertices of the recurrence: all vertices at once, before
-    level   what both reads something gathered and leads to something scattered: level by level
-    lazy    operators that lead to nothing that other vertices of the recurrence read (outputs, losses): all vertices at
-            once, after the last level; backward runs the other way round
+    eager   operators that read no gathered value of the recurrence: all vertices at once, before the first level
+    level   operators that depend on a gathered value, and that a scattered value depends on: level by level
+    lazy    operators that no scattered value depends on (outputs, losses): all vertices at once, after the last level
 
-The parts are cells of their own, with a vertex for each vertex of the whole. A value that crosses from one part to
-another is an argument there. Weight gradients are lazy by themselves: they run once, over all rows, after backward.
+Backward runs in the opposite order. Each part is a cell of its own, with a vertex for each vertex of the whole cell. A
+value that crosses from one part to another is an argument there. Weight gradients are lazy anyway: they run once, over
+all rows, after backward.
 
-What is eager could all run before the first level, while the recurrence waits. But only the first levels need their
-share of it then. The rest streams, in chunks that keep instructions long, to where virtual processors wait for each
-other (section 4.3): a chunk for level l and those after it is executed between the signal and the wait of the barrier
-that ends level l - 2, and so is complete, for everyone, behind the barrier that ends level l - 1.
+The eager part could run completely before the first level, but the recurrence would wait, and the first levels need
+only their share of it. The rest streams: it runs in chunks, long enough for long instructions, while virtual processors
+wait for each other (section 4.3). A chunk for levels from l on is executed between the signal and the wait of the
+barrier that ends level l - 2, so it is complete for everyone after the barrier that ends level l - 1.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ TRANSPARENT = (*VIEWS, Form.CONCAT)
 
 
 class Batching(IntEnum):
-    """How the vertices of a part run: all at once before, level by level, or all at once after."""
+    """Order in which the vertices of a part run: all at once before, level by level, or all at once after."""
 
     EAGER = 0
     LEVEL = 1
     LAZY = 2
 
 
-STAGES = len(Batching)  # of a split cell, for each stage of the whole
+STAGES = len(Batching)  # stages of a split cell for each stage of the whole
 
-CHUNK_ROWS = 128  # of what streams, at least; enough for products at full speed on every target
+CHUNK_ROWS = 128  # least rows of a streamed chunk; enough for products at full speed on every target
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Crossing:
     """A value that one part computes and another reads.
 
     Attributes:
-        batching: of the part that computes it.
-        output: of that part.
-        alone: nothing else reads it.
+        batching: batching of the part that computes it.
+        output: number of the output of that part.
+        alone: True if nothing else reads it.
     """
 
     batching: Batching
@@ -60,10 +60,10 @@ class CellPart:
     """A part of a cell.
 
     Attributes:
-        cell: its program; nodes have the numbers that they have in the whole.
-        vectors, ints, lists: which of the whole's arguments of each kind it takes, in order.
-        crossings: values of other parts that it takes, as vectors after those.
-        outputs: for each of its outputs, which output of the whole it is, or -1 if it only crosses.
+        cell: program of the part; nodes have the same numbers as in the whole cell.
+        vectors, ints, lists: numbers of the whole cell's arguments of each kind that it takes, in order.
+        crossings: values of other parts that it takes, as vectors after the others.
+        outputs: for each of its outputs, the number of the whole cell's output, or -1 if it only crosses.
     """
 
     batching: Batching
@@ -76,15 +76,15 @@ class CellPart:
 
     @property
     def first_crossing(self) -> int:
-        """Position of the first argument that crosses."""
+        """Position of the first argument that comes from another part."""
         return len(self.cell.kinds) - len(self.crossings)
 
 
 def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:
-    """The parts of a cell, in order; none where it is all of one piece.
+    """Return the parts of a cell, in order; an empty tuple if it would have one part only.
 
     Args:
-        gathered: positions of the arguments as which values of the recurrence are passed.
+        gathered: positions of the arguments that are values of the recurrence.
         scattered: numbers of the outputs that vertices of the recurrence read.
     """
     phases = _phases(cell, gathered, scattered)
@@ -93,7 +93,7 @@ def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int])
     # (number in the whole or -1, node)
     outputs: dict[Batching, list[tuple[int, int]]] = {phase: [] for phase in Batching}
     for k, node in enumerate(cell.outputs):
-        # The part that computes it; what is only passed on is handed out last.
+        # An output belongs to the part that computes it; if none does, to the level part (scattered) or the lazy part.
         passed_on = Batching.LEVEL if k in scattered else Batching.LAZY
         outputs[phases.get(root(cell.nodes, node), passed_on)].append((k, node))
     read: dict[Batching, list[int]] = {}  # nodes of earlier parts that a part reads
@@ -117,15 +117,15 @@ def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int])
 
 
 def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> dict[int, Batching]:
-    """The phase of each node that computes something."""
+    """Return the phase of each node that computes something."""
     nodes = cell.nodes
     order = execution_order(nodes)
-    depends = [False] * len(nodes)  # on something gathered
+    depends = [False] * len(nodes)  # the node depends on a gathered value
     for i in order:
         n = nodes[i]
         own = n.op.form is Form.ARGUMENT and n.attrs["position"] in gathered
         depends[i] = own or any(depends[j] for j in n.inputs)
-    leads = [False] * len(nodes)  # to something scattered
+    leads = [False] * len(nodes)  # a scattered value depends on the node
     used = [False] * len(nodes)
     for k, o in enumerate(cell.outputs):
         leads[o] |= k in scattered
@@ -137,10 +137,10 @@ def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int
     phases = {
         i: Batching.LAZY if not leads[i] else Batching.LEVEL if depends[i] else Batching.EAGER
         for i, n in enumerate(nodes)
-        if used[i] and n.op.form not in (*OUTSIDE, *TRANSPARENT)  # those belong to no part
+        if used[i] and n.op.form not in (*OUTSIDE, *TRANSPARENT)  # others belong to no part
     }
     edges = [(j, i) for i in phases for j in _computed(nodes, phases, nodes[i].inputs)]
-    # A row per list element cannot cross: then both sides belong to the level, and whatever would read a later part.
+    # Both nodes move to the level part if one would read a value of a later part, or a row per list element.
     moved = True
     while moved:
         moved = False
@@ -152,7 +152,7 @@ def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int
 
 
 def _computed(nodes: Sequence[Node], phases: dict[int, Batching], wanted: Iterable[int]) -> list[int]:
-    """The nodes that compute something among the given ones, seen through slices and concatenations."""
+    """Return the computing nodes among the given ones, looking through slices and concatenations."""
     found = []
     for i in wanted:
         if i in phases:
@@ -163,7 +163,7 @@ def _computed(nodes: Sequence[Node], phases: dict[int, Batching], wanted: Iterab
 
 
 def _reached(nodes: Sequence[Node], phases: dict[int, Batching], phase: Batching, wanted: Iterable[int]) -> list[int]:
-    """The nodes that a part needs for some, up to and including those that other parts compute."""
+    """Return the nodes that a part needs to compute some nodes, up to and including nodes of other parts."""
     found: set[int] = set()
     todo = list(wanted)
     while todo:
@@ -183,9 +183,9 @@ def _part(
     read: Sequence[int],
     crossings: tuple[Crossing, ...],
 ) -> CellPart:
-    """The cell of a part: nodes keep their numbers, those of other parts that it reads become arguments."""
+    """Make the cell of a part: nodes keep their numbers, and nodes of other parts that it reads become arguments."""
     reached = _reached(whole.nodes, phases, phase, (node for _, node in outputs))
-    nodes = [Node(OPS["zeros"], (), {"shape": n.shape}, n.shape) for n in whole.nodes]  # where they are of other parts
+    nodes = [Node(OPS["zeros"], (), {"shape": n.shape}, n.shape) for n in whole.nodes]  # placeholders for other parts
     taken = {p: i for p, i in enumerate(whole.arguments) if i in reached}
     position = {p: new for new, p in enumerate(taken)}
     kinds: list[ArgKind] = [whole.kinds[p] for p in taken]

@@ -11,10 +11,10 @@ from vpps.ops import OPS, Form
 from vpps.placement.stacks import Stacks
 from vpps.record.trace import Node, TracedCell
 
-Note = tuple[str, str]  # name of a pass, what it did to a cell
+Note = tuple[str, str]  # name of a pass, and its effect on a cell
 NodePass = Callable[[TracedCell], tuple[TracedCell, str]]
 
-# In this order: what was folded may be written twice.
+# Folding comes first: it can make duplicates.
 NODE_PASSES: tuple[tuple[str, NodePass], ...] = (
     ("constants", fold_constants),
     ("common_subexpressions", common_subexpressions),
@@ -22,7 +22,7 @@ NODE_PASSES: tuple[tuple[str, NodePass], ...] = (
 
 
 def simplified(cell: TracedCell) -> tuple[TracedCell, list[Note]]:
-    """The cell after the passes that need to know nothing else, and what each of them did."""
+    """Return the cell after the passes that need no stacks, and the note of each pass."""
     notes: list[Note] = []
     for name, node_pass in NODE_PASSES:
         cell, said = node_pass(cell)
@@ -31,15 +31,15 @@ def simplified(cell: TracedCell) -> tuple[TracedCell, list[Note]]:
 
 
 def compiled(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, list[Note]]:
-    """The cell after these passes and horizontal fusion, which needs the stacks that all cells agree on."""
+    """Return the cell after all passes over nodes; horizontal fusion needs the stacks that all cells agree on."""
     cell, notes = simplified(cell)
     cell, said = horizontal(cell, stacks)
     return _without_needless_transposes(cell), [*notes, ("horizontal", said)]
 
 
 def _without_needless_transposes(cell: TracedCell) -> TracedCell:
-    """Products read transposed matrices where they are; a row or column transposed, and what is transposed twice, is
-    a view. Before a cell is divided: what one part of it reads of another must be computed, and a view is not."""
+    """Let products read transposed matrices in place, and make double transposes, and those of a row or column, views.
+    This runs before a cell is split: a value that crosses parts must be computed, and a view is not."""
     nodes = list(cell.nodes)
     for i, n in enumerate(nodes):
         if n.op.form is Form.TRANSPOSE:

@@ -1,4 +1,4 @@
-"""Which parameters of a model are stacked: decided anew as cells come, layers are frozen, optimizer groups change."""
+"""Decides which parameters of a model are stacked, again whenever cells, frozen layers or optimizer groups change."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from vpps.record.trace import TracedCell
 
 
 class Stacking:
-    """The stacks that all cells agree on that a model is trained with. For a call that is no step of training, and
-    whose cells cannot do with them, those that its cells agree on, too: whatever is called between steps, they have
-    the same stacks, and the same bits.
+    """The stacks that suit all cells of a model's training. If the cells of another call, such as inference, cannot run
+    with them, the call gets stacks that suit its cells as well. So calls between training steps do not change the
+    stacks, or the bits, of the steps.
 
     Args:
         panel: rows of a packed panel of the target.
-        apart: names of matrices, or of their transposes (`U^T`), that the user wants to find by themselves.
-        history: what the model has been trained with before; goes on here. Default: nothing.
-        taken: the steps that a parameter has taken, say: equal for all of a stack.
+        apart: names of matrices, or of their transposes (`U^T`), that the user wants unstacked.
+        history: earlier training history of the model, which is extended. Default: empty.
+        taken: function of a parameter, such as its number of steps; its result must be equal for all of a stack.
 
     Attributes:
-        stacks: as of the latest `see`; another object when they are others.
-        cells: that had a say in them; another object when they are others.
-        history: what the model has been trained with.
+        stacks: the stacks for the latest `see`; a new object only if they change.
+        cells: the cells that decided the stacks; a new object only if they change.
+        history: the training history of the model.
     """
 
     def __init__(
@@ -54,32 +54,32 @@ class Stacking:
         self.adopt(CellHistory() if history is None else history)
 
     def adopt(self, history: CellHistory) -> None:
-        """Go on with another history; the stacks stay until the next `see`."""
+        """Continue with another history; the stacks stay until the next `see`."""
         self.history = history
         self.let_go()
         self._for_all: tuple[Stacks, tuple[TracedCell, ...]] | None = None
         self._wanted: tuple[Stacks, tuple[TracedCell, ...]] | None = None  # by the latest `see`
 
     def let_go(self) -> None:
-        """Forget what cells are; the next `see` finds it out again."""
+        """Clear the caches of cells; the next `see` fills them again."""
         self._seen_for: tuple[int, tuple[str, ...]] | None = None
-        # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
+        # First cell of each program: a user who defines a cell anew for every batch makes many equal cells.
         self._first_of: dict[Any, TracedCell] = {}
         self._first: dict[TracedCell, TracedCell | None] = {}
-        self._seen: set[TracedCell] = set()  # those that have no say, or are like one that steps have had
+        self._seen: set[TracedCell] = set()  # cells that do not influence stacking, or equal a trained one
         self._simple: dict[TracedCell, TracedCell] = {}
 
     def see(self, cells: Collection[TracedCell], optimizer: Optimizer, trains: bool = True) -> None:
-        """Find stacks for the cells of a graph. Where Ctrl-C comes, the next call finds them.
+        """Find stacks for the cells of a graph. If Ctrl-C interrupts the call, the next call finds them.
 
         Args:
-            trains: for a step of training, which has a say in the stacks of all that follow.
+            trains: True for a training step, which influences the stacks of all later calls.
         """
         seen_for = self._model.layout_version, tuple(optimizer.groups)
-        if self._seen_for != seen_for:  # what is frozen has no gradient, which leaves less to compute
+        if self._seen_for != seen_for:  # frozen parameters have no gradients, so folding does more
             self.let_go()
             self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
-            self._beside: dict[TracedCell, bool] = {}  # cells of other calls: whether they can do with what was decided
+            self._beside: dict[TracedCell, bool] = {}  # cells of other calls -> True if the stacks suit them
             self._decide(optimizer)
             self._seen_for = seen_for
         new = [] if self.has_seen(cells) else self._new(cells)
@@ -108,8 +108,8 @@ class Stacking:
         self._wanted = wanted
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Stop stacking parameters of which a step moves some and not others; called after `see`. Returns True if there
-        were such; the next `see` then finds other stacks."""
+        """Undo stacks of which a step moves some members and not others; called after `see`. Returns True if there were
+        any; the next `see` then finds other stacks."""
         stacks = [stack for stack in self._decided[0].all if stack.trainable]
         apart = {p.name for stack in stacks for p in _differing(stack, [p in moved for p in stack.members])}
         if apart:
@@ -118,24 +118,24 @@ class Stacking:
         return bool(apart)
 
     def has_seen(self, cells: Collection[TracedCell]) -> bool:
-        """Whether steps with all of them were seen, so that another one would change nothing."""
+        """Return True if training steps have had all of these cells, so that another step changes nothing."""
         return self._seen.issuperset(cells)
 
     def _new(self, cells: Collection[TracedCell]) -> list[TracedCell]:
-        """First cells with programs that no step has had; notes all others."""
+        """Return the first cell of each program that no training step has had; mark all other cells as seen."""
         firsts = {cell: self._first_like(cell) for cell in cells}
         self._seen.update(cell for cell, first in firsts.items() if first is None or first in self._trained)
         return [first for first in dict.fromkeys(firsts.values()) if first is not None and first not in self._trained]
 
     def _decide(self, optimizer: Optimizer) -> None:
-        """For steps of training."""
+        """Decide the stacks of training steps."""
         self._decided = self._agreed(list(self._trained), optimizer)
         self.history.orders = self._decided[0].orders
         self._beside = {first: self._can_do(first) for first in self._beside}
         self._for_all = None
 
     def _agreed(self, cells: Sequence[TracedCell], optimizer: Optimizer) -> tuple[Stacks, tuple[TracedCell, ...]]:
-        """Stacks for cells."""
+        """Return the stacks that suit cells, and the cells."""
         if not self._passes.horizontal:
             return NO_STACKS, tuple(cells)
 
@@ -157,7 +157,7 @@ class Stacking:
         return serves(self._decided[0], self._simple[cell])
 
     def _first_like(self, cell: TracedCell) -> TracedCell | None:
-        """The first cell with an equal program; None for one without parameters, which has no say."""
+        """Return the first cell with an equal program; None for a cell without parameters, which affects no stack."""
         if cell not in self._first:
             first = None
             if any(not isinstance(p, Lookup) for p in cell.parameters):
@@ -169,18 +169,18 @@ class Stacking:
 
 
 def _differing(stack: Stack, taken: list[Any]) -> list[Parameter]:
-    """The members of which something else holds than of most."""
+    """Return the members of a stack whose value in `taken` differs from the most common one."""
     most = max(taken, key=taken.count)
     return [p for p, one in zip(stack.members, taken, strict=True) if one != most]
 
 
 def _structure(cell: TracedCell) -> Any:
-    """All of a cell that stacking depends on. Of attributes that is where a slice begins, and which are equal."""
+    """Return a key of all that stacking depends on. Of a node's attributes only a slice's start and equality count."""
     live = live_nodes(cell.nodes, cell.outputs)
     of = [(n.op.name, n.parameter) for n, used in zip(cell.nodes, live, strict=True) if used]
     of = [(op, p) for op, p in of if p is not None and not isinstance(p, Lookup)]
     if len({(op, p.shape) for op, p in of if p is not None}) == len(of):
-        return tuple(of)  # no two to be stacked: nothing else counts, such as the shapes of what they multiply
+        return tuple(of)  # no two parameters can be stacked, so nothing else of the cell counts
     alike: dict[Any, int] = {}
     return cell.outputs, tuple(
         (
@@ -202,7 +202,7 @@ def _structure(cell: TracedCell) -> Any:
 def read_history(
     raw: Mapping[str, Any], named: Mapping[str, Parameter | None], parameters: Collection[Parameter]
 ) -> CellHistory:
-    """A history of which nobody knows whether it is one, after all has been done with it that `see` would do."""
+    """Read an untrusted history, and run on it everything that `see` would run, so that errors come up here."""
     history = CellHistory.from_json(raw, named)
     programs = [simplified(cell)[0] for cell in history.cells]
     find_stacks(programs, parameters, 1, before=history.orders)

@@ -1,8 +1,8 @@
-"""The order of variables in memory in which batched operations read and write most without copies.
+"""Finds an order of variables in memory for which batched operations copy the fewest bytes.
 
-An operand of a batch needs no copy where its variables lie together and in the order in which the batch runs. The order
-in which a batch runs is free. ED-Batch (section 3.2) calls a layout ideal in which all operands of all batches are so;
-`layout` finds one whenever there is one, and otherwise leaves out batches, or operands of these, that save least.
+An operand of a batch needs no copy if its variables are contiguous and in the order in which the batch runs. That order
+is free. In an ideal layout (ED-Batch, section 3.2) no operand of any batch needs a copy. `layout` finds an ideal layout
+if there is one; otherwise it drops the batches, or their operands, that save least.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from vpps.compiler.pqtree.operands import Correspondences, Shape, correspondence
 from vpps.compiler.pqtree.tree import any_order, reduced, set_of
 
 Operand = Sequence[int]
-Unit = Sequence[tuple[int, Operand]]  # operands to be kept all or none, each with the number of its batch
+Unit = Sequence[tuple[int, Operand]]  # operands to keep all or none, each with the number of its batch
 
 
 def layout(n: int, batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> list[int]:
     """Find an order of the variables 0 to n - 1 for batched operations.
 
     Args:
-        n: variables.
-        batches: of each batch its operands (sources and results alike), of each operand its variables, one for each
-            operation of the batch: different ones, and as many in all operands of a batch.
-        weights: of each batch and operand: bytes that are not copied if it is aligned.
+        n: number of variables.
+        batches: for each batch its operands (sources and results alike); for each operand its variables, one for each
+            operation of the batch. The variables of an operand are different, and all operands of a batch have as many.
+        weights: for each batch and operand, the bytes that are not copied if the operand is aligned.
 
     Returns:
-        The variables as they lie in memory: an ideal layout if there is one. Otherwise the better of two that a greedy
-        choice finds, the heaviest first: whole batches and then operands of those left out, or operands from the
-        beginning; the best choice may save more. Never one that saves less than the order of declaration, which is
-        kept where it saves as much.
+        The variables in memory order: an ideal layout if there is one. Otherwise the better of two greedy layouts: one
+        keeps the heaviest whole batches and then operands of the other batches, one keeps the heaviest operands. The
+        best layout may save more. The order of declaration is returned if no layout found saves more.
     """
     declared = list(range(n))
     if saved(declared, batches, weights) == sum(map(sum, weights)):
@@ -52,8 +51,8 @@ def layout(n: int, batches: Sequence[Sequence[Operand]], weights: Sequence[Seque
 
 
 def saved(found: Sequence[int], batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> float:
-    """The weights of the operands that need no copy in an order of the variables: they lie together, in the order in
-    which their batch runs, which is the one that most weight of its operands has in memory."""
+    """Return the total weight of the operands that need no copy in an order of the variables. Each batch runs in the
+    order of the heaviest set of contiguous operands that share an order."""
     position = {variable: k for k, variable in enumerate(found)}
     total = 0.0
     for batch, worth in zip(batches, weights, strict=True):
@@ -68,25 +67,25 @@ def saved(found: Sequence[int], batches: Sequence[Sequence[Operand]], weights: S
 
 
 class KeptOrders:
-    """Some operands of some batches, which lie together, those of a batch in one order."""
+    """The orders that satisfy the operands kept so far: each is contiguous, and those of a batch share an order."""
 
     def __init__(self, n: int) -> None:
         self._tree = any_order(n)
         self._directions = Correspondences()
         self._batches: dict[int, tuple[Operand, ...]] = {}
-        self._shapes: dict[int, list[Shape]] = {}  # of operands of batches that have several
+        self._shapes: dict[int, list[Shape]] = {}  # batch with several operands -> their shapes
 
     def order(self) -> list[int]:
-        """An order of the variables in which all that was added is so."""
+        """Return an order of the variables that satisfies all kept operands."""
         return order(self._tree, self._directions)
 
     def add(self, unit: Unit) -> bool:
-        """Keep some more operands; all or, without a trace, none: both passes of ED-Batch.
+        """Keep more operands, by both passes of ED-Batch: all of them, or none without a trace.
 
         Returns:
-            Whether there is an order for them and for all that is kept. The answer is exact, which the paper does not
-            say: all that the passes add to the tree holds in every such order; and where they come to an end, the
-            subtrees of a batch's operands are isomorphic, so any order of the nodes that decide is one for all.
+            True if there is an order for these operands and for all kept ones. The answer is exact, although the paper
+            does not say so. Every such order satisfies all constraints that the passes add to the tree. At the end, the
+            subtrees of a batch's operands are isomorphic, so any order of the deciding nodes is valid for all.
         """
         tree, batches, shapes = self._tree, self._batches.copy(), self._shapes.copy()
         for number, operand in unit:
@@ -116,10 +115,10 @@ class KeptOrders:
         return True
 
     def add_most(self, units: Sequence[Unit]) -> list[Unit]:
-        """Keep unit after unit, each if it can be kept with those before it; all at once if they all can.
+        """Keep all units at once if possible; otherwise one by one, each if it fits those kept before it.
 
         Returns:
-            The units refused.
+            The units that are not kept.
         """
         if self.add([item for unit in units for item in unit]):
             return []

@@ -1,12 +1,12 @@
-"""What a PQ tree says about the orders of operands, and how operands of one batch come to have one order.
+"""Makes the operands of a batch share one order in a PQ tree. A set of places is an int with a bit for each place.
 
-First pass of ED-Batch (BroadcastConstraint, algorithm 3): whatever places of an operand lie together in every order has
-to in the others of its batch. At the end their subtrees are isomorphic. Sets of places are numbers whose bits they are.
+First pass of ED-Batch (BroadcastConstraint, algorithm 3): places of an operand that are contiguous in every order must
+be contiguous in the other operands of the batch too. At the end the operands' subtrees are isomorphic.
 
-Second pass (DecideNodesOrder, algorithms 4 and 5): that two operands have one order says of each pair of corresponding
-nodes which children correspond, so the order of one node decides that of the other. A union-find set carries these
-correspondences along: permutations of the children of P nodes, and of two for the directions of Q nodes. Where the
-nodes of a set are free, children are in the order of their smallest variables.
+Second pass (DecideNodesOrder, algorithms 4 and 5): if two operands share an order, the children of corresponding nodes
+correspond, and the order of one node decides the order of the other. A union-find structure stores these
+correspondences: permutations of the children of P nodes, and permutations of two for the directions of Q nodes. If a
+set of nodes is free, children are sorted by their smallest variables.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from vpps.compiler.pqtree.tree import TreeNode, set_of, spanning
 
 Permutation = tuple[int, ...]
 
-SAME: Permutation = (0, 1)  # of the two directions of a Q node
+SAME: Permutation = (0, 1)  # permutation of the two directions of a Q node
 OPPOSITE: Permutation = (1, 0)
 
 
 class ShapePart(NamedTuple):
-    """A node of the subtree of an operand, and of each child the places of the operand that it has. (The topmost node
-    need not be of the tree, see `spanning`.)"""
+    """A node of an operand's subtree, and the places of the operand in each child. The topmost node may not be in the
+    tree, see `spanning`."""
 
     node: TreeNode
     places: list[int]
 
     @property
     def together(self) -> list[int]:
-        """Sets of places that lie together because of this node alone: all children, or each two neighbours."""
+        """Sets of places that this node makes contiguous: all of a P node, each two neighbours of a Q node."""
         return [sum(self.places)] if self.node.kind == "P" else [a | b for a, b in pairwise(self.places)]
 
 
@@ -40,9 +40,9 @@ Shape = dict[int, ShapePart]  # the inner nodes by their places; a node after th
 
 
 def shape(root: TreeNode, operand: Sequence[int]) -> Shape:
-    """The subtree of an operand whose variables lie together in every order.
+    """Return the subtree of an operand whose variables are contiguous in every order.
 
-    It stays true until a reduction changes the tree whose set has elements in common with the operand.
+    It stays valid until a reduction by a set that shares elements with the operand changes the tree.
     """
     places = {1 << variable: 1 << k for k, variable in enumerate(operand)}  # by leaves
     parts: Shape = {}
@@ -54,7 +54,7 @@ def shape(root: TreeNode, operand: Sequence[int]) -> Shape:
 
 
 def missing(operands: Sequence[Sequence[int]], shapes: Sequence[Shape]) -> list[int]:
-    """Sets of variables that have to lie together so that what holds for one operand holds for all of them."""
+    """Return sets of variables that must become contiguous, so that constraints on one operand hold for all."""
     found = [{s for part in parts.values() for s in part.together} for parts in shapes]
     every = set().union(*found)
     return [
@@ -65,13 +65,13 @@ def missing(operands: Sequence[Sequence[int]], shapes: Sequence[Shape]) -> list[
 
 
 class Correspondences:
-    """Nodes whose orders decide each other. A permutation tells which child of another node each child is."""
+    """Union-find structure of nodes whose orders decide each other; permutations map children to children."""
 
     def __init__(self) -> None:
         self._of: dict[TreeNode, tuple[TreeNode, Permutation]] = {}
 
     def find(self, x: TreeNode) -> tuple[TreeNode, Permutation]:
-        """The node that decides about this one, perhaps itself, and which of its children each child is."""
+        """Return the node that decides the order of this one, perhaps itself, and the map from children to its own."""
         path = []
         while x in self._of:
             path.append(x)
@@ -83,11 +83,11 @@ class Correspondences:
         return x, to_root
 
     def union(self, x: TreeNode, y: TreeNode, which: Permutation) -> bool:
-        """Child k of x is child which[k] of y.
+        """Record that child k of x corresponds to child which[k] of y.
 
         Returns:
-            False if that contradicts what is known: both nodes follow from one, but otherwise. Then there is no order
-            at all, as a permutation other than the identity leaves no order of finitely many things as it is.
+            False if this contradicts the known correspondences of both nodes. Then there is no order at all: only the
+            identity maps an order of finitely many things to itself.
         """
         root_x, from_x = self.find(x)
         root_y, from_y = self.find(y)
@@ -99,25 +99,25 @@ class Correspondences:
 
 
 def composed(first: Permutation, then: Permutation) -> Permutation:
-    """One after the other."""
+    """Return the composition of two permutations, `first` applied first."""
     return tuple([then[k] for k in first])
 
 
 def inverse(p: Permutation) -> Permutation:
-    """The other way round."""
+    """Return the inverse permutation."""
     return tuple(sorted(range(len(p)), key=p.__getitem__))
 
 
 def correspondences(root: TreeNode, batches: Iterable[Sequence[Shape]]) -> Correspondences | None:
-    """What it says about the nodes that the operands of each batch have one order.
+    """Return the correspondences of nodes if the operands of each batch share one order.
 
     Args:
-        batches: of each the shapes of its operands, which are isomorphic.
+        batches: for each batch the shapes of its operands, which are isomorphic.
 
     Returns:
-        None if that is contradictory: there is no such order.
+        None if the correspondences are contradictory, so that there is no such order.
     """
-    # Of a child: its parent, and which of its children it is.
+    # child -> its parent, and its number there
     index = {child: (x, k) for x in root.inner_nodes() for k, child in enumerate(x.children)}
     sets = Correspondences()
     for first, *others in batches:
@@ -131,7 +131,7 @@ def correspondences(root: TreeNode, batches: Iterable[Sequence[Shape]]) -> Corre
 def _corresponding(
     a: ShapePart, b: ShapePart, index: dict[TreeNode, tuple[TreeNode, int]]
 ) -> tuple[TreeNode, TreeNode, Permutation]:
-    """Two nodes with the same places of two operands, and which children, or directions, correspond."""
+    """Return the nodes with the same places of two operands, and the permutation of their children or directions."""
     node_a, first_a = index[a.node.children[0]]
     node_b, first_b = index[b.node.children[0]]
     if a.node.kind == "P":
@@ -144,7 +144,7 @@ def _corresponding(
 
 
 def order(root: TreeNode, sets: Correspondences) -> list[int]:
-    """The leaves from the first to the last, every node as its set wants it (algorithm 6)."""
+    """Return the leaves in order, with each node's children in the order of its set (algorithm 6)."""
     found, todo = [], [root]
     while todo:
         x = todo.pop()

@@ -1,11 +1,11 @@
-"""PQ trees: all orders of n elements in which each of some sets lies together (Booth and Lueker 1976).
+"""PQ trees: all orders of n elements in which each of some sets is contiguous (Booth and Lueker 1976).
 
-A tree never changes: `reduced` makes another one for one set more, which shares with it all that the set does not
-touch, so whoever tries goes back to the tree before. Sets are numbers whose bits are their elements. A reduction looks
-at all children of the nodes from the root to those that it changes; Booth and Lueker's takes time linear in the set,
-and several times the code.
+A tree is immutable: `reduced` returns a tree for one set more, which shares all nodes that the set does not touch. So a
+caller can return to the tree before. A set is an int with a bit for each element. A reduction looks at all children of
+the nodes between the root and the changed nodes; Booth and Lueker's reduction takes time linear in the set, and several
+times the code.
 
-Nodes with two children are Q nodes, which saves special cases: any order of two is an order or its reverse.
+Nodes with two children are Q nodes, which saves special cases: two children have one order and its reverse.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeNode:
-    """A leaf; a P node, whose three or more children have any order; or a Q node, whose two or more have one or its
-    reverse.
+    """A leaf, a P node (three or more children in any order), or a Q node (two or more children in one order or its
+    reverse).
 
     Attributes:
         leaves: the set of the elements below.
@@ -30,11 +30,11 @@ class TreeNode:
 
     @property
     def smallest(self) -> int:
-        """The smallest element below; of a leaf its own."""
+        """The smallest element below; for a leaf, its own element."""
         return (self.leaves & -self.leaves).bit_length() - 1
 
     def inner_nodes(self) -> Iterator[TreeNode]:
-        """All nodes with children, from this one on; a node before those below it."""
+        """Yield all nodes with children from this one on, a node before those below it."""
         todo = [self]
         while todo:
             x = todo.pop()
@@ -44,7 +44,7 @@ class TreeNode:
 
 
 def set_of(elements: Iterable[int]) -> int:
-    """The set of some elements."""
+    """Return the set of some elements."""
     found = 0
     for element in elements:
         found |= 1 << element
@@ -52,16 +52,16 @@ def set_of(elements: Iterable[int]) -> int:
 
 
 def any_order(n: int) -> TreeNode:
-    """The tree of all orders of the elements 0 to n - 1, at least one."""
+    """Return the tree of all orders of the elements 0 to n - 1, with n at least 1."""
     (root,) = _grouped([TreeNode("leaf", (), 1 << k) for k in range(n)])
     return root
 
 
 def reduced(root: TreeNode, wanted: int) -> TreeNode | None:
-    """The tree of the orders of another one in which a set lies together.
+    """Return the tree of those orders of a tree in which a set is contiguous.
 
     Returns:
-        `root` itself where all its orders are so; None where none is.
+        `root` itself if the set is contiguous in all of its orders; None if in none.
     """
     x, above = _lowest(root, wanted)
     if x.leaves == wanted or not wanted:
@@ -86,15 +86,15 @@ def reduced(root: TreeNode, wanted: int) -> TreeNode | None:
 
 
 def spanning(root: TreeNode, wanted: int) -> TreeNode:
-    """The node below which the elements of a set are, which lies together in every order. Where they are some children
-    of a Q node, a node of these alone, which is not in the tree."""
+    """Return the node with exactly the elements of a set that is contiguous in every order. If these are some children
+    of a Q node, return a new node of these children, which is not in the tree."""
     x, _ = _lowest(root, wanted)
     return x if x.leaves == wanted else _q_node([child for child in x.children if child.leaves & wanted])
 
 
 def _lowest(root: TreeNode, wanted: int) -> tuple[TreeNode, list[tuple[TreeNode, int]]]:
-    """The lowest node that has all of a set below it; those above it from the root on, each with the number of the
-    child that leads there."""
+    """Return the lowest node that has all of a set below it, and the path to it from the root: each node above with the
+    number of the child on the path."""
     x, above = root, []
     while x.leaves != wanted:
         candidates = range(len(x.children) - 1, -1, -1)  # new nodes are at the end
@@ -107,8 +107,8 @@ def _lowest(root: TreeNode, wanted: int) -> tuple[TreeNode, list[tuple[TreeNode,
 
 
 def _with_ends_sorted(x: TreeNode, wanted: int) -> TreeNode | None:
-    """A Q node several of whose children have elements of the set, with these side by side; None where they cannot be.
-    The node itself where they are."""
+    """Return a Q node with the set's elements made contiguous, or None if they cannot be. Several children must have
+    elements of the set. Return the node itself if they are contiguous already."""
     hit = [k for k, child in enumerate(x.children) if child.leaves & wanted]
     first, last = hit[0], hit[-1]
     inside = x.children[first + 1 : last]
@@ -121,8 +121,8 @@ def _with_ends_sorted(x: TreeNode, wanted: int) -> TreeNode | None:
 
 
 def _sorted(x: TreeNode, wanted: int) -> list[TreeNode]:
-    """The children of a Q node in the place of one that has elements of the set: first those that have none, then those
-    that have nothing else. Empty where they cannot be brought there."""
+    """Return the nodes that replace a child of a Q node: nodes without elements of the set first, then nodes with no
+    other elements. Return an empty list if there is no such order."""
     front: list[TreeNode] = []
     back: list[TreeNode] = []
     while x.leaves & ~wanted:
@@ -143,7 +143,7 @@ def _sorted(x: TreeNode, wanted: int) -> list[TreeNode]:
 
 
 def _divided(nodes: Iterable[TreeNode], wanted: int) -> tuple[list[TreeNode], list[TreeNode], list[TreeNode]]:
-    """Those with no element of the set, those with some and others, those with nothing else."""
+    """Divide nodes into those without elements of the set, those with some, and those with no other elements."""
     empty: list[TreeNode] = []
     partial: list[TreeNode] = []
     full: list[TreeNode] = []
@@ -154,7 +154,7 @@ def _divided(nodes: Iterable[TreeNode], wanted: int) -> tuple[list[TreeNode], li
 
 
 def _grouped(nodes: Sequence[TreeNode]) -> list[TreeNode]:
-    """One node for some whose order is free; none for none."""
+    """Group nodes whose order is free under one node; return an empty list for no nodes."""
     if len(nodes) < 2:
         return list(nodes)
     return [TreeNode("P", tuple(nodes), sum(x.leaves for x in nodes))] if len(nodes) > 2 else [_q_node(nodes)]
