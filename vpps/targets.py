@@ -39,7 +39,7 @@ class Target:
 
     Attributes:
         name: what users call it.
-        machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
+        machine: `runtime.machine.MachineRequest` -> the `Machine` that runs a handle's kernels.
         common: what is the same for every model, and -> compiles it.
         generates: -> whether code for tails of cells can be generated on this machine; left out where it always can.
         is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a

@@ -84,7 +84,7 @@ def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Ha
     for _ in batches(4, world=net.world):
         handle.fb(*net.loss(0))
         break
-    with pytest.raises(vpps.HandleError, match=r"loop over batches\(\) was left; these are forgotten"):
+    with pytest.raises(vpps.HandleError, match=r"loop over batches\(\) was left; these shards are discarded"):
         handle.fb(*net.loss(0))
     for k, _ in enumerate(batches(4, world=net.world)):  # left between steps
         handle.fb(*net.loss(k))

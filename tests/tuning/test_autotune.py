@@ -220,7 +220,7 @@ class TestTraining:
     ) -> None:
         choices.mkdir()
         assert "(by autotune" in train(autotune=True).tuning[-1]
-        assert "what tuning has found is not kept: " in caplog.text
+        assert "cannot store the result of tuning: " in caplog.text
 
     def test_waits_while_launches_are_recorded(self, try_out: TryOut) -> None:
         net = new()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vpps.config import leave_notices_to_others
 from vpps.distributed.message import packed, unpacked
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, NoAnswer, Transport
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 from vpps.text import counted
@@ -97,7 +97,7 @@ class World:
         self.mine = range(self.rank * each, (self.rank + 1) * each)
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._aside: _Aside | None = None
+        self._aside: _Worker | None = None
         self._done = threading.Event()  # what was done aside
         self._done.set()
         self._meetings = self.abandoned = self.drawn = 0
@@ -210,7 +210,7 @@ class World:
             _do(work, done)
             return done
         if self._aside is None:
-            self._aside = _Aside(name="vpps world", daemon=True)
+            self._aside = _Worker(name="vpps world", daemon=True)
             self._aside.start()
             atexit.register(self.wait_aside)  # before machines end, which were there before
         self._done = threading.Event()
@@ -251,7 +251,7 @@ class World:
         with self.exchanging():
             try:
                 self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
-            except Unanswered as missing:
+            except NoAnswer as missing:
                 who = ", ".join(map(self.named, missing.ranks)) or "another rank"
                 if missing.cause:  # it has said why, or the launcher will
                     time.sleep(GRACE)
@@ -417,7 +417,7 @@ class World:
         _OPEN[self] = None
 
 
-class _Aside(threading.Thread):
+class _Worker(threading.Thread):
     """Does one thing after the other."""
 
     def __init__(self, **how: Any) -> None:

@@ -38,7 +38,7 @@ from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
 from vpps.record.trace import TracedCell
-from vpps.runtime.machine import Wanted, make_machine
+from vpps.runtime.machine import MachineRequest, make_machine
 from vpps.script.disassemble import entered_at
 from vpps.script.instructions import HEAD_WORDS
 from vpps.targets import TARGETS
@@ -66,7 +66,7 @@ class _Flight(NamedTuple):
     undo: Callable[[], None]
 
 
-class Evaluated(NamedTuple):
+class ForwardRecord(NamedTuple):
     """Record of a finished forward.
 
     Attributes:
@@ -131,7 +131,7 @@ class Engine:
         self._listeners = listeners
         onchip = configuration.onchip
         local_rank = 0 if options.world is None else options.world.local_rank
-        wanted = Wanted(
+        wanted = MachineRequest(
             configuration.vps, onchip, self._trains, records, configuration.schedule, local_rank,
             configuration.precision,
         )  # fmt: skip
@@ -153,7 +153,7 @@ class Engine:
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
         self.has_gradients = False
-        self.evaluated: Evaluated | None = None
+        self.evaluated: ForwardRecord | None = None
         self.planner: Planner | None = None
         self._programs = KnownPrograms()
         self.timelines: dict[int, Timeline] = {}
@@ -308,12 +308,12 @@ class Engine:
             return last.plan.present
         return NOTHING_PRESENT if last.growths and graph.n_calls > last.calls else None
 
-    def note_evaluated(self, plan: Plan, key: StepKey | None, before: Evaluated | None) -> None:
+    def note_evaluated(self, plan: Plan, key: StepKey | None, before: ForwardRecord | None) -> None:
         """Record that the latest launch was a forward and has ended; `before` is the record of the previous one."""
         calls, growths = plan.graph.n_calls, 0
         if before is not None and before.plan.graph is plan.graph:
             growths = before.growths + (calls > before.calls)
-        self.evaluated = Evaluated(plan, calls, key, self.store.changes, growths)
+        self.evaluated = ForwardRecord(plan, calls, key, self.store.changes, growths)
 
     # ---- launches
 

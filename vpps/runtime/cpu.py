@@ -16,7 +16,7 @@ from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.shared_types import address
 from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
-from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, freed_with, is_ending
+from vpps.runtime.machine import Failure, Machine, MachineRequest, aligned_zeros, freed_with, is_ending
 from vpps.runtime.recording import HostRecording
 from vpps.script.tails import Tail
 from vpps.targets import CPU
@@ -118,7 +118,7 @@ class CpuMachine(Machine):
         self._recording: HostRecording | None = None
 
     @classmethod
-    def for_handle(cls, w: Wanted) -> CpuMachine:
+    def for_handle(cls, w: MachineRequest) -> CpuMachine:
         """Create the machine that a handle needs."""
         return cls(w.vps, w.train, w.precision.is_reduced)
 

@@ -32,7 +32,7 @@ from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory, usable_gpus
-from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted, freed_with, is_ending
+from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, MachineRequest, freed_with, is_ending
 from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS
@@ -250,7 +250,7 @@ class CudaMachine(Machine):
         self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
 
     @classmethod
-    def for_handle(cls, w: Wanted) -> CudaMachine:
+    def for_handle(cls, w: MachineRequest) -> CudaMachine:
         """Create the machine that a handle needs; the ranks of a computer divide its GPUs."""
         device = w.local_rank % usable_gpus() if w.local_rank else 0
         return cls(w.vps, groups=w.onchip.groups, device=device, timeline=w.timeline)

@@ -83,7 +83,7 @@ def _keep_all() -> None:
 atexit.register(_keep_all)
 
 
-class Wanted(NamedTuple):
+class MachineRequest(NamedTuple):
     """A handle's requirements for its machine.
 
     Attributes:
@@ -269,7 +269,7 @@ class Machine(ABC):
         """Wait for the launch in flight and free everything; may be called twice."""
 
 
-def make_machine(target: str, wanted: Wanted) -> Machine:
+def make_machine(target: str, wanted: MachineRequest) -> Machine:
     """Create the machine for a target, given by name or as `AUTO`.
 
     Raises:
@@ -281,7 +281,7 @@ def make_machine(target: str, wanted: Wanted) -> Machine:
     return machine
 
 
-def _check_groups(target: Target, wanted: Wanted) -> None:
+def _check_groups(target: Target, wanted: MachineRequest) -> None:
     """Raise HandleError if the target does not support that number of groups of virtual processors."""
     given, vps = wanted.onchip.groups, wanted.vps
     groups = as_index(given)

@@ -19,7 +19,7 @@ from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
-from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, is_ending
+from vpps.runtime.machine import Failure, Machine, MachineRequest, aligned_zeros, is_ending
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.targets import SIMT
@@ -83,7 +83,7 @@ class SimtMachine(Machine):
         self._recording = StampedRecording(count, 0)
 
     @classmethod
-    def for_handle(cls, w: Wanted) -> SimtMachine:
+    def for_handle(cls, w: MachineRequest) -> SimtMachine:
         """Create a machine with the wanted number of blocks; the default is a few, divisible by the groups."""
         groups = w.onchip.groups
         return cls(max(DEFAULT_VPS, groups) // groups * groups if w.vps is None else w.vps, timeline=w.timeline)

@@ -17,7 +17,7 @@ Messages = Sequence[tuple[int, NDArray[Any]]]
 """Ranks, and what goes to them or comes from them: contiguous arrays, of which both sides know the sizes."""
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """Some ranks have not answered in time, or are gone.
 
     Attributes:
@@ -73,7 +73,7 @@ class Transport(ABC):
             timeout: seconds that another rank may take to come here.
 
         Raises:
-            Unanswered: some did not come.
+            NoAnswer: some did not come.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
+from vpps.distributed.transports import Messages, NoAnswer, Patience, Transport
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
@@ -63,7 +63,7 @@ class MpiTransport(Transport):
         requests += [self._comm.Isend(array, r) for r, array in sends]
         if not self._wait(requests, timeout):
             ranks = [r for r, _ in (*receives, *sends)]
-            raise Unanswered(sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()}))
+            raise NoAnswer(sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()}))
 
     def _wait(self, requests: list[Any], timeout: float) -> bool:
         """Until all are done; whether that was in time."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from vpps.config import TORCH_RESTARTS
-from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
+from vpps.distributed.transports import Messages, NoAnswer, Patience, Transport
 from vpps.errors import DistributedError
 from vpps.interop import is_on_gpu
 
@@ -105,12 +105,12 @@ class ProcessGroupTransport(Transport):
                 while not all(work.is_completed() for work in works):  # to wait for one has no limit
                     waited = patience.seconds()
                     if waited > timeout:
-                        raise Unanswered([])
+                        raise NoAnswer([])
                     time.sleep(PAUSE if waited > SPIN else 0)
                 for work in works:
                     work.wait()
         except RuntimeError as error:
-            raise Unanswered([], f"NCCL says {_first_sentence(error)}") from error
+            raise NoAnswer([], f"NCCL says {_first_sentence(error)}") from error
 
     def _exchange_on_hosts(self, sends: Messages, receives: Messages, timeout: float) -> None:
         dist, tensor = self._dist, self._torch.from_numpy
@@ -124,7 +124,7 @@ class ProcessGroupTransport(Transport):
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
         except RuntimeError as error:
             late = time.monotonic() > until - TICK
-            raise Unanswered([partner], "" if late else _first_sentence(error)) from error
+            raise NoAnswer([partner], "" if late else _first_sentence(error)) from error
 
     def abort(self, status: int) -> None:
         sys.stdout.flush()
