@@ -254,7 +254,7 @@ class TestErrors:
             (["plan", WORKLOAD, "--precision", "bf16,tf32"], "--precision bf16,tf32: one for all, then MATRIX="),
             (["plan", WORKLOAD, "--precision", "bf16,W2=float32"], "there is no parameter 'W2'; "),
             (["plan", WORKLOAD, "--precision", "tf32"], "target 'cpu' has no tensor cores"),
-            (["plan", WORKLOAD, "--precision", "bf16", "--arch", "sm_75"], "T4 is sm_75, and takes tensor cores"),
+            (["plan", WORKLOAD, "--precision", "bf16", "--arch", "sm_75"], "T4 is sm_75, and this takes tensor cores"),
             (["plan", WORKLOAD, "--arch", "sm_60"], "arch='sm_60': no GPU of that generation is known here"),
             (
                 ["plan", WORKLOAD, "--arch", "sm_91"],

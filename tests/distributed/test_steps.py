@@ -97,7 +97,7 @@ def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Ha
 
 def test_what_does_not_fit_into_a_step_is_refused(net: Net, handle: vpps.Handle) -> None:
     handle.fb(*net.loss(0), accumulate=True)
-    with pytest.raises(vpps.HandleError, match=r"fb: 1 of the 2 shards .* accumulate=False is not what these had"):
+    with pytest.raises(vpps.HandleError, match=r"fb: 1 of the 2 shards .* accumulate=False differs from these"):
         handle.fb(*net.loss(1))
     with pytest.raises(vpps.HandleError, match=r"apply: 1 of the 2 shards .* give fb the others first"):
         handle.apply({})

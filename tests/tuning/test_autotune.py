@@ -251,7 +251,7 @@ def test_on_a_gpu_groups_and_rows_in_turns_learn_the_same(try_out: TryOut, monke
     "options, words",
     [
         ({"autotune": "yes"}, "autotune='yes': expected True or False"),
-        ({"autotune": True, "train": False}, "autotune=True: it is training that is tuned"),
+        ({"autotune": True, "train": False}, "autotune=True: only training handles can be tuned"),
         ({"autotune": True, "timeline": True}, "timeline=True: recording takes time of its own"),
     ],
 )

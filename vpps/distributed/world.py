@@ -111,7 +111,7 @@ class World:
             try:
                 self.peers = [Peer(str(host), int(pid), tuple(map(int, cores))) for (host, pid, cores), *_ in told]
             except (TypeError, ValueError) as error:
-                self.give_up(f"init: another rank introduces itself in another way ({error})")
+                self.give_up(f"init: another rank sent an unknown introduction ({error}); do all run the same vpps?")
             if any(more != [self.shards, check_every] for _, *more in told):
                 self.give_up("init: all ranks must have the same shards and check_every")
             self._share_cores(bind)
@@ -193,12 +193,12 @@ class World:
         """Raise DistributedError if the caller is a forked child, or not the thread that created the world."""
         if self.size > 1 and self._pid != os.getpid():
             raise DistributedError(
-                "a forked child is no rank of its parent's world: use the parent, or fork before init"
+                "a forked child is not a rank of its parent's world: use the parent, or fork before init"
             )
         if self.size > 1 and call != "end" and self._thread != threading.get_ident():
             raise DistributedError(
-                "a world belongs to the thread that made it: calls of several would meet others than their own; "
-                "let one thread train, gather and wait"
+                "a world belongs to the thread that made it: calls from several threads would be mixed up between "
+                "ranks; let one thread train, gather and wait"
             )
 
     def aside(self, work: Callable[[], T]) -> Future[T]:
@@ -300,7 +300,7 @@ class World:
             late, kind = next((r, kind) for r, kind in enumerate(kinds) if kind != "end")
             self.give_up(f"{self.named(kinds.index('end'))} has ended, while {self.named(late)} begins a {kind}")
         what = ", ".join(f"rank {r} a {kind}" for r, kind in enumerate(kinds))
-        self.give_up(f"ranks do different things: {what}; all must make the same calls in the same order")
+        self.give_up(f"ranks make different calls: {what}; all must make the same calls in the same order")
 
     def check_alike(self, values: list[int], what: str) -> None:
         """Raise DistributedError unless all values are equal. The error names a rank that differs from the most common

@@ -114,7 +114,7 @@ def _without_cell(section: Section, form: str, names: _Names) -> str:
         "SquaresMatrix": f"norm of {of}'s gradient",
         "SquaresRows": f"norm of {of}'s gradient",
         "Clip": "clip the gradients",
-        "Guard": "whether the step is made",
+        "Guard": "check if the step is made",
     }
     if form.startswith("Update"):
         return f"{what.partition('.')[2]} step of {of}"
@@ -131,7 +131,7 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
         step = " and step" if form in ("OuterUpdate", "StepTiles") else ""
         return f"{cell}: gradient{step} of {of}"
     if form == "Watch":
-        return f"{cell}: whether gradients are finite"
+        return f"{cell}: check if gradients are finite"
     node = program.nodes[instr.node] if instr.node < len(program.nodes) else None
     backward = section.phase == "backward"
     if instr.tail is not None:

@@ -277,7 +277,7 @@ def _of_generation(sm: int) -> Device:
         raise HandleError(f"arch='sm_{sm}': no GPU of that generation is known here ({known}); describe it by device=")
     if sm not in _GENERATIONS:
         real = ", ".join(f"sm_{n}" for n in _GENERATIONS if n // 10 == sm // 10)
-        raise HandleError(f"arch='sm_{sm}': there is no such GPU; of its generation there are {real}")
+        raise HandleError(f"arch='sm_{sm}': there is no such GPU; its generation has {real}")
     exact = [d for d in alike if d.sm == sm]
     if exact:
         return exact[-1]  # H200 rather than H100

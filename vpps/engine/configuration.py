@@ -13,7 +13,7 @@ from vpps.targets import TARGETS
 
 NO_COMPILER = (
     "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.8 of the speed or "
-    "more; pip install 'vpps[zig]' brings one"
+    "more; install one with pip install 'vpps[zig]'"
 )
 
 

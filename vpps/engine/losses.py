@@ -63,7 +63,7 @@ class Losses:
             found = ""
         lost = "; the accumulated gradients are discarded" if dropped else ""
         message = (
-            f"{what}: the step is left out, and weights, moments and averages are as they were{lost}. "
+            f"{what}: the step is left out, and weights, moments and averages do not change{lost}. "
             f"{found + ' ' if found else ''}Lower the learning rate, clip gradients, or check the data"
         )
         if self.on_nonfinite == "raise":

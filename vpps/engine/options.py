@@ -181,7 +181,7 @@ class Options:
         cuda and simt also "tf32", and "3xtf32", about as exact as float32. Or a dict from names of matrices, with "*"
         for all others: `{"*": "bf16", "output/W": "float32"}`. Sums of products, trained weights, moments, gradients
         of weights, states, gates, softmax and losses stay float32.""",
-        (lambda value: _precisions(value) is not None, "one of " + ", ".join(PRECISIONS) + ", or such by names"),
+        (lambda value: _precisions(value) is not None, "one of " + ", ".join(PRECISIONS) + ", or a dict of these"),
     )
     by_environment: bool = field(default=False, init=False)  # True if the target comes from the environment
 
@@ -202,16 +202,16 @@ class Options:
         if self.target != AUTO:
             check_precision(self.precisions, self.target)
         if self.autotune and not self.train:
-            raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
+            raise HandleError("autotune=True: only training handles can be tuned; leave it out, or train=False")
         if self.autotune and self.world is not None and self.world.shards > 1:
             raise HandleError(
-                "autotune=True, world=...: one process alone can be tuned; do it with vpps-profile, whose findings all "
-                "use"
+                "autotune=True, world=...: only a single process can be tuned; run vpps-profile first, and all ranks "
+                "use its result"
             )
         if self.autotune and self.timeline:
             raise HandleError(
-                "autotune=True, timeline=True: recording takes time of its own, so another configuration may be the "
-                "fastest with it; leave one of them out, and record some steps with handle.trace()"
+                "autotune=True, timeline=True: recording takes time, so another configuration may be the fastest with "
+                "it; leave one of them out, and record some steps with handle.trace()"
             )
         if self.example is not None:
             check_example(self.example)
@@ -287,8 +287,8 @@ def check_precision(precisions: Precisions, target: str, device: Device | None =
     if TARGETS[target].is_gpu:
         if device is not None and device.sm < TENSOR_CORES and precisions.used != {EXACT.name}:
             raise HandleError(
-                f"precision={precisions.written!r}: {device.name} is sm_{device.sm}, and takes tensor cores that came "
-                f"with sm_{TENSOR_CORES}; use {EXACT.name!r}"
+                f"precision={precisions.written!r}: {device.name} is sm_{device.sm}, and this takes tensor cores of "
+                f"sm_{TENSOR_CORES} or newer; use {EXACT.name!r}"
             )
         return
     for name in sorted(precisions.used):
@@ -307,7 +307,7 @@ def check_precision_of(model: Model, precisions: Precisions) -> None:
             continue
         wrong = f"there is no parameter {name!r}; {said_of(name, matrices)}"
         if any(p.name == name for p in model):
-            wrong = f"{name!r} is no matrix that vectors are multiplied by, and all else is float32; leave it out"
+            wrong = f"{name!r} is not a matrix that multiplies vectors, and all else is float32; leave it out"
         raise HandleError(f"precision={precisions.written!r}: {wrong}")
 
 

@@ -80,7 +80,7 @@ def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDA
     addresses = address_of[ids]
     if (addresses < 0).any():
         raise GraphError(
-            f"input_gradient: {expression!r} is no graph.input(array, grad=True) or graph.rows(array, grad=True)"
+            f"input_gradient: {expression!r} is not a graph.input(array, grad=True) or graph.rows(array, grad=True)"
         )
     found = np.zeros((len(ids), *expression.shape), np.float32)
     learns = addresses != ZERO  # the other gradients are zero

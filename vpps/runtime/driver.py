@@ -48,7 +48,7 @@ _LOST = frozenset(
 _DEFECT = "it is a defect of vpps, please report it; VPPS_VERIFY=1 checks every script before it runs"
 _ADVICE = {
     "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory failed: nvidia-smi -q -d ECC says how often",
-    "CUDA_ERROR_LAUNCH_TIMEOUT": "the GPU has a display, which lets no launch run for seconds: use smaller batches",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the GPU drives a display, which limits launches to seconds: use smaller batches",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED": "another library of this process has reset the GPU",
     "CUDA_ERROR_UNKNOWN": "the system log (dmesg) may know more",
 }
@@ -209,8 +209,8 @@ def usable_gpu(device: int = 0) -> Properties:
         )
     if not attribute("COOPERATIVE_LAUNCH"):
         raise HandleError(
-            f"target='cuda': the {name} starts no cooperative launches here, whose blocks run at the same time; an old "
-            f"driver for Windows (WDDM) may be why: its CUDA version is {version // 1000}"
+            f"target='cuda': the {name} does not support cooperative launches here, which run all blocks at once; the "
+            f"reason may be an old driver for Windows (WDDM): its CUDA version is {version // 1000}"
         )
     return Properties(
         name,

@@ -234,8 +234,8 @@ class Machine(ABC):
 
     @abstractmethod
     def launch(self, script: NDArray[np.uint32]) -> None:
-        """Begin to execute a script and return at once. The previous launch must have ended; if the machine queues
-        launches, the one before it.
+        """Begin to execute a script and return at once. The previous launch must have ended. If the machine queues
+        launches, the previous one may still run, but the one before it must have ended.
 
         Raises:
             HandleError: too many launches are in flight, or there is no kernel.

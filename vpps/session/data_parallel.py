@@ -127,7 +127,7 @@ class DataParallel(Halves):
         finally:
             super().close()
         if given:
-            what = f"{given} of the {len(self._mine)} shards of a step were given to fb, which therefore was not made"
+            what = f"only {given} of the {len(self._mine)} shards of a step were given to fb, so the step was not made"
             warnings.warn(what, RuntimeWarning, stacklevel=3)
 
     @property
@@ -219,7 +219,7 @@ class DataParallel(Halves):
                 "the loop over batches() was left; these shards are discarded, begin the step again"
             )
         if self._shards and self._shards[0].accumulate != accumulate:
-            self._refuse("fb", f"accumulate={accumulate} is not what these had")
+            self._refuse("fb", f"accumulate={accumulate} differs from these; use the same for all shards of a step")
         before = self._shards
         with self._telling():
             self._configurator.prepare(graph, trains=True)  # first: it takes over the state of a restored checkpoint

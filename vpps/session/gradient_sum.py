@@ -27,7 +27,7 @@ from vpps.model.precisions import Precisions
 from vpps.placement.distribution import Distribution
 from vpps.values import Float32
 
-LIKE = ("its model (names, shapes, what is trainable, precision)", "the number of its step", "what it calls",
+LIKE = ("its model (names, shapes, trainability, precision)", "the number of its step", "its kind of call",
         "its number of shards", "its weights", "the number of mini-batches that it has drawn")  # fmt: skip
 """Values on which ranks must agree before a step, in words, in the order of the header."""
 

@@ -145,7 +145,7 @@ class Halves(Session):
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             if keep:
                 raise NoGradientError(
-                    "forward(keep=True): nothing is wanted, so there is no gradient of it to be given"
+                    "forward(keep=True): nothing is wanted, so backward has nothing to compute; list an expression"
                 )
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
         if keep:

@@ -236,7 +236,7 @@ class Session(Hinting):
             self._engine.wait()
             plan = self._engine.plan
         if plan is None:
-            since = "yet, or since a trace was begun or another kernel taken"
+            since = "yet, or since a trace was begun or the kernel replaced"
             raise GraphError(f"{what}: nothing has been computed {since}; call fb or forward first")
         if plan.updates_alone:
             raise GraphError(
