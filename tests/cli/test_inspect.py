@@ -258,7 +258,7 @@ class TestErrors:
             (["plan", WORKLOAD, "--arch", "sm_60"], "arch='sm_60': no GPU of that generation is known here"),
             (
                 ["plan", WORKLOAD, "--arch", "sm_91"],
-                "arch='sm_91': there is no such GPU; of its generation",
+                "arch='sm_91': there is no such GPU; its generation has",
             ),
             (["plan", WORKLOAD, "-o", "nowhere/x.txt"], "nowhere/x.txt cannot be written"),
             (["script", WORKLOAD, "--vps", "2", "--vp", "2"], "there is no virtual processor 2: expected 0 to 1"),

@@ -252,7 +252,7 @@ def test_on_a_gpu_groups_and_rows_in_turns_learn_the_same(try_out: TryOut, monke
     [
         ({"autotune": "yes"}, "autotune='yes': expected True or False"),
         ({"autotune": True, "train": False}, "autotune=True: only training handles can be tuned"),
-        ({"autotune": True, "timeline": True}, "timeline=True: recording takes time of its own"),
+        ({"autotune": True, "timeline": True}, "timeline=True: recording takes time"),
     ],
 )
 def test_is_not_for_everything(options: dict[str, Any], words: str) -> None:
