@@ -56,8 +56,8 @@ def init(
         torchrun --nproc-per-node 8 train.py
 
     On target cuda, the ranks of a machine take its GPUs in turn, among those that CUDA_VISIBLE_DEVICES shows. Gradients
-    go from GPU to GPU through PyTorch's NCCL if each rank has its own GPU, and either torchrun started the ranks or the
-    given group uses NCCL for tensors on GPUs. Otherwise gradients go through the memory of the hosts.
+    go from GPU to GPU through PyTorch's NCCL if each rank has its own GPU. This requires torchrun, or a given group
+    that uses NCCL for tensors on GPUs. Otherwise gradients go through the memory of the hosts.
 
     Args:
         backend: "mpi" (mpi4py), "torch" (gloo), "alone", an `mpi4py.MPI.Comm` or a `torch.distributed.ProcessGroup`

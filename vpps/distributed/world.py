@@ -62,8 +62,8 @@ class World:
         with vpps.distributed.init() as world:
             handle = vpps.Handle(model, optimizer, world=world)
 
-    If one rank ends, all end, and one message names the rank and the reason. Reasons are an uncaught exception, an
-    exception that leaves the `with` block, a program that ends while others wait for it, or a rank that is more than
+    If one rank ends, all end, and one message names the rank and the reason. Possible reasons: an uncaught exception;
+    an exception that leaves the `with` block; a program that ends while others wait for it; a rank that is more than
     `timeout` seconds late. The launcher (mpiexec, torchrun, srun) notices killed ranks.
 
     All ranks make the same calls in the same order; these wait for each other.

@@ -8,9 +8,9 @@ compiles kernels ahead of time (`specialize`, `Handle(example=)`). `explanation.
 
 **No step changes a weight unless loss and gradients are finite** (`templates/guard.cuh`,
 `planner/native/launch_end.h`). On a GPU the kernel tests the partial tiles of a matrix's gradient. For all other
-gradients `watch` runs after backward and bounds each gradient by the dy and x that it sums. If updates are fused with
-the gradients, the answer is needed earlier: after a barrier, `guard` ends the launch on all virtual processors if the
-loss is not finite, or if a gradient or its square (which optimizers compute) may not be. With clipping, the norm gives
-the answer. The host reads the skip flag beside the loss and undoes its bookkeeping; the reference implementation finds
-the origin. A step with averages or accumulated gradients depends on the answer and is not queued behind another.
+gradients `watch` runs after backward and bounds each gradient by the dy and x that it sums. Updates that are fused with
+gradients need the answer earlier. Then `guard` runs after a barrier. It ends the launch on all virtual processors if
+the loss is not finite, or if a gradient or its square (for optimizers) may not be. With clipping, the norm gives the
+answer. The host reads the skip flag beside the loss and undoes its bookkeeping; the reference implementation finds the
+origin. A step with averages or accumulated gradients depends on the answer and is not queued behind another.
 """

@@ -292,7 +292,7 @@ class ParameterStore:
         return self._counts.get(p.name, 0) + (self._together if p.name in self._stepping else 0), holds
 
     def count(self, plan: Plan, by: int = 1) -> None:
-        """Count a step of the parameters, or uncount a skipped one (`by=-1`)."""
+        """Count a step of the parameters; `by=-1` reverts the count of a skipped step."""
         idle = plan.idle
         if not idle:
             self._together += by
@@ -345,7 +345,7 @@ class ParameterStore:
             self._row_averaged[table][used.rows] = self._averaged
 
     def restorer(self, plan: Plan) -> Callable[[], None]:
-        """Return a callback that restores the present state after `begin` has changed it."""
+        """Return a callback that restores the current state after `begin` has changed it."""
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
         averages, averaged = self.model.averages, self._averaged
         counts = self._counts, self._together

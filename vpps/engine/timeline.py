@@ -43,7 +43,7 @@ class HostSpan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Duration in seconds."""
+        """Duration of the span in seconds."""
         return (self.end - self.start) * 1e-9
 
 

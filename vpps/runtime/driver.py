@@ -396,13 +396,13 @@ class Driver:
         return partial(self._api.cuMemcpyDtoDAsync, target, source, nbytes, stream)
 
     def filling(self, target: int, word: int, count: int, stream: Any) -> Call:
-        """Fill `count` words."""
+        """Fill `count` words of the GPU's memory with `word`."""
         return partial(self._api.cuMemsetD32Async, target, word, count, stream)
 
     # ---- order
 
     def stream(self) -> Any:
-        """Create a stream."""
+        """Create a stream on the GPU."""
         return self._value(self._api.cuStreamCreate(_STREAM_NON_BLOCKING))
 
     def event(self) -> Any:

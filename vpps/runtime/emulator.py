@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class _Request(ctypes.Structure):
-    """SimtRequest of templates/simt/machine.h."""
+    """Mirrors SimtRequest in templates/simt/machine.h."""
 
     _fields_ = [
         ("launch", LaunchParameters),

@@ -180,7 +180,7 @@ class Machine(ABC):
         return self.spec is not None and self.spec.covers(spec)
 
     def specialise(self, spec: KernelSpec) -> None:
-        """Load a kernel that covers `spec` and everything that the present kernel covers. No launch may be running.
+        """Load a kernel that covers `spec` and everything that the current kernel covers. No launch may be running.
 
         Raises:
             CompileError: the kernel does not compile, or does not load.

@@ -31,7 +31,7 @@ class Configurator:
         losses: receives every finished training step.
 
     Attributes:
-        engine: the present engine.
+        engine: the current engine.
         optimizer, clip_norm: rule of the updates.
         listeners: callbacks for the timeline of every finished launch.
 

@@ -83,7 +83,7 @@ class DataParallel(Halves):
 
     Every rank gets the sums and makes the same update, so that all have the same weights, to the bit. This requires
     that all know the same cells: cells decide the stacks of parameters, and these the order of sums. If a rank meets
-    new cells, all ranks take over the new cells, in the order of shards, and compute the gradients of that step again.
+    new cells, all ranks add them in the order of shards, and compute the gradients of that step again.
 
     After the launch of a step's last shard, a thread of the world adds up the gradients. Meanwhile the program records
     the next graph and `fb` plans it. All other calls of the handle wait for that thread.
@@ -93,7 +93,7 @@ class DataParallel(Halves):
 
     def __init__(self, model: Model, options: Options) -> None:
         self._world: World | None = None
-        self._shards: list[Shard] = []  # shards of the present step so far
+        self._shards: list[Shard] = []  # shards of the current step so far
         self._begun: tuple[object, ...] = ()  # training state when its latest shard was given
         self._compared = -1  # step after which weights were compared last
         self._step: PendingStep | None = None

@@ -90,7 +90,7 @@ class Halves(Session):
     kept: RetainedForward | None = read_only(
         "_kept", "Values of the latest `forward(keep=True)` for `backward`; None before the first."
     )
-    _store: ParameterStore = read_only("_engine.store", "Parameter store of the present engine.")
+    _store: ParameterStore = read_only("_engine.store", "Parameter store of the current engine.")
 
     def __init__(self, model: Model, options: Options) -> None:
         self._kept: RetainedForward | None = None
@@ -122,7 +122,7 @@ class Halves(Session):
             train: True for dropout, with the masks of the next `fb` of this graph.
             keep: True to keep values for `backward`.
             update: True to keep values and make the update within the launch of `backward`, as `fb` does, with the
-                optimizer's present hyper-parameters.
+                optimizer's current hyper-parameters.
             draw: 1, 2, ... for masks that differ from those of the next `fb`.
 
         Raises:
@@ -318,7 +318,7 @@ class Halves(Session):
             loss: loss of the gradients, if known.
             piece: the dense gradients, if they are not in `given`.
             touched: names of the parameters with a gradient in `piece`.
-            rule: optimizer and clip_norm; default: the present ones.
+            rule: optimizer and clip_norm; default: the current ones.
         """
         self._engine.wait()
         self._configurator.interrupt()

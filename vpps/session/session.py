@@ -44,7 +44,7 @@ class Session(Hinting):
         "__weakref__", "_closed", "_configurator", "_losses", "_model", "_tracing", "_train", "_turn", "pid",
     )  # fmt: skip
     model: Model = read_only("_model", "The model that is trained or evaluated.")
-    _engine: Engine = read_only("_configurator.engine", "The present engine.")
+    _engine: Engine = read_only("_configurator.engine", "The current engine.")
     target: str = read_only("_engine.machine.target", 'Target of its kernels: "cuda", "cpu" or "simt".')
     policy: str | LearnedPolicy = read_only(
         "_engine.configuration.policy", "The batching policy: its name, or a learned policy."
@@ -222,7 +222,7 @@ class Session(Hinting):
         self._engine.check_begun()
 
     def _check_rule(self) -> None:
-        """Raise ModelError if the optimizer's settings are invalid for the model's present parameters."""
+        """Raise ModelError if the optimizer's settings are invalid for the model's current parameters."""
         optimizer = self.optimizer
         optimizer.check()
         if optimizer.groups:

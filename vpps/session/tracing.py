@@ -88,7 +88,7 @@ class Tracing:
             self._trace = None
 
     def timeline(self, wait: bool) -> Timeline:
-        """Implement `Handle.timeline`."""
+        """Return the timeline of a launch for `Handle.timeline`."""
         engine = self._configurator.engine
         if not engine.records:
             raise HandleError("timeline: this handle records none; make it with Handle(model, timeline=True)")
