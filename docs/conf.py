@@ -49,7 +49,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(np|numpy|typing|collections|pathlib|types|abc|os|inspect|enum|dataclasses|NDArray|ArrayLike)\b.*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|MutableMapping|Sequence|Path|Literal|ClassVar|Self)"),
     ("py:.*", r"contextlib\..*"),
-    ("py:.*", r"(R|P|Advice|Averages|Batch|Batch_co|Examples?|ExampleNumbers|Kept|Shape|Vector)"),
+    ("py:.*", r"(R|P|Advice|Averages|Batch|Batch_co|Examples?|ExampleNumbers|RetainedForward|Shape|Vector)"),
     ("py:.*", "|".join(ALIASES)),
     ("py:.*", r"vpps\.\w+\.\w+.*"),  # modules that define public names, and internal classes
 ]

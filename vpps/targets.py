@@ -39,7 +39,7 @@ class Target:
 
     Attributes:
         name: the user's name of the target.
-        machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
+        machine: `runtime.machine.MachineRequest` -> the `Machine` that runs a handle's kernels.
         common: name of the library that all models share, and a hook that compiles it.
         generates: -> True if this machine can generate code for tails of cells; left out if every machine can.
         is_gpu: True: virtual processors are thread blocks, and a kernel made for the model holds weights on the chip.

@@ -22,7 +22,7 @@ SAID = {
     "exits": rf"{WHO} has ended, while rank 0 .* begins a step",
     "returns": rf"{WHO} has ended, while rank 0 .* begins a step",
     "longer": rf"rank 0 .* has ended, while {WHO} begins a step",
-    "gathers": r"ranks do different things: rank 0 a step, rank 1 a gather.*",
+    "gathers": r"ranks make different calls: rank 0 a step, rank 1 a gather.*",
     "assigns": rf"{WHO} is not like the others in its weights, at step 5: .*",
     "compares": rf"{WHO} is not like the others in its weights, after step 3: .*",
     "skips": rf"{WHO} is not like the others in the number of mini-batches that it has drawn, at step 4: .*",

@@ -19,7 +19,7 @@ from vpps.engine.gradients import GradientPiece
 from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import ChipOptions
 from vpps.runtime.cuda import CudaMachine
-from vpps.runtime.machine import Wanted
+from vpps.runtime.machine import MachineRequest
 
 SHARDS = 4
 
@@ -84,5 +84,5 @@ def test_gradients_for_the_host_go_through_page_locked_memory(gpu: FakeCuda, mon
 def test_ranks_of_a_machine_divide_its_gpus(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.devices = 2
     monkeypatch.setattr(gpu, "cuDeviceGetUuid", lambda device: (OK, SimpleNamespace(bytes=bytes([device] * 16))))
-    wanted = Wanted(3, ChipOptions(), True, False)
+    wanted = MachineRequest(3, ChipOptions(), True, False)
     assert [CudaMachine.for_handle(wanted._replace(local_rank=k)).gpu[0] for k in range(4)] == [0, 1, 0, 1]

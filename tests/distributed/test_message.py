@@ -138,7 +138,7 @@ def test_a_pickle_of_another_rank_is_not_executed(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("unfinished")
 def test_a_rank_that_introduces_itself_wrongly_is_an_error(introduced: Any) -> None:
-    with pytest.raises(vpps.DistributedError, match="introduces itself in another way"):
+    with pytest.raises(vpps.DistributedError, match="sent an unknown introduction"):
         World(Hostile(packed(introduced)), None, 9.0, 1, bind=False)
 
 

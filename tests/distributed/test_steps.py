@@ -69,7 +69,7 @@ def test_shards_of_other_weights_are_forgotten(net: Net, handle: vpps.Handle, tm
         handle.fb(*net.loss(1))
     handle.fb(*net.loss(0))
     net.model.restore(tmp_path / "kept")
-    with pytest.raises(vpps.HandleError, match="are forgotten, begin the step again"):
+    with pytest.raises(vpps.HandleError, match="are discarded, begin the step again"):
         handle.fb(*net.loss(1))
     handle.fb(*net.loss(0))
     handle.discard_accumulated()
@@ -84,7 +84,7 @@ def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Ha
     for _ in batches(4, world=net.world):
         handle.fb(*net.loss(0))
         break
-    with pytest.raises(vpps.HandleError, match=r"loop over batches\(\) was left; these are forgotten"):
+    with pytest.raises(vpps.HandleError, match=r"loop over batches\(\) was left; these shards are discarded"):
         handle.fb(*net.loss(0))
     for k, _ in enumerate(batches(4, world=net.world)):  # left between steps
         handle.fb(*net.loss(k))
@@ -97,11 +97,11 @@ def test_a_loop_that_was_left_within_a_step_is_noticed(net: Net, handle: vpps.Ha
 
 def test_what_does_not_fit_into_a_step_is_refused(net: Net, handle: vpps.Handle) -> None:
     handle.fb(*net.loss(0), accumulate=True)
-    with pytest.raises(vpps.HandleError, match=r"fb: 1 of the 2 shards .* accumulate=False is not what these had"):
+    with pytest.raises(vpps.HandleError, match=r"fb: 1 of the 2 shards .* accumulate=False differs from these"):
         handle.fb(*net.loss(1))
     with pytest.raises(vpps.HandleError, match=r"apply: 1 of the 2 shards .* give fb the others first"):
         handle.apply({})
-    with pytest.raises(vpps.HandleError, match=r"forward\(update=True\): a rank by itself"):
+    with pytest.raises(vpps.HandleError, match=r"forward\(update=True\): this rank's weights"):
         handle.forward(net.loss(0)[0], [net.loss(0)[1]], update=True)
     handle.fb(*net.loss(1), accumulate=True)
     assert (net.model.step, handle.accumulated) == (0, 1)

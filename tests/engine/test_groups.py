@@ -19,7 +19,7 @@ from vpps.errors import HandleError
 from vpps.placement.onchip import ChipOptions
 from vpps.planner.grouping import Grouping
 from vpps.reference import Reference, weights_of
-from vpps.runtime.machine import Wanted, make_machine
+from vpps.runtime.machine import MachineRequest, make_machine
 from vpps.runtime.simt import SimtMachine
 
 pytestmark = pytest.mark.usefixtures("roomy_kernels")
@@ -256,7 +256,7 @@ def test_a_model_without_matrices_has_groups() -> None:
 @pytest.mark.host
 def test_a_machine_without_a_gpu_has_one_group() -> None:
     with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):
-        make_machine("cpu", Wanted(2, ChipOptions(groups=2), train=True, timeline=False))
+        make_machine("cpu", MachineRequest(2, ChipOptions(groups=2), train=True, timeline=False))
 
 
 @pytest.mark.host

@@ -182,8 +182,8 @@ vpps.Handle(model, target='simt', vps=2, example=strange())  # ModelError: anoth
 vpps.Handle(model, dtype='bfloat16')  # TypeError: Handle() *'dtype'; precision='bf16' rounds the factors of products
 
 [vpps.Handle(model, precision=), vpps.specialize]
-vpps.Handle(model, precision=16)  # HandleError: precision=16: expected one of float32, bf16, tf32, 3xtf32, or such by
-vpps.Handle(model, precision=None)  # HandleError: precision=None: expected one of float32, bf16, tf32, 3xtf32, or such
+vpps.Handle(model, precision=16)  # HandleError: precision=16: expected one of float32, bf16, tf32, 3xtf32, or a dict
+vpps.Handle(model, precision=None)  # HandleError: precision=None: expected one of float32, bf16, tf32, 3xtf32, or a
 vpps.Handle(model, precision='bf 16')  # HandleError: precision='bf 16': expected one of
 vpps.Handle(model, precision='bfloat16')  # HandleError: precision='bfloat16': *; 'bf16' rounds the factors of
 vpps.Handle(model, precision=torch.bfloat16)  # HandleError: precision=torch.bfloat16: *; 'bf16' rounds the factors
@@ -192,14 +192,14 @@ vpps.Handle(model, precision={'*': 'fp16'})  # HandleError: {'*': 'fp16'}: *; us
 vpps.Handle(model, precision={'Wx': 'bf16'})  # HandleError: no parameter 'Wx'; did you mean 'W'?
 vpps.Handle(model, precision={'V1': 'bf16'})  # HandleError: there is no parameter 'V1'; there are W
 vpps.Handle(model, precision={'*': 'bf16', 'b': 'float32'})
-    # HandleError: 'b' is no matrix that vectors are multiplied by, and all else is float32; leave it out
-vpps.Handle(model, precision={'*': 'bf16', 'words': 'float32'})  # HandleError: 'words' is no matrix that vectors are
+    # HandleError: 'b' is not a matrix that multiplies vectors, and all else is float32; leave it out
+vpps.Handle(model, precision={'*': 'bf16', 'words': 'float32'})  # HandleError: 'words' is not a matrix that multiplies
 vpps.Handle(model, precision={'W': 'tf32'}, target='cpu')
     # HandleError: precision={'W': 'tf32'}: target 'cpu' has no tensor cores and multiplies in float32 or bf16; use
 vpps.specialize(model, precision={'W': 'tf32'}, target='cpu')  # HandleError: target 'cpu' has no tensor cores
 vpps.specialize(model, precision={'V': 'bf16'})  # HandleError: precision={'V': 'bf16'}: there is no parameter 'V'
 vpps.specialize(model, device='T4', precision='bf16')
-    # HandleError: precision='bf16': T4 is sm_75, and takes tensor cores that came with sm_80; use 'float32'
+    # HandleError: precision='bf16': T4 is sm_75, and this takes tensor cores of sm_80 or newer; use 'float32'
 vpps.specialize(model, device='T4', precision='3xtf32')  # HandleError: precision='3xtf32': T4 is sm_75
 vpps.specialize(model, device='T4', precision={'W': 'tf32'})  # HandleError: precision={'W': 'tf32'}: T4 is sm_75
 
@@ -309,9 +309,9 @@ handle.value(b)  # GraphError: value: expected an expression*'b'
 handle.value(vpps.tanh(x))  # GraphError: value: *not computed by the latest call: it was recorded later; call fb
 handle.value(vpps.tanh(rows))  # GraphError: it was recorded later
 handle.device_value(rows)  # GraphError: device_value: *use value
-handle.input_gradient(x)  # GraphError: input_gradient: *no graph.input(array, grad=True)
+handle.input_gradient(x)  # GraphError: input_gradient: *not a graph.input(array, grad=True)
 handle.input_gradient(matrix)  # GraphError: input_gradient: *grad=True
-handle.input_gradient(rows)  # GraphError: no graph.input(array, grad=True) or graph.rows
+handle.input_gradient(rows)  # GraphError: not a graph.input(array, grad=True) or graph.rows
 fresh().value(loss)  # GraphError: value: nothing has been computed*fb
 fresh().input_gradient(loss)  # GraphError: input_gradient: nothing has been computed*fb
 (lambda handle, image: handle.input_gradient(image))(*evaluated())  # GraphError: input_gradient*forward

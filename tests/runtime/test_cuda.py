@@ -161,7 +161,7 @@ class TestFailures:
         assert failure.positions == (40, 50, 60)
         assert failure.message.format("a", "b", "c").startswith(
             "virtual processor 3 waited longer than 10 s at a; virtual processors 0-2, 6 at b; "
-            "virtual processor 4 at c; virtual processors 5, 7 had reached the end. Where other programs"
+            "virtual processor 4 at c; virtual processors 5, 7 had reached the end. If other programs"
         )
 
     def test_name_no_more_places_than_anybody_reads(self) -> None:

@@ -220,7 +220,7 @@ class TestTraining:
     ) -> None:
         choices.mkdir()
         assert "(by autotune" in train(autotune=True).tuning[-1]
-        assert "what tuning has found is not kept: " in caplog.text
+        assert "cannot store the result of tuning: " in caplog.text
 
     def test_waits_while_launches_are_recorded(self, try_out: TryOut) -> None:
         net = new()
@@ -251,8 +251,8 @@ def test_on_a_gpu_groups_and_rows_in_turns_learn_the_same(try_out: TryOut, monke
     "options, words",
     [
         ({"autotune": "yes"}, "autotune='yes': expected True or False"),
-        ({"autotune": True, "train": False}, "autotune=True: it is training that is tuned"),
-        ({"autotune": True, "timeline": True}, "timeline=True: recording takes time of its own"),
+        ({"autotune": True, "train": False}, "autotune=True: only training handles can be tuned"),
+        ({"autotune": True, "timeline": True}, "timeline=True: recording takes time"),
     ],
 )
 def test_is_not_for_everything(options: dict[str, Any], words: str) -> None:

@@ -1,11 +1,12 @@
 """Data-parallel training: every process has all weights, and computes its part of every mini-batch.
 
-    world = vpps.distributed.init()  # mpiexec, srun or torchrun started it; else it is alone
+    world = vpps.distributed.init()  # under mpiexec, srun or torchrun; otherwise one process alone
     handle = vpps.Handle(model, optimizer, world=world)
     for batch in trees.batches(64, world=world): ...
 
-launcher: who started this process; world: what ranks say to each other, and how they end; transports: what carries
-bytes. Steps are made by `vpps.session.data_parallel`, divided among ranks by `vpps.data.graphbatch`.
+launcher: detects the program that started the processes. world: communication of ranks, and the end of all ranks after
+a failure. transports: MPI and torch.distributed. `vpps.session.data_parallel` makes the training steps, and
+`vpps.data.graphbatch` divides mini-batches among ranks.
 """
 
 from vpps.distributed.launcher import init

@@ -1,4 +1,4 @@
-"""By what this process was started, and with whom."""
+"""Detects the launcher of this process, and creates the world."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from vpps.errors import DistributedError
 from vpps.values import as_count, as_flag, as_number
 
 MPI_VARIABLES = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
-"""What MPICH and Intel MPI (PMI), Open MPI and PMIx tell their processes."""
+"""Environment variables of MPICH and Intel MPI (PMI), Open MPI and PMIx."""
 
 TASKS = (PMI_TASKS, OPEN_MPI_TASKS, SLURM_TASKS)
-"""How many processes a launcher says that it has started, the nearest one first."""
+"""Variables with a launcher's number of processes, the most specific one first."""
 
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells its processes."""
+"""Environment variables of torchrun."""
 
 BACKENDS = ("mpi", "torch", "alone")
 
 
 def launcher() -> str:
-    """The backend that fits what started this process; "alone" if nothing did.
+    """Return the backend for the launcher of this process; "alone" if there is no launcher.
 
     Raises:
-        DistributedError: srun did, without a way for its processes to find each other.
+        DistributedError: srun started this process without a way for its processes to find each other.
     """
     if all(name in os.environ for name in TORCH_VARIABLES):
         return "torch"
@@ -50,26 +50,26 @@ def init(
     check_every: int = 200,
     bind: bool = True,
 ) -> World:
-    """Join the processes that train together; every one of them calls it, once.
+    """Join the processes that train together. Each of them calls this once.
 
         mpiexec -n 8 python train.py
         torchrun --nproc-per-node 8 train.py
 
-    On target cuda the ranks of a machine take its GPUs in turn, of those that CUDA_VISIBLE_DEVICES shows each of them.
-    Where each rank has its own, and torchrun started the ranks or the given group uses NCCL for tensors on GPUs,
-    gradients go from GPU to GPU through PyTorch's NCCL; else they go through the memory of the hosts.
+    On target cuda, the ranks of a machine take its GPUs in turn, among those that CUDA_VISIBLE_DEVICES shows. Gradients
+    go from GPU to GPU through PyTorch's NCCL if each rank has its own GPU. This requires torchrun, or a given group
+    that uses NCCL for tensors on GPUs. Otherwise gradients go through the memory of the hosts.
 
     Args:
-        backend: None: by what started this process, alone if nothing did. "mpi" (mpi4py), "torch" (gloo), "alone"; an
-            `mpi4py.MPI.Comm`; a `torch.distributed.ProcessGroup`, or its group of all once the program has made that.
-        shards: into so many parts every mini-batch is divided, a multiple of the number of ranks (default: one each).
-            The same training, to the bit, comes of every number of ranks that divides it.
+        backend: "mpi" (mpi4py), "torch" (gloo), "alone", an `mpi4py.MPI.Comm` or a `torch.distributed.ProcessGroup`
+            (`group.WORLD` only once the program has initialized it). Default: the backend of the launcher, or "alone".
+        shards: number of parts of every mini-batch, a multiple of the number of ranks (default: one per rank). Any
+            number of ranks that divides it gives the same training, to the bit.
         timeout: seconds that a rank may be later than the others, before all end.
-        check_every: steps after which all ranks compare their weights.
-        bind: let ranks that share the cores of a machine keep to a part of them each.
+        check_every: number of steps after which all ranks compare their weights.
+        bind: True to give each rank its own part of the cores if ranks share the cores of a machine.
 
     Raises:
-        DistributedError: what the backend needs is not there, or an argument is wrong.
+        DistributedError: a package that the backend needs is missing, or an argument is wrong.
     """
     if shards is not None:
         shards = as_count(shards, "init: shards", DistributedError)

@@ -1,4 +1,4 @@
-"""Values as bytes and back. Ranks exchange data only: unpickling would run whatever code a sender puts there."""
+"""Serializes values as bytes. Ranks exchange only plain data: unpickling could run any code from the sender."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SIZE = struct.Struct("<Q")
 
 
 def packed(value: Any) -> bytes:
-    """A JSON text that describes the value, and the bytes of its arrays.
+    """Serialize a value: a JSON text that describes it, then the bytes of its arrays.
 
     Args:
         value: None, bool, int, float, str, bytes, arrays and numbers of NumPy, and lists, tuples and dicts of these.
 
     Raises:
-        DistributedError: it is, or contains, something else.
+        DistributedError: the value is, or contains, something else.
     """
     raw: list[bytes] = []
     try:
@@ -36,7 +36,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """The value that `packed` was given. Raises DistributedError: no such value was."""
+    """Deserialize the result of `packed`. Raises DistributedError for anything else."""
     try:
         (size,) = _SIZE.unpack_from(data)
         end = _SIZE.size + size
@@ -52,7 +52,7 @@ def unpacked(data: bytes) -> Any:
 
 
 def _described(value: Any, raw: list[bytes]) -> Any:
-    """A value as JSON. A list starts with a kind, its contents follow; anything else stands for itself."""
+    """Convert a value to JSON. A list stands for a structured value: its kind, then its contents. Scalars are JSON."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -73,7 +73,7 @@ def _described(value: Any, raw: list[bytes]) -> Any:
 
 
 class _Raw:
-    """Takes the bytes of one array after the other."""
+    """Reads the bytes of one array after the other."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self.at = data, at
@@ -105,6 +105,6 @@ def _value(described: Any, raw: _Raw) -> Any:
         raise ValueError(f"a {kind!r:.40} of {dtype!r:.40}")
     element = np.dtype(dtype)
     data = raw.take(element.itemsize * math.prod(shape))
-    # Without bytes there is no buffer to read, but there may be a shape.
+    # numpy.frombuffer rejects an empty buffer, but an empty array may have a shape.
     array = np.frombuffer(data, element).reshape(shape).copy() if data else np.zeros(shape, element)
     return array[()] if kind == "number" else array

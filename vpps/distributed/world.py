@@ -1,4 +1,4 @@
-"""World: the processes that train one model together, and what they say to each other."""
+"""World: the processes that train one model together, and their communication."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vpps.config import leave_notices_to_others
 from vpps.distributed.message import packed, unpacked
-from vpps.distributed.transports import Messages, Transport, Unanswered
+from vpps.distributed.transports import Messages, NoAnswer, Transport
 from vpps.errors import DistributedError
 from vpps.runtime.cores import usable_cores
 from vpps.text import counted
@@ -30,26 +30,26 @@ Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 CALLS = ("step", "gather", "end", "failure")
-"""What a rank may be doing when it meets the others. They must be doing the same."""
+"""Collective calls of ranks. All ranks must make the same call."""
 
 DETAILS = 12
-"""Ints of a header that are up to the call."""
+"""Number of ints in a header that depend on the call."""
 
 HEADER = np.dtype([("call", np.int64), ("meeting", np.int64), ("details", np.int64, DETAILS), ("failure", "S512")])
-"""What every rank tells the others when they meet; `failure`: why it cannot go on."""
+"""Header that ranks exchange at the beginning of a call; `failure` is the reason why a rank cannot continue."""
 
 TURN = 1.0
-"""Seconds that a rank leaves to the one before it, up to LATEST of these: where all end for the same reason, the first
-one says it."""
+"""Seconds that each rank waits for its predecessor before it reports an error: if all end for the same reason, only the
+first one reports it. No rank waits longer than LATEST turns."""
 
 LATEST = 2
 
 GRACE = (LATEST + 1.5) * TURN
-"""Seconds in which a rank that has failed, or the launcher, ends the others, before these do it themselves."""
+"""Seconds for a failed rank, or the launcher, to end the other ranks, before these end by themselves."""
 
 
 class Peer(NamedTuple):
-    """A process of the world: the machine, its number there, the cores that it may run on."""
+    """A process of the world: its machine, its process id, and the cores that it may run on."""
 
     host: str
     pid: int
@@ -62,22 +62,22 @@ class World:
         with vpps.distributed.init() as world:
             handle = vpps.Handle(model, optimizer, world=world)
 
-    Whatever ends one of them ends all, and one message says which rank and why: an exception that nobody catches or
-    that leaves the `with` block, a program that ends while others wait for it, a rank that does not come within
-    `timeout` seconds. Ranks that were killed are noticed by the launcher (mpiexec, torchrun, srun).
+    If one rank ends, all end, and one message names the rank and the reason. Possible reasons: an uncaught exception;
+    an exception that leaves the `with` block; a program that ends while others wait for it; a rank that is more than
+    `timeout` seconds late. The launcher (mpiexec, torchrun, srun) notices killed ranks.
 
     All ranks make the same calls in the same order; these wait for each other.
 
     Attributes:
-        rank: of this process, from 0.
-        size: how many there are.
-        shards: into so many parts every mini-batch is divided; results depend on it to the last bit, not on `size`.
+        rank: number of this process, from 0.
+        size: number of processes.
+        shards: number of parts of every mini-batch; the last bits of results depend on it, not on `size`.
         mine: numbers of this rank's shards.
         timeout: seconds that a rank may be late.
-        check_every: steps after which all compare their weights.
+        check_every: number of steps after which all ranks compare their weights.
         peers: all processes, by rank.
-        abandoned: loops over `batches(world=)` that were left before their end.
-        drawn: mini-batches of which `batches(world=)` has given shards to the world's thread.
+        abandoned: number of loops over `batches(world=)` that were left before their end.
+        drawn: number of mini-batches that the world's thread has drawn from `batches(world=)`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class World:
     ) -> None:
         self.rank, self.size = (0, 1) if transport is None else (transport.rank, transport.size)
         leave_notices_to_others(self.rank > 0)
-        self._transport = transport if self.size > 1 else None  # alone it never fails
+        self._transport = transport if self.size > 1 else None  # a single rank needs none
         self.shards = self.size if shards is None else shards
         if self.shards % self.size:
             raise DistributedError(
@@ -97,11 +97,11 @@ class World:
         self.mine = range(self.rank * each, (self.rank + 1) * each)
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._aside: _Aside | None = None
-        self._done = threading.Event()  # what was done aside
+        self._aside: _Worker | None = None
+        self._done = threading.Event()  # set when the background work is done
         self._done.set()
         self._meetings = self.abandoned = self.drawn = 0
-        self._broken = ""  # why nobody can be met any more
+        self._broken = ""  # reason why ranks can no longer communicate
         self._closed = self._bound = False
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         self.peers = [Peer(os.uname().nodename, self._pid, cores)]
@@ -111,7 +111,7 @@ class World:
             try:
                 self.peers = [Peer(str(host), int(pid), tuple(map(int, cores))) for (host, pid, cores), *_ in told]
             except (TypeError, ValueError) as error:
-                self.give_up(f"init: another rank introduces itself in another way ({error})")
+                self.give_up(f"init: another rank sent an unknown introduction ({error}); do all run the same vpps?")
             if any(more != [self.shards, check_every] for _, *more in told):
                 self.give_up("init: all ranks must have the same shards and check_every")
             self._share_cores(bind)
@@ -122,17 +122,17 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which prints and saves."""
+        """True for rank 0, which prints and saves."""
         return self.rank == 0
 
     @property
     def local_rank(self) -> int:
-        """Its number among the ranks of this machine, which divide the GPUs."""
+        """Number of this rank among the ranks of its machine, which divide the GPUs."""
         return sum(peer.host == self.peers[self.rank].host for peer in self.peers[: self.rank])
 
     def _share_cores(self, bind: bool) -> None:
-        """Keep to a part of the cores, unless the launcher has given each rank its own: virtual processors of one rank
-        would wait for those of another."""
+        """Bind this rank to its part of the cores, unless the launcher has given each rank its own. Otherwise virtual
+        processors of one rank would wait for those of another."""
         assert self._transport is not None
         own = self.peers[self.rank]
         sharing = [r for r, peer in enumerate(self.peers) if (peer.host, peer.cores) == (own.host, own.cores)]
@@ -143,40 +143,40 @@ class World:
             _keep_to(cores)
             self._bound = True
 
-    # ---- what ranks say to each other
+    # ---- communication
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have made this call."""
         self.gather(None)
 
     def gather(self, given: Any) -> list[Any]:
-        """Collect one value of every rank. Each rank gets copies of all, in the order of ranks.
+        """Collect one value from every rank. Each rank gets copies of all values, in the order of ranks.
 
         Args:
             given: None, bool, int, float, str, bytes, arrays and numbers of NumPy, or lists, tuples and dicts of these.
-                Nothing that another rank sends is executed.
+                No data from another rank is executed.
 
         Raises:
-            DistributedError: `given` is something else; another rank does something else, has failed, or does not come.
+            DistributedError: `given` has another type; another rank makes another call, has failed, or does not answer.
         """
-        data = np.frombuffer(bytearray(packed(given)), np.uint8)  # PyTorch wants arrays that can be written
+        data = np.frombuffer(bytearray(packed(given)), np.uint8)  # PyTorch requires writable arrays
         lengths = self.meet("gather", [len(data)])[:, 0]
         if lengths.min() < 0:
             self.give_up(f"{self.named(int(lengths.argmin()))} announces {lengths.min()} bytes")
         return [unpacked(part.tobytes()) for part in self.all_gather(data, lengths)]
 
     def meet(self, call: str, details: Sequence[int] = ()) -> Ints:
-        """Begin something that all ranks do.
+        """Begin a call that all ranks make.
 
         Args:
             call: one of CALLS.
             details: at most DETAILS ints.
 
         Returns:
-            (size, DETAILS), what every rank gave, filled up with zeros.
+            (size, DETAILS), the details of every rank, padded with zeros.
 
         Raises:
-            DistributedError: another rank does something else, has failed, or does not come.
+            DistributedError: another rank makes another call, has failed, or does not answer.
         """
         if self._aside is None or threading.get_ident() != self._aside.ident:
             self._check_caller(call)
@@ -190,40 +190,40 @@ class World:
         return found
 
     def _check_caller(self, call: str = "") -> None:
-        """Raise DistributedError where another thread, or process, of this rank would meet the others, too."""
+        """Raise DistributedError if the caller is a forked child, or not the thread that created the world."""
         if self.size > 1 and self._pid != os.getpid():
             raise DistributedError(
-                "a forked child is no rank of its parent's world: use the parent, or fork before init"
+                "a forked child is not a rank of its parent's world: use the parent, or fork before init"
             )
         if self.size > 1 and call != "end" and self._thread != threading.get_ident():
             raise DistributedError(
-                "a world belongs to the thread that made it: calls of several would meet others than their own; "
-                "let one thread train, gather and wait"
+                "a world belongs to the thread that made it: calls from several threads would be mixed up between "
+                "ranks; let one thread train, gather and wait"
             )
 
     def aside(self, work: Callable[[], T]) -> Future[T]:
-        """Let a thread of the world's own do something in which ranks meet, while this one goes on. What this one meets
-        them for next comes after it. Where the transport knows one thread only, it is done at once."""
+        """Run `work`, in which ranks communicate, in a thread of the world. The next communication of this thread waits
+        for it. If the transport supports only one thread, `work` runs at once."""
         self._check_caller()
         done: Future[T] = Future()
         if self._pid != os.getpid() or (self._transport is not None and not self._transport.any_thread):
             _do(work, done)
             return done
         if self._aside is None:
-            self._aside = _Aside(name="vpps world", daemon=True)
+            self._aside = _Worker(name="vpps world", daemon=True)
             self._aside.start()
-            atexit.register(self.wait_aside)  # before machines end, which were there before
+            atexit.register(self.wait_aside)  # runs before the exit callbacks of machines, which are registered earlier
         self._done = threading.Event()
         self._aside.work.put((work, done, self._done))
         return done
 
     def wait_aside(self) -> None:
-        """Wait until what was to be done aside has been done and forgotten; whoever had it done is told of errors."""
+        """Wait until the background work is done and its references are dropped; its future reports errors."""
         if self._pid == os.getpid() and threading.current_thread() is not self._aside:
             self._done.wait()
 
     def _headers(self, call: str, details: Sequence[int] = (), failure: str = "") -> NDArray[np.void]:
-        """(size,), of all ranks."""
+        """Exchange headers; return those of all ranks, (size,)."""
         self._meetings += 1
         header = np.zeros(1, HEADER)
         header["call"], header["meeting"], header["failure"] = CALLS.index(call), self._meetings, failure.encode()
@@ -231,10 +231,10 @@ class World:
         return np.concatenate(self.all_gather(header.view(np.uint8))).view(HEADER)
 
     def all_gather(self, array: NDArray[Any], lengths: Sequence[int] | Ints | None = None) -> list[NDArray[Any]]:
-        """The arrays of all ranks, in their order.
+        """Return the arrays of all ranks, in the order of ranks.
 
         Args:
-            lengths: along the first axis, by rank; default: as this rank's.
+            lengths: lengths along the first axis, by rank; default: this rank's length for all.
         """
         found: list[NDArray[Any]] = []
         for r in range(self.size):
@@ -244,24 +244,24 @@ class World:
         return found
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        """`Transport.exchange`, less what is for oneself or has no elements. Raises DistributedError where a rank does
-        not come."""
+        """Call `Transport.exchange` without empty messages and messages to this rank. Raises DistributedError if a rank
+        does not answer."""
         if self._transport is None:
             return
         with self.exchanging():
             try:
                 self._transport.exchange(self._of_others(sends), self._of_others(receives), self.timeout)
-            except Unanswered as missing:
+            except NoAnswer as missing:
                 who = ", ".join(map(self.named, missing.ranks)) or "another rank"
-                if missing.cause:  # it has said why, or the launcher will
+                if missing.cause:  # that rank, or the launcher, reports the reason first
                     time.sleep(GRACE)
                     self.give_up(f"{who} is gone ({missing.cause})")
                 self.give_up(f"{who} did not come within {self.timeout:g} s, while {self.named(self.rank)} waited")
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
-        """Others take whatever this rank sends next for what they wait for: after an error in the block it sends
-        nothing."""
+        """Return a context that stops communication after an error. The other ranks would mistake later messages of
+        this rank for those that they wait for."""
         try:
             yield
         except BaseException as error:
@@ -270,29 +270,29 @@ class World:
             raise
 
     def _of_others(self, messages: Messages) -> Messages:
-        """Beginning with the next rank, so that not all turn to the same one at once."""
+        """Return messages to other ranks, beginning with the next rank, to spread the load."""
         found = [message for message in messages if message[0] != self.rank and message[1].size]
         return sorted(found, key=lambda message: (message[0] - self.rank) % self.size)
 
     def gpu_number(self, gpu: bytes) -> int:
-        """A number of this rank's GPU for the other ranks; 0 if arrays in its memory cannot be exchanged.
+        """Return a number that identifies this rank's GPU; 0 if arrays in its memory cannot be exchanged.
 
         Args:
-            gpu: its identity; b"" if there is none.
+            gpu: identity of the GPU; b"" if there is none.
         """
         if not gpu or (self._transport is not None and not self._transport.takes_gpus):
             return 0
         return int.from_bytes(hashlib.blake2b(gpu, digest_size=7).digest(), "little") | 1
 
     def _disagree(self, headers: NDArray[np.void]) -> NoReturn:
-        """Raise: other ranks do something else, or fail."""
+        """Raise DistributedError: other ranks make another call, or have failed."""
         if not all(0 <= call < len(CALLS) for call in headers["call"].tolist()):
             self.give_up("another rank sent what vpps did not write; do all ranks have the same version of vpps?")
         kinds = [CALLS[call] for call in headers["call"]]
         if "failure" in kinds:
             failed = kinds.index("failure")
             said = bytes(headers["failure"][failed]).decode(errors="replace")
-            why = "".join(c if c.isprintable() else " " for c in said)  # a terminal obeys what is not
+            why = "".join(c if c.isprintable() else " " for c in said)  # a terminal would execute control characters
             if failed != self.rank:
                 time.sleep(GRACE)
             self.give_up(f"{self.named(failed)} has failed: {why}")
@@ -300,11 +300,11 @@ class World:
             late, kind = next((r, kind) for r, kind in enumerate(kinds) if kind != "end")
             self.give_up(f"{self.named(kinds.index('end'))} has ended, while {self.named(late)} begins a {kind}")
         what = ", ".join(f"rank {r} a {kind}" for r, kind in enumerate(kinds))
-        self.give_up(f"ranks do different things: {what}; all must make the same calls in the same order")
+        self.give_up(f"ranks make different calls: {what}; all must make the same calls in the same order")
 
     def check_alike(self, values: list[int], what: str) -> None:
-        """Raise DistributedError unless all ranks have the same: it names one that has not what most have, or what rank
-        0 has, where others are as many."""
+        """Raise DistributedError unless all values are equal. The error names a rank that differs from the most common
+        value; of equally common values, the one of the lowest rank counts."""
         if min(values) != max(values):
             usual = max(values, key=values.count)
             odd = next(r for r, value in enumerate(values) if value != usual)
@@ -314,47 +314,47 @@ class World:
             )
 
     def named(self, rank: int) -> str:
-        """A rank in words."""
-        if rank >= len(self.peers):  # at the beginning
+        """Describe a rank in words."""
+        if rank >= len(self.peers):  # during construction
             return f"rank {rank} of {self.size}"
         return f"rank {rank} of {self.size} (process {self.peers[rank].pid} on {self.peers[rank].host})"
 
     def give_up(self, why: str) -> NoReturn:
-        """Raise DistributedError, now and whenever ranks are to meet again."""
+        """Raise DistributedError, now and in all later communication."""
         self._broken = self._broken or why
         raise DistributedError(why)
 
     # ---- the end
 
     def fail(self, error: BaseException) -> None:
-        """Let the other ranks know, at their next meeting, that this one cannot go on; whatever else it does."""
+        """Tell the other ranks, at their next call, that this one cannot continue."""
         if self._transport is None or self._broken or self._pid != os.getpid():
             return
         why = f"{type(error).__name__}: {error}"
         self._broken = f"{self.named(self.rank)} has failed: {why}"
-        # A thread waits for them: whoever gets the error shall not.
+        # A thread waits for the other ranks, so that the caller need not.
         threading.Thread(target=self._tell, args=(why,), daemon=True).start()
 
     def _tell(self, why: str) -> None:
-        with suppress(DistributedError):  # they are gone, or have failed as well
+        with suppress(DistributedError):  # the other ranks are gone, or have failed as well
             self.wait_aside()
             self._headers("failure", failure=why)
 
     def count_batch(self) -> None:
-        """A mini-batch is drawn: where a rank skips a step, its shards meet those of another one. What threads that
-        fetch ahead draw is not counted, as nobody knows how far they are."""
+        """Count a drawn mini-batch, to detect a rank that skips a step: its shards would meet those of another step.
+        Mini-batches drawn by prefetching threads are not counted, because their progress varies."""
         self.drawn += threading.get_ident() == self._thread
 
     def fails_alike(self, why: str) -> bool:
-        """Let the other ranks know that this one cannot go on, where they cannot either; whether one before it fails
-        for the same reason. Others end all. Raises DistributedError: some do not come."""
+        """Exchange the reasons of a failure that occurs on all ranks. Return True if a lower rank has the same reason.
+        Ranks in another call end all ranks. Raises DistributedError if some do not answer."""
         failures = self._headers("failure", failure=why)["failure"]
         self._closed, self._broken = True, f"{self.named(self.rank)} has failed: {why}"
         _OPEN.pop(self, None)
         return failures[self.rank] in failures[: self.rank]
 
     def close(self) -> None:
-        """Wait until all ranks are here, and part. Raises DistributedError: they cannot, as something has failed."""
+        """Wait until all ranks make this call, and leave the world. Raises DistributedError if a rank has failed."""
         if self._transport is not None and not self._closed and self._pid == os.getpid():
             self.meet("end")
             self._closed, self._broken = True, "the world is closed"
@@ -379,7 +379,7 @@ class World:
             self.end(error)
 
     def end(self, error: BaseException) -> None:
-        """Say what was wrong, and end all ranks; returns only from a world of one."""
+        """Report an error and end all ranks; returns only in a world of one rank."""
         if self.size == 1 or self._pid != os.getpid() or self not in _OPEN:
             return
         _OPEN.pop(self, None)
@@ -397,13 +397,12 @@ class World:
         self._transport.abort(status)
 
     def await_turn(self) -> bool:
-        """Let the ranks before this one say what is wrong, and end all, where they end for the same reason. False: they
-        have not."""
+        """Wait so that lower ranks can report the same error first and end all ranks. Returns False if none did."""
         time.sleep(min(self.rank, LATEST) * TURN)
         return False
 
     def _catch(self) -> None:
-        """Have exceptions that nobody catches end all ranks, and wait for all at the end of the program."""
+        """Install hooks: an uncaught exception ends all ranks, and the end of the program waits for all ranks."""
         if not _OPEN:
             atexit.register(_part)
             before = sys.excepthook
@@ -417,8 +416,8 @@ class World:
         _OPEN[self] = None
 
 
-class _Aside(threading.Thread):
-    """Does one thing after the other."""
+class _Worker(threading.Thread):
+    """Thread that runs background work, one item after the other."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
@@ -428,30 +427,30 @@ class _Aside(threading.Thread):
         while (item := self.work.get()) is not None:
             ended = item[2]
             _do(*item[:2])
-            del item  # while it waits for the next one
+            del item  # drops references before the next wait
             ended.set()
 
 
 def _do(work: Callable[[], T], done: Future[T]) -> None:
     try:
         done.set_result(work())
-    except BaseException as error:  # whoever waits for it gets it
+    except BaseException as error:  # raised by the future's result()
         done.set_exception(error)
 
 
 def _keep_to(cores: Sequence[int]) -> None:
-    """Let all threads run on these cores alone: one of gloo's that is on another rank's core waits behind that rank for
+    """Bind all threads to these cores: a gloo thread on another rank's core would wait behind that rank for
     milliseconds."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), cores)
 
 
-_OPEN: dict[World, None] = {}  # in the order in which they were made, which all ranks share: so they are closed
+_OPEN: dict[World, None] = {}  # open worlds in order of creation, the same on all ranks; closed in this order
 
 
 def _part() -> None:
-    """At the end of the program."""
+    """Close all worlds at the end of the program."""
     for world in tuple(_OPEN):
         try:
             world.close()

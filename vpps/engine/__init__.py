@@ -1,17 +1,16 @@
-"""A model on a machine in one configuration: launches, what they read and leave behind, how long they took.
+"""Runs one model on one machine in one configuration: launches kernels, moves data in and out, measures time.
 
-`engine.py` launches. `parameter_store.py` keeps the model and its copy in the pool in step, `readback.py` reads what a
-launch left there; `losses.py` and `nonfinite.py` are of the losses of steps, and where they are not finite.
-`options.py` says what a handle takes, `configuration.py` what of it may be chosen freely, `memory.py` where memory
-went. `ahead.py` makes kernels ahead (`specialize`, `Handle(example=)`), `explanation.py` has what `explain()` says.
-`timeline.py` has what a launch recorded, `activity.py` what for, in the user's words.
+`engine.py` launches. `parameter_store.py` synchronizes the model with its copy in the pool, and `readback.py` reads
+results from the pool. `losses.py` and `nonfinite.py` report losses and non-finite values. `options.py` holds the
+options of a handle, `configuration.py` those that do not change results, and `memory.py` counts memory. `ahead.py`
+compiles kernels ahead of time (`specialize`, `Handle(example=)`). `explanation.py` writes the text of `explain()`.
+`timeline.py` holds what a launch recorded; `activity.py` names each record in the user's words.
 
 **No step changes a weight unless loss and gradients are finite** (`templates/guard.cuh`,
-`planner/native/launch_end.h`). On a GPU partial tiles of a matrix's gradient tell whether they are. For all else
-`watch` reads, behind backward, what a gradient is a sum of, dy and x, which bounds it. If steps go with their gradients
-that must be known before: a barrier follows, and `guard` ends the launch for all if the loss is not finite, or a
-gradient may not be, or its square, which optimizers make. With
-clipping the norm says it. The host reads whether the step was left out beside the loss and takes back what it noted;
-where it began the reference finds out. A step that depends on that - averages, accumulated gradients - is not queued
-behind another.
+`planner/native/launch_end.h`). On a GPU the kernel tests the partial tiles of a matrix's gradient. For all other
+gradients `watch` runs after backward and bounds each gradient by the dy and x that it sums. Updates that are fused with
+gradients need the answer earlier. Then `guard` runs after a barrier. It ends the launch on all virtual processors if
+the loss is not finite, or if a gradient or its square (for optimizers) may not be. With clipping, the norm gives the
+answer. The host reads the skip flag beside the loss and undoes its bookkeeping; the reference implementation finds the
+origin. A step with averages or accumulated gradients depends on the answer and is not queued behind another.
 """

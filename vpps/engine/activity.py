@@ -1,4 +1,4 @@
-"""What an instruction of a script is for, in a few of the user's words: "inner: U @ [lh, rh] + b"."""
+"""Describes an instruction of a script in a few of the user's words: "inner: U @ [lh, rh] + b"."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from vpps.record.trace import Node, TracedCell
 from vpps.script.instructions import TABLE
 
 SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)
-_DEPTH = 2  # of what a product multiplies; more is "..."
+_DEPTH = 2  # levels of the expression that a product multiplies; deeper ones are "..."
 _KINDS = {"Load": "load"} | dict.fromkeys(BARRIERS, "waiting")
-# What makes a step with the last product of a gradient counts as that product.
+# An instruction that fuses an update with the last product of a gradient counts as that product.
 _KINDS |= dict.fromkeys({*STEPS, "SquaresMatrix", "SquaresRows", "Clip"} - {"OuterUpdate"}, "update")
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What virtual processors do at one position of a script.
+    """An instruction at one position of a script, described for users.
 
     Attributes:
-        position: of the instruction's first word.
-        name: short, to stand in a bar: its cell and op.
-        cell: whose instruction it is; "" where no cell made it.
+        position: index of the instruction's first word.
+        name: cell and op, short enough for a bar of a chart.
+        cell: name of the cell that the instruction comes from; "" if it comes from none.
         phase: "forward", "backward", "gradients" or "update".
-        kind: what its time counts as: "compute", "load" (weights come to the chip), "update" or "waiting".
-        instruction: in the instruction table, such as "matvec".
+        kind: category of its time: "compute", "load" (weights come to the chip), "update" or "waiting".
+        instruction: name in the instruction table, such as "matvec".
         form: its C++ struct, such as "Matvec".
-        rows, width: of its result, that of all virtual processors together.
-        stage: of the graph that it belongs to; -1 where it belongs to none.
-        words: as messages call it, see `Plan.origin`.
+        rows, width: shape of its result over all virtual processors together.
+        stage: stage of the graph; -1 if it belongs to none.
+        words: its description in messages, see `Plan.origin`.
     """
 
     position: int
@@ -54,7 +54,7 @@ class Activity:
 
 
 def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
-    """What some instructions of a plan are for."""
+    """Return the activities of some instructions of a plan."""
     cells = {block.arrays.cell for block in plan.blocks}
     parameters = {p.name for cell in cells for p in cell.parameters}
     names = _Names(_shortened({cell.name for cell in cells}, "."), _shortened(parameters, "/"))
@@ -62,7 +62,7 @@ def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
 
 
 class _Names(NamedTuple):
-    """Cells and parameters by their names, as short as they stay apart in a plan."""
+    """Shortest display names that are still unique within a plan, by the full names of cells and parameters."""
 
     cells: dict[str, str]
     parameters: dict[str, str]
@@ -72,7 +72,7 @@ class _Names(NamedTuple):
 
 
 def _shortened(names: set[str], separator: str) -> dict[str, str]:
-    """Without the first part - instance of a cell, scope of a parameter - where that tells no two of them apart."""
+    """Drop the first part (instance of a cell, scope of a parameter) of each name that stays unique without it."""
     count = Counter(name.partition(separator)[2] for name in names)
     return {name: rest if count[rest := name.partition(separator)[2]] == 1 and rest else name for name in names}
 
@@ -80,7 +80,7 @@ def _shortened(names: set[str], separator: str) -> dict[str, str]:
 def _activity(plan: Plan, place: Placed, names: _Names) -> Activity:
     position, section, offset = place
     opcode = int(plan.script[position]) & 0xFFFF
-    row = TABLE[min(opcode, len(TABLE) - 1)]  # one that does not exist ends a launch
+    row = TABLE[min(opcode, len(TABLE) - 1)]  # an unknown opcode ends a launch
     if section.block is None:
         name = _without_cell(section, row.form, names)
     else:
@@ -101,7 +101,7 @@ def _activity(plan: Plan, place: Placed, names: _Names) -> Activity:
 
 
 def _without_cell(section: Section, form: str, names: _Names) -> str:
-    """The name of an instruction that no cell made."""
+    """Return the name of an instruction that comes from no cell."""
     what, _, of = section.phase.partition(" of ")
     if form in BARRIERS:
         return f"{'wait at' if form == 'Wait' else 'come to'} barrier {section.barrier}"
@@ -114,7 +114,7 @@ def _without_cell(section: Section, form: str, names: _Names) -> str:
         "SquaresMatrix": f"norm of {of}'s gradient",
         "SquaresRows": f"norm of {of}'s gradient",
         "Clip": "clip the gradients",
-        "Guard": "whether the step is made",
+        "Guard": "check if the step is made",
     }
     if form.startswith("Update"):
         return f"{what.partition('.')[2]} step of {of}"
@@ -122,7 +122,7 @@ def _without_cell(section: Section, form: str, names: _Names) -> str:
 
 
 def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
-    """The name of a cell's instruction."""
+    """Return the name of a cell's instruction."""
     assert section.block is not None
     program = section.block.arrays.cell
     cell = names.cells[program.name]
@@ -131,7 +131,7 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
         step = " and step" if form in ("OuterUpdate", "StepTiles") else ""
         return f"{cell}: gradient{step} of {of}"
     if form == "Watch":
-        return f"{cell}: whether gradients are finite"
+        return f"{cell}: check if gradients are finite"
     node = program.nodes[instr.node] if instr.node < len(program.nodes) else None
     backward = section.phase == "backward"
     if instr.tail is not None:
@@ -149,7 +149,7 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
 
 
 def _product(cell: TracedCell, node: Node, backward: bool, names: _Names) -> str:
-    """A product with a parameter, as an expression."""
+    """Return a product with a parameter as an expression."""
     if backward:
         matrix = _matrix_below(cell, node, names)
         return f"{matrix}ᵀ @ gradient" if matrix else "@ backward"
@@ -157,7 +157,7 @@ def _product(cell: TracedCell, node: Node, backward: bool, names: _Names) -> str
 
 
 def _matrix_below(cell: TracedCell, node: Node, names: _Names) -> str:
-    """Name of the matrix whose product a node is, or adds a bias to."""
+    """Return the name of the matrix in a node's product; the node is the product itself, or adds a bias to it."""
     for n in (node, *(cell.nodes[i] for i in node.inputs)):
         if n.parameter is not None and shown(n.op.name) == "@":
             return names.parameter(n.parameter.name) + _flipped(n)
@@ -165,7 +165,7 @@ def _matrix_below(cell: TracedCell, node: Node, names: _Names) -> str:
 
 
 def _expression(cell: TracedCell, node: Node, names: _Names, depth: int) -> str:
-    """A node as the user might have written it."""
+    """Return a node as the user might have written it."""
     if node.op.form is Form.ARGUMENT:
         position = node.attrs.get("position", -1)
         return cell.argument_names[position] if 0 <= position < len(cell.argument_names) else "x"
@@ -188,20 +188,20 @@ def _expression(cell: TracedCell, node: Node, names: _Names, depth: int) -> str:
 
 
 def _flipped(node: Node) -> str:
-    """What stands behind the name of the matrix of a product."""
+    """Return the suffix of the matrix's name in a product: ".T" or nothing."""
     return ".T" if node.op.name == "affine_transposed" else ""
 
 
 def _op_name(node: Node) -> str:
-    """An op as the user calls it: what a list is reduced by is no function of its own to him."""
+    """Return an op's name for users: the reduction of a list has the name of the plain function."""
     return shown(node.op.name).removeprefix("list_")
 
 
 def _op_of(device: str) -> str:
-    """The op whose device functions these are: "LeakyRelu" is leaky_relu."""
+    """Return the op that a device function's name stands for: "LeakyRelu" is leaky_relu."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in device).lstrip("_")
 
 
 def _is_bare(cell: TracedCell) -> bool:
-    """Whether a cell is a single op."""
+    """Return True if a cell is a single op."""
     return sum(node.op.form not in SOURCES for node in cell.nodes) == 1

@@ -1,4 +1,4 @@
-"""Kernels made ahead of time, for GPUs that are not at hand: `specialize`; and from an example graph, for a handle."""
+"""Compiles kernels ahead of time: `specialize` for any GPU, present or not, and an example graph for a handle."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from vpps.values import as_count, as_flag, as_number
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
-"""Compute capabilities that there are, times ten."""
-_MOST_SMS = 4096  # more than ten times what any GPU has; tables of owners are made for as many
+"""Existing compute capabilities, times ten."""
+_MOST_SMS = 4096  # over ten times more than any GPU has; sizes the tables of owners
 
 
 @dataclass(frozen=True, slots=True)
 class Specialized:
-    """A kernel that was made for a model (`specialize`).
+    """A kernel compiled for a model (`specialize`).
 
     Attributes:
-        target: its name.
-        arch: what it was compiled for, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
-        vps: virtual processors of a group.
-        source: its text.
-        binary: path of the compiled kernel, in the cache: a cubin, or a library of this machine.
+        target: name of the target.
+        arch: architecture, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
+        vps: number of virtual processors of a group.
+        source: source code of the kernel.
+        binary: path of the compiled kernel in the cache: a cubin, or a library for this machine.
         resources: registers, spills, code size; None unless target is "cuda".
-        spec: the instructions that it knows, and what it holds.
-        arrangement: what of the weights the chip holds, and why.
-        parameters: where in memory the parameters are.
-        stepped_down: how many larger arrangements did not fit into registers.
+        spec: instructions that the kernel supports, and the data that it holds on the chip.
+        arrangement: weights that the chip holds, with the reasons.
+        parameters: places of the parameters in memory.
+        stepped_down: number of larger arrangements that did not fit into registers.
     """
 
     target: str
@@ -73,7 +73,7 @@ class Specialized:
     stepped_down: int = 0
 
     def explain(self) -> str:
-        """Where the weights live and why, and what the kernel takes: plain text of 110 columns."""
+        """Describe the place of each weight, the reason, and the kernel's resources: plain text of 110 columns."""
         return explain_kernel(self.parameters, self.arrangement.onchip, self, self.stepped_down)
 
 
@@ -95,34 +95,34 @@ def specialize(
     precision: str | Mapping[str, str] = EXACT.name,
     **options: Any,
 ) -> Specialized:
-    """The kernel that a handle would compile for a model, on any machine: neither a driver nor a GPU is needed.
+    """Compile the kernel that a handle would use for a model, on any machine: no driver or GPU is needed.
 
     Args:
-        model: its parameters; the weights do not matter.
-        example: a graph as the model makes them, and its loss. The kernel knows the instructions that training with it
-            and evaluating it take; what cells do with a matrix decides how its rows are dealt. Without an example that
-            is not known: then every matrix is multiplied by a vector, its rows dealt one by one, and the kernel knows
-            products, their gradients, lookups and updates alone. Sizes and tiers are about right, but it is another
-            kernel than that of the model's cells.
+        model: the model; its parameters matter, their values do not.
+        example: a graph of the model and its loss. The kernel supports the instructions for training with this graph
+            and evaluating it. The cells' use of a matrix decides how its rows are distributed. Without an example,
+            every matrix is multiplied by a vector and its rows are distributed one by one; the kernel supports only
+            products, their gradients, lookups and updates. Sizes and tiers are then about right, but the kernel
+            differs from the one for the model's cells.
         target: "cuda", "simt" (compiled for the emulator; 4 multiprocessors by default) or "cpu" (one kernel serves
             all models; the arguments that describe a GPU do not matter).
-        arch: architecture to compile for, such as "sm_90", the default; with `device` that of the device.
-        sms: multiprocessors; by default those of the device: for "sm_90" an H200, with 132.
-        groups: of virtual processors, each with a copy of the weights and a part of the batch; default: as of
-            `vpps.ChipOptions`, or one if `vps` is given.
-        device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: the one of the architecture.
-        vps: virtual processors of a group; default: all that run side by side.
+        arch: architecture to compile for; default "sm_90", or the architecture of `device`.
+        sms: number of multiprocessors; default: those of the device, for "sm_90" an H200 with 132.
+        groups: number of groups of virtual processors, each with a copy of the weights and a part of the batch;
+            default: see `vpps.ChipOptions`, or one if `vps` is given.
+        device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: a GPU of the architecture.
+        vps: number of virtual processors of a group; default: all that run at the same time.
         optimizer: default `SGD`; only its kind matters.
-        clip_norm: None if gradients are not to be clipped; else any bound.
+        clip_norm: None to leave gradients unclipped; else any bound.
         train: False for a kernel that evaluates only.
-        schedule, passes, precision: as of `vpps.Handle`.
-        **options: the fields of `vpps.ChipOptions`, to force something of how weights are distributed over the chip.
+        schedule, passes, precision: see `vpps.Handle`.
+        **options: fields of `vpps.ChipOptions`, which force parts of the distribution of weights over the chip.
 
     Raises:
-        HandleError, CapacityError: an argument is wrong, or what it forces does not fit.
-        GraphError: the example's loss is no scalar of its graph.
+        HandleError, CapacityError: an argument is wrong, or forces something that does not fit.
+        GraphError: the example's loss is not a scalar of its graph.
         CompileError: the compiler is missing or does not know the architecture.
-        SpillError: the kernel does not fit into registers, and what was forced leaves nothing to give up.
+        SpillError: the kernel does not fit into registers, and the forced options allow no smaller arrangement.
     """
     if not isinstance(model, Model):
         raise HandleError(f"specialize({model!r}): expected a vpps.Model")
@@ -167,7 +167,7 @@ def specialize(
 
 
 def fitting(target: str, arch: str, found: Iterable[tuple[KernelSpec, Arrangement, Distribution]]) -> Specialized:
-    """The kernel of the first of some `specs` that does not spill."""
+    """Compile the first of the `specs` whose kernel does not spill."""
     for stepped_down, planned in enumerate(found):
         try:
             made = compile_planned(target, arch, *planned)
@@ -190,13 +190,14 @@ def specs(
     panel: int = 1,
     precisions: Precisions = ALL_EXACT,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
-    """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
+    """Yield kernel specs for a graph, best first; later ones hold less on the chip, in case a kernel spills.
 
-    Without a GPU nothing is held, and there is one. Raises as `vpps.compiler.arrangement.arrangements`.
+    Without a GPU there is one spec, and it holds nothing. Raises the errors of
+    `vpps.compiler.arrangement.arrangements`.
 
     Args:
         vps: virtual processors of all groups.
-        precisions: of products with parameters.
+        precisions: precisions of products with parameters.
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
@@ -216,7 +217,7 @@ def specs(
 
 
 def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:
-    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference."""
+    """Return a plan with the instructions of both training (with `update`) and inference; it must not be launched."""
     if update is None:
         return planner.plan_forward(graph, [loss])
     training = planner.plan_training(graph, loss, update, 0)
@@ -227,7 +228,7 @@ def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Updat
 
 
 def _products_of(model: Model) -> Example:
-    """A graph in which every parameter is used as can be known without cells, and a loss that depends on all of it."""
+    """Build a graph that uses each parameter in the way its kind suggests, and a loss that depends on all of them."""
     graph = Graph()
     terms = []
     for p in model:
@@ -250,7 +251,7 @@ def _options(groups: int | None, options: dict[str, Any]) -> ChipOptions:
 
 
 def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
-    """The GPU to plan for, and the architecture to compile for."""
+    """Return the GPU to plan for and the architecture to compile for."""
     if sms is not None:
         sms = as_count(sms, "sms", HandleError, most=_MOST_SMS)
     number = None
@@ -272,17 +273,17 @@ def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int
 
 
 def _of_generation(sm: int) -> Device:
-    """The device of the table whose capability is the nearest from above within its generation, or from below."""
+    """Return the device of that compute capability, or the last one in the table of its generation with `sm` set."""
     alike = [d for d in DEVICES.values() if d.sm // 10 == sm // 10]
     if not alike:
         known = ", ".join(sorted({f"sm_{d.sm}" for d in DEVICES.values()}, key=lambda name: int(name[3:])))
         raise HandleError(f"arch='sm_{sm}': no GPU of that generation is known here ({known}); describe it by device=")
     if sm not in _GENERATIONS:
         real = ", ".join(f"sm_{n}" for n in _GENERATIONS if n // 10 == sm // 10)
-        raise HandleError(f"arch='sm_{sm}': there is no such GPU; of its generation there are {real}")
+        raise HandleError(f"arch='sm_{sm}': there is no such GPU; its generation has {real}")
     exact = [d for d in alike if d.sm == sm]
     if exact:
-        return exact[-1]  # of H100 and H200 the latter
+        return exact[-1]  # H200 rather than H100
     return replace(alike[-1], sm=sm, name=f"sm_{sm} like {alike[-1].name}")
 
 
@@ -293,13 +294,13 @@ def compile_planned(
     arrangement: Arrangement,
     parameters: Distribution,
 ) -> Specialized:
-    """The kernel for what is planned already.
+    """Compile the kernel for a finished plan.
 
     Args:
-        arch: to compile for, where there are several; "" elsewhere.
+        arch: architecture to compile for; "" if the target has only one.
 
     Raises:
-        CompileError: a compiler is missing or cannot do it; SpillError: such an arrangement does not fit.
+        CompileError: a compiler is missing or fails; SpillError: the arrangement does not fit into registers.
     """
     row, vps = TARGETS[target], parameters.n_vps
     if row.is_gpu:
@@ -309,21 +310,21 @@ def compile_planned(
 
     binary, source, tile = build_cpu(spec.rounds)
     if spec.tails:
-        build_tails(tuple(spec.tails))  # into the cache, where handles find them
+        build_tails(tuple(spec.tails))  # into the cache, for handles
     return Specialized(target, tile.isa, vps, source, binary, None, spec, arrangement, parameters)
 
 
 def stacks_of(
     model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
 ) -> Stacks:
-    """The parameters that the cells of a graph let be stacked."""
+    """Return the stacks of parameters that the cells of a graph allow."""
     stacking = Stacking(model, passes, panel, apart)
     stacking.see(graph.blocks, SGD(lr=0.1) if update is None else update.optimizer)
     return stacking.stacks
 
 
 def _threads(vps: int | None, train: bool) -> tuple[int, int]:
-    """Virtual processors on this machine, all that suit it by default, and the rows of their panels."""
+    """Return the number of virtual processors on this machine, and the rows of a panel."""
     from vpps.kernel.host_compiler import tile_of_machine
     from vpps.runtime.cores import default_vps, usable_cores
     from vpps.runtime.cpu import MAX_VPS

@@ -1,4 +1,4 @@
-"""Configuration: all that may be chosen for a handle without changing what it computes, and its precision."""
+"""Configuration of a handle: the choices that do not change its results, and the precision."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from vpps.targets import TARGETS
 
 NO_COMPILER = (
     "there is no C++ compiler, so elementwise operations of cells run one after the other, at 0.8 of the speed or "
-    "more; pip install 'vpps[zig]' brings one"
+    "more; install one with pip install 'vpps[zig]'"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How a handle runs what it is given.
+    """The way a handle runs its graphs.
 
     Attributes:
-        vps: virtual processors (of all groups); None for what suits the machine.
-        policy: batching policy, by its name or as it was learned.
-        schedule: how steps become instructions.
-        onchip: how weights are distributed over the chip (cuda, simt).
-        passes: of the cell compiler.
-        precision: of products with parameters: the user's alone to choose.
+        vps: number of virtual processors in all groups; None for the machine's default.
+        policy: batching policy, by name or as a learned policy.
+        schedule: name of the scheme that turns steps into instructions.
+        onchip: distribution of weights over the chip (cuda, simt).
+        passes: passes of the cell compiler.
+        precision: precision of products with parameters. Only the user chooses it.
     """
 
     vps: int | None = None
@@ -39,11 +39,11 @@ class Configuration:
 
     @property
     def apart(self) -> list[str]:
-        """Names of matrices that the user wants to find by themselves: they are not stacked with others."""
+        """Names of the matrices that the user addresses by name, so that they are not stacked with others."""
         return [*self.onchip.tiers, *dict(self.precision.named)]
 
     def on(self, target: str) -> Configuration:
-        """As it runs on this machine: where a target cannot generate code for cells, without that, which it says."""
+        """Return the configuration for this machine: without fusion, and with a notice, if there is no compiler."""
         if not self.passes.fusion or not (generates := TARGETS[target].generates) or generates():
             return self
         notice(NO_COMPILER)

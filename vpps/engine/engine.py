@@ -1,4 +1,4 @@
-"""Engine: a model on a machine in one configuration. A handle has one, and may exchange it between launches."""
+"""Engine: one model on one machine in one configuration. A handle has one and can replace it between launches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.planner.plan import NOTHING_PRESENT, Plan, Present
 from vpps.planner.planner import Planner
 from vpps.record.trace import TracedCell
-from vpps.runtime.machine import Wanted, make_machine
+from vpps.runtime.machine import MachineRequest, make_machine
 from vpps.script.disassemble import entered_at
 from vpps.script.instructions import HEAD_WORDS
 from vpps.targets import TARGETS
@@ -47,15 +47,15 @@ _log = logging.getLogger(__name__)
 
 
 class _Flight(NamedTuple):
-    """A launch that was begun.
+    """A launch in flight.
 
     Attributes:
-        plan: what it executes.
-        number: of the launch, as the machine counts.
-        step: number of the update that it makes or contributes to, or 0 where it is no step of training.
-        loss: of that step.
-        simple: it changes weights and moments alone: all that is noted of it is its number.
-        undo: takes back what was noted of it; for the case that it never ran.
+        plan: the plan that it executes.
+        number: number of the launch, counted by the machine.
+        step: number of the update that it makes or contributes to; 0 if it is not a training step.
+        loss: loss of that step.
+        simple: True if it changes only weights and moments. The step number is then its only bookkeeping.
+        undo: callback that reverts its bookkeeping if it did not run, or was skipped.
     """
 
     plan: Plan
@@ -66,15 +66,15 @@ class _Flight(NamedTuple):
     undo: Callable[[], None]
 
 
-class Evaluated(NamedTuple):
-    """What a forward has computed.
+class ForwardRecord(NamedTuple):
+    """Record of a finished forward.
 
     Attributes:
-        plan: of it.
-        calls: vertices that its graph had.
-        key: of its random numbers.
-        changes: of weights before it.
-        growths: how often the graph had grown, in calls that came one after the other.
+        plan: its plan.
+        calls: number of vertices of its graph at that time.
+        key: key of its random numbers.
+        changes: number of weight changes before it.
+        growths: number of times that the graph grew within consecutive calls.
     """
 
     plan: Plan
@@ -85,31 +85,31 @@ class Evaluated(NamedTuple):
 
 
 class Engine:
-    """Places a model's parameters on a machine, has kernels compiled for its graphs, and launches.
+    """Places a model's parameters on a machine, has kernels compiled for its graphs, and launches them.
 
     Args:
-        model: what is run.
-        options: of the handle; whether and by what it trains, and how much memory it may take.
-        configuration: how.
-        target: what runs kernels.
-        records: whether every launch leaves a timeline.
-        losses: is told of every step of training that has ended.
-        listeners: are given the timeline of every launch that has ended; whose list it is may change it.
+        model: the model to run.
+        options: options of the handle, such as the optimizer and the limit of the pool.
+        configuration: the configuration to run in.
+        target: name of the target.
+        records: True to record a timeline of every launch.
+        losses: receives every finished training step.
+        listeners: callbacks for the timeline of every finished launch. The owner of the list may change it.
 
     Attributes:
         machine: virtual processors and the pool.
-        store: what of the model is in the pool.
-        plan: of the latest launch, None before the first.
-        has_gradients: whether that launch has computed gradients.
-        planner: once the parameters have their places.
-        arrangement: what the chip holds, for these cells.
-        peak: floats of the pool that a launch has used at most.
-        stepped_down: arrangements that spilled before this one.
-        timelines: of the last two launches, by their numbers.
-        evaluated: what the latest launch has computed, where that was a forward; None: it was something else.
+        store: the model's copy in the pool.
+        plan: plan of the latest launch; None before the first.
+        has_gradients: True if that launch has computed gradients.
+        planner: the planner; None until the parameters have been placed.
+        arrangement: weights that the chip holds for the current cells.
+        peak: largest number of floats of the pool that a launch has used.
+        stepped_down: number of larger arrangements that spilled.
+        timelines: timelines of the last two launches, by launch number.
+        evaluated: record of the latest launch if it was a forward; else None.
 
     Raises:
-        HandleError, CompileError: there is no such machine; says why and what to do.
+        HandleError, CompileError: the machine cannot be used; the message gives the reason and a remedy.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Engine:
         self._losses = losses
         self._listeners = listeners
         local_rank = 0 if options.world is None else options.world.local_rank
-        wanted = Wanted(
+        wanted = MachineRequest(
             configuration.vps, configuration.onchip, self._trains, records, configuration.schedule, local_rank,
             configuration.precision,
         )  # fmt: skip
@@ -152,17 +152,17 @@ class Engine:
         self._pool_limit = options.pool_limit or self.machine.default_pool_limit
         self.plan: Plan | None = None
         self.has_gradients = False
-        self.evaluated: Evaluated | None = None
+        self.evaluated: ForwardRecord | None = None
         self.planner: Planner | None = None
         self._programs = KnownPrograms()
         self.timelines: dict[int, Timeline] = {}
-        self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
-        self._prepared = 0  # when planning began
-        self._can_run: object = None  # what the latest plan of this planner has used, where there was a kernel for it
+        self._flights: list[_Flight] = []  # launches not waited for yet, at most two
+        self._prepared = 0  # time when planning began
+        self._can_run: object = None  # features used by the latest plan of this planner that the kernel can run
         self.peak = 0
 
     def close(self) -> None:
-        """Wait for launches in flight and free everything; what the pool holds is lost. May be called twice."""
+        """Wait for launches in flight and free everything; the contents of the pool are lost. May be called twice."""
         self.plan = self.evaluated = self._can_run = None
         self.timelines.clear()
         self.machine.close()
@@ -172,7 +172,7 @@ class Engine:
 
     @property
     def memory(self) -> MemoryUse:
-        """Bytes by what they are for, of the latest launch."""
+        """Bytes of memory by use, for the latest launch."""
         if self.planner is None:
             return MemoryUse(pool=self.machine.pool.nbytes, peak=WORD_BYTES * self.peak)
         return memory_use(self.planner.distribution, self.plan, len(self.machine.pool), self.peak)
@@ -180,12 +180,12 @@ class Engine:
     # ---- preparations
 
     def prepare(self, graph: Graph, optimizer: Optimizer, trains: bool, accumulate: bool = False) -> Planner:
-        """A planner for the graph, all parameters in their places. A launch may be in flight.
+        """Place all parameters and return a planner for the graph. A launch may be in flight.
 
         Args:
-            trains: for a step of training. Steps decide what is stacked and what the chip holds, and so their last
-                bits; other calls make do with it, or have it otherwise until the next step.
-            accumulate: for a step that keeps its gradients.
+            trains: True for a training step. Steps decide the stacks and the weights on the chip, and with these the
+                last bits of results. Other calls use that arrangement, or change it until the next step.
+            accumulate: True for a step that keeps its gradients.
         """
         if self._programs.note(graph.blocks):
             self._begin_tables()
@@ -201,16 +201,16 @@ class Engine:
 
     @property
     def _is_bound(self) -> bool:
-        """Whether parameters lie as they are arranged. That may be wrong after Ctrl-C."""
+        """True if the parameters are placed in the current arrangement. Ctrl-C can leave an older placement."""
         stacks, arrangement = self._bound
         return self.planner is not None and stacks is self._stacking.stacks and arrangement is self.arrangement
 
     def knows(self, graph: Graph) -> bool:
-        """Whether preparing for a step of it would change nothing."""
+        """Return True if preparing for a step of the graph would change nothing."""
         return self._is_bound and self._stacking.has_seen(graph.blocks)
 
     def _bind(self, accumulate: bool) -> None:
-        """Place all parameters as the model has them now."""
+        """Place all current parameters of the model."""
         self.wait()
         self.pull()
         self.plan = self.planner = self.evaluated = None
@@ -223,13 +223,13 @@ class Engine:
         self.planner = Planner(distribution, its.policy, its.schedule, self._passes)
 
     def _begin_tables(self) -> None:
-        """Forget all programs. A plan that was made keeps what it needs."""
+        """Forget all programs. Existing plans keep what they need."""
         self._stacking.let_go()
         if self.planner is not None:
             self._begin_planner(self.planner.distribution)
 
     def _places(self, stacks: Stacks, arrangement: Arrangement) -> Iterator[tuple[Parameter, str]]:
-        """Where the weights of every parameter are during a launch."""
+        """Yield every parameter with the memory that holds its weights during a launch."""
         held = arrangement.onchip.held if arrangement.onchip is not None else ()
         tiers = {role.name: role.tier for role in held}
         memory = "GPU memory" if TARGETS[self.machine.target].is_gpu else "cpu memory"
@@ -237,7 +237,7 @@ class Engine:
             yield p, tiers.get(stacks.of.get(p, p).name, memory)
 
     def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
-        """Decide which parameters are stacked, and what the chip holds."""
+        """Decide the stacks of parameters and the weights that the chip holds."""
         restored = self._stacking.history is not self.model.cell_history or not self.store.is_current
         if self._trains and restored:
             self._stacking.adopt(self._history())
@@ -257,8 +257,8 @@ class Engine:
         self._arranged_for = cells, stacks
 
     def _history(self) -> CellHistory:
-        """What decides which parameters are stacked: for training, all that the model has seen. What only evaluates
-        leaves that alone: stacked or not, forward gives the same bits."""
+        """Return the cell history that decides the stacks. For training it is the model's, with all cells seen so far.
+        A forward-only handle starts an empty one: stacked or not, forward gives the same bits."""
         if not self._trains:
             return CellHistory()
         if self.model.cell_history is None:
@@ -266,11 +266,11 @@ class Engine:
         return self.model.cell_history
 
     def part(self, moved: Container[Parameter]) -> bool:
-        """Stop stacking parameters of which a step moves some and not others. True: there were such; prepare anew."""
+        """Unstack parameters if a step moves only part of their stack. True if any were: then call `prepare` again."""
         return self._stacking.part(moved)
 
     def kernel_for(self, make: Callable[[Planner], Plan]) -> Plan:
-        """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
+        """Return a plan, with a kernel to run it. If a kernel spills registers, try the next smaller arrangement."""
         while True:
             assert self.planner is not None
             plan = make(self.planner)
@@ -290,15 +290,15 @@ class Engine:
             except SpillError:
                 self.arrangement = next(self._arrangements)
                 self.stepped_down += 1
-                self._bind(accumulate=False)  # room for gradients of tables, once made, stays
+                self._bind(accumulate=False)  # existing room for gradients of tables is kept
 
     # ---- graphs that grow
 
     def present(self, graph: Graph, key: StepKey | None) -> Present | None:
-        """Which values of a graph a forward finds in the pool, and lets stay there; None: none are to stay.
+        """Return the values of a graph that a forward finds in the pool and keeps there; None to keep no values.
 
         Args:
-            key: of its random numbers.
+            key: key of its random numbers.
         """
         last = self.evaluated
         if last is None or last.plan.graph is not graph or last.key != key:
@@ -307,28 +307,28 @@ class Engine:
             return last.plan.present
         return NOTHING_PRESENT if last.growths and graph.n_calls > last.calls else None
 
-    def note_evaluated(self, plan: Plan, key: StepKey | None, before: Evaluated | None) -> None:
-        """The latest launch, which has ended, was a forward; `before`: what the one before it was."""
+    def note_evaluated(self, plan: Plan, key: StepKey | None, before: ForwardRecord | None) -> None:
+        """Record that the latest launch was a forward and has ended; `before` is the record of the previous one."""
         calls, growths = plan.graph.n_calls, 0
         if before is not None and before.plan.graph is plan.graph:
             growths = before.growths + (calls > before.calls)
-        self.evaluated = Evaluated(plan, calls, key, self.store.changes, growths)
+        self.evaluated = ForwardRecord(plan, calls, key, self.store.changes, growths)
 
     # ---- launches
 
     @property
     def parity(self) -> int:
-        """Of the next launch."""
+        """Parity of the next launch: 0 or 1."""
         return self.machine.launches & 1
 
     @property
     def in_flight(self) -> int:
-        """Launches that nobody has waited for."""
+        """Number of launches not waited for yet."""
         return len(self._flights)
 
     def may_queue(self, plan: Plan) -> bool:
-        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do, and
-        does not depend on whether that one is left out."""
+        """Return True if a step may be launched while the previous one runs: it needs no work of the host in between,
+        and does not depend on whether the previous step is skipped."""
         machine, flights = self.machine, self._flights
         if not (machine.queues and self._is_simple(plan) and all(flight.simple for flight in flights)):
             return False
@@ -350,21 +350,21 @@ class Engine:
         """Begin to execute a plan.
 
         Args:
-            step: number of the update that it makes or contributes to; 0 where it is no step of training.
-            updates: whether it makes it.
-            loss: of that step.
-            given: writes gradients into the pool that the launch finds there.
-            part: of the plan, which its divisions separate: forward, backward, what follows.
-            at_once: `wait` comes next.
+            step: number of the update that it makes or contributes to; 0 if it is not a training step.
+            updates: True if it makes the update.
+            loss: loss of that step.
+            given: callback that writes gradients into the pool for the launch.
+            part: index of the part of the plan, between its divisions: forward, backward, or the rest.
+            at_once: True if the caller calls `wait` next.
         """
         waited = time.perf_counter_ns()
         machine, store = self.machine, self.store
         self.evaluated = None
         machine.grow(plan.pool_floats, plan.kept, self._pool_limit)
-        if self._trains:  # whoever trains has the turn, or waits for this thread, which works for it
+        if self._trains:  # this thread holds the turn, or works for the thread that holds it
             store.upload()
         else:
-            with self.model.turn.lock:  # one step's weights
+            with self.model.turn.lock:  # weights of a single step
                 self.model.pull_weights()
                 store.upload()
         if self._options.verify and not part:
@@ -377,18 +377,18 @@ class Engine:
         self.peak = max(self.peak, plan.pool_floats)
         number = machine.launches + 1
         if self.records:
-            # There are no jumps: a virtual processor executes no more instructions than the script has.
+            # Scripts have no jumps, so a virtual processor executes at most all instructions of the script.
             recording = machine.record(len(plan.script) // HEAD_WORDS)
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-        undo = store.restorer(plan) if step else lambda: None  # nothing is noted
+        undo = store.restorer(plan) if step else lambda: None
         self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
         try:
             if step:
                 store.begin(plan, updates)
             machine.helped = at_once
-            # At the very end: Ctrl-C may come as soon as it runs.
+            # The launch comes last: Ctrl-C can arrive as soon as it runs.
             script = entered_at(plan.script, plan.divisions[part - 1]) if part else plan.script
             machine.launch(script)
         except BaseException:
@@ -399,25 +399,25 @@ class Engine:
         from vpps.script.verify import verify
 
         verify(plan.script, plan.layout, plan.origin, plan.divisions)
-        # What the script does not write it must not read: gradients of former launches, memory of former batches.
+        # NaN exposes reads of memory that the script does not write: old gradients, memory of earlier batches.
         for start, stop in plan.layout.unwritten:
             self.machine.pool[start:stop] = np.nan
 
     def check_begun(self) -> None:
-        """Where Ctrl-C came just before a launch began, or the one before it was stopped, take back what was noted."""
+        """Undo the bookkeeping of launches that never began: because of Ctrl-C, or because the previous one stopped."""
         flights = self._flights
         while flights and self.machine.launches < flights[-1].number:
             flights[-1].undo()
             flights.pop()
-            self.plan, self.has_gradients = flights[-1].plan if flights else None, True  # none but whole steps queue
+            self.plan, self.has_gradients = flights[-1].plan if flights else None, True  # only whole steps are queued
 
     def wait(self, running: int = 0) -> None:
-        """Wait until no more launches than that are in flight; tell the losses of steps.
+        """Wait until at most `running` launches are in flight; report the losses of finished steps.
 
-        Ctrl-C leaves launches running, to be waited for later.
+        Ctrl-C leaves launches running; a later call waits for them.
 
         Raises:
-            KernelError: a launch was stopped; the message says where, in the user's words.
+            KernelError: a launch was stopped; the message gives the place in the user's words.
         """
         self.check_begun()
         while len(self._flights) > running:
@@ -429,7 +429,7 @@ class Engine:
                 self._flights.clear()
                 self.plan = plan
                 lost = ""
-                if flight.step and self.store.accumulated:  # nobody knows how far it got
+                if flight.step and self.store.accumulated:  # they may be partly overwritten
                     self.store.drop_gradients()
                     lost = "; the accumulated gradients are discarded"
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
@@ -445,9 +445,9 @@ class Engine:
                 self._losses.note(flight.step, loss, left_out, dropped, partial(self._where_it_began, flight))
 
     def _take_back(self, flight: _Flight, why: float) -> bool:
-        """A step was left out: only its number is used up, whatever `on_nonfinite` says. Returns whether what was
-        accumulated had to be given up, because it had been added to before that was known."""
-        if flight.simple and len(self._flights) > 1:  # a whole step, of which nothing else was noted
+        """Undo the bookkeeping of a skipped step but for its number, whatever `on_nonfinite` is. Return True if the
+        accumulated gradients are lost because the launch had already added to them."""
+        if flight.simple and len(self._flights) > 1:  # a whole step, whose number is its only bookkeeping
             self.store.count(flight.plan, -1)
         else:
             step = self.model.step
@@ -459,8 +459,8 @@ class Engine:
         return True
 
     def _where_it_began(self, flight: _Flight) -> str:
-        """Where values or gradients of a step that was left out stopped being finite."""
-        if self._flights or flight.loss is None:  # the weights may be others already
+        """Find the place where values or gradients of a skipped step stopped being finite."""
+        if self._flights or flight.loss is None:  # a later launch may have changed the weights
             return ""
         self.pull()
         key = launch_key(self.model.seed, flight.step, self.store.accumulated)
@@ -468,21 +468,21 @@ class Engine:
         return where_it_began(flight.plan.graph, flight.loss, weights, key, self.store.precisions)
 
     def latest_timeline(self) -> Timeline | None:
-        """Of the launch that nobody needs to wait for any more, if one was recorded."""
+        """Return the timeline of the latest finished launch, if it was recorded."""
         self.check_begun()
         return self.timelines.get(self.machine.launches - len(self._flights))
 
     def pull(self) -> None:
-        """Bring the model up to the pool, waiting for the launch in flight, if that is newer."""
+        """Update the model from the pool if the pool is newer; waits for the launch in flight."""
         if self.store.is_newer:
             self.wait()
             self.store.pull()
 
     def as_after_last_step(self, read: Callable[[], Any]) -> Any:
-        """Call `read` after all launches that were started, even if this thread is in the middle of another call.
+        """Call `read` after all launches in flight have ended, even if this thread is in the middle of another call.
 
-        Waiting and pulling work on copies of the state that they change. The state is put back, and the interrupted
-        call does that work again.
+        Waiting and pulling work on copies of the state that they change. The state is restored afterwards, and the
+        interrupted call repeats that work.
 
         Raises:
             KernelError: a launch was stopped.
@@ -501,16 +501,16 @@ class Engine:
                 setattr(owner, name, _copied(value))
             self._listeners, self._losses._warned, self._losses._warns = (), True, False
             while self._flights:
-                with suppress(NonFiniteError):  # told to whoever was interrupted
+                with suppress(NonFiniteError):  # the interrupted call reports it
                     self.wait()
             self.pull()
             return read()
         finally:
-            deque(back, 0)  # one call, so that Ctrl-C cannot come in the middle
+            deque(back, 0)  # one call, so that Ctrl-C cannot interrupt it
 
 
 def _copied(value: Any) -> Any:
-    """Arrays and containers so far as the engine and its store change them in place."""
+    """Copy arrays and containers that the engine and its store change in place; return other values as they are."""
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}
     return value.copy() if isinstance(value, list | np.ndarray) else value

@@ -1,4 +1,4 @@
-"""What `explain` of handles and of kernels made ahead says: plain text of 110 columns."""
+"""Text of `explain` for handles and for kernels compiled ahead of time: plain text of 110 columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vpps.planner.plan import Plan
 
 MOST_WALKED = 20_000
-"""Vertices of graphs whose index lists are described; of larger graphs that would take seconds."""
+"""Largest number of vertices whose index lists are described; larger graphs would take seconds."""
 
 _PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
 _LEFT = 3  # columns of text; numbers follow
@@ -35,12 +35,12 @@ _NOT_YET = (
 
 
 def explain(engine: Engine, moments: int, trains: bool, tuned: str) -> Text:
-    """What `Handle.explain` says: of the kernel, the latest calls, and what the cell compiler did to each cell.
+    """Return the text of `Handle.explain`: the kernel, the latest calls, and the cell compiler's work on each cell.
 
     Args:
-        moments: that the optimizer keeps of each weight.
-        trains: whether the handle does.
-        tuned: what is said of tuning.
+        moments: number of moments that the optimizer keeps for each weight.
+        trains: True for a training handle.
+        tuned: result of tuning, in words.
     """
     machine, store, planner, plan = engine.machine, engine.store, engine.planner, engine.plan
     averages = store.ema is not None
@@ -72,14 +72,14 @@ def explain_kernel(
     stepped_down: int,
     driver: str = "",
 ) -> Text:
-    """Where the weights live and why, and what the kernel takes.
+    """Return text about the place of each weight, the reason, and the resources of the kernel.
 
     Args:
-        parameters: where they are in memory.
-        onchip: what the chip holds; None where there is no such choice.
-        kernel: what runs on it. A machine may have none yet, or (cpu) one that serves all models.
-        stepped_down: larger arrangements of weights that spilled.
-        driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
+        parameters: places of the parameters in memory.
+        onchip: contents of the chip; None if the target has no such choice.
+        kernel: the kernel. A machine may have none yet, or (cpu) one that serves all models.
+        stepped_down: number of larger arrangements of weights that spilled.
+        driver: version of the GPU's driver; "" if the kernel does not run on a GPU.
     """
     if onchip is None:
         text = _explain_memory(parameters, kernel)
@@ -91,7 +91,7 @@ def explain_kernel(
 
 
 def _latest(plan: Plan) -> str:
-    """Barriers of a plan and what it finds through index lists, in words."""
+    """Describe a plan's barriers and the data it reads through index lists."""
     from vpps.planner.gathering import gathering
 
     words = int((plan.account.lists[:, 1] - plan.account.lists[:, 0]).sum())
@@ -142,7 +142,7 @@ def _memory(parameters: Distribution) -> list[tuple[str, str]]:
 
 
 def _precisions(parameters: Distribution) -> list[tuple[str, str]]:
-    """Which matrices are not multiplied in float32."""
+    """List the matrices that are not multiplied in float32."""
     found: dict[str, list[str]] = {}
     for p, place in parameters.places.items():
         if place.precision is not EXACT:

@@ -1,4 +1,4 @@
-"""Gradients of parameters outside of the pool: as calls give them, and take them."""
+"""Gradients of parameters outside of the pool, in the formats that calls accept and return."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from vpps.values import Float32, as_float32, as_mapping, said_of
 
 
 class RowGradients(NamedTuple):
-    """The gradient of a table, where only some rows are used.
+    """The sparse gradient of a table.
 
     Attributes:
-        rows: (n,) int64, their numbers, rising.
-        values: (n, ...) float32, the gradient of each.
+        rows: (n,) int64, increasing numbers of the rows in use.
+        values: (n, ...) float32, the gradient of each of these rows.
     """
 
     rows: NDArray[np.int64]
@@ -35,12 +35,12 @@ class RowGradients(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientPiece:
-    """Dense gradients of all parameters as they lie in a pool.
+    """Dense gradients of all parameters in the layout of a pool.
 
     Attributes:
-        floats: on a GPU an array of CuPy.
-        distribution: what lies where; this is its span `gradients`.
-        is_in_pool: whether `floats` is memory of the pool, not a copy.
+        floats: the gradients; a CuPy array on a GPU.
+        distribution: layout of the pool; `floats` is its span `gradients`.
+        is_in_pool: True if `floats` is memory of the pool, not a copy.
     """
 
     floats: Float32
@@ -49,7 +49,7 @@ class GradientPiece:
 
     @classmethod
     def of(cls, plan: Plan, pool: Pool, distribution: Distribution) -> GradientPiece:
-        """Those that a launch left; zeros of parameters that have none."""
+        """Return the gradients of a launch, with zeros for parameters without one."""
         touched, (begin, end) = plan.touched, distribution.gradients
         for p, place in distribution.places.items():
             if place.gradient and p not in touched and not isinstance(p, Lookup):
@@ -58,12 +58,12 @@ class GradientPiece:
         return cls(in_memory, distribution, is_in_pool=True)
 
     def copied(self) -> GradientPiece:
-        """The same, whatever becomes of the pool."""
+        """Return a copy that does not depend on the pool."""
         return replace(self, floats=self.floats.copy(), is_in_pool=False)
 
     def on_host(self) -> GradientPiece:
-        """The same, in the memory of the host: page-locked, where it comes from a GPU, and CuPy has it for the next
-        step again."""
+        """Return the piece in host memory. A copy from a GPU is page-locked; CuPy reuses that memory for the next
+        step."""
         if not is_on_gpu(self.floats):
             return self
         import cupy
@@ -73,7 +73,7 @@ class GradientPiece:
         return replace(self, floats=host, is_in_pool=False)
 
     def arrays(self) -> dict[str, Float32]:
-        """By parameters' names, as users see them; copies."""
+        """Return copies by parameter name, in the shapes that users see."""
         begin, fetch, floats = self.distribution.gradients[0], self.distribution.fetch, self.on_host().floats
         return {
             p.name: fetch(floats, p, place.gradient - begin)
@@ -87,10 +87,10 @@ Gradients = dict[str, Gradient]
 
 
 def found_gradients(plan: Plan, pool: Pool, distribution: Distribution, dense: bool = True) -> Gradients:
-    """Those that a launch left, by the names of the parameters that have one; copies.
+    """Return copies of a launch's gradients, by the names of the parameters that have one.
 
     Args:
-        dense: whether not only of tables. If not, what is in the memory of the host is not copied.
+        dense: False for the gradients of tables only; these are not copied if they are in host memory.
     """
     found: Gradients = {}
     for p, place in distribution.places.items():
@@ -107,7 +107,7 @@ def found_gradients(plan: Plan, pool: Pool, distribution: Distribution, dense: b
 
 
 def dense_gradients(model: Model, found: Gradients) -> dict[str, Float32]:
-    """The same as dense arrays."""
+    """Convert gradients of tables to dense arrays; return all gradients as arrays."""
     dense: dict[str, Float32] = {}
     for name, gradient in found.items():
         if isinstance(gradient, np.ndarray):
@@ -119,12 +119,12 @@ def dense_gradients(model: Model, found: Gradients) -> dict[str, Float32]:
 
 
 def given_gradients(model: Model, given: Mapping[str, Any], what: str, copy: bool) -> AccumulatedGradients:
-    """What a user gives, checked: arrays of the parameters' shapes by name; of a table `RowGradients`, or a dense
-    array, of which rows of zeros are left out. Arrays of the right kind are not copied, unless asked for.
+    """Check gradients from the user: by name, arrays of the parameters' shapes. A table takes `RowGradients`, or a
+    dense array; rows of zeros of the latter are dropped. float32 arrays are not copied unless `copy` is true.
 
     Raises:
-        ModelError: a parameter that the model does not have, or that is not trainable.
-        ShapeError, DtypeError, IndexRangeError: another shape, no numbers, rows that the table does not have.
+        ModelError: the model does not have the parameter, or it is not trainable.
+        ShapeError, DtypeError, IndexRangeError: wrong shape, not numbers, or rows that the table does not have.
     """
     found = AccumulatedGradients(1)
     for name, gradient in as_mapping(given, f"{what}: gradients", ModelError).items():
@@ -148,7 +148,7 @@ def given_gradients(model: Model, given: Mapping[str, Any], what: str, copy: boo
 
 
 def _array(value: Any, shape: tuple[int, ...], where: str, copy: bool) -> Float32:
-    """`value` itself where it is as it should be and no copy is asked for."""
+    """Return `value` as a contiguous float32 array; it is not copied if it already is one and `copy` is false."""
     good = type(value) is np.ndarray and value.dtype == np.float32 and value.flags.c_contiguous
     array: Float32 = value if good and not copy else as_float32(value, where)
     if array.shape != shape:
@@ -159,7 +159,7 @@ def _array(value: Any, shape: tuple[int, ...], where: str, copy: bool) -> Float3
 def _rows(
     table: Parameter, rows: Any, values: Any, where: str, copy: bool = False
 ) -> tuple[NDArray[np.int64], Float32]:
-    """Rows, rising, each once: those of the same number are added up in their order."""
+    """Return increasing, unique rows: rows with the same number are added up in their order."""
     refuse_masked(rows, f"{where}: rows")
     numbers = np.asarray(rows)
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
@@ -174,20 +174,20 @@ def _rows(
     return numbers, array
 
 
-@np.errstate(over="ignore", invalid="ignore")  # whether they are finite is asked afterwards
+@np.errstate(over="ignore", invalid="ignore")  # the caller tests for finite values afterwards
 def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
-    """The sums of rows of equal number, in the order in which these come.
+    """Add up rows with equal numbers, in their order.
 
     Args:
-        numbers: (n,), from 0 on.
-        values: (n, ...), a row each.
+        numbers: (n,), numbers of rows, not negative.
+        values: (n, ...), one row for each number.
     """
     order = numbers.argsort(kind="stable")
     rising = numbers[order]
     begins = np.flatnonzero(np.diff(rising, prepend=-1))
     counts = np.diff(begins, append=len(numbers))
     total, k = values[order[begins]], 1
-    more = np.flatnonzero(counts > k)  # those that have another one
+    more = np.flatnonzero(counts > k)  # sums with another addend
     while len(more):
         total[more] += values[order[begins[more] + k]]
         k += 1
@@ -197,7 +197,7 @@ def summed_rows(numbers: NDArray[np.int64], values: Float32) -> RowGradients:
 
 @np.errstate(over="ignore", invalid="ignore")
 def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGradients) -> AccumulatedGradients:
-    """The sums of two, as one more call; neither is changed."""
+    """Return the sums of two sets of gradients, and of their numbers of calls; neither argument is changed."""
     if kept is None:
         return more
     total = AccumulatedGradients(kept.calls + more.calls, dict(kept.gradients), dict(kept.rows))
@@ -216,5 +216,5 @@ def added(model: Model, kept: AccumulatedGradients | None, more: AccumulatedGrad
 
 
 def are_finite(gradients: Iterable[Float32]) -> bool:
-    """Whether all are finite, and none is too large to be squared: what the kernel asks of its own before a step."""
+    """Return True if all are finite and small enough to be squared; the kernel applies the same test before a step."""
     return all(g.min() > -SQUARABLE and g.max() < SQUARABLE for g in gradients if g.size)

@@ -1,4 +1,4 @@
-"""The loss of the latest step of training, and what is done about steps whose loss or gradients are not finite."""
+"""Keeps the loss of the latest training step, and reports steps whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ON_NONFINITE: tuple[OnNonfinite, ...] = ("warn", "raise", "skip")
 
 
 class Losses:
-    """Of one handle.
+    """Losses of one handle.
 
     Args:
-        on_nonfinite: whether a step that is left out is warned of, once, or raises, or is only counted.
-        warns: False: another process does, which leaves out the same steps.
+        on_nonfinite: reaction to a skipped step: warn once, raise, or only count it.
+        warns: False if another process, which skips the same steps, warns.
 
     Attributes:
-        latest: of the step that ended last, NaN before the first.
-        skipped: steps that were left out: they have changed nothing.
+        latest: loss of the latest finished step; NaN before the first.
+        skipped: number of skipped steps.
     """
 
     def __init__(self, on_nonfinite: OnNonfinite, warns: bool = True) -> None:
@@ -36,13 +36,13 @@ class Losses:
         self._warned = False
 
     def note(self, step: int, loss: float | None, left_out: bool, dropped: bool, where: Callable[[], str]) -> None:
-        """A step has ended. Raises NonFiniteError if that is wanted.
+        """Record the end of a step. Raises NonFiniteError if the step was skipped and `on_nonfinite` is "raise".
 
         Args:
-            loss: None where gradients were given.
-            left_out: whether it changed nothing, as its loss or gradients are not finite.
-            dropped: but for what was accumulated, which is lost: nobody goes without a word of that.
-            where: finds out where that began, in the user's words; "" if nobody knows.
+            loss: loss of the step; None if gradients were given.
+            left_out: True if the step was skipped because its loss or gradients are not finite.
+            dropped: True if accumulated gradients were lost with it; then the user is always told.
+            where: callback that returns the origin in the user's words, "" if unknown.
         """
         if loss is not None:
             self.latest = loss
@@ -58,12 +58,12 @@ class Losses:
             what = f"the loss of step {step} is {loss:.6g}{f', but its {what}' if math.isfinite(loss) else ''}"
         try:
             found = where()
-        except Exception:  # what is to be said must be said
-            _log.exception("nobody knows where loss or gradients of step %d stopped being finite", step)
+        except Exception:  # the message must still be given
+            _log.exception("cannot find where loss or gradients of step %d stopped being finite", step)
             found = ""
         lost = "; the accumulated gradients are discarded" if dropped else ""
         message = (
-            f"{what}: the step is left out, and weights, moments and averages are as they were{lost}. "
+            f"{what}: the step is left out, and weights, moments and averages do not change{lost}. "
             f"{found + ' ' if found else ''}Lower the learning rate, clip gradients, or check the data"
         )
         if self.on_nonfinite == "raise":
@@ -75,10 +75,10 @@ class Losses:
 
 
 def users_level(*packages: str) -> int:
-    """The `stacklevel` of a warning that the caller of this function gives of what the user called.
+    """Return the `stacklevel` with which a warning from the caller points at the user's code.
 
     Args:
-        packages: whose functions may have called it.
+        packages: packages whose frames are skipped.
     """
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in packages:

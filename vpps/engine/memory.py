@@ -1,4 +1,4 @@
-"""What a handle's memory is used for."""
+"""Counts the memory of a handle by its use."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from vpps.planner.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes that a handle uses (`handle.memory`). Parameters and batch lie in the pool, the script beside it.
+    """Bytes that a handle uses (`handle.memory`). Parameters and batch are in the pool; the script is outside it.
 
     Attributes:
-        weights: packed weights and, of a training handle, their packed transposes.
-        gradients: of dense parameters, and of lookup tables where `fb(accumulate=True)` keeps them; others belong
-            to the batch.
-        moments: of the optimizer.
+        weights: packed weights and, for a training handle, their packed transposes.
+        gradients: gradients of dense parameters, and of lookup tables if `fb(accumulate=True)` keeps them; other
+            gradients belong to the batch.
+        moments: moments of the optimizer.
         averages: moving averages of the weights (`ema=`).
-        batch: what the latest call needs besides: values and gradients of its vertices, gradients of lookup tables.
+        batch: further memory of the latest call: values and gradients of vertices, gradients of lookup tables.
         script: instructions, index lists and data of the latest call.
-        pool: what the pool can hold before it has to grow. The system gives memory only as it is used.
-        peak: the most of the pool that a call has used so far.
+        pool: capacity of the pool before it has to grow. The system commits memory only when it is used.
+        peak: the most memory of the pool that a call has used so far.
     """
 
     weights: int = 0
@@ -36,7 +36,7 @@ class MemoryUse:
 
 
 def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, peak_floats: int) -> MemoryUse:
-    """Count what the parameters' places and the latest plan take."""
+    """Count the bytes of the parameters and of the latest plan."""
     places = distribution.places.items()
     return MemoryUse(
         weights=sum(place.bytes + sum(distribution.copies(p)) for p, place in places),

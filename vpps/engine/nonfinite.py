@@ -1,4 +1,4 @@
-"""Where the values or gradients of a step stopped being finite: for messages, with the reference, which is slow."""
+"""Finds the origin of non-finite values or gradients, for messages; runs the (slow) reference implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vpps.ops.philox import LaunchKey
 from vpps.reference import Reference, ReferenceBatch
 
 LARGEST = float(np.finfo(np.float32).max)
-SQUARABLE = 2.0**60  # of gradients: as in templates/guard.cuh
+SQUARABLE = 2.0**60  # bound for gradients, the same as in templates/guard.cuh
 
 
 def where_it_began(
@@ -25,11 +25,11 @@ def where_it_began(
     key: LaunchKey | None = None,
     precisions: Precisions = ALL_EXACT,
 ) -> str:
-    """A sentence that names the cell and the call, "" where float64 arithmetic finds nothing wrong.
+    """Return a sentence that names the cell and the call; "" if float64 arithmetic finds nothing wrong.
 
     Args:
-        key: of the random numbers of dropout; None where it is off.
-        precisions: of products with parameters; what they round may become infinite by that.
+        key: key of dropout's random numbers; None if dropout is off.
+        precisions: precisions of products with parameters; rounding can make values infinite.
     """
     with np.errstate(all="ignore"):
         reference = Reference(graph, weights, key, precisions=precisions)
@@ -55,7 +55,7 @@ def _in_backward(reference: Reference, loss: Expression) -> str:
         if _first(given, LARGEST) is None:
             for gradient in taken:
                 if (bad := _first(gradient, LARGEST)) is not None:
-                    each = len(gradient) == len(batch.rows)  # else it is of elements of lists
+                    each = len(gradient) == len(batch.rows)  # else the rows are elements of lists
                     where = _call(batch, bad) if each else f"cell {batch.block.cell.name!r}"
                     return f"The first such gradient comes from backward of {where}."
     named = [repr(name) for name, g in gradients.items() if not (np.abs(g) < SQUARABLE).all()]
@@ -67,7 +67,7 @@ def _call(batch: ReferenceBatch, vertex: int) -> str:
 
 
 def _first(rows: NDArray[np.float64], bound: float) -> int | None:
-    """The first row that has a value that is not finite, or larger."""
+    """Return the first row with a value that is not finite or exceeds the bound."""
     if not rows.size:
         return None
     bad = np.flatnonzero(~(np.abs(rows.reshape(len(rows), -1)) <= bound).all(axis=1))

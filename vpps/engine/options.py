@@ -1,4 +1,4 @@
-"""Options of a handle: one place says of each what it takes, what the error message says, and what it means."""
+"""Options of a handle: one table with the meaning, valid values and error message of each option."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from vpps.values import as_index, as_number, said_of
 Example = tuple[Graph, Expression]
 
 Requirement = tuple[Callable[[Any], bool], str]
-"""Whether a value will do, and what is expected where it does not."""
+"""A predicate that accepts valid values, and the expected value in words, for the error message."""
 
 TEXT: Requirement = lambda value: isinstance(value, str | None), "a string"
 FLAG: Requirement = lambda value: isinstance(value, bool | np.bool_), "True or False"
@@ -54,17 +54,17 @@ def _number(within: Callable[[float], bool], expected: str) -> Requirement:
 
 
 def option(default: Any, doc: str, *rules: Requirement) -> Any:
-    """A field: its rules hold one after the other, of everything but a None that is the default."""
+    """Return a field with rules, checked in order. A default of None is exempt from them."""
     return field(default=default, metadata={"doc": " ".join(doc.split()), "rules": rules})
 
 
 @dataclass(slots=True)
 class Options:
-    """What `vpps.Handle` takes besides a model; what the user left to the environment is filled in.
+    """Arguments of `vpps.Handle` except the model; defaults from the environment are filled in.
 
     Raises:
         HandleError: an argument is wrong, or two contradict each other.
-        GraphError: the example's loss is no scalar of its graph.
+        GraphError: the example's loss is not a scalar of its graph.
     """
 
     optimizer: Optimizer | None = option(
@@ -74,24 +74,24 @@ class Options:
     )
     target: str = option(
         AUTO,
-        """"cuda", "cpu", "simt" (the cuda configuration emulated, with a search for races: slow), or "auto": "cuda"
-        where there is a GPU that can be used, else "cpu".""",
+        """"cuda", "cpu", "simt" (emulates the cuda configuration and searches for races: slow), or "auto": "cuda" if
+        there is a usable GPU, else "cpu".""",
         TEXT,
         _one_of((AUTO, *TARGETS), listed((AUTO, *TARGETS))),
     )
-    vps: int | None = option(  # how many there may be the machine says
+    vps: int | None = option(  # the machine checks the upper bound
         None,
-        """virtual processors. Default: on cuda a thread block per multiprocessor, on simt 4, on cpu one per core that
-        this process may use, quotas of containers counted, but for one core of three or more that training leaves
-        to Python.""",
+        """number of virtual processors. Default: one per multiprocessor on cuda, 4 on simt, and on cpu one per core
+        that this process may use (container quotas included). With three or more cores, training leaves one to
+        Python.""",
     )
     policy: str | LearnedPolicy | None = option(
         None,
-        """batching policy: in which order vertices run, and which of them together. "sinks-last" (the default) and
-        "depth" go level by level; inside recurrences of several cells, such as lattices and trees of several kinds
-        of nodes, "sufficient", "critical" and what `vpps.learn_policy(graph)` returns make larger batches and more of
-        them follow each other. "agenda" is DyNet's. Losses are the same, but gradients of weights are summed in the
-        order in which vertices run: their last bits depend on it.""",
+        """batching policy: the order of vertices and their division into batches. "sinks-last" (the default) and
+        "depth" go level by level. Recurrences of several cells, such as lattices and trees with several kinds of
+        nodes, get larger batches with "sufficient", "critical" or the result of `vpps.learn_policy(graph)`; these
+        batches also follow each other more often. "agenda" is DyNet's policy. Losses are the same, but gradients of
+        weights are summed in the order of the vertices: their last bits depend on the policy.""",
         (
             lambda value: isinstance(value, LearnedPolicy) or (isinstance(value, str) and value in NAMED),
             f"one of {', '.join(NAMED)}, or vpps.learn_policy(graph)",
@@ -99,91 +99,91 @@ class Options:
     )
     schedule: str | None = option(
         None,
-        """"vector" (the default), or "paper" for the published VPPS scheme, an instruction per vertex and op in
-        exclusive scripts. Results are the same; it is there to compare with.""",
+        """"vector" (the default), or "paper" for the published VPPS scheme, with one instruction per vertex and op in
+        exclusive scripts. Results are the same; "paper" serves for comparison.""",
         TEXT,
         _one_of(SCHEDULES),
     )
-    train: bool = option(True, "False for a forward-only handle, of which a model may have any number.", FLAG)
+    train: bool = option(True, "False for a forward-only handle; a model can have any number of these.", FLAG)
     clip_norm: float | None = option(
         None,
-        "bound of the global norm of all gradients, or None.",
+        "upper bound of the global norm of all gradients, or None.",
         _number(lambda bound: 0 < bound < math.inf, "a positive number or None"),
     )
     ema: float | None = option(
         None,
-        """decay, such as 0.999, of exponential moving averages of the weights, made by every update; None makes none
-        and ends those that the model has. They begin with the weights before the first update and belong to the
-        model: evaluate with them by `model.averaged`.""",
+        """decay, such as 0.999, of exponential moving averages of the weights. Every update extends them. None makes
+        no averages and ends existing ones of the model. They start with the weights before the first update and
+        belong to the model: use `model.averaged` to evaluate with them.""",
         _number(lambda decay: 0 <= decay < 1, "a number in [0, 1), such as 0.999, or None"),
     )
     on_nonfinite: OnNonfinite = option(
         "warn",
-        """what to say of a step whose loss or gradients are NaN or infinite, or so large that their squares may be. It
-        is always left out: weights, moments, averages and what was accumulated stay as they were (but what was
-        accumulated is discarded, and that is said, where the norm of all gradients alone is infinite). "warn" (once),
-        "skip" (`skipped` counts them), or "raise" by the next call, with the cell and the call where it began; then a
-        step is not launched before the one before has ended, so that a GPU idles for a moment between steps. A step
-        that is left out has used its number (`model.step`), so schedules see the same numbers in every mode; bias
+        """reaction to a step whose loss or gradients are NaN or infinite, or so large that their squares may be. The
+        step is always skipped: weights, moments, averages and accumulated gradients do not change. (If only the norm
+        of all gradients is infinite, accumulated gradients are discarded, and a message tells so.) "warn" warns once.
+        "skip" is silent; `skipped` counts these steps. With "raise" the next call raises, with the cell and the call
+        of origin; each step is then launched after the previous one has ended, so a GPU idles briefly between steps.
+        A skipped step uses its number (`model.step`), so schedules see the same numbers in every mode; bias
         correction does not count it.""",
         TEXT,
         _one_of(ON_NONFINITE, "'warn', 'skip' or 'raise'"),
     )
     pool_limit: int | None = option(
         None,
-        "bytes that the pool may grow to; default half of the machine's memory.",
+        "bytes that the pool may grow to; default: half of the machine's memory.",
         (lambda value: (as_index(value) or 0) >= 1, "a positive int, bytes"),
     )
     verify: bool | None = option(
-        None, "check every script before it runs (slow); default: environment variable VPPS_VERIFY.", FLAG
+        None, "True to check every script before it runs (slow); default: environment variable VPPS_VERIFY.", FLAG
     )
     timeline: bool = option(
         False,
-        """record what every virtual processor does when, for `timeline()`. That takes some 30 ns per instruction (cpu),
-        on a GPU a kernel of its own; the results are the same. On simt, time is the emulator's.""",
+        """True to record the work of every virtual processor with times, for `timeline()`. Recording costs about 30 ns
+        per instruction on cpu, and a separate kernel on a GPU; results are the same. On simt, time is emulated.""",
         FLAG,
     )
     onchip: ChipOptions | None = option(
         None,
-        """what to force of the distribution of weights over the chip (cuda, simt), a `vpps.ChipOptions`; default:
-        nothing. The virtual processors of a GPU form two groups; each holds a copy of the weights and runs its own
-        part of a batch. `groups=1` is faster for batches of one graph, `groups=4` for large ones.""",
+        """forced parts of the distribution of weights over the chip (cuda, simt), a `vpps.ChipOptions`; default:
+        none. The virtual processors of a GPU form two groups, each with a copy of the weights and its own part of a
+        batch. `groups=1` is faster for batches of one graph, `groups=4` for large ones.""",
         _a(ChipOptions, "vpps.ChipOptions(...)"),
     )
     passes: Passes | None = option(
         None,
-        "what the cell compiler does, a `vpps.Passes`; default: everything, or as VPPS_PASSES says.",
+        "passes of the cell compiler, a `vpps.Passes`; default: environment variable VPPS_PASSES, or all passes.",
         _a(Passes, "vpps.Passes(...)"),
     )
     autotune: bool = option(
         False,
-        """try other configurations in the first steps, some batches each, and keep the fastest: virtual processors
-        (cpu); groups of blocks, rows per warp of the published scheme (cuda, simt), whose kernels are compiled
-        when their turn comes. What is learned stays the same, on cpu to the bit; `tuning` says how far it has come. The
-        fastest is kept in a file (VPPS_TUNING) for all handles of such a model, which then try nothing.""",
+        """True to try other configurations in the first steps, for some batches each, and use the fastest. It tries
+        numbers of virtual processors (cpu), or groups of blocks and rows per warp of the published scheme
+        (cuda, simt), and compiles their kernels as needed. Training results stay the same, on cpu to the bit; `tuning`
+        shows progress. A file (VPPS_TUNING) keeps the fastest one; later handles of such a model use it at once.""",
         FLAG,
     )
     example: Example | None = option(
         None,
-        """a graph as the handle will get them, and its loss. The kernel for it is compiled now, for evaluation too, and
-        not with the first call; other graphs may still need an instruction more, and compile it then.""",
+        """a typical graph and its loss. The kernel for it, including evaluation, is compiled now instead of during the
+        first call. Other graphs may need further instructions; these are compiled later.""",
     )
     world: World | None = option(
         None,
-        """the processes that train the model together, `vpps.distributed.init()`. Each gives `fb` its shards of every
-        mini-batch; losses and gradients are summed over all.""",
+        """the processes that train the model together, from `vpps.distributed.init()`. Each process gives `fb` its
+        shards of every mini-batch; losses and gradients are summed over all processes.""",
         _a(World, "vpps.distributed.init()"),
     )
     precision: str | Mapping[str, str] = option(
         EXACT.name,
-        """what products with parameters multiply by: "float32"; "bf16", rounded, which takes half the memory and is
-        faster (a GPU from sm_80 on, or a processor with AVX512_BF16; elsewhere as exact but slower); or, on cuda and
-        simt, "tf32", or "3xtf32", which is about as exact as float32. Or by names of matrices, "*" for all others:
-        `{"*": "bf16", "output/W": "float32"}`. Sums of products, weights that are trained, moments, gradients of
-        weights, states, gates, softmax and losses stay float32.""",
-        (lambda value: _precisions(value) is not None, "one of " + ", ".join(PRECISIONS) + ", or such by names"),
+        """precision of the factors in products with parameters. "float32"; "bf16", rounded, with half the memory and
+        more speed (on GPUs from sm_80 on and processors with AVX512_BF16; elsewhere equally exact but slower); on
+        cuda and simt also "tf32", and "3xtf32", about as exact as float32. Or a dict from names of matrices, with "*"
+        for all others: `{"*": "bf16", "output/W": "float32"}`. Sums of products, trained weights, moments, gradients
+        of weights, states, gates, softmax and losses stay float32.""",
+        (lambda value: _precisions(value) is not None, "one of " + ", ".join(PRECISIONS) + ", or a dict of these"),
     )
-    by_environment: bool = field(default=False, init=False)  # whether the target is the environment's
+    by_environment: bool = field(default=False, init=False)  # True if the target comes from the environment
 
     def __post_init__(self) -> None:
         if isinstance(self.target, str) and self.target == AUTO != TARGET.get():
@@ -202,16 +202,16 @@ class Options:
         if self.target != AUTO:
             check_precision(self.precisions, self.target)
         if self.autotune and not self.train:
-            raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
+            raise HandleError("autotune=True: only training handles can be tuned; leave it out, or train=False")
         if self.autotune and self.world is not None and self.world.shards > 1:
             raise HandleError(
-                "autotune=True, world=...: one process alone can be tuned; do it with vpps-profile, whose findings all "
-                "use"
+                "autotune=True, world=...: only a single process can be tuned; run vpps-profile first, and all ranks "
+                "use its result"
             )
         if self.autotune and self.timeline:
             raise HandleError(
-                "autotune=True, timeline=True: recording takes time of its own, so another configuration may be the "
-                "fastest with it; leave one of them out, and record some steps with handle.trace()"
+                "autotune=True, timeline=True: recording takes time, so another configuration may be the fastest with "
+                "it; leave one of them out, and record some steps with handle.trace()"
             )
         if self.example is not None:
             check_example(self.example)
@@ -227,14 +227,14 @@ class Options:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """Fields of the configuration that the user decided."""
+        """Fields of the configuration that the user has set."""
         names = ("vps", "policy", "schedule", "onchip", "passes")
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return found | {"precision": self.precisions}
 
     @property
     def precisions(self) -> Precisions:
-        """Of all matrices."""
+        """Precisions of all matrices."""
         return Precisions.given(self.precision)
 
     def check_model(self, model: Model) -> None:
@@ -242,7 +242,7 @@ class Options:
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
         if self.train:
-            # A step that goes on holds a handle which nobody else does; a forked child's weights are with the parent.
+            # Finish a running step: it may hold the last reference to a handle. In a forked child this raises.
             model.pull_weights()
         if self.train and model.trainer is not None and model.trainer.pid == os.getpid():
             raise HandleError(
@@ -255,11 +255,11 @@ class Options:
 
 
 OPTIONS = tuple(one for one in fields(Options) if one.init)
-"""In the order of `Handle`'s arguments."""
+"""The options, in the order of `Handle`'s arguments."""
 
 
 def _precisions(value: Any) -> Precisions | None:
-    """What is meant, if it is a precision, or some by names of parameters."""
+    """Return the precisions that a value stands for; None if it is neither a precision nor a dict of precisions."""
     if not isinstance(value, str | Mapping):
         return None
     if isinstance(value, Mapping) and not all(isinstance(each, str) for pair in value.items() for each in pair):
@@ -272,7 +272,7 @@ def check_option(name: str, value: object, given: str = "") -> None:
     """Raise HandleError unless an option may have this value.
 
     Args:
-        given: where from, for the message; default: an argument.
+        given: the setting as the user wrote it, for the message; default: an argument.
     """
     one = next(one for one in OPTIONS if one.name == name)
     if value is None and one.default is None:
@@ -283,12 +283,12 @@ def check_option(name: str, value: object, given: str = "") -> None:
 
 
 def check_precision(precisions: Precisions, target: str, device: Device | None = None) -> None:
-    """Raise HandleError unless a target, and its GPU, can multiply so."""
+    """Raise HandleError unless a target, and its GPU, support the precisions."""
     if TARGETS[target].is_gpu:
         if device is not None and device.sm < TENSOR_CORES and precisions.used != {EXACT.name}:
             raise HandleError(
-                f"precision={precisions.written!r}: {device.name} is sm_{device.sm}, and takes tensor cores that came "
-                f"with sm_{TENSOR_CORES}; use {EXACT.name!r}"
+                f"precision={precisions.written!r}: {device.name} is sm_{device.sm}, and this takes tensor cores of "
+                f"sm_{TENSOR_CORES} or newer; use {EXACT.name!r}"
             )
         return
     for name in sorted(precisions.used):
@@ -300,19 +300,19 @@ def check_precision(precisions: Precisions, target: str, device: Device | None =
 
 
 def check_precision_of(model: Model, precisions: Precisions) -> None:
-    """Raise HandleError unless all that are named are matrices of the model."""
+    """Raise HandleError unless all named parameters are matrices of the model."""
     matrices = [p.name for p in model if len(p.shape) == 2 and not isinstance(p, Lookup)]
     for name, _ in precisions.named:
         if name in matrices:
             continue
         wrong = f"there is no parameter {name!r}; {said_of(name, matrices)}"
         if any(p.name == name for p in model):
-            wrong = f"{name!r} is no matrix that vectors are multiplied by, and all else is float32; leave it out"
+            wrong = f"{name!r} is not a matrix that multiplies vectors, and all else is float32; leave it out"
         raise HandleError(f"precision={precisions.written!r}: {wrong}")
 
 
 def check_example(example: object) -> Example:
-    """An example graph and its loss, if that is what it is. Raises HandleError or GraphError."""
+    """Return an example's graph and loss. Raises HandleError or GraphError for anything else."""
     if not (isinstance(example, tuple) and len(example) == 2 and isinstance(example[0], Graph)):
         raise HandleError(f"example={example!r}: expected (graph, loss), as for handle.fb")
     graph, loss = example
@@ -331,6 +331,6 @@ def check_loss(graph: Graph, loss: Expression) -> None:
 
 
 def described(indent: int) -> str:
-    """What a docstring says of the options, under "Args:"."""
+    """Return the text about the options for a docstring, under "Args:"."""
     wrapper = textwrap.TextWrapper(120, " " * indent, " " * (indent + 4), break_on_hyphens=False)
     return "\n".join(wrapper.fill(f"{one.name}: {one.metadata['doc']}") for one in OPTIONS)

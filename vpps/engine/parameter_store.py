@@ -1,8 +1,8 @@
-"""Keeps a model and its copy in a handle's pool in step: places it there, uploads what is newer here, fetches what is
-newer there.
+"""Synchronizes a model with its copy in a handle's pool: places parameters there, uploads newer values, fetches newer
+values.
 
 The model's arrays are newer after an assignment or a restore, the pool's after an update. While a launch is running,
-only what plans the next one may be called: `adopt`, `next_key`, `next_update`.
+only the methods that plan the next one may be called: `adopt`, `next_key`, `next_update`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from vpps.values import Float32
 
 
 class ParameterStore:
-    """What of a model lives in the pool of a machine.
+    """A model's copy in the pool of a machine.
 
     Args:
-        kind: of the optimizer whose moments live there; None for inference, which needs neither moments nor gradients.
+        kind: class of the optimizer whose moments the pool holds; None for inference, without moments and gradients.
         ema: decay of the weights' moving averages, or None.
-        precisions: of products with its parameters.
+        precisions: precisions of products with the parameters.
     """
 
     def __init__(
@@ -49,36 +49,36 @@ class ParameterStore:
         self.kind = kind
         self.ema = ema
         self._distribution: Distribution | None = None
-        self._layout = -1  # the model's layout that it was made for
-        self._versions: dict[Parameter, int] = {}  # of the weights in the pool
-        self._uploaded: list[int] = []  # the same, in the order of the parameters, when `upload` was called last
-        self._known: dict[Parameter, int] = {}  # the same, also of those that have lost their place
-        self.changes = 0  # of weights, by whomever
-        self._state_version = -1  # of the optimizer's state, adopted
+        self._layout = -1  # version of the model's layout that the distribution was made for
+        self._versions: dict[Parameter, int] = {}  # versions of the weights in the pool
+        self._uploaded: list[int] = []  # these versions at the last `upload`, in the order of the parameters
+        self._known: dict[Parameter, int] = {}  # latest known versions, also of parameters that lost their place
+        self.changes = 0  # number of weight changes, here or by others
+        self._state_version = -1  # version of the adopted optimizer state
         self._moments_are_current = False
-        self._counts: dict[str, int] = {}  # steps that parameters have taken; another object when they are others
-        self._together = 0  # steps of all of `_stepping` since
-        self._stepping: frozenset[str] = frozenset()  # names of those that are trained here
-        self._weights_changed = False  # the pool's weights are newer than the model's
+        self._counts: dict[str, int] = {}  # steps taken by each parameter; replaced, never changed in place
+        self._together = 0  # further steps taken by all of `_stepping`
+        self._stepping: frozenset[str] = frozenset()  # names of the parameters trained here
+        self._weights_changed = False  # True if the pool's weights are newer than the model's
         self.held = NOTHING_HELD  # gradients that no update has used yet
-        self._calls = 0  # of which they are the sum
-        self._held_in_pool = False  # or only with the model
-        self._held_changed = False  # they are newer here than with the model
-        self._averaged = 0  # updates that the averages include
-        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # the same for each row of a table
+        self._calls = 0  # number of calls summed up in these gradients
+        self._held_in_pool = False  # False if only the model has them
+        self._held_changed = False  # True if they are newer in the pool than in the model
+        self._averaged = 0  # number of updates included in the averages
+        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # this number for each row of a table
         if ema is not None:
             self._adopt_averages(ema)
 
-    # ---- where things are
+    # ---- places
 
     @property
     def distribution(self) -> Distribution:
-        """Places of the parameters, once they are bound."""
+        """Places of the parameters; available after `bind`."""
         assert self._distribution is not None
         return self._distribution
 
     def is_ready(self, accumulate: bool) -> bool:
-        """Whether every parameter has its place, and gradients where they can accumulate if they must."""
+        """Return True if every parameter has its place, and room to accumulate gradients if needed."""
         bound = self._distribution is not None and self._layout == self.model.layout_version
         return bound and (self.distribution.accumulates or not self._needs_accumulation(accumulate))
 
@@ -87,16 +87,16 @@ class ParameterStore:
         return self.kind is not None and (accumulate or (restored is not None and bool(restored.rows)))
 
     def bind(self, stacks: Stacks, arrangement: Arrangement, pool_limit: int, accumulate: bool) -> Distribution:
-        """Place all parameters as the model has them now; what the pool held is lost.
+        """Place all current parameters of the model; the contents of the pool are lost.
 
         Args:
-            stacks: parameters that are one to the kernel.
-            arrangement: what is on the chip during a launch.
+            stacks: stacked parameters, each stack a single matrix for the kernel.
+            arrangement: weights that the chip holds during a launch.
             pool_limit: bytes that the pool may grow to.
-            accumulate: provide for gradients of tables that outlive a batch; where that was done it remains so.
+            accumulate: True to reserve room for gradients of tables that outlive a batch; once reserved it stays.
 
         Raises:
-            CapacityError: the pool cannot grow so far.
+            CapacityError: the pool would exceed its limit.
         """
         accumulates = self._needs_accumulation(
             accumulate or (self._distribution is not None and self._distribution.accumulates)
@@ -129,7 +129,7 @@ class ParameterStore:
         return self._state_version == self.model.state_version
 
     def adopt(self) -> None:
-        """Take over the state of training where the model has got another one (by restore, or another handle)."""
+        """Take over the model's training state if it has been replaced (by `restore`, or another handle)."""
         if self.is_current:
             return
         state = self._saved_state()
@@ -141,7 +141,7 @@ class ParameterStore:
         self._state_version = self.model.state_version
 
     def _adopt_averages(self, decay: float) -> None:
-        """Go on with the averages that the model has, or begin with its weights."""
+        """Continue the averages of the model, or start new ones from its weights."""
         averages = self.model.averages
         if averages is None:
             averages = self.model.averages = Averages(decay)
@@ -150,10 +150,10 @@ class ParameterStore:
                 averages.catch_up(p)
             averages.decay = decay
         self._averaged = averages.updates
-        self._versions.clear()  # they are uploaded with the weights
+        self._versions.clear()  # so that the averages are uploaded together with the weights
 
     def _adopt_gradients(self) -> None:
-        """Let those that the model has accumulated be the ones that the next update uses."""
+        """Make the gradients accumulated in the model the ones that the next update uses."""
         kept = self.model.accumulated if self.kind is not None else None
         self._held_in_pool = self._held_changed = False
         if kept is None:
@@ -168,13 +168,13 @@ class ParameterStore:
         self._calls = kept.calls
 
     def _saved_state(self) -> OptimizerState | None:
-        """The model's optimizer state, if it is this optimizer's."""
+        """Return the model's optimizer state if it belongs to this kind of optimizer."""
         state = self.model.optimizer_state
         return state if state is not None and self.kind is not None and state.optimizer == self.kind.name else None
 
     @property
     def is_uploaded(self) -> bool:
-        """Whether the pool has all that the model has: `upload` and `upload_gradients` would do nothing."""
+        """True if the pool is up to date, so that `upload` and `upload_gradients` would do nothing."""
         self.model.notice_changes()
         return (
             all(self._versions.get(p) == p.version for p in self.distribution.places)
@@ -183,12 +183,12 @@ class ParameterStore:
         )
 
     def upload(self) -> None:
-        """Bring the pool's weights and moments up to the model's."""
+        """Upload newer weights and moments of the model to the pool."""
         self.model.notice_changes()
         distribution, pool = self.distribution, self.machine.pool
         versions = [p.version for p in distribution.places]
         if versions != self._uploaded or not self._versions:
-            self._uploaded = []  # until all are there: Ctrl-C may come
+            self._uploaded = []  # until the upload is complete: Ctrl-C may interrupt it
             self._upload_weights()
             self._uploaded = versions
         if self.kind is not None and not self._moments_are_current:
@@ -201,11 +201,11 @@ class ParameterStore:
             self._moments_are_current = True
 
     def _upload_weights(self) -> None:
-        """Bring those that have changed, with their averages."""
+        """Upload changed weights, with their averages."""
         distribution, pool = self.distribution, self.machine.pool
         self.note_changes()
         for p, place in distribution.places.items():
-            version = p.version  # now: another thread may bring others meanwhile, which are uploaded then
+            version = p.version  # read first: another thread may assign newer weights, which the next upload brings
             if self._versions.get(p) != version:
                 distribution.store_weights(pool, p, p.host)
                 if place.average:
@@ -216,7 +216,7 @@ class ParameterStore:
                 self._versions[p] = version
 
     def note_changes(self) -> None:
-        """Count what has been done to the model's weights by others."""
+        """Count changes of the model's weights by others."""
         self.model.notice_changes()
         for p in self.distribution.places:
             if self._known.get(p) != p.version:
@@ -224,7 +224,7 @@ class ParameterStore:
                 self.changes += 1
 
     def upload_gradients(self, plan: Plan) -> None:
-        """Bring those that were accumulated back to the pool, for a launch that adds to them."""
+        """Upload the accumulated gradients to the pool, for a launch that adds to them."""
         for place in (self.distribution.physical[p] for p in plan.zeros):
             self.machine.pool[place.gradient : place.gradient + place.floats] = 0
         kept = self.model.accumulated
@@ -240,12 +240,12 @@ class ParameterStore:
 
     def _write_dense(self, pool: Pool, held: HeldGradients, kept: AccumulatedGradients) -> None:
         for p in (member for one in held.dense for member in members(one)):
-            gradient = kept.gradients.get(p.name)  # where they were not stacked, some of them may have had none
+            gradient = kept.gradients.get(p.name)  # a member has none if it was not stacked when they accumulated
             value = np.zeros(p.shape, np.float32) if gradient is None else gradient
             self.distribution.store(pool, p, self.distribution.places[p].gradient, value)
 
     def _rows_of_gradient(self, table: Parameter) -> Float32:
-        """A copy of a table's accumulated gradient in the pool; rows that are not held hold nothing."""
+        """Copy a table's accumulated gradient from the pool; only rows in `held` are meaningful."""
         place = self.distribution.places[table]
         return self.machine.pool[place.gradient : place.gradient + place.floats].reshape(table.shape[0], -1).copy()
 
@@ -253,29 +253,29 @@ class ParameterStore:
 
     @property
     def is_simple(self) -> bool:
-        """Whether a step changes weights and moments alone: it makes no averages, and nothing has accumulated."""
+        """True if a step changes only weights and moments: no averages, and no accumulated gradients."""
         return self.ema is None and not self._calls
 
     def next_key(self) -> StepKey:
-        """Of the random numbers of the next step."""
+        """Return the key of the next step's random numbers."""
         return StepKey(self.model.seed, self.model.step + 1, self._calls)
 
     @property
     def accumulated(self) -> int:
-        """Calls whose gradients the next update is going to use."""
+        """Number of calls whose gradients the next update will use."""
         if self._distribution is not None and self._state_version == self.model.state_version:
             return self._calls
         kept = self.model.accumulated
         return kept.calls if kept is not None else 0
 
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
-        """The next step."""
+        """Return the update of the next step."""
         averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
         counts = self._counts if optimizer.corrects else NO_COUNTS
         return Update(optimizer, self.model.step + 1, self._together + 1, clip_norm, averaging, counts)
 
     def taken_by(self, p: Parameter) -> tuple[int, bool]:
-        """The steps that a parameter has taken, if they matter to the optimizer; whether a gradient of it is held."""
+        """Return a parameter's number of steps (0 if the optimizer ignores it), and True if it has a held gradient."""
         current = self.is_current
         kept = self.model.accumulated
         if current and self._distribution is not None:
@@ -290,7 +290,7 @@ class ParameterStore:
         return self._counts.get(p.name, 0) + (self._together if p.name in self._stepping else 0), holds
 
     def count(self, plan: Plan, by: int = 1) -> None:
-        """Note that parameters take a step, or that it was left out (-1): they are no older for that."""
+        """Count a step of the parameters; `by=-1` reverts the count of a skipped step."""
         idle = plan.idle
         if not idle:
             self._together += by
@@ -299,7 +299,7 @@ class ParameterStore:
         self._counts = self._counts | {n: self._counts.get(n, 0) + by for n in self._stepping if n not in idle}
 
     def _settle(self) -> None:
-        """Let all counts be among `_counts`."""
+        """Move `_together` into `_counts`."""
         if self._together:
             self._counts = self._counts | {n: self._counts.get(n, 0) + self._together for n in self._stepping}
             self._together = 0
@@ -310,7 +310,7 @@ class ParameterStore:
         return averages
 
     def _rows_averaged(self, table: Parameter) -> NDArray[np.int64]:
-        """How many updates the average of each row includes."""
+        """Return the number of updates that the average of each row includes."""
         if self._versions.get(table) == table.version:
             return self._row_averaged[table]
         begun = self._averages().current.get(table.name)
@@ -321,7 +321,7 @@ class ParameterStore:
         return factors(self.ema, self._averaged, self._rows_averaged(table)[rows])
 
     def begin(self, plan: Plan, updates: bool) -> None:
-        """Note that a step of training begins: one that updates the weights, or adds to the gradients that are held."""
+        """Record the beginning of a training step: it updates the weights, or adds to the held gradients."""
         self.held = plan.held
         self._held_in_pool = self._held_changed = True
         if updates:
@@ -336,14 +336,14 @@ class ParameterStore:
 
     def _begin_averages(self, plan: Plan) -> None:
         if self.ema is None:
-            self.model.averages = None  # they would no longer be those of the weights
+            self.model.averages = None  # they would be out of date
             return
         self._averaged += 1
         for table, used in plan.tables.items():
             self._row_averaged[table][used.rows] = self._averaged
 
     def restorer(self, plan: Plan) -> Callable[[], None]:
-        """A function that sets back what `begin` notes to what it is now."""
+        """Return a callback that restores the current state after `begin` has changed it."""
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
         averages, averaged = self.model.averages, self._averaged
         counts = self._counts, self._together
@@ -361,19 +361,19 @@ class ParameterStore:
         return restore
 
     def take_accumulated(self, total: AccumulatedGradients) -> None:
-        """Let these be what has accumulated."""
+        """Replace the accumulated gradients."""
         self.model.accumulated = total
         self._adopt_gradients()
 
     def as_held(self, total: AccumulatedGradients) -> tuple[HeldGradients, dict[Parameter, NDArray[np.int64]]]:
-        """The dense ones as what the pool holds before a launch; rows of the tables."""
+        """Return the dense gradients in the form of `held`, and the rows of the tables."""
         stack_of = self.distribution.stacks.of
-        given = [p for p in self.distribution.places if p.trainable and p.name in total.gradients]  # others are frozen
+        given = [p for p in self.distribution.places if p.trainable and p.name in total.gradients]  # no frozen ones
         dense = frozenset(stack_of.get(p, p) for p in given if p.name not in total.rows)
         return HeldGradients(dense), {p: total.rows[p.name] for p in given if p.name in total.rows}
 
     def held_of(self, names: frozenset[str]) -> HeldGradients:
-        """Gradients of the dense parameters of these names, described as the pool holds them."""
+        """Return the gradients of the dense parameters with these names, in the form of `held`."""
         return HeldGradients(
             frozenset(
                 p
@@ -383,14 +383,14 @@ class ParameterStore:
         )
 
     def write_gradients(self, pool: Pool, plan: Plan, total: AccumulatedGradients) -> None:
-        """Put them where a plan of an update finds them."""
+        """Write gradients to the places from which an update's plan reads them."""
         self._write_dense(pool, self.as_held(total)[0], total)
         for p, used in plan.tables.items():
             rows = total.gradients[p.name].reshape(-1)
             pool[used.gradient : used.gradient + len(rows)] = rows
 
     def drop_gradients(self) -> None:
-        """Forget what was accumulated."""
+        """Discard the accumulated gradients."""
         self.model.accumulated = None
         self._adopt_gradients()
 
@@ -398,11 +398,11 @@ class ParameterStore:
 
     @property
     def is_newer(self) -> bool:
-        """Whether the pool holds what the model has not got yet."""
+        """True if the pool is newer than the model."""
         return self._weights_changed or self._held_changed
 
     def pull(self) -> None:
-        """Bring the model up to the pool."""
+        """Update the model from the pool."""
         if self._weights_changed:
             self._pull_weights()
             self._weights_changed = False
@@ -411,11 +411,11 @@ class ParameterStore:
 
     @property
     def held_in_pool(self) -> HeldGradients:
-        """What of the pool's gradients a launch that does not use them must leave alone."""
+        """Gradients in the pool that must survive a launch that does not use them."""
         return self.held if self._held_in_pool else NOTHING_HELD
 
     def park_gradients(self) -> None:
-        """Leave what was accumulated to the model alone: the next launch uses its memory for others."""
+        """Move the accumulated gradients to the model: the next launch reuses their memory in the pool."""
         if self._held_changed:
             self._pull_gradients()
         self._held_in_pool = False
@@ -425,7 +425,7 @@ class ParameterStore:
         distribution, pool = self.distribution, self.machine.pool
         state = self._saved_state()
         kept = state.moments if state is not None else {}
-        moments = {name: dict(kept.get(name, {})) for name in self.kind.moments}  # of parameters frozen by now
+        moments = {name: dict(kept.get(name, {})) for name in self.kind.moments}  # keeps those of frozen parameters
         averages: dict[str, Float32] = {}
         for p, place in distribution.places.items():
             if not p.trainable:
@@ -450,7 +450,7 @@ class ParameterStore:
             return
         before = self.model.accumulated
         now = AccumulatedGradients(self._calls)
-        if before is not None:  # of parameters frozen by now
+        if before is not None:  # keep those of frozen parameters
             frozen = {name for name in before.gradients if name in self.model and not self.model[name].trainable}
             now.gradients |= {name: before.gradients[name] for name in frozen}
             now.rows |= {name: before.rows[name] for name in frozen & before.rows.keys()}

@@ -1,5 +1,5 @@
-"""The programs that a handle knows. Its tables of them only grow, so it starts new tables at times: programs that come
-and go (a shape, a static keyword, a cell of each batch's own) would fill the memory. Results do not depend on it.
+"""Tracks the programs that a handle knows. Tables of programs only grow, so the handle sometimes starts new tables;
+otherwise short-lived programs (a shape, a static keyword, a cell per batch) would fill memory. Results do not change.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections.abc import Collection
 from vpps.record.trace import TracedCell, digest_of
 
 LEAST = 256
-"""Programs that a handle may know before tables are begun anew."""
+"""Number of programs that a handle may know before it starts new tables."""
 
 MOST = 4096
-"""If most programs come back after they were forgotten, twice as many are kept, up to this many."""
+"""Upper bound of that number. It doubles when most of the forgotten programs come back."""
 
 
 class KnownPrograms:
-    """The programs of a handle's graphs since tables were begun anew, and digests of earlier ones."""
+    """The programs that a handle has seen since its tables were started, and digests of earlier ones."""
 
     def __init__(self) -> None:
         self._known: set[TracedCell] = set()
         self._most = LEAST
         self._digests: set[str] = set()
-        self._returned: list[bool] = []  # of the latest programs, whether each was known before
+        self._returned: list[bool] = []  # for each of the latest programs: True if it was known before
 
     def note(self, programs: Collection[TracedCell]) -> bool:
-        """Note those of a graph. Returns True if there are too many: the caller starts new tables before it plans."""
+        """Add a graph's programs. Return True if there are too many: the caller starts new tables before it plans."""
         known = self._known
         if known.issuperset(programs):
             return False

@@ -1,4 +1,4 @@
-"""What a launch left in the pool: values of expressions, gradients of inputs and of parameters."""
+"""Reads results of a launch from the pool: values of expressions and gradients of inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOWHERE = np.array([NOWHERE], np.uint32)
 
 
 def addresses_of(plan: Plan, expression: Expression | Rows, what: str) -> NDArray[np.uint32]:
-    """Where in the pool its value is, or its values are. Raises GraphError: it has none there."""
+    """Return the pool addresses of an expression's values. Raises GraphError if they are not in the pool."""
     try:
         addresses = places_of(plan, expression)
     except IndexError:  # recorded later
@@ -38,28 +38,28 @@ def addresses_of(plan: Plan, expression: Expression | Rows, what: str) -> NDArra
 
 
 def places_of(plan: Plan, expression: Expression | Rows) -> NDArray[np.uint32]:
-    """The same, of what is known to be there."""
+    """Return the pool addresses of an expression's values, without a check."""
     return plan.places.take(expression.ids if isinstance(expression, Rows) else (expression.ref,))
 
 
 def read_value(pool: Pool, addresses: NDArray[np.uint32], expression: Expression | Rows) -> NDArray[np.float32]:
-    """A copy of the value of an expression, or of those of rows, (n, ...), that lies, or begin, there."""
+    """Return a copy of an expression's value, or of the values of rows, (n, ...), at these addresses."""
     found = read_rows(pool, addresses, expression.shape)
     return found if isinstance(expression, Rows) else found.reshape(expression.shape)
 
 
 def read_rows(pool: Pool, addresses: NDArray[np.integer[Any]], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Values that begin at some addresses, (n, ...)."""
+    """Return the values at some addresses, (n, ...)."""
     n, width = len(addresses), math.prod(shape)
     if not n:
         return np.zeros((0, *shape), np.float32)
-    # In one piece, where it is: on a GPU every read is a copy to the host.
+    # Read in one piece if possible: on a GPU every read is a copy to the host.
     first, last = int(addresses[0]), int(addresses[-1])
     found: NDArray[np.float32]
     in_order = last - first == (n - 1) * width
     if in_order and addresses.tobytes() == np.arange(first, last + 1, width, dtype=addresses.dtype).tobytes():
-        found = pool[first : last + width].copy()  # as those of one step lie: one behind the other
-    else:  # by the longest pieces of which both rows and what lies between them are made
+        found = pool[first : last + width].copy()  # values of one step are contiguous
+    else:  # take pieces of the greatest length that divides both rows and gaps
         first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
         offsets = addresses - first
         piece = int(np.gcd.reduce(offsets, initial=width))
@@ -69,10 +69,10 @@ def read_rows(pool: Pool, addresses: NDArray[np.integer[Any]], shape: tuple[int,
 
 
 def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDArray[np.float32]:
-    """The loss's gradient with respect to an input, or rows of inputs (n, ...), that wanted one.
+    """Return the loss's gradient with respect to an input, or rows of inputs (n, ...), recorded with `grad=True`.
 
     Raises:
-        GraphError: it is no such input.
+        GraphError: the expression is not such an input.
     """
     ids = np.atleast_1d(value_ids(expression))
     address_of = np.full(max(len(plan.places), int(ids.max(initial=0)) + 1), -1)
@@ -80,9 +80,9 @@ def input_gradient(plan: Plan, pool: Pool, expression: Expression | Rows) -> NDA
     addresses = address_of[ids]
     if (addresses < 0).any():
         raise GraphError(
-            f"input_gradient: {expression!r} is no graph.input(array, grad=True) or graph.rows(array, grad=True)"
+            f"input_gradient: {expression!r} is not a graph.input(array, grad=True) or graph.rows(array, grad=True)"
         )
     found = np.zeros((len(ids), *expression.shape), np.float32)
-    learns = addresses != ZERO  # nothing flows into the others
+    learns = addresses != ZERO  # the other gradients are zero
     found[learns] = read_rows(pool, addresses[learns], expression.shape)
     return found if isinstance(expression, Rows) else found[0]

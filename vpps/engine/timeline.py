@@ -1,4 +1,4 @@
-"""Timeline: what the virtual processors and the host did for one launch, and where the time went."""
+"""Timeline of one launch: the work of the virtual processors and the host, with times."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from vpps.runtime.recording import Recording, Records
 from vpps.script.instructions import TABLE
 from vpps.text import counted
 
-# What the host does for a launch, in this order: order, memory and index lists of the graph; its instructions; waiting
-# for the launch before; a larger pool if it takes one, and weights that the model changed.
+# The host's work for a launch, in this order. Planning: order, memory and index lists of the graph. Encoding: its
+# instructions. Waiting: for the previous launch. Launching: also a larger pool if needed, and changed weights.
 HOST_SPANS = ("planning", "encoding", "waiting", "launching")
 
 WAITING, LOAD = "waiting", "load"
@@ -30,7 +30,7 @@ _FORMS = np.array([i.form for i in TABLE])
 
 
 class HostSpan(NamedTuple):
-    """Something that the host did for the launch, from `start` to `end` (nanoseconds of `time.perf_counter_ns`)."""
+    """Work of the host for the launch, from `start` to `end` (nanoseconds of `time.perf_counter_ns`)."""
 
     name: str
     start: int
@@ -38,17 +38,17 @@ class HostSpan(NamedTuple):
 
     @classmethod
     def between(cls, *times: int) -> tuple[HostSpan, ...]:
-        """The spans of HOST_SPANS, one after the other."""
+        """Return consecutive spans named by HOST_SPANS, from their boundaries."""
         return tuple(map(cls, HOST_SPANS, times, times[1:]))
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the span in seconds."""
         return (self.end - self.start) * 1e-9
 
 
 class Idle(NamedTuple):
-    """When a virtual processor had nothing to execute while others did, in nanoseconds."""
+    """A time, in nanoseconds, during which a virtual processor had nothing to execute while others did."""
 
     vp: int
     why: str
@@ -57,11 +57,11 @@ class Idle(NamedTuple):
 
 
 class Timeline:
-    """One launch; made by `Handle.timeline`.
+    """Timeline of one launch; see `Handle.timeline`.
 
     Attributes:
-        plan: of the launch; `plan.origin(position)` is an instruction in the user's words.
-        host: what the host did before it.
+        plan: plan of the launch; `plan.origin(position)` describes an instruction in the user's words.
+        host: the host's work before the launch.
     """
 
     def __init__(self, plan: Plan, recording: Recording, host: tuple[HostSpan, ...]) -> None:
@@ -75,15 +75,15 @@ class Timeline:
 
     @cached_property
     def records(self) -> Records:
-        """A record for every executed instruction, by virtual processor and then in order.
+        """One record per executed instruction, ordered by virtual processor and then by time.
 
-        Its fields are those of `vpps.runtime.recording.RECORD`. A virtual processor begins one where another has ended.
+        The fields are those of `vpps.runtime.recording.RECORD`. A virtual processor's records adjoin each other.
         """
         return self._recording.records()
 
     @cached_property
     def lost(self) -> list[int]:
-        """For each virtual processor, executed instructions whose record found no room."""
+        """Number of executed instructions per virtual processor whose record did not fit into memory."""
         return self._recording.lost
 
     @property
@@ -95,14 +95,14 @@ class Timeline:
     def forms(self) -> NDArray[np.str_]:
         """Form of every record's instruction: Matvec, Outer, Wait ... (`vpps.script.instructions.FORMS`)."""
         opcodes = self.plan.script[self.records["position"]] & 0xFFFF
-        found: NDArray[np.str_] = _FORMS[np.minimum(opcodes, len(_FORMS) - 1)]  # one that does not exist ends a launch
+        found: NDArray[np.str_] = _FORMS[np.minimum(opcodes, len(_FORMS) - 1)]  # an unknown opcode ends a launch
         return found
 
     @cached_property
     def phases(self) -> NDArray[np.intp]:
         """Phase of every record, as an index into PHASES.
 
-        Barriers are "waiting", whatever they separate; "load" is what takes weights onto the chip (cuda, simt).
+        Barriers are always "waiting". "load" marks instructions that bring weights onto the chip (cuda, simt).
         """
         found = np.array([PHASES.index(place.phase) for place in self._places], np.intp)[self.activity_of]
         found[np.isin(self.forms, BARRIERS)] = PHASES.index(WAITING)
@@ -111,12 +111,12 @@ class Timeline:
 
     @cached_property
     def activities(self) -> list[Activity]:
-        """What the executed instructions are for, in the order of the script; `activity_of` says which is whose."""
+        """Activities of the executed instructions, in the order of the script; `activity_of` maps records to them."""
         return activities(self.plan, self._places)
 
     @property
     def activity_of(self) -> NDArray[np.intp]:
-        """Number of every record's activity in `activities`."""
+        """Index of every record's activity in `activities`."""
         return self._positions[1]
 
     @cached_property
@@ -125,17 +125,17 @@ class Timeline:
 
     @cached_property
     def _positions(self) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-        """Positions of the executed instructions, each once, and for every record which of them is its own."""
+        """Unique positions of the executed instructions, and for every record the index of its position there."""
         return np.unique(self.records["position"], return_inverse=True)
 
     @cached_property
     def start(self) -> int:
-        """When the first virtual processor began (nanoseconds)."""
+        """Time when the first virtual processor began (nanoseconds)."""
         return int(self.records["start"].min())
 
     @cached_property
     def end(self) -> int:
-        """When the last one ended (nanoseconds)."""
+        """Time when the last virtual processor ended (nanoseconds)."""
         return int(self.records["end"].max())
 
     @property
@@ -144,8 +144,8 @@ class Timeline:
         return (self.end - self.start) * 1e-9
 
     def idle(self) -> list[Idle]:
-        """When virtual processors had not begun yet, or had come to the end of their script; by virtual processor, in
-        order of time. With these the records of each cover the launch.
+        """Return the times before a virtual processor began and after it ended, by virtual processor, in order of time.
+        Together with these, the records of each virtual processor cover the launch.
         """
         found = []
         for vp in range(self.n_vps):
@@ -158,17 +158,17 @@ class Timeline:
         return found
 
     def seconds(self) -> dict[str, NDArray[np.float64]]:
-        """Seconds of every virtual processor by phase: forward, backward, gradients, update, waiting, load.
+        """Return seconds per phase and virtual processor: forward, backward, gradients, update, waiting, load.
 
-        Waiting is the time at barriers, before the own beginning and after the own end: the phases of a virtual
+        Waiting is the time at barriers, before a virtual processor begins and after it ends. The phases of a virtual
         processor add up to `duration`.
 
         Raises:
-            KernelError: records are missing, so that the sums would mean nothing.
+            KernelError: records are missing, so the sums would be wrong.
         """
         self.check_complete()
         vp, n = self.records["vp"], self.n_vps
-        took = self.records["end"] - self.records["start"]  # whole nanoseconds, which sums of floats keep exact
+        took = self.records["end"] - self.records["start"]  # whole nanoseconds, so sums of floats are exact
         found = {
             name: np.asarray(np.bincount(vp, took * (self.phases == k), n), np.float64) for k, name in enumerate(PHASES)
         }
@@ -176,7 +176,7 @@ class Timeline:
         return {name: by_vp * 1e-9 for name, by_vp in found.items()}
 
     def check_complete(self) -> None:
-        """Raises KernelError if records are missing."""
+        """Raise KernelError if records are missing."""
         if any(self.lost):
             raise KernelError(
                 f"the timeline lacks {sum(self.lost)} executed instructions, for which its memory had no room "

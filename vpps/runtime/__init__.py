@@ -1,17 +1,17 @@
-"""What runs kernels: one module per target, behind one small interface.
+"""Runs kernels: one module per target, behind one small interface.
 
-`machine.py` is the interface, and says how far the pool grows. Behind it are `cpu.py`, `simt.py` on `emulator.py`, and
-`cuda.py` on `driver.py` and `device_pool.py`. Which of them says `machine.py`, how many virtual processors suit a
-machine `cores.py`. Memory for timelines is in `recording.py`, of thread blocks in `stamps.py`.
+`machine.py` defines the interface, selects the target's machine, and bounds the growth of the pool. `cpu.py`, `simt.py`
+(with `emulator.py`) and `cuda.py` (with `driver.py`, `device_pool.py` and `results.py`) implement it. `cores.py`
+chooses the number of virtual processors. `recording.py` holds timelines, and `stamps.py` those of thread blocks.
 
-**cpu.** Threads sleep between launches on a condition variable. A barrier spins briefly (not at all where virtual
-processors outnumber cores), yields a few times, then sleeps on a futex. By default there is one virtual processor per
-core that affinity and control-group quotas allow; from three cores on training leaves one to Python. Signals and waits
-use counters that launch k takes from array k & 1 while clearing the other.
+**cpu.** Threads sleep between launches on a condition variable. A barrier spins briefly (not at all if virtual
+processors outnumber cores), yields a few times, then sleeps on a futex. The default is one virtual processor per core
+that affinity and control-group quotas allow; with three or more cores, training leaves one to Python. Signals and
+waits use counters. Launch k takes them from array k & 1 and clears the other array.
 
-**cuda.** `fb` puts launch k behind k-1 before it waits for k-1. A launch is a few driver calls made without a Python
-instruction in between, so that Ctrl-C finds it begun or not; one behind a launch that was stopped does nothing, and the
-host takes it back. A wait polls without order and acquires once. It ends by a clock limit, and the error names where
-every virtual processor was. `tests/runtime/fake_cuda.py` is an imaginary GPU whose kernels run in the emulator: whole
-handles on `cuda` are tested without one.
+**cuda.** `fb` queues launch k behind k-1 before it waits for k-1. A launch consists of a few driver calls without a
+Python instruction in between, so Ctrl-C finds it either begun or not. If a launch is stopped, the one behind it does
+nothing, and the host withdraws it. A wait polls with relaxed loads and acquires once. A clock limit ends it, and the
+error names the place of every virtual processor. `tests/runtime/fake_cuda.py` is an imaginary GPU whose kernels run in
+the emulator; it tests whole `cuda` handles without a GPU.
 """

@@ -1,4 +1,4 @@
-"""The cpu target: OS threads as virtual processors, in a shared library compiled from the kernel source."""
+"""The cpu target: virtual processors are OS threads, in a shared library compiled from the kernel source."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.shared_types import address
 from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
-from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, freed_with, is_ending
+from vpps.runtime.machine import Failure, Machine, MachineRequest, aligned_zeros, freed_with, is_ending
 from vpps.runtime.recording import HostRecording
 from vpps.script.tails import Tail
 from vpps.targets import CPU
 from vpps.values import as_index
 
 MAX_VPS = 1024
-_POLL_MS = 100  # how long Python waits at a time, so that Ctrl-C is seen
+_POLL_MS = 100  # longest wait outside of Python, so that Ctrl-C is handled
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
-# What the functions of templates/host/machine.h return, and take.
+# Result type and argument types of the functions of templates/host/machine.h.
 _FUNCTIONS = {
     "vpps_open": (_POINTER, [_INT, _INT]),
     "vpps_close": (None, [_POINTER]),
@@ -58,7 +58,7 @@ class _TailEntry(ctypes.Structure):
 
 @lru_cache(maxsize=256)
 def _entries(path: Path) -> tuple[tuple[int, int], ...]:
-    """The table of a library of tails: number and address of each. The library stays loaded."""
+    """Return the table of a library of tails: number and address of each tail. The library stays loaded."""
     table = ctypes.pointer(_TailEntry.in_dll(load_library(path), "vpps_tails"))
     found: list[tuple[int, int]] = []
     while table[len(found)].run:
@@ -67,29 +67,29 @@ def _entries(path: Path) -> tuple[tuple[int, int], ...]:
 
 
 class _State:
-    """What the finalizer needs; holds no reference to the CpuMachine."""
+    """State for the finalizer; holds no reference to the CpuMachine."""
 
     def __init__(self, lib: ctypes.CDLL, handle: int) -> None:
         self.lib = lib
         self.handle = handle
-        self.alive: list[Any] = []  # memory that a launch in flight uses
-        self.tables: list[Any] = []  # of tails; the last one is what the threads have
+        self.alive: list[Any] = []  # keeps memory of the launch in flight alive
+        self.tables: list[Any] = []  # tables of tails; the threads use the last one
 
     def shutdown(self) -> None:
-        """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot leave half done: the pool
-        must not go while they write to it."""
+        """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot interrupt: the pool must
+        not be freed while threads write to it."""
         self.lib.vpps_close(self.handle)
         self.alive.clear()
 
 
 class CpuMachine(Machine):
-    """Virtual processors and the pool they work on; see `Machine` in vpps/runtime/machine.py. One kernel serves every
-    model, but for tails of cells.
+    """Virtual processors and their pool; see `Machine` in vpps/runtime/machine.py. One kernel serves every model,
+    except for tails of cells.
 
     Args:
-        vps: number of virtual processors; None for what suits the cores that this process may use.
-        overlapped: whether the host thread will work during launches.
-        rounds: whether products may round what they multiply.
+        vps: number of virtual processors; None for the default for the cores that this process may use.
+        overlapped: True if the host thread will work during launches.
+        rounds: True if products may round their factors.
     """
 
     target = CPU.name
@@ -100,7 +100,7 @@ class CpuMachine(Machine):
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
         path, self.source, built = build_cpu(rounds)
-        self._tails: frozenset[Tail] = frozenset()  # that there is code for
+        self._tails: frozenset[Tail] = frozenset()  # tails with compiled code
         self._entries: list[tuple[int, int]] = []
         self.panel = built.panel
         self.arch = built.isa
@@ -118,8 +118,8 @@ class CpuMachine(Machine):
         self._recording: HostRecording | None = None
 
     @classmethod
-    def for_handle(cls, w: Wanted) -> CpuMachine:
-        """Threads of this machine."""
+    def for_handle(cls, w: MachineRequest) -> CpuMachine:
+        """Create the machine that a handle needs."""
         return cls(w.vps, w.train, w.precision.is_reduced)
 
     def record(self, capacity: int) -> HostRecording:
@@ -144,15 +144,15 @@ class CpuMachine(Machine):
         return self._tails >= spec.tails
 
     def _specialise(self, spec: KernelSpec) -> None:
-        """Have code for the tails that `spec` names."""
+        """Compile code for the tails of `spec`."""
         new = [tail for tail in spec.tails if tail not in self._tails]
         check_numbers(spec.tails | self._tails)
         entries = [*self._entries, *_entries(build_tails(new))]
-        table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
+        table = (_TailEntry * (len(entries) + 1))()  # the last entry stays zero and ends the table
         for entry, (number, run) in zip(table, entries, strict=False):
             entry.number, entry.run = number, run
-        # Ctrl-C may come between any two of these: the table that the threads have must not go, and what is not in it
-        # must not be thought to be.
+        # Ctrl-C may come between any two of these statements. The table in use must stay alive, and `_tails` must not
+        # list tails that it lacks.
         self._state.tables.append(table)
         self._state.lib.vpps_set_tails(self._state.handle, table)
         del self._state.tables[:-1]
@@ -161,7 +161,7 @@ class CpuMachine(Machine):
 
     def wait(self, number: int | None = None) -> Failure | None:
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
-            pass  # back in Python: signals are handled here, after the launch where this thread executed a part of it
+            pass  # Python handles signals here; if this thread helps the launch, it does so after the launch
         if not result:
             return None
         position = int(result) - 1

@@ -1,13 +1,13 @@
-"""The cuda target: thread blocks of a GPU as virtual processors; one cooperative launch per script.
+"""The cuda target: virtual processors are thread blocks of a GPU; one cooperative launch per script.
 
-A launch is a few calls of the driver that return at once: the script goes from page-locked memory to the GPU in a
-stream of its own, the kernel waits for it and writes what the host wants to know to its memory (runtime/results.py).
-Between two launches there is nothing but an event.
+A launch is a few driver calls that return at once. The script is copied from page-locked memory to the GPU in a
+separate stream. The kernel waits for the copy and writes its results to host memory (runtime/results.py). Between two
+launches there is only an event.
 
-A launch can be put behind one that runs, so that the GPU does not idle while the host waits and comes back. Whatever a
-launch has of its own therefore exists twice, for even and for odd numbers: memory for the script, which travels
-(`stage`) while the launch before runs, counters, and the report. A launch that was stopped leaves a mark on the GPU;
-the one behind it sees that and does nothing (templates/cuda/sync.cuh).
+A launch can be queued behind a running one, so that the GPU does not idle while the host waits. So each launch has its
+own copy of some resources, one for even and one for odd numbers: the script, which is copied (`stage`) during the
+previous launch, counters, and the report. A stopped launch leaves a mark on the GPU; the next one sees it and does
+nothing (templates/cuda/sync.cuh).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import NO_MEMORY, Call, Driver, DriverError, LoadedKernel, PinnedMemory, usable_gpus
-from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, Wanted, freed_with, is_ending
+from vpps.runtime.machine import MAX_POOL_FLOATS, Failure, Machine, MachineRequest, freed_with, is_ending
 from vpps.runtime.results import LaunchParameters, Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS
@@ -40,25 +40,25 @@ from vpps.targets import CUDA
 from vpps.text import counted
 from vpps.values import as_index
 
-THREADS = 256  # of a block
-_LINE_BYTES = 128  # of a counter
+THREADS = 256  # threads of a block
+_LINE_BYTES = 128  # size of a counter
 _COUNTER_BYTES = 2 * COUNTERS * _LINE_BYTES
 
-_SLOWED = 60  # times, that patience is longer where a tool slows kernels down
+_SLOWED = 60  # factor of the default patience if a tool slows kernels down
 
-_SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep is never shorter than 50 us
+_SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep takes at least 50 us
 _LONGEST_SLEEP_NS = 5_000_000
-_SMALLEST_BUFFER = 1 << 16  # words; scripts of small batches never make it grow
-_MOST_RECORDED = 1 << 28  # bytes of a launch; no launch of some seconds fills them
+_SMALLEST_BUFFER = 1 << 16  # words; enough for scripts of small batches
+_MOST_RECORDED = 1 << 28  # bytes per launch; a launch of some seconds does not fill them
 
 _TOO_LARGE = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
 
 
 def patience_ns() -> int:
-    """What the environment says of patience, in nanoseconds. Raises HandleError.
+    """Return the patience from the environment, in nanoseconds. Raises HandleError.
 
-    Barriers take microseconds; the default of ten seconds allows for other programs on the GPU. compute-sanitizer makes
-    every access some hundred times slower, so that then the default is longer.
+    Barriers take microseconds; the default of ten seconds allows for other programs on the GPU. The default is longer
+    under compute-sanitizer, which makes every access some hundred times slower.
     """
     text = PATIENCE.get()
     try:
@@ -73,10 +73,10 @@ def patience_ns() -> int:
 
 
 def compiled(spec: KernelSpec, arch: str) -> Kernel:
-    """The kernel that `spec` describes, for an architecture such as "sm_90".
+    """Compile the kernel for `spec` and an architecture such as "sm_90".
 
     Raises:
-        CompileError: it cannot be compiled; SpillError: it spills.
+        CompileError: the compiler fails; SpillError: the kernel spills registers.
     """
     from vpps.kernel.nvrtc import compile_cubin
 
@@ -87,7 +87,7 @@ def compiled(spec: KernelSpec, arch: str) -> Kernel:
 
 
 class _ScriptBuffer:
-    """One of the two places that scripts go through: page-locked memory of the host, and memory of the GPU."""
+    """One of the two buffers for scripts: page-locked memory of the host, and memory of the GPU."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -97,13 +97,13 @@ class _ScriptBuffer:
 
     @property
     def address(self) -> int:
-        """Of the script on the GPU."""
+        """Address of the script on the GPU."""
         return self._memory.address
 
     def load(self, script: NDArray[np.uint32], stream: Any) -> None:
-        """Begin to copy a script. The launch that used the one before must have ended."""
+        """Begin to copy a script. The launch that used the previous script here must have ended."""
         driver, nbytes = self._driver, WORD_BYTES * len(script)
-        if not driver.has_passed(self.copied):  # two launches ago: rarely, after an interrupted one
+        if not driver.has_passed(self.copied):  # the earlier copy still runs: rare, after an interrupted launch
             driver.finish(stream)
         if self._pinned is None or self._memory.nbytes < nbytes:
             room = WORD_BYTES * max(_SMALLEST_BUFFER, len(script) + len(script) // 2)
@@ -118,16 +118,16 @@ class _ScriptBuffer:
 
 
 class _RecordBuffer:
-    """One of the two places that timelines come from: memory of the GPU."""
+    """One of the two buffers for timelines, in memory of the GPU."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._memory = NO_MEMORY
-        self.recording: StampedRecording | None = None  # of the launch that writes there
-        self.asked = 0  # when the host began it
+        self.recording: StampedRecording | None = None  # recording of the launch that writes here
+        self.asked = 0  # time when the host began the launch
 
     def ready(self, recording: StampedRecording, stream: Any) -> int:
-        """Have room for what a launch will record: its address. The launch that was here before must have ended."""
+        """Reserve memory for a launch's recording; return its address. The buffer's last launch must have ended."""
         driver, nbytes = self._driver, WORD_BYTES * recording.words
         if self._memory.nbytes < nbytes:
             self._memory = NO_MEMORY
@@ -137,11 +137,11 @@ class _RecordBuffer:
         return self._memory.address
 
     def fetch(self, clock: SharedClock, seen: int, stream: Any) -> None:
-        """Copy what the launch has left, and find out when that was.
+        """Copy the recording of the launch to the host, and align it with the host's clock.
 
         Args:
-            seen: when the host saw that it had ended.
-            stream: one that does not wait for the next launch.
+            seen: time when the host noticed the end of the launch.
+            stream: a stream that does not wait for the next launch.
         """
         recording = self.recording
         if recording is None:
@@ -154,7 +154,7 @@ class _RecordBuffer:
         self.recording = None
 
     def _copied(self, nbytes: int, stream: Any) -> NDArray[np.uint32]:
-        """The beginning of it."""
+        """Copy the first bytes of the memory to the host."""
         words = np.empty(nbytes // WORD_BYTES, np.uint32)
         copying = self._driver.copying_out(words.ctypes.data, self._memory.address, nbytes, stream)
         self._driver.finish(stream, copying)
@@ -162,41 +162,40 @@ class _RecordBuffer:
 
 
 class _State:
-    """What the finalizer needs; holds no reference to the CudaMachine."""
+    """State for the finalizer; holds no reference to the CudaMachine."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         with driver:
             self.compute, self.copy = driver.stream(), driver.stream()
             self.scripts: tuple[_ScriptBuffer, ...] = (_ScriptBuffer(driver), _ScriptBuffer(driver))
-            self.events = driver.event(), driver.event()  # that a launch has ended, of even and of odd number
+            self.events = driver.event(), driver.event()  # ends of launches with even and odd numbers
         self.kernel: LoadedKernel | None = None
-        self.launches = 0  # begun
+        self.launches = 0  # number of launches begun
         self.ended = 0
 
     def shutdown(self) -> None:
-        """Wait for the launches in flight, which clock limits end if nothing else, and give everything back. No call
-        may fail: of a GPU that is lost nothing is left to free."""
+        """Wait for the launches in flight (a clock limit ends them) and free everything. Ignores errors: a lost GPU has
+        nothing left to free."""
         events = [*self.events, *(s.copied for s in self.scripts)]
         for call in self.driver.freeing(self.kernel, [self.compute, self.copy], events):
             call()
 
 
 class CudaMachine(Machine):
-    """Virtual processors on a GPU and the pool they work on; see `Machine` in vpps/runtime/machine.py.
+    """Virtual processors on a GPU and their pool; see `Machine` in vpps/runtime/machine.py.
 
     Args:
         vps: number of virtual processors; None for one on each multiprocessor.
-        groups: the default of `vps` is a multiple of their number.
+        groups: number of groups; the default of `vps` is a multiple of it.
         device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
-        patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit. None
-            for what VPPS_PATIENCE says.
-        timeline: whether kernels record what every virtual processor does when.
-        build: makes the kernel for a spec and an architecture.
+        patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit;
+            default: environment variable VPPS_PATIENCE.
+        timeline: True to record a timeline of every virtual processor.
+        build: callback that compiles the kernel for a spec and an architecture.
 
     Raises:
-        HandleError: there is no GPU that can be used, `vps` is no number of virtual processors, or VPPS_PATIENCE is no
-            number of seconds.
+        HandleError: there is no usable GPU, or `vps` or VPPS_PATIENCE is not a valid number.
     """
 
     target = CUDA.name
@@ -224,21 +223,21 @@ class CudaMachine(Machine):
         self.arch = gpu.arch
         self.gpu = self._driver.uuid
         self._build = build
-        self._staged: NDArray[np.uint32] | None = None  # what `stage` copies for the next launch
+        self._staged: NDArray[np.uint32] | None = None  # script that `stage` copies for the next launch
         self._timeline = timeline
         self._clock = SharedClock()
         self._state = _State(self._driver)
-        self._recording = StampedRecording(count, 0)  # of the next launch
+        self._recording = StampedRecording(count, 0)  # recording of the next launch
         buffers = _RecordBuffer(self._driver), _RecordBuffer(self._driver)
-        self._recorded: tuple[_RecordBuffer, ...] = buffers  # of launches of even and of odd number
+        self._recorded: tuple[_RecordBuffer, ...] = buffers  # for launches with even and odd numbers
         self._finalizer = freed_with(self, self._state)
         with self._driver as driver:
             self._results = Results(driver, count, patience)
-            self._counters = driver.allocate(_COUNTER_BYTES + _LINE_BYTES, "counters")  # then whether one was stopped
+            self._counters = driver.allocate(_COUNTER_BYTES + _LINE_BYTES, "counters")  # and the mark of a stop
             self.pool = self._new_pool(0)
             self._clear(self._counters.nbytes)
         counters = [self._counters.address + k * COUNTERS * _LINE_BYTES for k in (0, 1)]
-        self._parameters = [  # for launches of even and of odd number; one clears the counters of the other
+        self._parameters = [  # for launches with even and odd numbers; each clears the counters of the other
             LaunchParameters(
                 counters=counters[k],
                 cleared=counters[k ^ 1],
@@ -251,24 +250,24 @@ class CudaMachine(Machine):
         self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
 
     @classmethod
-    def for_handle(cls, w: Wanted) -> CudaMachine:
-        """The machine of this computer."""
+    def for_handle(cls, w: MachineRequest) -> CudaMachine:
+        """Create the machine that a handle needs; the ranks of a computer divide its GPUs."""
         device = w.local_rank % usable_gpus() if w.local_rank else 0
         return cls(w.vps, groups=w.onchip.groups or 1, device=device, timeline=w.timeline)
 
     # ---- memory
 
     def _new_pool(self, floats: int) -> DevicePool:
-        """A pool of zeros."""
+        """Allocate a pool of zeros."""
         nbytes = WORD_BYTES * max(floats, FIRST_FREE)
         memory = self._driver.allocate(nbytes, f"a pool of {floats * WORD_BYTES / 2**20:.1f} MiB")
         stream = self._state.compute
         filling = self._driver.filling(memory.address, 0, nbytes // WORD_BYTES, stream)
-        self._driver.finish(stream, filling)  # nothing is on its way to the former pool, which may go
+        self._driver.finish(stream, filling)  # also ends all work on the former pool, which may then be freed
         return DevicePool(self._driver, stream, memory, floats)
 
     def _clear(self, nbytes: int) -> None:
-        """Counters, or the mark of a launch that was stopped as well."""
+        """Clear the first bytes of the counters; the mark of a stopped launch follows them."""
         self._driver.run(self._driver.filling(self._counters.address, 0, nbytes // WORD_BYTES, self._state.compute))
 
     @property
@@ -277,17 +276,17 @@ class CudaMachine(Machine):
             return min(driver.memory()[1] // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """As `Machine.reserve`. Without memory the pool is as it was if anything had to be kept, else empty."""
+        """Implement `Machine.reserve`. If memory is short, the pool is unchanged if `keep` is positive, else empty."""
         if floats <= len(self.pool):
             return
         with self._driver as driver:
             if not keep and len(self.pool):
-                self.pool = self._new_pool(0)  # two large ones may not fit
+                self.pool = self._new_pool(0)  # two large pools may not fit
             larger = self._new_pool(floats)
             if keep:
                 stream = self._state.compute
                 copying = driver.copying(larger.address, self.pool.address, WORD_BYTES * keep, stream)
-                driver.finish(stream, copying)  # then the old one may go
+                driver.finish(stream, copying)  # after this the old pool may be freed
             self.pool = larger
 
     @property
@@ -336,7 +335,7 @@ class CudaMachine(Machine):
         )
 
     def record(self, capacity: int) -> StampedRecording:
-        """As `Machine.record`, for no more records than fit into 256 MiB."""
+        """Implement `Machine.record`, with at most 256 MiB of records."""
         most = _MOST_RECORDED // (self.vps * STAMP.itemsize)
         self._recording = StampedRecording(self.vps, min(capacity, most))
         return self._recording
@@ -354,8 +353,8 @@ class CudaMachine(Machine):
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Begin to copy the script of the next launch; may be called while a launch is running.
 
-        `launch` does it by itself. The script must not change in between, and the launch before the one that may be
-        running must have been waited for.
+        `launch` calls it if needed. The script must not change until then. All launches but the latest must have been
+        waited for.
         """
         if self._staged is script:
             return
@@ -365,10 +364,10 @@ class CudaMachine(Machine):
         self._staged = script
 
     def _running(self, kernel: LoadedKernel, script: int, recording: int, number: int) -> Call:
-        """A launch, with the counters that the one before has cleared.
+        """Return the driver call of a launch, with the counters that the previous launch has cleared.
 
         Args:
-            script, recording: their addresses on the GPU; 0 for no recording.
+            script, recording: addresses on the GPU; `recording` is 0 if there is none.
         """
         k = number & 1
         p = self._parameters[k]
@@ -378,7 +377,7 @@ class CudaMachine(Machine):
         return self._driver.launching(kernel, self.vps, THREADS, self._state.compute, parameters)
 
     def launch(self, script: NDArray[np.uint32]) -> None:
-        """As `Machine.launch`; two at most may be in flight."""
+        """Implement `Machine.launch`; at most two launches may be in flight."""
         state = self._state
         if state.launches - state.ended > 1:
             raise HandleError("a launch was begun while two others are in flight; call wait first")
@@ -396,7 +395,7 @@ class CudaMachine(Machine):
             running = self._running(state.kernel, buffer.address, recording, number)
             recorded.asked = time.perf_counter_ns()
             try:
-                # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
+                # One `run`, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
                 driver.run(
                     driver.awaiting(buffer.copied, stream),
                     running,
@@ -414,8 +413,8 @@ class CudaMachine(Machine):
                 raise
 
     def wait(self, number: int | None = None) -> Failure | None:
-        """As `Machine.wait`. Ctrl-C leaves the launch running, to be waited for again. If it was stopped, the launch
-        behind it, which did nothing, is taken back: it never began.
+        """Implement `Machine.wait`. After Ctrl-C the launch keeps running and can be waited for again. If it was
+        stopped, the launch behind it did nothing; it counts as never begun.
         """
         state = self._state
         oldest = state.ended + 1
@@ -434,12 +433,12 @@ class CudaMachine(Machine):
         return failure
 
     def _await(self, number: int) -> None:
-        """Let time pass until a launch has ended."""
+        """Wait until a launch has ended."""
         ended = self._state.events[number & 1]
         begun = time.perf_counter_ns()
         while not self._driver.has_passed(ended):
             waited = time.perf_counter_ns() - begun
-            if waited > _SPIN_NS:  # the host notices the end by 3 % too late at most
+            if waited > _SPIN_NS:  # the host notices the end at most 3 % too late
                 time.sleep(min(waited // 32, _LONGEST_SLEEP_NS) * 1e-9)
 
     def loss(self, slot: int) -> float:

@@ -1,4 +1,4 @@
-"""The pool in the memory of a GPU: reads and writes are copies, in the order of the stream that launches run in."""
+"""The pool in the memory of a GPU: reads and writes are copies, in order with the launches of a stream."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from vpps.runtime.driver import DeviceMemory, Driver
 
 
 class DevicePool:
-    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array there,
-    of the host or of CuPy.
+    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array of NumPy
+    or CuPy to the pool.
 
-    Reads and writes wait for what the stream does.
+    Reads and writes wait for the work of the stream.
 
     Args:
-        stream: of the launches.
-        memory: where the floats are, from its beginning on.
-        floats: how many.
+        stream: stream of the launches.
+        memory: memory that begins with the floats.
+        floats: number of floats.
     """
 
     def __init__(self, driver: Driver, stream: Any, memory: DeviceMemory, floats: int) -> None:
@@ -31,19 +31,19 @@ class DevicePool:
 
     @property
     def address(self) -> int:
-        """Of the first float, on the GPU."""
+        """Address of the first float on the GPU."""
         return self.memory.address
 
     @property
     def nbytes(self) -> int:
-        """Bytes."""
+        """Size of the pool in bytes."""
         return FLOAT32.bytes * self._floats
 
     def __len__(self) -> int:
         return self._floats
 
     def _span(self, place: Any) -> tuple[int, int]:
-        """[start, stop) of an int or a slice."""
+        """Return [start, stop) of an int or a slice."""
         if isinstance(place, slice):
             start, stop, step = place.indices(self._floats)
             if step != 1:
@@ -74,23 +74,23 @@ class DevicePool:
                 word = int(np.float32(values).view(np.uint32))
                 driver.run(driver.filling(target, word, stop - start, self._stream))
                 return
-            if is_on_gpu(values):  # CuPy's, flat and computed
+            if is_on_gpu(values):  # a flat CuPy array
                 driver.finish(self._stream, driver.copying(target, values.data.ptr, values.nbytes, self._stream))
                 return
             source = np.ascontiguousarray(values, FLOAT32.dtype).reshape(-1)
             if len(source) != stop - start:
                 raise ValueError(f"{len(source)} floats do not fill the {stop - start} from {start} to {stop}")
             copying = driver.copying_in(target, source.ctypes.data, source.nbytes, self._stream)
-            driver.finish(self._stream, copying)  # then `source` may go
+            driver.finish(self._stream, copying)  # after this `source` may be freed
 
     def view(self, address: int, shape: tuple[int, ...]) -> Any:
-        """A CuPy array over the floats from `address` on, without a copy.
+        """Return a CuPy array over the floats from `address` on, without a copy.
 
-        It has `__dlpack__` and `__cuda_array_interface__`, so that other libraries share the memory, too. It shows what
-        the last launch left there until the next one begins or the pool grows; it is no longer the pool's after that.
+        It has `__dlpack__` and `__cuda_array_interface__`, so that other libraries can share the memory. It shows the
+        results of the last launch until the next launch begins. After the pool grows, it is no longer part of the pool.
 
         Raises:
-            IndexError: the pool ends before it.
+            IndexError: the array would exceed the pool.
         """
         floats = int(np.prod(shape, dtype=np.int64))
         if not 0 <= address <= address + floats <= self._floats:

@@ -1,7 +1,7 @@
-"""What the cuda target asks of the CUDA driver, and whether there is one that it can use.
+"""Interface to the CUDA driver, and checks that the cuda target can use it.
 
-Calls go through cuda-python, which costs 0.3 us each; memory comes from CuPy's allocators, so that a program that uses
-CuPy too has one pool of it. Both are imported when a `Driver` is made.
+Calls go through cuda-python and cost 0.3 us each. Memory comes from CuPy's allocators, so that vpps and a program that
+uses CuPy share one memory pool. Both packages are imported when a `Driver` is created.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from vpps.kernel.nvrtc import KERNEL
 from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.onchip import Device
 
-# A call of the driver with its arguments. It returns what cuda-python does: a tuple that begins with the status.
+# A driver call with bound arguments. It returns cuda-python's result: a tuple that begins with the status.
 Call = Callable[[], Any]
 
 _LIBRARY = "libcuda.so.1"  # comes with the driver, not with the toolkit
-_MANAGEMENT = "libnvidia-ml.so.1"  # so does this one
+_MANAGEMENT = "libnvidia-ml.so.1"  # comes with the driver, too
 _OLDEST = (7, 0)  # blocks that wait for each other need the forward progress of Volta (CUDA programming guide, 7.6)
-_OLDEST_OF_MAJOR = {13: (7, 5)}  # what the NVRTC of a CUDA major version still compiles for
+_OLDEST_OF_MAJOR = {13: (7, 5)}  # oldest capability that the NVRTC of a CUDA major version compiles for
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
-_STREAM_NON_BLOCKING = 1  # ordered by events alone, not by what others put into the legacy default stream
+_STREAM_NON_BLOCKING = 1  # ordered only by events, not by work of others in the legacy default stream
 _EVENT_DISABLE_TIMING = 2
 
-# After one of these every further call of the process fails in the same way (CUDA driver API, CUresult).
+# After one of these errors, every further call of the process fails in the same way (CUDA driver API, CUresult).
 _LOST = frozenset(
     "CUDA_ERROR_" + name
     for name in (
@@ -48,19 +48,19 @@ _LOST = frozenset(
 _DEFECT = "it is a defect of vpps, please report it; VPPS_VERIFY=1 checks every script before it runs"
 _ADVICE = {
     "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory failed: nvidia-smi -q -d ECC says how often",
-    "CUDA_ERROR_LAUNCH_TIMEOUT": "the GPU has a display, which lets no launch run for seconds: use smaller batches",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the GPU drives a display, which limits launches to seconds: use smaller batches",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED": "another library of this process has reset the GPU",
     "CUDA_ERROR_UNKNOWN": "the system log (dmesg) may know more",
 }
 
 
 class DriverError(KernelError):
-    """The driver refused a call, or reports that a launch before it went wrong.
+    """The driver refused a call, or reports the failure of an earlier launch.
 
     Attributes:
-        name: CUDA's, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
-        lost: whether nothing can be done on the GPU any more in this process.
-        index: which of the calls made together it was.
+        name: CUDA's name of the error, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
+        lost: True if this process can no longer use the GPU.
+        index: index of the failed call among those made together.
     """
 
     def __init__(self, name: str, text: str, index: int = 0) -> None:
@@ -70,8 +70,8 @@ class DriverError(KernelError):
         message = f"CUDA reports {name} ({text}): {_ADVICE.get(name, _DEFECT)}"
         if self.lost:
             message += (
-                ". The GPU is lost to this process, and with it all that was learned since weights were last copied "
-                "back: restart the program and go on from the last checkpoint"
+                ". This process can no longer use the GPU, and all training since weights were last copied back is "
+                "lost: restart the program and continue from the last checkpoint"
             )
         super().__init__(message)
 
@@ -81,7 +81,7 @@ def _how_to_install(version: int) -> str:
 
 
 def _driver_version() -> int:
-    """CUDA version of the driver, as 1000 * major + 10 * minor. Raises HandleError if there is none."""
+    """Return the driver's CUDA version, 1000 * major + 10 * minor. Raises HandleError if there is no driver."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -96,7 +96,7 @@ def _driver_version() -> int:
 
 @lru_cache(maxsize=1)
 def release() -> str:
-    """The driver's own version, such as "580.65.06", from its management library; "" where that does not say."""
+    """Return the driver's own version, such as "580.65.06", from its management library; "" if it is not available."""
     text = ctypes.create_string_buffer(80)
     try:
         library = ctypes.CDLL(_MANAGEMENT)
@@ -112,8 +112,8 @@ def release() -> str:
 
 
 def _check_packages(version: int) -> None:
-    """Raises HandleError if what calls the driver is not installed, or too new for it."""
-    for package in ("cuda", "cuda.bindings", "cupy"):  # the first one is the folder of the second
+    """Raise HandleError if the packages that call the driver are missing, or too new for it."""
+    for package in ("cuda", "cuda.bindings", "cupy"):  # cuda is the parent package of cuda.bindings
         if find_spec(package) is None:
             raise HandleError(f"target='cuda' needs the package {package}: {_how_to_install(version)}")
     try:
@@ -131,15 +131,15 @@ def _check_packages(version: int) -> None:
 
 
 class Properties(NamedTuple):
-    """Of a GPU.
+    """Properties of a GPU.
 
     Attributes:
-        name: the vendor's.
-        arch: for the compiler, such as "sm_90".
-        sms: streaming multiprocessors that this process may use; those of its slice where the GPU is partitioned (MIG).
-        shared_bytes: shared memory that a block can have.
-        cuda: version that the driver is made for, 1000 * major + 10 * minor.
-        l2_bytes: second-level cache.
+        name: the vendor's name of it.
+        arch: architecture for the compiler, such as "sm_90".
+        sms: number of multiprocessors that this process may use: those of its slice if the GPU is partitioned (MIG).
+        shared_bytes: largest shared memory of a block.
+        cuda: CUDA version of the driver, 1000 * major + 10 * minor.
+        l2_bytes: size of the second-level cache.
     """
 
     name: str
@@ -151,18 +151,18 @@ class Properties(NamedTuple):
 
     @property
     def driver(self) -> str:
-        """What the driver says of itself, such as "580.65.06, CUDA 13.0"."""
+        """Versions of the driver, such as "580.65.06, CUDA 13.0"."""
         cuda = f"CUDA {self.cuda // 1000}.{self.cuda % 1000 // 10}"
         return f"{release()}, {cuda}" if release() else cuda
 
     @property
     def device(self) -> Device:
-        """The GPU, for whoever decides what it holds."""
+        """Description of the GPU for the placement of weights."""
         return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.l2_bytes)
 
 
 def usable_gpus() -> int:
-    """How many GPUs this process sees, at least one; raises HandleError, saying what to do, if there is none."""
+    """Return the number of GPUs that this process sees. Raises HandleError, with a remedy, if there is none."""
     _check_packages(_driver_version())
     from cuda.bindings import driver as api
 
@@ -183,7 +183,7 @@ def usable_gpus() -> int:
 
 
 def usable_gpu(device: int = 0) -> Properties:
-    """The GPU with that number; raises HandleError, saying what to do, if the cuda target cannot use it."""
+    """Return the GPU with that number. Raises HandleError, with a remedy, if the cuda target cannot use it."""
     count, version = usable_gpus(), _driver_version()
     from cuda.bindings import __version__ as installed
     from cuda.bindings import driver as api
@@ -209,8 +209,8 @@ def usable_gpu(device: int = 0) -> Properties:
         )
     if not attribute("COOPERATIVE_LAUNCH"):
         raise HandleError(
-            f"target='cuda': the {name} starts no cooperative launches here, whose blocks run at the same time; an old "
-            f"driver for Windows (WDDM) may be why: its CUDA version is {version // 1000}"
+            f"target='cuda': the {name} does not support cooperative launches here, which run all blocks at once; the "
+            f"reason may be an old driver for Windows (WDDM): its CUDA version is {version // 1000}"
         )
     return Properties(
         name,
@@ -223,7 +223,7 @@ def usable_gpu(device: int = 0) -> Properties:
 
 
 def why_cuda_is_unusable() -> str | None:
-    """Why the cuda target cannot run here; None if it can. Without a driver this imports nothing."""
+    """Return the reason why the cuda target cannot run here; None if it can. Imports nothing without a driver."""
     try:
         usable_gpu()
     except HandleError as error:
@@ -232,15 +232,15 @@ def why_cuda_is_unusable() -> str | None:
 
 
 def present_gpu() -> Device | None:
-    """The GPU of this machine that handles would use."""
+    """Return the GPU of this machine that handles use by default; None if there is no usable one."""
     return None if why_cuda_is_unusable() else usable_gpu().device
 
 
-_CONTEXTS: dict[int, Any] = {}  # of this process, by the number of the GPU
+_CONTEXTS: dict[int, Any] = {}  # contexts of this process, by the number of the GPU
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of the GPU; goes back to CuPy's allocator with the last reference to it."""
+    """Memory of the GPU; returns to CuPy's allocator with the last reference to it."""
 
     address: int
     nbytes: int
@@ -251,8 +251,8 @@ NO_MEMORY = DeviceMemory(0, 0, None)
 
 
 class PinnedMemory(NamedTuple):
-    """Memory of the host that the system keeps in place, so that copies need no help of the processor; goes back to
-    CuPy's allocator with the last reference to it."""
+    """Page-locked memory of the host, which the GPU copies without help of the processor; returns to CuPy's allocator
+    with the last reference to it."""
 
     address: int
     words: NDArray[np.uint32]
@@ -260,7 +260,7 @@ class PinnedMemory(NamedTuple):
 
 
 class LoadedKernel(NamedTuple):
-    """A kernel on the GPU, and the dynamic shared memory of a block, in bytes."""
+    """A kernel on the GPU, with the dynamic shared memory of a block in bytes."""
 
     module: Any
     function: Any
@@ -268,14 +268,15 @@ class LoadedKernel(NamedTuple):
 
 
 class Driver:
-    """One GPU: its memory, streams and events. Calls are made inside `with driver:`, which makes it the current one.
+    """One GPU: its memory, streams and events. Calls must be made inside `with driver:`, which makes its context
+    current.
 
-    Methods named after an activity (`copying_in`, `launching`) return calls for `run`.
+    Methods with names in -ing (`copying_in`, `launching`) return calls for `run`.
 
     Attributes:
-        gpu: what is known of it.
-        lost: whether nothing can be done on it any more in this process.
-        uuid: its identity, 16 bytes.
+        gpu: properties of the GPU.
+        lost: True if this process can no longer use the GPU.
+        uuid: identity of the GPU, 16 bytes.
     """
 
     def __init__(self, device: int = 0) -> None:
@@ -287,8 +288,8 @@ class Driver:
         self._api = api
         self.lost = False
         self.uuid = bytes(self._value(api.cuDeviceGetUuid(device)).bytes)
-        # The one that CuPy and PyTorch use, too; kept as long as the process lives: were this the last owner to let it
-        # go, CuPy's memory would go with it.
+        # The primary context, shared with CuPy and PyTorch. It is never released: if this were its last owner, CuPy's
+        # memory would go with it.
         if device not in _CONTEXTS:
             _CONTEXTS[device] = self._value(api.cuDevicePrimaryCtxRetain(device))
         self._context = _CONTEXTS[device]
@@ -315,8 +316,8 @@ class Driver:
     def run(self, *calls: Call) -> None:
         """Make calls one after the other.
 
-        Python executes no instruction of its own in between, so that a signal's handler (Ctrl-C) runs before all of
-        them or after. A call that is none of the driver's returns None. Raises DriverError for the first that fails.
+        Python executes no instruction in between, so a signal handler (Ctrl-C) runs before all of them or after all of
+        them. Calls that are not driver calls return None. Raises DriverError for the first call that fails.
         """
         results = list(map(operator.call, calls))
         for index, result in enumerate(results):
@@ -324,13 +325,13 @@ class Driver:
                 raise self._error(result[0], index)
 
     def finish(self, stream: Any, *calls: Call) -> None:
-        """Make calls, then wait until the stream has got here."""
+        """Make calls, then wait until the stream has executed them."""
         self.run(*calls, partial(self._api.cuStreamSynchronize, stream))
 
     # ---- memory
 
     def memory(self) -> tuple[int, int]:
-        """Bytes of the GPU's memory: free (CuPy's reserve not counted), and in all."""
+        """Return the free bytes of the GPU's memory (without CuPy's reserve), and all its bytes."""
         result = self._api.cuMemGetInfo()
         self._value(result)
         return int(result[1]), int(result[2])
@@ -351,39 +352,39 @@ class Driver:
             ) from error
 
     def allocate(self, nbytes: int, purpose: str) -> DeviceMemory:
-        """Memory of the GPU, not cleared. Raises CapacityError."""
+        """Allocate memory of the GPU, not cleared. Raises CapacityError."""
         allocate = self._plain if PLAIN_ALLOCATIONS.get() == "1" else self._cupy.cuda.alloc
         owner = self._allocated(allocate, nbytes, "the GPU", purpose)
-        # CuPy may hand out what work that it still runs was given back by: its memory is ordered by its stream.
+        # CuPy's pool is ordered by its stream: memory that it hands out may still be in use by work on that stream.
         self._cupy.cuda.get_current_stream().synchronize()
         return DeviceMemory(int(owner.ptr), nbytes, owner)
 
     def _plain(self, nbytes: int) -> Any:
-        """As CuPy's `alloc`, past its pool."""
+        """Allocate like CuPy's `alloc`, but not from its pool."""
         cuda = self._cupy.cuda
         return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
 
     def pinned(self, nbytes: int, purpose: str) -> PinnedMemory:
-        """Memory of the host that stays in place. Raises CapacityError."""
+        """Allocate page-locked memory of the host. Raises CapacityError."""
         owner = self._allocated(self._cupy.cuda.alloc_pinned_memory, nbytes, "the system", purpose)
         return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // WORD_BYTES), owner)
 
     def mapped(self, memory: PinnedMemory) -> int:
-        """Where kernels find page-locked memory: all of it is in the address space of every GPU."""
+        """Return the address of page-locked memory for kernels; it is in the address space of every GPU."""
         return int(self._value(self._api.cuMemHostGetDevicePointer(memory.address, 0)))
 
     def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:
-        """A CuPy array of float32 over memory, from byte `offset` on; no copy."""
+        """Return a CuPy array of float32 over memory, from byte `offset` on, without a copy."""
         pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)
         return self._cupy.ndarray(shape, FLOAT32.dtype, pointer)
 
     def following(self, stream: Any) -> AbstractContextManager[Any]:
-        """A context in which what CuPy does is put into the stream."""
+        """Return a context in which CuPy uses the stream."""
         context: AbstractContextManager[Any] = self._cupy.cuda.ExternalStream(int(stream))
         return context
 
     def copying_in(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
-        """Copy from the host's memory, which must stay as it is until the stream has got there."""
+        """Copy from the host's memory, which must not change until the stream has executed the copy."""
         return partial(self._api.cuMemcpyHtoDAsync, target, source, nbytes, stream)
 
     def copying_out(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
@@ -395,29 +396,29 @@ class Driver:
         return partial(self._api.cuMemcpyDtoDAsync, target, source, nbytes, stream)
 
     def filling(self, target: int, word: int, count: int, stream: Any) -> Call:
-        """Fill `count` words."""
+        """Fill `count` words of the GPU's memory with `word`."""
         return partial(self._api.cuMemsetD32Async, target, word, count, stream)
 
     # ---- order
 
     def stream(self) -> Any:
-        """A new stream."""
+        """Create a stream on the GPU."""
         return self._value(self._api.cuStreamCreate(_STREAM_NON_BLOCKING))
 
     def event(self) -> Any:
-        """A new event; one that was never recorded counts as passed."""
+        """Create an event. It counts as passed until it is recorded."""
         return self._value(self._api.cuEventCreate(_EVENT_DISABLE_TIMING))
 
     def recording(self, event: Any, stream: Any) -> Call:
-        """Let the event pass when the stream has got here."""
+        """Let the event pass when the stream reaches this point."""
         return partial(self._api.cuEventRecord, event, stream)
 
     def awaiting(self, event: Any, stream: Any) -> Call:
-        """Let the stream go on when the event has passed."""
+        """Make the stream wait until the event has passed."""
         return partial(self._api.cuStreamWaitEvent, stream, event, 0)
 
     def has_passed(self, event: Any) -> bool:
-        """Whether the event has. Raises DriverError for whatever went wrong on the GPU before it."""
+        """Return True if the event has passed. Raises DriverError for any earlier failure on the GPU."""
         (status,) = self._api.cuEventQuery(event)
         code = int(status)
         if code and code != _NOT_READY:
@@ -425,7 +426,7 @@ class Driver:
         return not code
 
     def freeing(self, kernel: LoadedKernel | None, streams: list[Any], events: list[Any]) -> list[Call]:
-        """Calls that give everything back, for the case that nothing may fail: their status is nobody's concern."""
+        """Return calls that free everything; the caller ignores their status."""
         api = self._api
         return [
             partial(api.cuCtxPushCurrent, self._context),
@@ -439,7 +440,7 @@ class Driver:
     # ---- kernels
 
     def load(self, binary: Path, shared_bytes: int) -> LoadedKernel:
-        """Load a kernel. One that does not load is removed from the cache: the next attempt compiles it anew.
+        """Load a kernel. A binary that does not load is removed from the cache; the next attempt compiles it again.
 
         Args:
             shared_bytes: dynamic shared memory of a block.
@@ -470,19 +471,19 @@ class Driver:
         return LoadedKernel(module, function, shared_bytes)
 
     def unload(self, kernel: LoadedKernel) -> None:
-        """Forget a kernel."""
+        """Unload a kernel from the GPU."""
         self.run(partial(self._api.cuModuleUnload, kernel.module))
 
     def blocks_per_sm(self, kernel: LoadedKernel, threads: int) -> int:
-        """How many blocks of the kernel a multiprocessor runs at the same time."""
+        """Return the number of blocks of the kernel that a multiprocessor runs at the same time."""
         occupancy = self._api.cuOccupancyMaxActiveBlocksPerMultiprocessor
         return int(self._value(occupancy(kernel.function, threads, kernel.shared_bytes)))
 
     def launching(self, kernel: LoadedKernel, blocks: int, threads: int, stream: Any, parameters: int) -> Call:
-        """A cooperative launch: all blocks run at the same time, or it is refused.
+        """Launch cooperatively: all blocks run at the same time, or the driver refuses the launch.
 
         Args:
-            parameters: address of an array of pointers to the kernel's parameters, which are copied.
+            parameters: address of an array of pointers to the kernel's parameters; the driver copies them.
         """
         return partial(
             self._api.cuLaunchCooperativeKernel,

@@ -1,6 +1,6 @@
-"""Runs a kernel of the simt target: CUDA source as host C++, every CUDA thread a fiber, with a search for races.
+"""Runs a kernel of the simt target: CUDA source compiled as host C++, one fiber per CUDA thread, with race detection.
 
-The library (vpps/kernel/simt_compiler.py) keeps the state of a launch to itself: launches of one library take turns.
+The library (vpps/kernel/simt_compiler.py) has global launch state, so launches of one library run one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vpps.runtime.results import LaunchParameters
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 256 << 10
-MAX_WORDS = 1 << 26  # of one array: what a shadow's index holds
+MAX_WORDS = 1 << 26  # words of one array; the index of its shadow holds no more
 MAX_SEED = 2**64 - 1
 WARP = 32
 _POSITIONS = 32
@@ -35,13 +35,13 @@ WordArray = NDArray[np.uint32]
 
 
 class Finding(NamedTuple):
-    """Something that a launch did wrong.
+    """An error found in a launch.
 
     Attributes:
         kind: "race", "deadlock", "divergent barrier", "unwritten fence" (a signal or a wait is relaxed and orders
             nothing), "non-coherent read", "out of bounds" or "misaligned access".
-        message: a sentence; `{0}`, `{1}` stand for the places in the script that `positions` holds.
-        positions: in the script, as the kernel gave them to `at`; -1: before its first instruction.
+        message: a sentence; `{0}`, `{1}` stand for the places in `positions`.
+        positions: positions in the script, reported by the kernel with `at`; -1 before its first instruction.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class _Request(ctypes.Structure):
-    """SimtRequest of templates/simt/machine.h."""
+    """Mirrors SimtRequest in templates/simt/machine.h."""
 
     _fields_ = [
         ("launch", LaunchParameters),
@@ -64,12 +64,12 @@ class _Request(ctypes.Structure):
 
 
 class _Library:
-    """A loaded library. Emulators of one path share it; when the last of them goes, its memory is given back."""
+    """A loaded library. Emulators with the same path share it; its memory is freed with the last of them."""
 
     def __init__(self, lib: ctypes.CDLL) -> None:
         self.lib = lib
-        self.lock = threading.RLock()  # a signal handler may use another handle with this kernel
-        weakref.finalize(self, lib.vpps_simt_release).atexit = False  # a daemon thread may run it
+        self.lock = threading.RLock()  # reentrant: a signal handler may use another handle with this kernel
+        weakref.finalize(self, lib.vpps_simt_release).atexit = False  # at exit a daemon thread may still run it
 
 
 _libraries: weakref.WeakValueDictionary[Path, _Library] = weakref.WeakValueDictionary()
@@ -91,14 +91,14 @@ def _library(path: Path) -> _Library:
 
 
 class Emulator:
-    """A compiled kernel and the emulated machine it runs on.
+    """A compiled kernel and its emulated machine.
 
     Args:
-        library_path: what `build_simt` made.
+        library_path: result of `build_simt`.
 
     Attributes:
-        sees_races: whether the kernel was compiled to report its accesses.
-        switches: how often a thread gave way to another during the last launch.
+        sees_races: True if the kernel was compiled to report its accesses.
+        switches: number of switches between threads during the last launch.
 
     Raises:
         CompileError: the library cannot be loaded.
@@ -131,24 +131,24 @@ class Emulator:
     ) -> list[Finding]:
         """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
 
-        The clock that the kernel sees is virtual, and goes on from launch to launch. It advances by a nanosecond
-        whenever another thread gets its turn; and where all threads wait, by a quarter of `patience` at a time, so that
-        a kernel with a clock limit stops a standstill by itself. With patience 0 that is found as a deadlock.
+        The kernel sees a virtual clock, which continues from launch to launch. It advances by a nanosecond at every
+        switch between threads. If all threads wait, it advances by a quarter of `patience` at a time, so that a kernel
+        with a clock limit stops by itself. With patience 0, the emulator reports a deadlock instead.
 
         Args:
-            pool, script, counters, cleared, report: what `struct Launch` points to; accesses outside them are found.
-            patience: nanoseconds that a wait may take, 0 for any time.
-            blocks: virtual processors.
-            threads: of a block; a multiple of 32.
+            pool, script, counters, cleared, report: arrays of `struct Launch`; accesses outside them are reported.
+            patience: nanoseconds that a wait may take; 0 for no limit.
+            blocks: number of virtual processors.
+            threads: number of threads of a block; a multiple of 32.
             shared_bytes: shared memory of a block; its words are NaN at first.
-            seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
-            races: whether to look for races, which needs a library compiled for that.
-            stopped, losses: of a rendered kernel, likewise.
-            recording, room: of a kernel that records a timeline, what its `struct Launch` has besides.
-            then: called when it has run, with no point between at which a signal handler might look.
+            seed: 0 runs threads in order; any other number selects a random order, reproducibly.
+            races: True to look for races; the library must be compiled for it.
+            stopped, losses: further arrays of `struct Launch` in rendered kernels.
+            recording, room: further members of `struct Launch` in kernels that record a timeline.
+            then: called after the launch; no signal handler can run in between.
 
         Returns:
-            What went wrong: at most 20 findings of different kind or place; the last one may have ended the launch.
+            At most 20 findings of different kind or place; the last one may have ended the launch.
 
         Raises:
             HandleError: an argument is not as described.

@@ -1,4 +1,4 @@
-"""What a handle asks of a machine: virtual processors, the pool they work on, launches one after the other."""
+"""Interface of machines: virtual processors, their pool, and launches one after the other."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from vpps.values import as_index
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
 _ALIGN_BYTES = 64  # a cache line
-_GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
+_GROWTH = 1.25  # smallest growth factor of the pool, so that growing batches do not copy it every time
 
 
 def aligned_zeros(floats: int) -> NDArray[np.float32]:
-    """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
+    """Return zeros aligned to a cache line. The system commits the memory only when it is touched."""
     try:
         raw = np.zeros(floats + _ALIGN_BYTES // FLOAT32.bytes, FLOAT32.dtype)
     except MemoryError:
@@ -47,11 +47,11 @@ _OPEN: set[Any] = set()  # states of machines
 
 
 def freed_with(machine: Machine, state: Any) -> weakref.finalize[Any, Any]:
-    """Have `state.shutdown()` called once: when the result is, or nobody uses the machine any more. In a forked child,
-    where there are no threads and no GPU, it is not.
+    """Return a finalizer that calls `state.shutdown()` once: when it is called, or when the machine is collected. In a
+    forked child, which has no threads and no GPU, it does nothing.
 
-    Not when Python exits: a daemon thread may be planning into its memory, or a launch be running there, and nobody can
-    wait for a thread that Python does not continue. The system takes everything back.
+    It does not run when Python exits. A daemon thread or a launch may then still use the memory, and a thread that
+    Python has frozen cannot be waited for. The system frees everything.
     """
     _OPEN.add(state)
     finalizer = weakref.finalize(machine, _shut_down, state, os.getpid())
@@ -66,16 +66,16 @@ def _shut_down(state: Any, pid: int) -> None:
             state.shutdown()
 
 
-_ending: list[bool] = []  # has an element when Python exits
+_ending: list[bool] = []  # not empty once Python exits
 
 
 def is_ending() -> bool:
-    """True once Python exits."""
+    """Return True once Python exits."""
     return bool(_ending)
 
 
 def _keep_all() -> None:
-    """Let no memory of machines go any more, in whatever order Python clears its modules."""
+    """Keep the memory of all machines at exit, regardless of the order in which Python clears its modules."""
     _ending.append(True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_OPEN))
 
@@ -83,17 +83,17 @@ def _keep_all() -> None:
 atexit.register(_keep_all)
 
 
-class Wanted(NamedTuple):
-    """The machine that a handle asks for.
+class MachineRequest(NamedTuple):
+    """A handle's requirements for its machine.
 
     Attributes:
-        vps: virtual processors; None for what suits the machine.
-        onchip: what is forced of the distribution of weights over the chip, and how many groups there are.
-        train: whether the host will work during launches.
-        timeline: whether kernels record what every virtual processor does when.
+        vps: number of virtual processors; None for the machine's default.
+        onchip: forced parts of the distribution of weights over the chip, and the number of groups.
+        train: True if the host will work during launches.
+        timeline: True if kernels record a timeline of every virtual processor.
         schedule: name of the schedule.
-        local_rank: number of this process among those of this computer that train together, which divide its GPUs.
-        precision: of products with parameters.
+        local_rank: number of this process among the ranks of this computer, which divide its GPUs.
+        precision: precision of products with parameters.
     """
 
     vps: int | None
@@ -106,11 +106,11 @@ class Wanted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a launch did not end as it should.
+    """Failure of a launch.
 
     Attributes:
-        message: a sentence with `{0}`, `{1}`, ... where the user's words for the positions belong.
-        positions: of instructions in the script.
+        message: a sentence with placeholders `{0}`, `{1}`, ... for the user's words for the positions.
+        positions: positions of instructions in the script.
     """
 
     message: str
@@ -118,21 +118,21 @@ class Failure(NamedTuple):
 
 
 class Machine(ABC):
-    """Virtual processors and the pool they work on.
+    """Virtual processors and their pool.
 
     Attributes:
-        target: name of the row in `vpps.targets`.
+        target: name of the target, a row in `vpps.targets`.
         vps: number of virtual processors.
-        pool: grows by `reserve`.
-        panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
-        arch: what kernels are compiled for: "sm_90", "avx512", or "" for the emulator.
-        source: the kernel's source; "" before `specialise`, where kernels are specialised to models.
-        helped: whether whoever waits for the launch that comes does so at once, and may work for it.
-        queues: whether a launch may be begun while another one runs, to follow it. If that one is stopped, the one that
-            was to follow it has never begun.
-        spec: what its kernel can do; None before `specialise`, and where one kernel serves every model.
-        resources: what the compiler reports of its kernel; None if nothing.
-        gpu: identity of the GPU, in all the world; b"" where there is none.
+        pool: memory of the kernels; grows with `reserve`.
+        panel: rows of a packed panel; also the granule in which units are distributed to virtual processors.
+        arch: architecture of the kernels: "sm_90", "avx512", or "" for the emulator.
+        source: source of the kernel; "" before `specialise` on targets with a kernel per model.
+        helped: True if the caller waits right after the next launch, so that its thread can execute part of it.
+        queues: True if a launch may be queued behind a running one. If that one is stopped, the queued launch counts
+            as never begun.
+        spec: abilities of the kernel; None before `specialise`, and if one kernel serves every model.
+        resources: the compiler's report on the kernel; None if there is none.
+        gpu: globally unique identity of the GPU; b"" without a GPU.
     """
 
     target: str
@@ -148,28 +148,27 @@ class Machine(ABC):
     gpu = b""
 
     def expect(self) -> None:
-        """A launch comes soon."""
+        """Announce that a launch comes soon."""
         return
 
     @property
     def in_order(self) -> AbstractContextManager[Any]:
-        """A context in which what CuPy does has its place among the launches, and has ended when that is left."""
+        """Context in which CuPy's work is ordered with the launches; the work has ended when the context is left."""
         return nullcontext()
 
     @property
     def device(self) -> Device | None:
-        """The chip on which weights can be held; None where they stay in memory."""
+        """Chip that can hold weights; None if they stay in memory."""
         return None
 
     @property
     def driver(self) -> str:
-        """What the GPU's driver says of itself, such as "580.65.06, CUDA 13.0"; "" where there is none."""
+        """Versions of the GPU's driver, such as "580.65.06, CUDA 13.0"; "" without a GPU."""
         return ""
 
     @property
     def default_pool_limit(self) -> int:
-        """Bytes that the pool may grow to, unless the user says otherwise: half of the memory, and no more than
-        addresses reach."""
+        """Default limit of the pool in bytes: half of the memory, but at most the range of addresses."""
         try:
             memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (ValueError, OSError, AttributeError):
@@ -177,14 +176,14 @@ class Machine(ABC):
         return min(memory // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def can_run(self, spec: KernelSpec) -> bool:
-        """Whether its kernel can do what `spec` says."""
+        """Return True if the kernel covers `spec`."""
         return self.spec is not None and self.spec.covers(spec)
 
     def specialise(self, spec: KernelSpec) -> None:
-        """Have a kernel that can do what `spec` says, and what its kernel can do. No launch may be running.
+        """Load a kernel that covers `spec` and everything that the current kernel covers. No launch may be running.
 
         Raises:
-            CompileError: it does not compile, or not load.
+            CompileError: the kernel does not compile, or does not load.
             HandleError: the GPU does not run that many virtual processors at the same time.
         """
         if not self.can_run(spec):
@@ -192,16 +191,16 @@ class Machine(ABC):
 
     @abstractmethod
     def _specialise(self, spec: KernelSpec) -> None:
-        """Have a kernel for `spec` in place of the one that there is."""
+        """Replace the kernel with one for `spec`."""
 
     def grow(self, floats: int, keep: int, pool_limit: int) -> None:
-        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running.
+        """Grow the pool to at least `floats` and keep its first `keep` floats. No launch may be running.
 
         Args:
-            pool_limit: bytes that it may grow to.
+            pool_limit: bytes that the pool may grow to.
 
         Raises:
-            CapacityError: that is not enough, or the memory is not there.
+            CapacityError: the limit is too low, or the memory is not available.
         """
         if floats <= len(self.pool):
             return
@@ -215,7 +214,7 @@ class Machine(ABC):
         self.reserve(min(max(floats, int(len(self.pool) * _GROWTH)), limit), keep)
 
     def reserve(self, floats: int, keep: int) -> None:
-        """As `grow`, but to this size and without a limit. Raises CapacityError."""
+        """Grow the pool to exactly `floats`, without a limit; otherwise the same as `grow`. Raises CapacityError."""
         if floats > len(self.pool):
             larger = aligned_zeros(floats)
             larger[:keep] = self.pool[:keep]
@@ -223,20 +222,20 @@ class Machine(ABC):
 
     @abstractmethod
     def record(self, capacity: int) -> Recording:
-        """Memory for what the next launch records; only for a machine made with `timeline`. No launch may be running,
-        but where they queue.
+        """Create the recording of the next launch; only for a machine with `timeline`. No launch may be running, unless
+        the machine queues launches.
 
         Args:
-            capacity: records of each virtual processor that there is to be room for; a machine may limit it.
+            capacity: number of records per virtual processor to reserve; a machine may limit it.
         """
 
-    def stage(self, script: NDArray[np.uint32]) -> None:  # noqa: B027 - most have nothing to do
-        """Begin to bring the script of the next launch to where it will be read, which may take a while."""
+    def stage(self, script: NDArray[np.uint32]) -> None:  # noqa: B027 - most machines have nothing to do
+        """Begin to copy the script of the next launch to the memory from which the kernel reads it."""
 
     @abstractmethod
     def launch(self, script: NDArray[np.uint32]) -> None:
-        """Begin to execute a script; returns at once. The previous launch must have ended, or the one before it where
-        launches queue.
+        """Begin to execute a script and return at once. The previous launch must have ended. If the machine queues
+        launches, the previous one may still run, but the one before it must have ended.
 
         Raises:
             HandleError: too many launches are in flight, or there is no kernel.
@@ -245,35 +244,36 @@ class Machine(ABC):
     @property
     @abstractmethod
     def launches(self) -> int:
-        """Launches begun so far."""
+        """Number of launches begun so far."""
 
     @abstractmethod
     def wait(self, number: int | None = None) -> Failure | None:
-        """Wait for a launch to end: the one of that number, or the oldest one that runs. None if all went well.
+        """Wait for the launch with that number to end, or for the oldest one in flight. Returns None on success.
 
         Raises:
-            DriverError: the GPU gave up.
+            DriverError: the GPU reports an error.
         """
 
     @abstractmethod
     def loss(self, slot: int) -> float:
-        """What the latest launch that has ended and wrote there left at that place among the first of the pool."""
+        """Return a slot among the first floats of the pool, with the value of the latest finished launch that wrote
+        it."""
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether it can launch: neither closed nor ended because Python exits, and no GPU of it is lost."""
+        """True if the machine can launch: it is not closed, Python is not exiting, and its GPU works."""
 
     @abstractmethod
     def close(self) -> None:
         """Wait for the launch in flight and free everything; may be called twice."""
 
 
-def make_machine(target: str, wanted: Wanted) -> Machine:
-    """The machine for a target, given by its name or as `AUTO`.
+def make_machine(target: str, wanted: MachineRequest) -> Machine:
+    """Create the machine for a target, given by name or as `AUTO`.
 
     Raises:
-        HandleError, CompileError: it cannot be had; says why and what to do.
+        HandleError, CompileError: it is not available; the message gives the reason and a remedy.
     """
     chosen = present_target() if target == AUTO else target_named(target)
     _check_groups(chosen, wanted)
@@ -281,8 +281,8 @@ def make_machine(target: str, wanted: Wanted) -> Machine:
     return machine
 
 
-def _check_groups(target: Target, wanted: Wanted) -> None:
-    """Raises HandleError where there cannot be so many groups of virtual processors."""
+def _check_groups(target: Target, wanted: MachineRequest) -> None:
+    """Raise HandleError if the target does not support that number of groups of virtual processors."""
     given, vps = wanted.onchip.groups, wanted.vps
     if given is None:
         return

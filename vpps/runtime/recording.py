@@ -1,4 +1,4 @@
-"""What a kernel with a timeline records, and memory for it on the cpu target. Mirrors templates/host/timeline.h."""
+"""Records of a kernel with a timeline, and their memory on the cpu target. Mirrors templates/host/timeline.h."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# One executed instruction: when it began and ended (nanoseconds of `time.perf_counter_ns`), bytes of weights, their
-# gradients and moments that it read and wrote, where it stands in the script, which virtual processor executed it.
-# Weights that products read count on cpu once per panel and instruction, on a GPU once per row and four vectors, and
-# not at all if the chip holds them.
+# One executed instruction: start and end (nanoseconds of `time.perf_counter_ns`); bytes of weights, their gradients and
+# moments that it read and wrote; its position in the script; its virtual processor. Weights read by products count once
+# per panel and instruction on cpu. On a GPU they count once per row and four vectors, or not at all if the chip holds
+# them.
 RECORD = np.dtype([("start", "i8"), ("end", "i8"), ("bytes", "u8"), ("position", "u4"), ("vp", "u4")])
 
-# Where one virtual processor puts its records, in cache lines of its own.
+# Log of one virtual processor: address and capacity of its records, in its own cache lines.
 _LINE = 128
 _LOG = np.dtype({"names": ["records", "capacity", "executed", "bytes"], "formats": ["u8"] * 4, "itemsize": _LINE})
 
-Records = NDArray[Any]  # of RECORD
+Records = NDArray[Any]  # elements are of RECORD
 
 
 class Recording(Protocol):
-    """The records of one launch, which has ended. It is made for a number of virtual processors, and for a capacity:
-    records of each that there is room for."""
+    """The records of one finished launch. It has room for a fixed number of records (the capacity) per virtual
+    processor."""
 
     @property
     def lost(self) -> list[int]:
-        """For each virtual processor, the instructions for whose records there was no room."""
+        """Number of instructions per virtual processor whose records did not fit."""
         ...
 
     def records(self) -> Records:
-        """All records, by virtual processor, each in the order of execution."""
+        """Return all records, by virtual processor, in the order of execution."""
         ...
 
 
@@ -39,7 +39,7 @@ class HostRecording(Recording):
 
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.capacity = capacity
-        self._records = np.empty((n_vps, capacity), RECORD)  # the system gives the memory as it is touched
+        self._records = np.empty((n_vps, capacity), RECORD)  # the system commits memory when it is touched
         raw = np.zeros((n_vps + 1) * _LINE, np.uint8)
         shift = -raw.ctypes.data % _LINE
         self._logs = raw[shift : shift + n_vps * _LINE].view(_LOG)
@@ -48,7 +48,7 @@ class HostRecording(Recording):
 
     @property
     def address(self) -> int:
-        """Where the kernel finds it."""
+        """Address of the logs, for the kernel."""
         return self._logs.ctypes.data
 
     @property

@@ -1,8 +1,7 @@
-"""What the CUDA kernel is given for a launch, and what it tells the host of it: its loss, or why and where it was
-stopped.
+"""Parameters and results of a CUDA launch. The results are the loss, or the reason and place of a stop.
 
-Kernels write that to page-locked memory of the host, so that nothing has to be copied between two launches. The host
-reads it when a launch has ended, which makes visible what it wrote.
+Kernels write results to page-locked memory of the host, so that nothing has to be copied between two launches. The
+host reads them after the launch has ended, when its writes are visible.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime.driver import Driver
 from vpps.runtime.machine import Failure
 
-# The kernel's report: position + 1 of the instruction that stopped the launch, or 0; why; then for every virtual
+# The kernel's report: position + 1 of the instruction that stopped the launch, or 0; the reason; then for every virtual
 # processor the position at which it left early, or 0.
 _REPORT_WORDS = 2
 _UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
-_PLACES_NAMED = 6  # a message names so many at most
+_PLACES_NAMED = 6  # largest number of places in a message
 
 
 class LaunchParameters(ctypes.Structure):
@@ -32,21 +31,21 @@ class LaunchParameters(ctypes.Structure):
         ("patience", ctypes.c_ulonglong),
         ("stopped", ctypes.c_void_p),
         ("losses", ctypes.c_void_p),
-        ("recording", ctypes.c_void_p),  # from here on for kernels that record a timeline; others know nothing of it
+        ("recording", ctypes.c_void_p),  # this and the next member exist only in kernels that record a timeline
         ("room", ctypes.c_uint),
     )
 
 
 class Results:
-    """Losses, and the reports of launches of even and of odd number.
+    """Losses, and the reports of launches with even and odd numbers.
 
     Args:
-        vps: virtual processors.
-        patience: nanoseconds that they wait, for messages.
+        vps: number of virtual processors.
+        patience: nanoseconds that virtual processors wait, for messages.
 
     Attributes:
-        losses: as the first floats of the pool: every slot as the latest launch left it that wrote there.
-        losses_address: of them, for kernels.
+        losses: the slots of the first floats of the pool, each with the value from the latest launch that wrote it.
+        losses_address: address of `losses` for kernels.
     """
 
     def __init__(self, driver: Driver, vps: int, patience: int) -> None:
@@ -59,15 +58,15 @@ class Results:
         self.losses_address = driver.mapped(self._memory)
 
     def report_address(self, number: int) -> int:
-        """Of the report of a launch, for kernels."""
+        """Return the address of a launch's report for kernels."""
         return self.losses_address + WORD_BYTES * FIRST_FREE + WORD_BYTES * self._words * (number & 1)
 
     def begin(self, number: int) -> None:
-        """A launch begins: forget the report of the launch two before it."""
+        """Clear the report at the beginning of a launch: it still holds the one from two launches before."""
         self._reports[number & 1] = 0
 
     def failure(self, number: int) -> Failure | None:
-        """What stopped a launch that has ended, if anything did."""
+        """Return the failure that stopped a finished launch, or None."""
         report = self._reports[number & 1]
         if not report[0]:
             return None
@@ -82,11 +81,11 @@ class Results:
 
 
 def clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) -> Failure:
-    """What to say of a launch in which a wait took too long.
+    """Describe a launch that a clock limit ended.
 
     Args:
-        places: position -> virtual processors that left there; first the one that ran out of patience.
-        ended: those that had reached the end.
+        places: position -> virtual processors that stopped there; the place whose clock limit expired comes first.
+        ended: virtual processors that had reached the end.
     """
     named = list(places)[:_PLACES_NAMED]
     text = [
@@ -98,14 +97,14 @@ def clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) -
     if ended:
         text.append(f"{_names(ended)} had reached the end")
     return Failure(
-        f"{'; '.join(text)}. Where other programs keep the GPU busy, or a debugger slows it down, set {PATIENCE.name} "
+        f"{'; '.join(text)}. If other programs keep the GPU busy, or a debugger slows it down, set {PATIENCE.name} "
         "to more seconds (0: no limit); else this is a defect of vpps, please report it",
         tuple(named),
     )
 
 
 def _names(vps: list[int]) -> str:
-    """[0, 1, 2, 5] as "virtual processors 0-2, 5"."""
+    """Format [0, 1, 2, 5] as "virtual processors 0-2, 5"."""
     if not vps:
         return "a virtual processor"
     runs = np.split(np.array(vps), np.flatnonzero(np.diff(vps) > 1) + 1)

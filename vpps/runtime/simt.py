@@ -1,4 +1,4 @@
-"""The simt target: the CUDA configuration without a GPU, every thread of a block a fiber, with a search for races."""
+"""The simt target: the CUDA configuration without a GPU. Every thread of a block is a fiber; races are detected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.placement.distribution import FIRST_FREE
 from vpps.placement.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
-from vpps.runtime.machine import Failure, Machine, Wanted, aligned_zeros, is_ending
+from vpps.runtime.machine import Failure, Machine, MachineRequest, aligned_zeros, is_ending
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.targets import SIMT
@@ -30,32 +30,32 @@ _COUNTER_WORDS = COUNTERS * 32
 
 
 def emulated_gpu(sms: int) -> Device:
-    """A GPU like an H200, but for the number of its multiprocessors."""
+    """Return an H200 with another number of multiprocessors."""
     return replace(known_device("H200"), name="emulated GPU", sms=sms)
 
 
 def default_gpu() -> Device:
-    """The one that is emulated unless another number of blocks is asked for."""
+    """Return the emulated GPU with the default number of blocks."""
     return emulated_gpu(DEFAULT_VPS)
 
 
 def compiled(spec: KernelSpec, _arch: str) -> Kernel:
-    """The kernel that `spec` describes; it looks for races, or not, as the environment has it. Raises CompileError."""
+    """Compile the kernel for `spec`, with race detection if the environment asks for it. Raises CompileError."""
     source = render_cuda(spec)
     return Kernel(source, build_simt(source, _races_by_environment()), spec.chip.shared_bytes)
 
 
 class SimtMachine(Machine):
-    """Emulated thread blocks and the pool they work on; see `Machine` in vpps/runtime/machine.py.
+    """Emulated thread blocks and their pool; see `Machine` in vpps/runtime/machine.py.
 
     A launch has ended when `launch` returns.
 
     Args:
-        vps: virtual processors (thread blocks).
-        races: whether to look for races, which takes a kernel of its own; default: VPPS_SIMT_RACES of the environment.
-        seed: of the order in which threads run; 0 runs them in order; default: VPPS_SIMT_SEED of the environment.
-        timeline: whether kernels record what every virtual processor does when. Time is the emulator's: how often one
-            thread has given way to another. It shows what is done in which order, not how long it takes.
+        vps: number of virtual processors (thread blocks).
+        races: True to detect races, with a special kernel; default: environment variable VPPS_SIMT_RACES.
+        seed: seed of the order of threads; 0 runs them in order; default: environment variable VPPS_SIMT_SEED.
+        timeline: True to record a timeline of every virtual processor. The emulator counts time in switches between
+            threads, so the timeline shows the order of the work, not its duration.
 
     Raises:
         HandleError: an argument or an environment variable is wrong.
@@ -83,8 +83,8 @@ class SimtMachine(Machine):
         self._recording = StampedRecording(count, 0)
 
     @classmethod
-    def for_handle(cls, w: Wanted) -> SimtMachine:
-        """As many blocks as are wanted, or a few that groups share evenly."""
+    def for_handle(cls, w: MachineRequest) -> SimtMachine:
+        """Create a machine with the wanted number of blocks; the default is a few, divisible by the groups."""
         groups = w.onchip.groups or 1
         return cls(max(DEFAULT_VPS, groups) // groups * groups if w.vps is None else w.vps, timeline=w.timeline)
 
@@ -118,7 +118,7 @@ class SimtMachine(Machine):
                 recording.align(begun - recording.span[0])
 
     def _run(self, emulator: Emulator, script: NDArray[np.uint32], recorded: NDArray[np.uint32]) -> Failure | None:
-        """Run the kernel; its times go to `recorded`."""
+        """Run the kernel, which writes its times to `recorded`."""
         assert self.spec is not None
         number = self._launches + 1
         report = np.zeros(2 + self.vps, np.uint32)
@@ -159,11 +159,11 @@ class SimtMachine(Machine):
 
     def close(self) -> None:
         self._open = False
-        self.pool = np.zeros(0, FLOAT32.dtype)  # what aligned_zeros imports is gone when Python exits
+        self.pool = np.zeros(0, FLOAT32.dtype)  # not aligned_zeros, whose globals are gone when Python exits
 
 
 def _number(variable: Variable, most: int) -> int:
-    """Value of an environment variable. Raises HandleError."""
+    """Return the value of an environment variable as a number. Raises HandleError."""
     value = variable.get()
     if not (value.isdecimal() and value.isascii() and int(value) <= most):
         raise HandleError(f"{variable.name}={value}: expected a whole number from 0 to {most}")
@@ -175,7 +175,7 @@ def _races_by_environment() -> bool:
 
 
 def _failure(findings: list[Finding], report: NDArray[np.uint32]) -> Failure | None:
-    """What the emulator found, and whether the kernel stopped itself."""
+    """Combine the emulator's findings and the kernel's own report of a stop; None if there are none."""
     messages: list[str] = []
     positions: list[int] = []
     for finding in findings:

@@ -1,7 +1,7 @@
-"""Timelines of thread blocks: stamps in cycles of many clocks, made into records on the host's clock.
+"""Timelines of thread blocks: converts time stamps of each multiprocessor's clock into records on the host's clock.
 
-The memory that a launch writes begins with a track for every virtual processor; then come their first stamps, side by
-side, their second ones, and so on. Mirrors templates/cuda/timeline.cuh.
+A launch writes memory that begins with one track per virtual processor. Then come the first stamps of all virtual
+processors, their second stamps, and so on. Mirrors templates/cuda/timeline.cuh.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from vpps.ops.element import WORD_BYTES
 from vpps.runtime.recording import RECORD, Recording, Records
 
-# Where an instruction begins, and the one before it ends: when, by the multiprocessor's clock; its place in the script;
-# floats that the one before has moved.
+# Beginning of an instruction and end of the previous one: time on the multiprocessor's clock; position of the
+# instruction in the script; number of floats that the previous instruction has moved.
 STAMP = np.dtype([("cycles", "i8"), ("position", "u4"), ("floats", "u4")])
 
-# One moment by two clocks: that of the GPU, which all multiprocessors share, and that of the multiprocessor.
+# One moment on two clocks: the GPU's, which all multiprocessors share, and the multiprocessor's own.
 _CLOCKS = np.dtype([("nanoseconds", "i8"), ("cycles", "i8")])
 TRACK = np.dtype({"names": ["begun", "ended", "stamps"], "formats": [_CLOCKS, _CLOCKS, "i8"], "itemsize": 128})
 
@@ -26,19 +26,19 @@ Words = NDArray[np.uint32]
 
 
 class StampedRecording(Recording):
-    """The records of one launch, made of stamps."""
+    """The records of one launch, computed from stamps."""
 
     def __init__(self, n_vps: int, capacity: int) -> None:
         self.n_vps = n_vps
         self.capacity = capacity
-        self.room = capacity + 1  # in stamps: the end of a launch is one, too
+        self.room = capacity + 1  # number of stamps: the end of a launch has one, too
         self._tracks = np.zeros(n_vps, TRACK)
         self._stamps = np.zeros((0, n_vps), STAMP)
         self._offset = 0
 
     @property
     def words(self) -> int:
-        """Size of the memory."""
+        """Size of the memory in words."""
         return (self.track_bytes + self.room * self.n_vps * STAMP.itemsize) // WORD_BYTES
 
     @property
@@ -47,23 +47,23 @@ class StampedRecording(Recording):
         return self.n_vps * TRACK.itemsize
 
     def used_bytes(self, tracks: Words) -> int:
-        """Bytes of the memory that a launch wrote to, tracks and stamps, by what it left in the tracks."""
+        """Return the number of bytes that a launch wrote, tracks and stamps, according to its tracks."""
         written = int(tracks.view(TRACK)["stamps"].max())
         return self.track_bytes + min(written, self.room) * self.n_vps * STAMP.itemsize
 
     def fill(self, memory: Words) -> None:
-        """Take what a launch left in memory, all of it or what it wrote to."""
+        """Take over the memory that a launch wrote; the unwritten rest may be missing."""
         end = self.track_bytes // WORD_BYTES
         self._tracks = memory[:end].view(TRACK)
         self._stamps = memory[end:].view(STAMP).reshape(-1, self.n_vps)
 
     def align(self, offset: int) -> None:
-        """The host's time is the GPU's plus so many nanoseconds."""
+        """Set the host's time minus the GPU's, in nanoseconds."""
         self._offset = offset
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """From the first beginning to the last end, by the GPU's clock. None if the launch did nothing."""
+        """First beginning and last end, on the GPU's clock. None if the launch did nothing."""
         there = self._tracks[self._tracks["stamps"] > 0]
         if not len(there):
             return None
@@ -77,7 +77,7 @@ class StampedRecording(Recording):
         return np.concatenate([self._of(vp)[: self.capacity] for vp in range(self.n_vps)])
 
     def _of(self, vp: int) -> Records:
-        """Those of one virtual processor."""
+        """Return the records of one virtual processor."""
         track = self._tracks[vp]
         stamps = self._stamps[: track["stamps"], vp]
         times = _nanoseconds(stamps["cycles"], track["begun"], track["ended"]) + self._offset
@@ -90,9 +90,9 @@ class StampedRecording(Recording):
 
 
 def _nanoseconds(cycles: NDArray[np.int64], begun: np.void, ended: np.void) -> NDArray[np.int64]:
-    """The GPU's time at some moments of a launch, whose beginning and end both clocks have seen.
+    """Convert cycles to the GPU's time, by the readings of both clocks at the beginning and end of a launch.
 
-    The rate is that of the whole launch: a multiprocessor that changes it meanwhile shifts what lies between.
+    This assumes a constant clock rate; if it changes during the launch, the times in between are shifted.
     """
     passed = int(ended["cycles"]) - int(begun["cycles"])
     rate = (int(ended["nanoseconds"]) - int(begun["nanoseconds"])) / passed if passed > 0 else 0.0
@@ -102,10 +102,10 @@ def _nanoseconds(cycles: NDArray[np.int64], begun: np.void, ended: np.void) -> N
 
 
 class SharedClock:
-    """How far the host's clock is ahead of a GPU's, found out from launches alone.
+    """Estimates the offset between the host's clock and a GPU's from launches alone.
 
-    A launch begins after the host asked for it, and ends before the host sees that. The tightest of all such bounds
-    holds until one contradicts it: the two clocks drift apart by some microseconds a second.
+    A launch begins after the host has requested it, and ends before the host notices the end. The tightest bounds are
+    kept until a launch contradicts them: the two clocks drift apart by some microseconds a second.
     """
 
     def __init__(self) -> None:
@@ -113,11 +113,11 @@ class SharedClock:
         self._known = False
 
     def offset(self, begun: int, ended: int, asked: int, seen: int) -> int:
-        """Nanoseconds to add to the GPU's time.
+        """Return the nanoseconds to add to the GPU's time.
 
         Args:
-            begun, ended: of a launch, by the GPU's clock.
-            asked, seen: when the host asked for it, and when it saw the end.
+            begun, ended: beginning and end of a launch on the GPU's clock.
+            asked, seen: times on the host's clock when it requested the launch and noticed the end.
         """
         least, most = asked - begun, seen - ended
         if self._known and max(least, self._least) <= min(most, self._most):

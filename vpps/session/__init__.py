@@ -1,17 +1,16 @@
-"""A model in use: what `vpps.Handle` is made of.
+"""Implementation of `vpps.Handle`.
 
-session: from construction until it is closed, what a handle is apart from the calls that run something; configurator:
-which configuration works, and exchanges between launches; tracing: blocks that record timelines; handle: what users
-call.
+session: construction, closing and properties of a handle. halves: forward, backward and updates as separate calls.
+data_parallel: training steps of several processes; gradient_sum: their sums of gradients. configurator: choice and
+exchange of configurations. tracing: blocks that record timelines. handle: the public class.
 
-`fb` plans batch k while batch k-1 runs, waits for it, launches, returns. Calls of a handle from several threads run one
-after the other. A forward-only handle, or `model.save`, pulls the newest weights from the training handle. Ctrl-C
-leaves a launch running, to be waited for by the next call.
+`fb` plans batch k while batch k-1 runs, waits for k-1, launches k and returns. Calls of a handle from several threads
+run one after the other. A forward-only handle and `model.save` pull the newest weights from the training handle. After
+Ctrl-C a launch keeps running; the next call waits for it.
 
-All that may be chosen without changing what is computed is a configuration: virtual processors, tile of the CPU,
-policy, schedule, places of the weights on the chip, passes; and, for the user alone to choose, the precision. A handle
-asks for another one and gets it with its next call, weights and state of training passed on through the model.
-Everything that changes the kernel in flight is made of that: what was found fastest before, `autotune`, recording for
-`trace`. What the user chose stays; a configuration that tuning chose and that does not do for a graph is given up for
-the default.
+A configuration is every choice that does not change results: virtual processors, tile of the CPU, policy, schedule,
+places of the weights on the chip, passes. It also has the precision, which only the user chooses. A handle requests
+another configuration and gets it with its next call; the model carries weights and training state over. Stored tuning
+results, `autotune` and recording for `trace` all use this mechanism. The user's choices stay. If a graph does not run
+in a configuration that tuning chose, the handle returns to the default.
 """

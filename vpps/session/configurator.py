@@ -1,4 +1,4 @@
-"""Configurator: chooses the configuration in which a handle works, and exchanges engines between launches."""
+"""Configurator: chooses the configuration of a handle, and replaces its engine between launches."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _log = logging.getLogger(__name__)
 
 
 class Configurator:
-    """The user's choice goes first, then what was the fastest before, then what is the fastest of the candidates that
-    training tries. A configuration that was not the user's and does not do for a graph is given up.
+    """Chooses the configuration: first the user's choice, then the stored fastest one, then the fastest candidate of
+    tuning. If a graph does not run in a configuration that tuning chose, it is replaced by the default.
 
     Args:
-        losses: is told of every step of training that has ended.
+        losses: receives every finished training step.
 
     Attributes:
-        engine: the one that works.
-        optimizer, clip_norm: the rule of the updates.
-        listeners: are given the timeline of every launch that has ended.
+        engine: the current engine.
+        optimizer, clip_norm: rule of the updates.
+        listeners: callbacks for the timeline of every finished launch.
 
     Raises:
-        HandleError, CompileError: as `Engine`.
+        HandleError, CompileError: see `Engine`.
     """
 
     def __init__(self, model: Model, options: Options, losses: Losses) -> None:
         self.optimizer, self.clip_norm = options.rule, options.clip_norm
         self.optimizer.check()
-        self.listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
+        self.listeners: list[Callable[[Timeline], None]] = []  # from the trace that is being recorded
         self._model = model
         self._options = options
         self._losses = losses
@@ -50,7 +50,7 @@ class Configurator:
         self._chosen = options.chosen
         self._tunes = options.autotune
         self._tuner: Autotuner | None = None
-        self._choice: Choice | None = None  # the fastest, once that is known
+        self._choice: Choice | None = None  # the fastest configuration, once known
         self._used = Candidate()
         self._wanted = Configuration(**self._chosen), bool(options.timeline)
         try:
@@ -63,33 +63,33 @@ class Configurator:
         self._use_choice()
 
     def make_engine(self, configuration: Configuration, records: bool) -> Engine:
-        """An engine in a configuration, which leaves timelines or not."""
+        """Create an engine in a configuration; `records` makes it record timelines."""
         return Engine(self._model, self._options, configuration, self._target, records, self._losses, self.listeners)
 
     # ---- choices
 
     @property
     def records(self) -> bool:
-        """Whether launches leave timelines, from the next call on."""
+        """True if launches record timelines from the next call on."""
         return self._wanted[1]
 
     def describe(self) -> str:
-        """What tuning has found, or tries: a line, "" where there is nothing to say."""
+        """Return a line about tuning's result or progress; "" if there is none."""
         found = self._tuner if self._choice is None else self._choice
         return "" if found is None else found.describe()
 
     def configure(self, configuration: Configuration | None = None, records: bool | None = None) -> None:
-        """From the next call on work in this configuration, or record timelines or not; None leaves it as it is."""
+        """Set the configuration, or the recording of timelines, from the next call on; None changes nothing."""
         before, recorded = self._wanted
         self._wanted = configuration or before, recorded if records is None else records
 
     def _use(self, candidate: Candidate) -> None:
-        """From the next call on."""
+        """Use a candidate from the next call on."""
         self._used = candidate
         self.configure(Configuration(**{**self._chosen, **candidate.changes}))
 
     def _use_choice(self) -> None:
-        """Work as was the fastest before, if that is known and the user leaves it open."""
+        """Use the stored fastest configuration, if there is one and the user has not chosen otherwise."""
         self._choice = find(self._key()) if self._is_free else None
         if self._choice is None:
             return
@@ -101,19 +101,19 @@ class Configurator:
 
     @property
     def _is_free(self) -> bool:
-        """Whether the user leaves to us what candidates change."""
+        """True if the user has chosen nothing that candidates change."""
         return self._chosen.keys().isdisjoint(CHANGED)
 
     def _key(self) -> Key:
         return key_for(self._model, self.engine.machine, self._options.train, self._options.precisions)
 
     def choose(self) -> None:
-        """Decide in which configuration the batch that comes is trained. A block that records stays in its own."""
+        """Choose the configuration for the next batch. A block that records keeps its configuration."""
         if self._tuner is not None and not self.records:
             self._use(self._tuner.current)
 
     def note(self, graph: Graph) -> None:
-        """A batch was begun: tell tuning, if there is any, and keep what it has found."""
+        """Count a batch for tuning, and store the result when tuning is done."""
         if not self._tunes or self._choice is not None:
             return
         if self._tuner is None:
@@ -128,13 +128,13 @@ class Configurator:
             try:
                 if self._is_free:
                     keep(self._key(), self._choice)
-            except OSError as error:  # training goes on
-                _log.warning("what tuning has found is not kept: %s", error)
+            except OSError as error:  # training continues
+                _log.warning("cannot store the result of tuning: %s", error)
 
     # ---- preparations
 
     def prepare(self, graph: Graph, trains: bool = False, accumulate: bool = False) -> Planner:
-        """A planner for a graph, in the configuration that is wanted."""
+        """Return a planner for a graph in the chosen configuration."""
         try:
             return self._exchanged(graph, trains, accumulate)
         except (CapacityError, CompileError, HandleError) as error:
@@ -142,19 +142,20 @@ class Configurator:
             return self._exchanged(graph, trains, accumulate)
 
     def prepare_aside(self, graph: Graph) -> None:
-        """For something that is no step of training."""
+        """Prepare a graph for a call that is not a training step."""
         self.interrupt()
         self.prepare(graph)
 
     def interrupt(self) -> None:
-        """Something comes that tuning must not take for a step."""
+        """Exclude the time of the next call from tuning, because it is not a step."""
         if self._tuner is not None:
             self._tuner.interrupted()
 
     def kernel_for(
         self, graph: Graph, make: Callable[[Planner], Plan], trains: bool = False, accumulate: bool = False
     ) -> Plan:
-        """A plan, and a kernel that can run it. `prepare` has seen the graph. One of a step has no stack in part."""
+        """Return a plan, with a kernel to run it. Call `prepare` first. In a training step, whole stacks must move;
+        stacks that move only in part are dissolved."""
         plan = self._tried(graph, make, trains, accumulate)
         while trains and plan.is_torn and self.engine.part(plan.reached):
             self._exchanged(graph, trains, accumulate)
@@ -170,8 +171,8 @@ class Configurator:
             return self.engine.kernel_for(make)
 
     def give_up(self, error: VppsError) -> None:
-        """Go back to the default, as what tuning tries or has found does not do for a graph. Raises the error if it is
-        not to blame."""
+        """Return to the default configuration after an error in one that tuning chose. Re-raises the error if the
+        default was in use."""
         failed = self._used
         if failed == Candidate():
             raise error
@@ -187,8 +188,8 @@ class Configurator:
         return self.engine.prepare(graph, self.optimizer, trains, accumulate)
 
     def exchange(self) -> None:
-        """Make the engine that is wanted the one that works. If it cannot be made all is as it was; after
-        Ctrl-C the next call tries again."""
+        """Replace the engine by one in the chosen configuration. On an error nothing changes; after Ctrl-C the next
+        call tries again."""
         wanted, before = self._wanted, self.engine
         if wanted == (before.configuration, before.records):
             return

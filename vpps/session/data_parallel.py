@@ -1,4 +1,4 @@
-"""Steps of training that several processes make together: each computes its shards of a mini-batch."""
+"""Data-parallel training steps: each of several processes computes its shards of a mini-batch."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from vpps.turns import serialised
 
 
 class Shard(NamedTuple):
-    """What `fb` was given.
+    """Arguments and results of a call of `fb`.
 
     Attributes:
-        key: of its random numbers.
-        sums: what came of it; None while its launch runs.
+        key: key of its random numbers.
+        sums: its loss and gradients; None while its launch runs.
     """
 
     graph: Graph
@@ -50,8 +50,8 @@ class Shard(NamedTuple):
     sums: Sums | None = None
 
 
-class Ahead(NamedTuple):
-    """A plan made before it was known whether that is what is to be launched: it is, if all of this is as it was."""
+class PlanKey(NamedTuple):
+    """Cache key of a speculative plan: the plan may be launched if none of these has changed."""
 
     planner: Planner
     graph: Graph
@@ -61,14 +61,14 @@ class Ahead(NamedTuple):
     key: StepKey | None
 
 
-class BegunStep(NamedTuple):
-    """A step that goes on beside the program.
+class PendingStep(NamedTuple):
+    """A step in the background.
 
     Attributes:
-        shards: of this rank; none where gradients were given.
-        number: of the update that it makes.
-        rule: optimizer and clip_norm, as they were.
-        total: of all shards, when all have met.
+        shards: shards of this rank; empty if gradients were given.
+        number: number of its update.
+        rule: copies of optimizer and clip_norm at its beginning.
+        total: sums over all shards, once all ranks have met.
     """
 
     shards: Sequence[Shard]
@@ -81,24 +81,23 @@ class BegunStep(NamedTuple):
 class DataParallel(Halves):
     """A handle whose gradients are sums over all ranks of a world.
 
-    Every rank gets the sums and makes the same update of its own, so that all have the same weights, to the bit. For
-    that all must know of the same cells: these decide which parameters are stacked, and with that the order of sums.
-    Where a rank meets cells that are new to it, all take over what is new, in the order of shards, and compute the
-    gradients of that step once more.
+    Every rank gets the sums and makes the same update, so that all have the same weights, to the bit. This requires
+    that all know the same cells: cells decide the stacks of parameters, and these the order of sums. If a rank meets
+    new cells, all ranks add them in the order of shards, and compute the gradients of that step again.
 
-    From the launch of a step's last shard to its sums a thread of the world's does what there is to do, while the
-    program records the next graph and `fb` plans it. Whatever else the handle is asked waits for that.
+    After the launch of a step's last shard, a thread of the world adds up the gradients. Meanwhile the program records
+    the next graph and `fb` plans it. All other calls of the handle wait for that thread.
     """
 
     __slots__ = ("_ahead", "_begun", "_common", "_compared", "_history", "_shards", "_step", "_sum", "_world")
 
     def __init__(self, model: Model, options: Options) -> None:
         self._world: World | None = None
-        self._shards: list[Shard] = []  # of the step that is being made
-        self._begun: tuple[object, ...] = ()  # the state of training when its latest shard was given
-        self._compared = -1  # the step after which weights were compared
-        self._step: BegunStep | None = None
-        self._ahead: tuple[Ahead, Plan] | None = None
+        self._shards: list[Shard] = []  # shards of the current step so far
+        self._begun: tuple[object, ...] = ()  # training state when its latest shard was given
+        self._compared = -1  # step after which weights were compared last
+        self._step: PendingStep | None = None
+        self._ahead: tuple[PlanKey, Plan] | None = None
         super().__init__(model, options)
         self._sum: GradientSum | None = None
         if options.world is not None and options.world.shards > 1:
@@ -108,11 +107,11 @@ class DataParallel(Halves):
 
     def _check(self, graph: Graph, what: str, training: bool) -> None:
         super()._check(graph, what, training)
-        if self._world is not None and self.model.cell_history is not self._history:  # restored, on all ranks
+        if self._world is not None and self.model.cell_history is not self._history:  # all ranks restored a checkpoint
             self._know_history()
 
     def _know_history(self) -> None:
-        """All ranks know of the same cells now."""
+        """Record the cells that all ranks know now."""
         if self.model.cell_history is None:
             self.model.cell_history = CellHistory()
         self._history: CellHistory = self.model.cell_history
@@ -120,7 +119,7 @@ class DataParallel(Halves):
 
     @serialised
     def close(self) -> None:
-        """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
+        """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called again."""
         given, self._shards = len(self._shards), []
         try:
             if not self._closed and os.getpid() == self.pid:
@@ -128,12 +127,12 @@ class DataParallel(Halves):
         finally:
             super().close()
         if given:
-            what = f"{given} of the {len(self._mine)} shards of a step were given to fb, which therefore was not made"
+            what = f"only {given} of the {len(self._mine)} shards of a step were given to fb, so the step was not made"
             warnings.warn(what, RuntimeWarning, stacklevel=3)
 
     @property
     def is_newer(self) -> bool:
-        """As that of every handle."""
+        """True if the handle has newer weights or training state than the model."""
         return self._step is not None or super().is_newer
 
     def _as_after_last_step(self, read: Callable[[], Any]) -> Any:
@@ -148,11 +147,11 @@ class DataParallel(Halves):
                 self.model._step = step.number - 1
             return super()._as_after_last_step(read)
         finally:
-            deque(back, 0)  # one call, so that Ctrl-C cannot come in the middle
+            deque(back, 0)  # one call, so that Ctrl-C cannot interrupt it
 
     @serialised
     def pull_weights(self) -> None:
-        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
+        """Copy newer weights and optimizer state back to the model. The model calls this as needed."""
         if self._step is not None and not self._closed:
             if os.getpid() != self.pid:
                 raise HandleError(FORKED)
@@ -183,7 +182,7 @@ class DataParallel(Halves):
         return range(1) if self._world is None else self._world.mine
 
     def _key(self, train: bool, draw: int = 0) -> StepKey | None:
-        """Masks of what belongs to no example follow the shard, whichever rank has it."""
+        """Return the key of random numbers. Masks outside of examples depend on the shard, not on its rank."""
         key = super()._key(train, draw)
         if key is None or self._world is None:
             return key
@@ -197,40 +196,40 @@ class DataParallel(Halves):
     # ---- shards of a step
 
     def _plan_ahead(self, graph: Graph, loss: Expression) -> None:
-        """Plan a shard while the step before goes on. It is a guess: what that leaves may be another thing to plan."""
+        """Plan a shard speculatively during the previous step, whose result may make another plan necessary."""
         self._ahead, step, engine = None, self._step, self._engine
         if step is None or step.accumulate or step.total.done() or not isinstance(graph, Graph) or not len(graph):
             return
         planner = engine.planner
         if planner is None or not engine.knows(graph):
             return
-        parity = 1 - engine.parity  # the update of that step comes before
-        ahead = Ahead(planner, graph, graph.n_calls, loss, parity, self._key(train=True))
-        with suppress(VppsError):  # fb says what is wrong
+        parity = 1 - engine.parity  # the update of the previous step is launched first
+        ahead = PlanKey(planner, graph, graph.n_calls, loss, parity, self._key(train=True))
+        with suppress(VppsError):  # fb raises it again
             check_loss(graph, loss)
             self._ahead = ahead, planner.plan_training(graph, loss, None, parity, ahead.key)
 
     def _fb_shard(self, graph: Graph, loss: Expression, accumulate: bool) -> None:
-        """Gradients of one shard; with the last of them the step."""
+        """Compute the gradients of one shard; the last shard begins the step."""
         assert self._world is not None
         if self._shards and self._begun != self._state():
             self._shards = []
             raise HandleError(
-                "fb: weights or what was accumulated have changed since the first shards of this step were given, or "
-                "the loop over batches() was left; these are forgotten, begin the step again"
+                "fb: weights or accumulated gradients have changed since the first shards of this step were given, or "
+                "the loop over batches() was left; these shards are discarded, begin the step again"
             )
         if self._shards and self._shards[0].accumulate != accumulate:
-            self._refuse("fb", f"accumulate={accumulate} is not what these had")
+            self._refuse("fb", f"accumulate={accumulate} differs from these; use the same for all shards of a step")
         before = self._shards
         with self._telling():
-            self._configurator.prepare(graph, trains=True)  # takes over what a checkpoint has of the step
+            self._configurator.prepare(graph, trains=True)  # first: it takes over the state of a restored checkpoint
             shard = Shard(graph, loss, accumulate, self._key(train=True))
             launched = self._launch(shard)
-            self._shards = []  # whatever ends this call ends the step
+            self._shards = []  # an error from here on ends the step
             if len(before) + 1 == len(self._mine):
                 kept = [s.sums for s in before if s.sums is not None]
                 self._begin_step([*before, shard], lambda: [*kept, self._sums_of(launched)], accumulate)
-                # Maybe no shard has anything to learn; and errors come where all ranks get them.
+                # Finish now if an error is possible (no gradients, or on_nonfinite="raise"), so that all ranks get it.
                 if isinstance(launched, Sums) or self._losses.on_nonfinite == "raise":
                     self._finish()
             else:
@@ -239,7 +238,7 @@ class DataParallel(Halves):
                 self._begun = self._state()
 
     def _state(self) -> tuple[object, ...]:
-        """Of training: another one, and shards would be of different weights."""
+        """Return the training state that all shards of a step must share."""
         store = self._store
         store.note_changes()
         assert self._world is not None
@@ -247,8 +246,8 @@ class DataParallel(Halves):
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Whatever error leaves the block ends the step. The other ranks are told, unless they have it as well, or this
-        is Ctrl-C, which they get, too."""
+        """End the step if an error leaves the block, and tell the other ranks. They are not told if they raise the same
+        error, or in case of Ctrl-C, which they get, too."""
         try:
             yield
         except BaseException as error:
@@ -259,20 +258,20 @@ class DataParallel(Halves):
             raise
 
     def _launch(self, shard: Shard) -> Plan | Sums:
-        """Begin to compute loss and gradients; the plan of that. Where it depends on no parameter all is known at
-        once."""
+        """Begin to compute loss and gradients, and return the plan. If the loss depends on no parameter, return its
+        sums at once."""
         graph, loss, key, configurator = shard.graph, shard.loss, shard.key, self._configurator
         ahead, self._ahead = self._ahead, None
 
         def made(planner: Planner) -> Plan:
             parity = self._engine.parity
-            if ahead is not None and ahead[0] == Ahead(planner, graph, graph.n_calls, loss, parity, key):
+            if ahead is not None and ahead[0] == PlanKey(planner, graph, graph.n_calls, loss, parity, key):
                 return ahead[1]
             return planner.plan_training(graph, loss, None, parity, key)
 
         try:
             plan = configurator.kernel_for(graph, made)
-            learns = bool(plan.reached or plan.tables)  # else inputs alone have gradients
+            learns = bool(plan.reached or plan.tables)  # else only inputs have gradients
         except NoGradientError:
             learns = False
         if not learns:
@@ -286,7 +285,7 @@ class DataParallel(Halves):
         return plan
 
     def _sums_of(self, launched: Plan | Sums) -> Sums:
-        """What a launch leaves."""
+        """Wait for a launch and return its sums."""
         if isinstance(launched, Sums):
             return launched
         plan = launched
@@ -301,7 +300,7 @@ class DataParallel(Halves):
         )
 
     def _again(self, shards: Sequence[Shard]) -> list[Sums]:
-        """The same with the stacks that all ranks have now."""
+        """Compute the shards again, with the stacks that all ranks have now."""
         found: list[Sums] = []
         for shard in shards:
             self._configurator.prepare(shard.graph, trains=True)
@@ -313,11 +312,11 @@ class DataParallel(Halves):
     # ---- the step
 
     def _begin_step(self, shards: Sequence[Shard], found: Callable[[], list[Sums]], accumulate: bool) -> None:
-        """Let what all ranks have be added up, beside the program.
+        """Begin to add up the gradients of all ranks in the background.
 
         Args:
-            shards: this rank's; none where gradients were given.
-            found: waits for what they left.
+            shards: shards of this rank; empty if gradients were given.
+            found: callback that waits for their sums.
         """
         assert self._world is not None
         kept = bool(accumulate or self._store.accumulated)
@@ -327,19 +326,19 @@ class DataParallel(Halves):
         add_up = partial(self._add_up, shards, found, alike, pieces=not kept)
         rule = copy.copy(self.optimizer)
         rule.groups = {pattern: dict(values) for pattern, values in rule.groups.items()}
-        self._step = BegunStep(shards, accumulate, number, (rule, self.clip_norm), self._world.aside(add_up))
+        self._step = PendingStep(shards, accumulate, number, (rule, self.clip_norm), self._world.aside(add_up))
         self.model._step += not accumulate
 
     def _add_up(
         self, shards: Sequence[Shard], found: Callable[[], list[Sums]], alike: tuple[int, int, int, int], pieces: bool
     ) -> Sums:
-        """The sums over all shards of all ranks. `GradientSum.agree` takes what is alike: step, kind, digest, drawn."""
+        """Return the sums over all shards of all ranks. `alike`: step, kind, digest, drawn for `GradientSum.agree`."""
         assert self._sum is not None
         assert self._world is not None
         with self._telling():
             sums, machine = found(), self._engine.machine
             history = self.model.cell_history
-            n_new = 0 if history is None else len(history.cells) - self._common[0]  # since all knew of the same cells
+            n_new = 0 if history is None else len(history.cells) - self._common[0]  # cells that not all ranks know
             if self._sum.agree(sums, *alike, machine.gpu, n_new):
                 self._take_over()
                 if shards:
@@ -354,8 +353,8 @@ class DataParallel(Halves):
                 return self._sum(sums, pieces)
 
     def _finish(self) -> None:
-        """Make the update of the step that has begun."""
-        if self._step is not None:  # most often there is none, and every call asks
+        """Make the update of the step in the background, if there is one."""
+        if self._step is not None:  # tested here because every call comes here, mostly without a step
             self._make_update()
 
     @serialised
@@ -364,15 +363,15 @@ class DataParallel(Halves):
         if step is None:
             return
         assert self._world is not None
-        step.total.exception()  # Ctrl-C while waiting leaves it as it is
-        self._world.wait_aside()  # else it may hold this handle yet when nobody else does
+        step.total.exception()  # waits; Ctrl-C during the wait changes nothing
+        self._world.wait_aside()  # else that thread may keep the last reference to this handle
         now = number = self.model.step
         assigned = None
         if not step.accumulate:
-            if number != step.number:  # by the program, for what comes after this step
+            if number != step.number:  # the program has assigned it, for later steps
                 assigned = number
             number = step.number - 1
-        self.model._step, self._step = number, None  # at once: a signal handler may look
+        self.model._step, self._step = number, None  # in one statement: a signal handler may read both
         held = self._store.accumulated
         try:
             with self._telling():
@@ -386,8 +385,8 @@ class DataParallel(Halves):
                 self.model._step = assigned
         self._know_history()
 
-    def _end(self, step: BegunStep, total: Sums) -> None:
-        """Make its update, or none yet."""
+    def _end(self, step: PendingStep, total: Sums) -> None:
+        """Make a step's update, or accumulate."""
         given = AccumulatedGradients(1)
         for name, gradient in total.gradients.items():
             if isinstance(gradient, RowGradients):
@@ -398,7 +397,7 @@ class DataParallel(Halves):
         self._apply(given, step.accumulate, total.is_finite, loss, total.piece, step.rule, total.touched)
 
     def _take_over(self) -> None:
-        """Let all ranks know of all new cells, in the order of shards, and of none in another order."""
+        """Exchange new cells, so that all ranks know the same cells in the same order, that of the shards."""
         assert self._world is not None
         assert self.model.cell_history is not None
         cells, (n, orders) = self.model.cell_history.cells, self._common
@@ -411,7 +410,7 @@ class DataParallel(Halves):
         self.model.cell_history = CellHistory([*cells[:n], *union.cells], orders, self.model.cell_history.apart)
 
     def _digest(self) -> int:
-        """Of weights and what belongs to them, when it is time to compare them; else 0."""
+        """Return a digest of weights, moments and averages if it is time to compare them; else 0."""
         assert self._world is not None
         step = self.model.step
         if self._compared >= 0 and (step % self._world.check_every or step == self._compared):

@@ -1,12 +1,12 @@
-"""The sum of gradients over all shards, in their order: the same bits on every transport, and on every rank.
+"""Sums gradients over all shards, in the order of shards: the same bits on every transport, and on every rank.
 
-Dense gradients lie in one buffer, cut in a segment for each rank. All-to-all: every rank gets its segment of all shards
-and adds them up in the order of shards; all-gather: all get the sums. Each rank tests its own segment for finiteness.
-As many bytes travel as in a ring of all-reduce, whose order of sums is its own. The buffer is a piece of the pool, as
-it is, where that is laid out alike on all ranks; else it holds the user's arrays: a rank whose shards had other cells
-may have stacked other weights. A piece of a pool on a GPU stays there, if each rank has its own GPU and NCCL:
-NumPy's functions are CuPy's for arrays of CuPy. Of tables every rank gets the rows that the shards use, through the
-host, together with the segments.
+Dense gradients are in one buffer, with a segment for each rank. All-to-all: every rank gets its segment of all shards
+and adds them up in the order of shards. All-gather: all ranks get the sums. Each rank tests its own segment for
+non-finite values. This moves as many bytes as a ring all-reduce, which would sum in another order. If the pool has the
+same layout on all ranks, the buffer is a piece of the pool. Otherwise (other cells on a rank may lead to other stacks)
+it holds arrays in the users' format. A piece of a GPU's pool stays on the GPU if each rank has its own GPU and NCCL:
+NumPy's functions also work on CuPy arrays. For tables, every rank gets the rows that the shards use; they go through
+the host, together with the segments.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from vpps.model.precisions import Precisions
 from vpps.placement.distribution import Distribution
 from vpps.values import Float32
 
-LIKE = ("its model (names, shapes, what is trainable, precision)", "the number of its step", "what it calls",
+LIKE = ("its model (names, shapes, trainability, precision)", "the number of its step", "its kind of call",
         "its number of shards", "its weights", "the number of mini-batches that it has drawn")  # fmt: skip
-"""What ranks tell each other before a step, in which they must agree."""
+"""Values on which ranks must agree before a step, in words, in the order of the header."""
 
 
 class Sums(NamedTuple):
-    """Of one shard, or of all.
+    """Loss and gradients of one shard, or their sums over all shards.
 
     Attributes:
         loss: the sum of losses.
-        is_finite: of all shards: whether a step may be made with loss and gradients.
-        gradients: by name; without dense ones where there is a piece. Of tables the rows that are used.
-        piece: the dense ones as they lie in the pool.
-        touched: names of the dense parameters that the loss depends on; of those among `gradients` too or not.
+        is_finite: for sums over all shards: True if a step may be made with loss and gradients.
+        gradients: gradients by name; for tables the rows in use. If there is a piece, they have no dense ones.
+        piece: dense gradients in the layout of the pool.
+        touched: names of the dense parameters that the loss depends on; those in `gradients` may be missing here.
     """
 
     loss: float
@@ -50,7 +50,7 @@ class Sums(NamedTuple):
     touched: frozenset[str] = frozenset()
 
     def kept(self) -> Sums:
-        """The same, whatever becomes of the pool."""
+        """Return a copy that does not depend on the pool."""
         copied = {
             name: RowGradients(g.rows, g.values.copy()) if isinstance(g, RowGradients) else g
             for name, g in self.gradients.items()
@@ -60,13 +60,13 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """Where parameters lie in a buffer of the user's arrays.
+    """Layout of parameters in a buffer of the users' arrays.
 
     Attributes:
-        dense: trainable ones that are no tables, with their first float there.
-        floats: of the buffer.
+        dense: trainable parameters except tables, each with the offset of its first float.
+        floats: size of the buffer.
         tables: trainable tables.
-        digest: of names, shapes, what is trainable and precisions: all ranks must have the same.
+        digest: digest of names, shapes, trainability and precisions; all ranks must have the same.
     """
 
     dense: list[tuple[Parameter, int]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class GradientSum:
     """Adds up the gradients of a model's shards, over the ranks of a world.
 
     Attributes:
-        any_gradient: whether a shard of the step that all have agreed on has a gradient.
+        any_gradient: True if any shard of the agreed step has a gradient.
     """
 
     def __init__(self, world: World, model: Model, precisions: Precisions) -> None:
@@ -88,32 +88,32 @@ class GradientSum:
         self._known: tuple[object, ...] = ()
         self._digested: tuple[Distribution | None, int] = None, 0
         self._received: list[Float32] = []
-        self._values = np.zeros(0, np.float32)  # of all ranks' rows
-        self._lengths: list[list[int]] = []  # rows of tables, and their floats, of each rank
-        self._alike = False  # whether the pool is laid out alike for all shards of the step
+        self._values = np.zeros(0, np.float32)  # values of all ranks' rows
+        self._lengths: list[list[int]] = []  # numbers of table rows, and of their floats, by rank
+        self._alike = False  # True if the pool has the same layout for all shards of the step
         self._gpus: list[int] = []  # `World.gpu_number` of all ranks
         self.any_gradient = False
 
     def agree(
         self, shards: Sequence[Sums], step: int, kind: int, digest: int, drawn: int, gpu: bytes, n_new: int
     ) -> bool:
-        """Begin a step.
+        """Begin a step on all ranks.
 
         Args:
-            shards: this rank's, in their order.
-            step: number of the update that they are for.
-            kind: of call, an int that must be the same on all ranks.
-            digest: of the weights, or 0.
-            drawn: mini-batches that this rank has drawn: shards are of the latest one.
-            gpu: identity of the GPU that the pool is on, or b"".
-            n_new: cells that this rank has met first in this step.
+            shards: shards of this rank, in their order.
+            step: number of their update.
+            kind: kind of call, an int that must be the same on all ranks.
+            digest: digest of the weights, or 0.
+            drawn: number of mini-batches that this rank has drawn; the shards belong to the latest one.
+            gpu: identity of the pool's GPU, or b"".
+            n_new: number of cells that this rank has first met in this step.
 
         Returns:
-            Whether some rank has met new cells.
+            True if some rank has met new cells.
 
         Raises:
             DistributedError: another rank makes another step, has another model or other weights, has failed, or does
-                not come.
+                not answer.
         """
         self._lay_out()
         layouts = {self._places_digest(shard.piece) for shard in shards}
@@ -133,17 +133,17 @@ class GradientSum:
         return any(new)
 
     def __call__(self, shards: Sequence[Sums], pieces: bool) -> Sums:
-        """The sums of losses and of gradients, after all have agreed to add them up.
+        """Return the sums of losses and gradients; call `agree` first.
 
         Args:
-            shards: of which `agree` was told.
-            pieces: whether the total may be a piece of the pool.
+            shards: the shards that were given to `agree`.
+            pieces: True if the total may be a piece of the pool.
 
         Raises:
-            DistributedError: a rank does not come.
+            DistributedError: a rank does not answer.
         """
         world, alike = self._world, self._alike and pieces
-        on_gpus_of_their_own = 0 not in self._gpus and len(set(self._gpus)) == len(self._gpus)  # as NCCL wants it
+        on_gpus_of_their_own = 0 not in self._gpus and len(set(self._gpus)) == len(self._gpus)  # NCCL requires it
         if not (alike and on_gpus_of_their_own):
             shards = [s if s.piece is None else s._replace(piece=s.piece.on_host()) for s in shards]
         own = [shard.piece for shard in shards if shard.piece is not None]
@@ -160,7 +160,7 @@ class GradientSum:
         segment = parts[world.rank]
         sum_in_order([part for of_rank in received for part in np.atleast_2d(of_rank)], segment)
         if not are_finite([segment]):
-            segment[:1] = np.nan  # tells the others, who look at the beginning alone
+            segment[:1] = np.nan  # tells the other ranks, which test only the first element
         world.exchange([(r, segment) for r in range(world.size)], list(enumerate(parts)))
         loss = float(sum(np.concatenate([of_rank[: len(shards)] for of_rank in ints]).view(np.float64).tolist()))
         tables = self._sums_of_rows(ints, values, len(shards))
@@ -176,18 +176,18 @@ class GradientSum:
 
     @property
     def _mask_words(self) -> int:
-        """The number of words of the mask of touched dense parameters, a bit each."""
+        """Number of words of the bit mask of touched dense parameters."""
         return -(-len(self._buffer.dense) // 64)
 
     def _mask(self, shards: Sequence[Sums]) -> NDArray[np.int64]:
-        """Those bits, of some shards."""
+        """Return the bit mask of dense parameters that some shards touch."""
         names = frozenset[str]().union(*(shard.touched | shard.gradients.keys() for shard in shards))
         bits = np.zeros(64 * self._mask_words, np.uint8)
         bits[: len(self._buffer.dense)] = [p.name in names for p, _ in self._buffer.dense]
         return np.packbits(bits).view(np.int64)
 
     def _places_digest(self, piece: GradientPiece | None) -> int:
-        """A number for what lies where in a piece; 0 for none."""
+        """Return a digest of the layout of a piece; 0 for None."""
         distribution = None if piece is None else piece.distribution
         if distribution is None or self._digested[0] is not distribution:
             places = [] if distribution is None else [(p.name, f.gradient) for p, f in distribution.places.items()]
@@ -196,7 +196,7 @@ class GradientSum:
         return self._digested[1]
 
     def _lay_out(self) -> None:
-        """Find where parameters lie, as the model is now."""
+        """Compute the buffer layout if the model has changed."""
         known = tuple((p, p.trainable) for p in self._model)
         if known != self._known:
             dense: list[tuple[Parameter, int]] = []
@@ -216,10 +216,10 @@ class GradientSum:
             )
             self._known, self._buffer = known, BufferLayout(dense, at, tables, digest)
 
-    # ---- what is dense
+    # ---- dense gradients
 
     def _users_arrays(self, shards: Sequence[Sums]) -> list[Float32]:
-        """A buffer of each shard."""
+        """Return a buffer of users' arrays for each shard."""
         layout = self._buffer
         buffers = np.zeros((len(shards), layout.floats), np.float32)
         for buffer, shard in zip(buffers, shards, strict=True):
@@ -231,7 +231,7 @@ class GradientSum:
         return list(buffers)
 
     def _segments_to_exchange(self, buffers: Sequence[Float32], each: int) -> tuple[list[Float32], list[Float32]]:
-        """By rank: the segment of that rank of this one's buffers; room for the own segment of that rank's buffers."""
+        """Return by rank: that rank's segment of the local buffers; room for the local segment of its buffers."""
         world = self._world
         segments = [slice(r * each, (r + 1) * each) for r in range(world.size)]
         if len(buffers) == 1:
@@ -239,22 +239,22 @@ class GradientSum:
         else:
             sends = [np.stack([buffer[s] for buffer in buffers]) for s in segments]
         own = sends[world.rank]
-        # The same in every step: new memory takes longer than what is done with it.
+        # Reuse the memory in every step: allocating it takes longer than using it.
         if not self._received or self._received[0].shape != own.shape or type(self._received[0]) is not type(own):
             self._received = [np.empty_like(own) for _ in sends]
         received = self._received.copy()
         received[world.rank] = own
         return sends, received
 
-    # ---- what is sparse
+    # ---- sparse gradients
 
     def _rows(self, shards: Sequence[Sums]) -> list[list[RowGradients]]:
-        """Of every table those of every shard."""
+        """Return the rows by table and shard."""
         return [[_rows_of(shard, table) for shard in shards] for table in self._buffer.tables]
 
     def _rows_to_exchange(self, shards: Sequence[Sums]) -> tuple[list[NDArray[np.int64]], list[Float32]]:
-        """By rank: the losses, a mask of touched parameters, numbers of rows by table, and their numbers; and the rows.
-        Those of this rank, and room for those of the others."""
+        """Return two lists of arrays by rank, filled for this rank, empty for the others. The first holds losses, the
+        mask of touched parameters, the count of rows by table, and row numbers; the second holds the rows' values."""
         own, tables = self._world.rank, self._rows(shards)
         n_rows, n_floats = self._lengths
         ends = np.cumsum(n_floats)
@@ -273,7 +273,7 @@ class GradientSum:
     def _sums_of_rows(
         self, ints: Sequence[NDArray[np.int64]], values: Sequence[Float32], n: int
     ) -> dict[str, RowGradients]:
-        """By table, of what all ranks have exchanged for `n` shards each."""
+        """Return the sums of rows by table, from the exchanged arrays of all ranks with `n` shards each."""
         found, tables = {}, self._buffer.tables
         n += self._mask_words
         begins = [(n + len(tables), 0)] * len(ints)
@@ -285,19 +285,19 @@ class GradientSum:
             numbers = np.concatenate([ints[r][i:j] for r, ((i, _), (j, _)) in enumerate(spans)])
             if len(numbers) and not (numbers.min() >= 0 and numbers.max() < table.shape[0]):
                 self._world.give_up(f"another rank sent gradients of rows that table {table.name!r} does not have")
-            if len(tables) == 1:  # there is nothing between those of one rank and the next
+            if len(tables) == 1:  # the rows of consecutive ranks adjoin in memory
                 rows = self._values[: len(numbers) * floats]
             else:
                 rows = np.concatenate([values[r][v:w] for r, ((_, v), (_, w)) in enumerate(spans)])
-            if len(numbers):  # else no shard uses it, and it takes no step
+            if len(numbers):  # else no shard uses the table, and it takes no step
                 found[table.name] = summed_rows(numbers, rows.reshape(-1, *table.shape[1:]))
             begins = ends
         return found
 
 
-@np.errstate(over="ignore", invalid="ignore")  # whether it is finite is asked afterwards
+@np.errstate(over="ignore", invalid="ignore")  # the caller tests for finite values afterwards
 def sum_in_order(parts: Sequence[Float32], out: Float32) -> None:
-    """((first + second) + third) ..., by way of the memory of the first; `out` may be any of them."""
+    """Compute ((first + second) + third) + ... in the memory of the first part; `out` may be any of the parts."""
     total = parts[0]
     for part in parts[1:-1]:
         total += part

@@ -1,4 +1,4 @@
-"""What a handle computes in parts: values, gradients, and updates from gradients that somebody else has made."""
+"""Forward, backward and updates as separate calls of a handle."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from vpps.turns import serialised
 from vpps.values import Float32, as_count, as_flag, as_float32, as_items
 
 
-class Kept:
+class RetainedForward:
     """Values of a forward that wait for their backward.
 
     Attributes:
-        graph, wanted: what was computed; gradients are given of what was wanted.
-        masks: arguments of `Halves._key`; no function of the handle, which would hold what it is held by.
-        key: what that says when it is planned first, of the random numbers of dropout; None: it is off.
-        updates: whether the backward makes an update.
-        plan: of both.
-        launch: number of the launch that has left the values; 0: they are gone.
+        graph, wanted: the graph, and the wanted expressions, for which backward takes gradients.
+        masks: arguments of `Halves._key`. A callback of the handle would be a reference cycle.
+        key: key of dropout's random numbers, set when first planned; None if dropout is off.
+        updates: True if the backward makes an update.
+        plan: plan of both forward and backward.
+        launch: number of the launch that computed the values; 0 if they are gone.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Kept:
         return f"<values kept of {self.graph.describe()}>"
 
     def note(self, engine: Engine, plan: Plan) -> None:
-        """The latest launch has left the values."""
+        """Record that the latest launch has computed the values."""
         self.plan, self.launch = plan, engine.machine.launches
         self._engine, self._held = ref(engine), engine.store.held
         self._changes, self._step = engine.store.changes, engine.model.step
 
     def is_current(self, engine: Engine) -> bool:
-        """Whether the weights are those of the forward, and the step is the same."""
+        """Return True if weights and step have not changed since the forward."""
         if self._engine() is not engine:
             return False
         store = engine.store
@@ -81,21 +81,21 @@ class Kept:
 
 
 class Halves(Session):
-    """Forward and backward of a step by themselves, and its update.
+    """A handle with forward, backward and update as separate calls.
 
-    `fb(graph, loss)` is `forward(graph, [loss], train=True, keep=True)`, then `apply(backward([1]))`, to the bit.
+    `fb(graph, loss)` equals `forward(graph, [loss], train=True, keep=True)`, then `apply(backward([1]))`, to the bit.
     """
 
     __slots__ = ("_is_shared", "_kept", "_updated_by")
-    kept: Kept | None = read_only(
-        "_kept", "What the latest `forward(keep=True)` has left for `backward`; None before the first."
+    kept: RetainedForward | None = read_only(
+        "_kept", "Values of the latest `forward(keep=True)` for `backward`; None before the first."
     )
-    _store: ParameterStore = read_only("_engine.store", "Of the engine that works.")
+    _store: ParameterStore = read_only("_engine.store", "Parameter store of the current engine.")
 
     def __init__(self, model: Model, options: Options) -> None:
-        self._kept: Kept | None = None
-        self._updated_by: Planner | None = None  # the kernel has been made for its updates
-        self._is_shared = False  # whether other processes train the same model
+        self._kept: RetainedForward | None = None
+        self._updated_by: Planner | None = None  # planner whose updates the kernel already supports
+        self._is_shared = False  # True if other processes train the same model
         super().__init__(model, options)
 
     @serialised
@@ -109,33 +109,33 @@ class Halves(Session):
         update: bool = False,
         draw: int = 0,
     ) -> list[Float32]:
-        """Values of expressions with the current weights; of rows, (n, ...).
+        """Return the values of expressions with the current weights; of rows, (n, ...).
 
-        What the wanted expressions do not depend on is not computed, and other values are gone when nothing more is to
-        be computed from them - unless they are kept.
+        Only vertices that the wanted expressions depend on are computed. Memory of intermediate values is reused after
+        their last reader, unless values are kept.
 
-        The graph may grow and be evaluated again, as in decoding. From the third of such calls that come one after the
-        other all its values stay in the pool, and a call computes what is new; after anything else that launches or
-        changes weights, and where the pool may not hold them all, it computes everything, with the same bits.
+        The graph may grow and be evaluated again, as in decoding. From the third consecutive call of this kind on, all
+        its values stay in the pool, and a call computes only new vertices. After any other launch, a change of weights,
+        or if the pool is too small, a call computes everything, with the same bits.
 
         Args:
-            train: whether dropout is on, with the masks that the next `fb` of this graph would have.
-            keep: let values stay for `backward`.
-            update: the same, and let `backward` make the update as well, in its launch, as `fb` does, with the
-                optimizer's hyper-parameters of now.
-            draw: other masks than those of the next `fb`: 1, 2, ...
+            train: True for dropout, with the masks of the next `fb` of this graph.
+            keep: True to keep values for `backward`.
+            update: True to keep values and make the update within the launch of `backward`, as `fb` does, with the
+                optimizer's current hyper-parameters.
+            draw: 1, 2, ... for masks that differ from those of the next `fb`.
 
         Raises:
-            GraphError: an expression of another graph.
-            NoGradientError: with `keep`, nothing is wanted, or it depends neither on a trainable parameter nor on an
-                input that wants its gradient.
-            CapacityError, HandleError: as `fb`.
+            GraphError: an expression belongs to another graph.
+            NoGradientError: with `keep`, nothing is wanted, or the wanted expressions depend on no trainable parameter
+                and no input with `grad=True`.
+            CapacityError, HandleError: see `fb`.
         """
         train, update = as_flag(train, "train", HandleError), as_flag(update, "update", HandleError)
         keep = as_flag(keep, "keep", HandleError) or update
         if update and self._is_shared:
             raise HandleError(
-                "forward(update=True): a rank by itself would have other weights than the others; use keep=True, and "
+                "forward(update=True): this rank's weights would differ from the other ranks'; use keep=True, and "
                 "apply(backward(seeds)), which adds up the gradients of all ranks"
             )
         self._check(graph, "forward", training=keep)
@@ -145,7 +145,7 @@ class Halves(Session):
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             if keep:
                 raise NoGradientError(
-                    "forward(keep=True): nothing is wanted, so there is no gradient of it to be given"
+                    "forward(keep=True): nothing is wanted, so backward has nothing to compute; list an expression"
                 )
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
         if keep:
@@ -166,7 +166,7 @@ class Halves(Session):
             stale = plan.present is not None
             if not stale:
                 raise
-        if stale:  # values are those of other weights, or there is no room for all
+        if stale:  # the values in the pool belong to older weights, or the pool is too small for all
             plan, before = self._configurator.kernel_for(graph, made), None
             self._run(plan)
         self._engine.note_evaluated(plan, key, before)
@@ -180,13 +180,13 @@ class Halves(Session):
             self._check_rule()
         self._configurator.interrupt()
         self._configurator.prepare(graph, trains=True)
-        kept = Kept(graph, wanted, (train, draw), update)
+        kept = RetainedForward(graph, wanted, (train, draw), update)
         plan = self._run_first(kept)
         self._kept = kept
         return self._values(plan, wanted)
 
-    def _run_first(self, kept: Kept) -> Plan:
-        """Compute what is to be kept, anew if need be."""
+    def _run_first(self, kept: RetainedForward) -> Plan:
+        """Compute the values to keep, for the first time or again."""
 
         def made(planner: Planner) -> Plan:
             store, update = self._store, None
@@ -198,7 +198,7 @@ class Halves(Session):
             return planner.plan_halves(kept.graph, kept.wanted, update, self._engine.parity, kept.key, held)
 
         skipped = -1
-        while skipped != self._losses.skipped:  # the step before may be left out: this one's number depends on it
+        while skipped != self._losses.skipped:  # plan again if the previous step was skipped: numbers depend on it
             skipped = self._losses.skipped
             plan = self._configurator.kernel_for(kept.graph, made, trains=True)
             self._engine.wait()
@@ -209,24 +209,23 @@ class Halves(Session):
         return plan
 
     @serialised
-    def backward(self, seeds: Sequence[ArrayLike | None], kept: Kept | None = None) -> Gradients:
-        """Gradients of parameters, from those of what `forward(keep=True)` was asked for; nothing is computed twice.
-
-        `input_gradient` gives those of inputs afterwards.
+    def backward(self, seeds: Sequence[ArrayLike | None], kept: RetainedForward | None = None) -> Gradients:
+        """Return gradients of parameters, from gradients of the values of `forward(keep=True)`, without computing these
+        again. After this call, `input_gradient` returns gradients of inputs.
 
         Args:
-            seeds: the gradient of a scalar with respect to each of `wanted`, in its shape; None for zeros.
-            kept: `handle.kept` as it was after an earlier forward; default: the latest one. Where another launch came
-                since, or its backward has been, that forward is computed once more, with the same result.
+            seeds: the gradient of a scalar with respect to each wanted expression, in its shape; None for zeros.
+            kept: `handle.kept` after an earlier forward; default: the latest one. If another launch or its own backward
+                has run since, that forward is computed again, with the same result.
 
         Returns:
-            By name, dense arrays, or `RowGradients` of tables, of the parameters that what was wanted depends on.
-            Nothing after `forward(update=True)`: the update goes on while the program does, as that of `fb`.
+            By name, dense arrays, or `RowGradients` of tables, for parameters that the wanted expressions depend on.
+            Empty after `forward(update=True)`: the update then runs in the background, as in `fb`.
 
         Raises:
             HandleError: nothing was kept, or the weights have changed since.
-            ShapeError, DtypeError: seeds that do not fit what was wanted.
-            KernelError, NonFiniteError: as `fb`.
+            ShapeError, DtypeError: the seeds do not match the wanted expressions.
+            KernelError, NonFiniteError: see `fb`.
         """
         self._check_usable()
         kept = self._kept if kept is None else kept
@@ -235,7 +234,7 @@ class Halves(Session):
                 "backward: nothing was kept; call forward(graph, wanted, keep=True) before, or handle.fb(graph, loss), "
                 "which runs forward, backward and the update"
             )
-        if not isinstance(kept, Kept):
+        if not isinstance(kept, RetainedForward):
             raise HandleError(f"backward: kept={kept!r}: expected what handle.kept was after a forward")
         flat = _flat_seeds(kept.wanted, seeds)
         engine = self._engine
@@ -254,7 +253,7 @@ class Halves(Session):
         if plan is None or kept.launch != engine.machine.launches or engine.plan is not plan:
             self._configurator.prepare(kept.graph, trains=True)
             plan = self._run_first(kept)
-        kept.launch = 0  # memory of values is used again for gradients
+        kept.launch = 0  # backward overwrites values with gradients
         if not kept.updates:
             self._store.park_gradients()
         at = plan.seeds
@@ -274,25 +273,25 @@ class Halves(Session):
 
     @serialised
     def apply(self, gradients: Mapping[str, Any], accumulate: bool = False) -> None:
-        """An update from given gradients, with clipping, averages and moments as in `fb`.
+        """Make an update from given gradients, with clipping, averages and moments as in `fb`.
 
-        What earlier calls have accumulated is added to them, and in a world what all ranks give. Parameters without a
-        gradient, and such rows of tables, stay as they are: weights, moments, no decay.
+        Accumulated gradients of earlier calls are added, and in a world the gradients of all ranks. Parameters and rows
+        of tables without a gradient do not change: weights and moments stay, and there is no decay.
 
         Args:
-            gradients: by name arrays of the parameters' shapes, or `RowGradients` (any pair of rows and values) of
-                tables; of a table's dense array, rows of zeros are left out.
-            accumulate: keep them for a later update, as `fb(accumulate=True)` does.
+            gradients: by name, arrays of the parameters' shapes, or `RowGradients` (any pair of rows and values) for
+                tables; in a table's dense array, rows of zeros are ignored.
+            accumulate: True to keep them for a later update, as `fb(accumulate=True)` does.
 
         Raises:
-            ModelError, ShapeError, DtypeError, IndexRangeError: they do not fit the model.
-            HandleError, KernelError, NonFiniteError: as `fb`.
+            ModelError, ShapeError, DtypeError, IndexRangeError: the gradients do not match the model.
+            HandleError, KernelError, NonFiniteError: see `fb`.
         """
         given = self._given(gradients, accumulate)
         self._apply(given, accumulate, are_finite(given.gradients.values()))
 
     def _given(self, gradients: Mapping[str, Any], accumulate: bool) -> AccumulatedGradients:
-        """Checked, as those of one call."""
+        """Check the user's gradients and return them as accumulated gradients of one call."""
         self._check_usable()
         as_flag(accumulate, "accumulate", HandleError)
         if not self._train:
@@ -312,19 +311,19 @@ class Halves(Session):
         rule: tuple[Optimizer, float | None] | None = None,
         touched: frozenset[str] = frozenset(),
     ) -> None:
-        """An update, or none yet.
+        """Make an update, or accumulate.
 
         Args:
-            is_finite: whether they are what a step may be made with.
-            loss: what they are the gradients of, where that is known.
-            piece: the dense gradients, in place of such among `given`.
-            touched: names of the parameters that have one there.
-            rule: optimizer and clip_norm; default: those of now.
+            is_finite: True if a step may be made with the gradients.
+            loss: loss of the gradients, if known.
+            piece: the dense gradients, if they are not in `given`.
+            touched: names of the parameters with a gradient in `piece`.
+            rule: optimizer and clip_norm; default: the current ones.
         """
         self._engine.wait()
         self._configurator.interrupt()
         knows = self._updated_by is self._engine.planner and self._store.is_ready(accumulate=False)
-        if piece is not None and not knows:  # parameters, and what fits into registers, may get other places
+        if piece is not None and not knows:  # preparing may move parameters to other places
             piece = piece.on_host().copied()
         self._configurator.prepare(_NOTHING)
         names = touched | given.gradients.keys()
@@ -348,7 +347,7 @@ class Halves(Session):
         def made(planner: Planner) -> Plan:
             nonlocal piece
             store = self._store
-            if piece is not None and piece.distribution is not store.distribution:  # another engine, which works
+            if piece is not None and piece.distribution is not store.distribution:  # the engine was replaced
                 total.gradients.update({name: g for name, g in piece.arrays().items() if name in touched})
                 piece = None
             held, rows = store.as_held(total)
@@ -366,7 +365,7 @@ class Halves(Session):
         plan = self._configurator.kernel_for(_NOTHING, made)
         self._run(plan, step=step, updates=True, given=write)
         self._updated_by = self._engine.planner
-        if self._store.accumulated:  # the step was left out, and they are with the model alone
+        if self._store.accumulated:  # the step was skipped, and only the model has the accumulated gradients
             self._store.park_gradients()
 
     @overload
@@ -382,19 +381,19 @@ class Halves(Session):
     def gradients(
         self, graph: Graph, loss: Expression, train: bool = False, sparse: bool = False, draw: int = 0
     ) -> tuple[float, Any]:
-        """The loss and its gradients, without an update, and without what earlier calls of `fb` accumulated.
+        """Return the loss and its gradients, without an update and without accumulated gradients.
 
         Args:
-            train, draw: as of `forward`.
-            sparse: give what `backward` would.
+            train, draw: see `forward`.
+            sparse: True for the format of `backward`.
 
         Returns:
             The loss, and dense arrays by the names of the trainable parameters that the loss depends on, so that
-            `apply` of them equals `fb`.
+            `apply` with them equals `fb`.
 
         Raises:
-            NoGradientError: the loss depends neither on a trainable parameter nor on an input that wants its gradient.
-            GraphError, CapacityError, HandleError, KernelError, NonFiniteError: as `fb`.
+            NoGradientError: the loss depends on no trainable parameter and on no input with `grad=True`.
+            GraphError, CapacityError, HandleError, KernelError, NonFiniteError: see `fb`.
         """
         self._check(graph, "gradients", training=True)
         check_loss(graph, loss)
@@ -409,7 +408,7 @@ class Halves(Session):
         found = self._found(plan)
         return self._engine.machine.loss(plan.loss_slot), found if sparse else dict(dense_gradients(self.model, found))
 
-    # ---- what these have in common
+    # ---- helpers
 
     def _refuse_averaged(self, what: str) -> None:
         if self.model.is_averaged:
@@ -418,14 +417,14 @@ class Halves(Session):
             )
 
     def _key(self, train: bool, draw: int) -> StepKey | None:
-        """Of the random numbers of a call."""
+        """Return the key of a call's random numbers; None if dropout is off."""
         if not train:
             return None
         key = self._store.next_key()
         return StepKey(key.seed, key.step, key.accumulated + as_count(draw, "draw", HandleError, least=0))
 
     def _run(self, plan: Plan, **how: Any) -> None:
-        """Launch, when no other launch is in flight any more, and wait."""
+        """Wait for the launch in flight, then launch and wait."""
         engine = self._engine
         engine.wait()
         engine.launch(plan, at_once=True, **how)
@@ -435,7 +434,7 @@ class Halves(Session):
         return found_gradients(plan, self._engine.machine.pool, self._store.distribution)
 
     def _values(self, plan: Plan, wanted: Sequence[Expression | Rows]) -> list[Float32]:
-        """What the latest launch has computed."""
+        """Return values that the latest launch has computed."""
         pool = self._engine.machine.pool
         return [read_value(pool, places_of(plan, e), e) for e in wanted]
 
@@ -444,7 +443,7 @@ _NOTHING = Graph()
 
 
 def _flat_seeds(wanted: Sequence[Expression | Rows], seeds: Sequence[ArrayLike | None]) -> Float32:
-    """One behind the other."""
+    """Check the seeds and concatenate them."""
     given = as_items(seeds, "backward")
     if len(given) != len(wanted):
         raise ShapeError(f"backward: {len(given)} seeds are given for {len(wanted)} expressions that were wanted")

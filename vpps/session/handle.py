@@ -47,12 +47,12 @@ class Handle(DataParallel):
     """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
 
     Args:
-        model: what to train. Parameters may be declared later, too.
+        model: the model to train. More parameters may be declared later.
         {options}
 
     Raises:
         HandleError: the model already has an open training handle, or an argument is wrong.
-        GraphError: the example's loss is no scalar of its graph.
+        GraphError: the example's loss is not a scalar of its graph.
         CompileError: there is no compiler.
 
     Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
@@ -97,40 +97,39 @@ class Handle(DataParallel):
     @serialised
     @hinted
     def fb(self, graph: Graph, loss: Expression, accumulate: bool = False) -> float:
-        """Forward, backward and update for one mini-batch; returns while the kernel runs.
+        """Run forward, backward and update for one mini-batch; return while the kernel runs.
 
-        With `accumulate=True` there is no update: the gradients are added to those of the calls before, and the next
-        call without it adds its own, then clips and updates with the sum. So a batch may be larger than what fits into
-        the pool. What was accumulated belongs to the model, like the moments: it outlives this handle, is saved in
-        checkpoints, and stays as it is whatever comes in between - `forward`, `gradients`, assigned weights, new
-        parameters. `model.step` counts updates, tried or made. Dropout has another mask in every call.
+        With `accumulate=True` there is no update: the gradients are added to those of earlier calls. The next call
+        without it adds its own, then clips and updates with the sum. So a batch may be larger than the pool.
+        Accumulated gradients belong to the model, like the moments: they outlive this handle and are saved in
+        checkpoints. Calls of `forward` or `gradients`, assigned weights and new parameters do not change them.
+        `model.step` counts updates, including skipped ones. Every call draws new dropout masks.
 
         Args:
-            graph: what to compute.
-            loss: a scalar of that graph. Nothing is divided by the batch size, nor by the number of accumulated calls,
-                unless you do.
-            accumulate: keep the gradients for a later update.
+            graph: the graph to compute.
+            loss: a scalar of that graph. It is not divided by the batch size or by the number of accumulated calls.
+            accumulate: True to keep the gradients for a later update.
 
         Returns:
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
 
-        In a world every call is one shard of a mini-batch, and the last one makes the step, with the sums of losses and
-        gradients over all shards of all ranks; it goes on beside the program, up to the update, which the next call
-        makes. What is returned is the loss of the latest step before this call; values are gone afterwards, `forward`
-        and `gradients` tell of them.
+        In a world every call computes one shard of a mini-batch. The last call makes the step, with the sums of losses
+        and gradients over all shards of all ranks. The sums are computed in the background, and the next call makes the
+        update. The result is the loss of the latest finished step. Values of expressions are not available after a
+        step; use `forward` or `gradients` instead.
 
-        Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
-        `model.step` tells whether it was.
+        On cuda, the launch is queued behind the previous one before that is waited for. After Ctrl-C, `model.step`
+        tells if it was queued.
 
         Raises:
-            GraphError: the loss is no scalar, or belongs to another graph.
+            GraphError: the loss is not a scalar, or belongs to another graph.
             NoGradientError: the loss depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
-            KernelError: the previous launch was stopped; this one has not happened.
-            DistributedError: another rank has failed, does something else, or does not answer.
+            KernelError: the previous launch was stopped; this call did nothing.
+            DistributedError: another rank has failed, makes another call, or does not answer.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
-            NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; that
-                step was left out, but has used its number; this one has not happened, and training can go on.
+            NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`. That step
+                was skipped, but has used its number. This call did nothing, and training can continue.
         """
         self._plan_ahead(graph, loss)
         self._check(graph, "fb", training=True)
@@ -159,15 +158,15 @@ class Handle(DataParallel):
         self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
 
     def _plan(self, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
-        """The plan of a step, which may be launched now. It is made while the last launch runs."""
+        """Return the plan of a step that may be launched now. Planning overlaps with the previous launch."""
         skipped = -1
-        while skipped != self._losses.skipped:  # a plan may depend on whether the step before was left out
+        while skipped != self._losses.skipped:  # plan again if the previous step was skipped: plans may depend on it
             skipped = self._losses.skipped
             plan = self._configurator.kernel_for(
                 graph, lambda p: self._plan_step(p, graph, loss, accumulate), True, accumulate
             )
-            engine = self._engine  # it may be another one by now
-            engine.wait(running=1)  # there are two after Ctrl-C
+            engine = self._engine  # read again: it may have been replaced
+            engine.wait(running=1)  # after Ctrl-C two launches can be in flight
             engine.machine.stage(plan.script)
             if self._losses.on_nonfinite == "raise" or not engine.may_queue(plan):
                 engine.wait()
@@ -182,7 +181,7 @@ class Handle(DataParallel):
     @property
     @reading
     def accumulated(self) -> int:
-        """Calls `fb(accumulate=True)` that the next update is going to use."""
+        """Number of calls `fb(accumulate=True)` whose gradients the next update will use."""
         self._check_usable()
         self._engine.check_begun()
         return self._engine.store.accumulated
@@ -190,14 +189,14 @@ class Handle(DataParallel):
     @property
     @reading
     def skipped(self) -> int:
-        """Steps left out so far, as their loss or gradients were not finite; waits for the launch in flight."""
+        """Number of steps skipped because loss or gradients were not finite; waits for the launch in flight."""
         self._check_usable()
         self._engine.wait()
         return self._losses.skipped
 
     @serialised
     def discard_accumulated(self) -> None:
-        """Forget the gradients of the calls `fb(accumulate=True)` since the last update."""
+        """Discard the gradients of the calls `fb(accumulate=True)` since the last update."""
         self._check_usable()
         self._engine.check_begun()
         self._shards = []
@@ -212,46 +211,47 @@ class Handle(DataParallel):
 
     @serialised
     def compare_weights(self) -> None:
-        """Compare weights, moments and averages of all ranks, which all call this: before rank 0 saves them, say.
+        """Compare weights, moments and averages of all ranks, for example before rank 0 saves them. All ranks must call
+        this.
 
         Raises:
-            DistributedError: a rank has others than most.
+            DistributedError: a rank differs from the others.
         """
         self._check_usable()
         if self._world is None:
             return
-        self._compared = -1  # it is time
+        self._compared = -1  # so that the digest is computed now
         self._world.check_alike(self._world.gather(self._digest()), f"its weights, after step {self.model.step}")
 
     # ---- evaluation
 
     @serialised
     def value(self, expression: Expression | Rows) -> NDArray[np.float32]:
-        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy. (n, ...) of
-        rows.
+        """Return a copy of the value of an expression, or of rows, (n, ...), in the graph of the latest `fb`, `forward`
+        or `gradients`.
 
-        After `forward` there are only the values that it was asked for, and those of a graph that has grown twice.
+        After `forward`, only the wanted values are available, or all values of a graph that has grown twice.
 
         Raises:
-            GraphError: an expression of another graph, or one that was not computed or not kept.
+            GraphError: the expression belongs to another graph, or was not computed or not kept.
         """
         addresses = addresses_of(self._latest_plan(expression, "value"), expression, "value")
         return read_value(self._engine.machine.pool, addresses, expression)
 
     @serialised
     def device_value(self, expression: Expression) -> Any:
-        """As `value`, without a copy: a CuPy array over the memory of the GPU (target cuda).
+        """Return a value without a copy, as a CuPy array over the memory of the GPU (target cuda).
 
-        `torch.from_dlpack`, `jax.dlpack.from_dlpack` and whatever reads `__cuda_array_interface__` (Numba) share it,
-        without a copy either. The launch has ended, so every stream may read it.
+        `torch.from_dlpack`, `jax.dlpack.from_dlpack` and readers of `__cuda_array_interface__` (Numba) share it without
+        a copy, too. The launch has ended, so every stream may read it.
 
-        It is valid until the next call of this handle, whose launch may put anything else there and knows nothing of
-        other streams: what reads it must have ended by then (`cupy.cuda.get_current_stream().synchronize()`), or work
-        on a copy. It is there to be read: where it shares memory with other values, writing changes those.
+        It is valid until the next call of this handle, whose launch reuses the memory and does not wait for other
+        streams. Finish all reads first (`cupy.cuda.get_current_stream().synchronize()`), or work on a copy. Do not
+        write to it: it may share memory with other values.
 
         Raises:
-            GraphError: as `value`.
-            HandleError: another target, whose memory is the host's.
+            GraphError: see `value`.
+            HandleError: another target, with its memory on the host.
         """
         if isinstance(expression, Rows):
             raise GraphError(f"device_value: {expression!r} may lie anywhere; use value, or device_value of one row")
@@ -263,11 +263,11 @@ class Handle(DataParallel):
 
     @serialised
     def input_gradient(self, expression: Expression | Rows) -> NDArray[np.float32]:
-        """After `fb`, `gradients` or `backward`: the gradient with respect to a `graph.input(array, grad=True)`, or
-        (n, ...) with respect to rows of `graph.rows(array, grad=True)`.
+        """Return the gradient with respect to a `graph.input(array, grad=True)`, or (n, ...) for rows of
+        `graph.rows(array, grad=True)`, after `fb`, `gradients` or `backward`.
 
         Raises:
-            GraphError: any other expression, or the latest call was `forward`.
+            GraphError: the expression is not such an input, or the latest call was `forward`.
         """
         plan = self._latest_plan(expression, "input_gradient", waits=False)
         if not self._engine.has_gradients:
@@ -277,15 +277,15 @@ class Handle(DataParallel):
     # ---- inspection
 
     def source(self) -> str:
-        """The source of the kernel: C++ that a person can read."""
+        """Return the source of the kernel: readable C++."""
         return Text(self._engine.machine.source)
 
     @serialised
     def explain(self) -> str:
-        """Where the weights live during a launch and why, what the kernel takes, the most memory that a call has used,
-        and what the cell compiler did to each cell: plain text of 110 columns.
+        """Describe the place of each weight and the reason, the kernel's resources, the largest memory use of a call,
+        and the cell compiler's work on each cell: plain text of 110 columns.
 
-        On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
+        On cuda and simt, `example` or the first `fb`, `forward` or `gradients` decides these.
         """
         self._check_usable()
         moments = len(self.optimizer.moments) if self._train else 0
@@ -293,15 +293,15 @@ class Handle(DataParallel):
 
     @serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
-        """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
+        """Return the script that `fb(graph, loss)` would run, one instruction per line, in the user's words."""
         self._check(graph, "disassemble", training=True)
         return self.inspect(graph, loss).script
 
     @serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:
-        """What `fb(graph, loss)` would launch, or `forward(graph, [loss])` of a forward-only handle, to be looked at:
-        `.graph`, `.plan`, `.script`, `.cell`, `.source()`, `.resources` and more, as the commands of `vpps-inspect`.
-        Nothing is launched, and parameters stay stacked as the steps so far have them.
+        """Return the launch of `fb(graph, loss)`, or `forward(graph, [loss])` of a forward-only handle, for inspection:
+        `.graph`, `.plan`, `.script`, `.cell`, `.source()`, `.resources` and more, like the commands of `vpps-inspect`.
+        Nothing is launched, and the stacks of parameters do not change.
 
         Raises:
             VppsError: `fb` would raise it.
@@ -319,10 +319,10 @@ class Handle(DataParallel):
 
     @serialised
     def timeline(self, wait: bool = True) -> Timeline:
-        """What host and virtual processors did for the latest `fb`, `forward` or `gradients`, and when.
+        """Return the timeline of host and virtual processors for the latest `fb`, `forward` or `gradients`.
 
         Args:
-            wait: for the launch in flight. Without, it is the launch before that one, and both sides keep running.
+            wait: True to wait for the launch in flight; False for the previous launch's timeline, without waiting.
 
         Raises:
             HandleError: the handle was made without `timeline=True`, has launched nothing yet, or is closed.
@@ -338,17 +338,17 @@ class Handle(DataParallel):
                     handle.fb(graph, loss)
             print(trace.summary())
 
-        Launches within the block record, as with `timeline=True`; results are the same. Without such blocks the kernel
-        of a GPU is the one that it would be if they did not exist.
+        Launches within the block record timelines, as with `timeline=True`; results are the same. Outside of such
+        blocks, the GPU's kernel has no overhead for recording.
 
         Args:
-            path: of a file for ui.perfetto.dev to write at the end; after an error it holds the launches that have
-                ended. None: none.
+            path: file for ui.perfetto.dev, written at the end; after an error it holds the launches that have ended.
+                None writes no file.
 
-        Warns where the block made no launch (RuntimeWarning).
+        Warns with RuntimeWarning if the block made no launch.
 
         Raises:
-            HandleError: the path is not writable, the handle is closed, or inside another such block.
+            HandleError: the path is not writable, the handle is closed, or it is inside another such block.
         """
         return self._tracing.block(path, self._check_usable, self._finish)
 

@@ -1,4 +1,4 @@
-"""Session: a model in use by a handle, from its construction until it is closed."""
+"""Session: construction, closing and properties of a handle."""
 
 from __future__ import annotations
 
@@ -38,26 +38,24 @@ FORKED = (
 
 
 class Session(Hinting):
-    """What a handle is apart from the calls that run something. Raises as `vpps.Handle`."""
+    """Base class of `vpps.Handle` without the calls that run graphs. Raises the same errors."""
 
     __slots__ = (
         "__weakref__", "_closed", "_configurator", "_losses", "_model", "_tracing", "_train", "_turn", "pid",
     )  # fmt: skip
     model: Model = read_only("_model", "The model that is trained or evaluated.")
-    _engine: Engine = read_only("_configurator.engine", "The one that works.")
-    target: str = read_only("_engine.machine.target", 'What runs its kernels: "cuda", "cpu" or "simt".')
+    _engine: Engine = read_only("_configurator.engine", "The current engine.")
+    target: str = read_only("_engine.machine.target", 'Target of its kernels: "cuda", "cpu" or "simt".')
     policy: str | LearnedPolicy = read_only(
-        "_engine.configuration.policy", "The batching policy: its name, or what was learned."
+        "_engine.configuration.policy", "The batching policy: its name, or a learned policy."
     )
     schedule: str = read_only("_engine.configuration.schedule", "Name of the schedule.")
     precision: str | dict[str, str] = read_only(
-        "_engine.configuration.precision.written", "What products with parameters multiply by, as it was given."
+        "_engine.configuration.precision.written", "Precision of products with parameters, as the user gave it."
     )
     vps: int = read_only("_engine.machine.vps", "Number of virtual processors.")
     ema: float | None = read_only("_engine.store.ema", "Decay of the weights' moving averages, or None.")
-    memory: MemoryUse = read_only(
-        "_engine.memory", "Bytes by what they are for, of the latest call; all zero before the first one."
-    )
+    memory: MemoryUse = read_only("_engine.memory", "Bytes by use, for the latest call; all zero before the first one.")
 
     def __init__(self, model: Model, options: Options) -> None:
         options.check_model(model)
@@ -79,7 +77,7 @@ class Session(Hinting):
             self._compile_ahead(*options.example)
 
     def _compile_ahead(self, graph: Graph, loss: Expression) -> None:
-        """Have a kernel for graphs like this one, or close."""
+        """Compile a kernel for graphs like this one. If that fails, close the handle."""
         try:
             self._check(graph, "example", training=self._train)
             self._check_rule()
@@ -91,7 +89,7 @@ class Session(Hinting):
             self._release()
             raise
 
-    # ---- life
+    # ---- lifetime
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +100,7 @@ class Session(Hinting):
         try:
             self.close()
         except NonFiniteError:
-            if kind is None:  # else it would hide the exception that ends the block
+            if kind is None:  # else it would hide the exception that left the block
                 raise
 
     def __repr__(self) -> str:
@@ -111,15 +109,15 @@ class Session(Hinting):
 
     def __deepcopy__(self, memo: object = None) -> NoReturn:
         raise HandleError(
-            "a handle cannot be pickled or copied: it has threads and memory of this process; model.save(path) writes "
-            "weights and training state, and a new handle goes on with what model.restore(path) reads"
+            "a handle cannot be pickled or copied: it has threads and memory of this process; write weights and "
+            "training state with model.save(path), and make a new handle after model.restore(path)"
         )
 
     __copy__ = __reduce__ = __deepcopy__
 
     def __del__(self) -> None:
-        # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
-        if not getattr(self, "_closed", True) and self._engine.machine.is_open:  # it has one if it was constructed
+        # Save the weights of a handle that was not closed. When Python exits, the machine may be gone already.
+        if not getattr(self, "_closed", True) and self._engine.machine.is_open:  # the constructor may have failed
             self._turn.finally_do(self._collected)
 
     def _collected(self) -> None:
@@ -133,7 +131,7 @@ class Session(Hinting):
 
     @serialised
     def close(self) -> None:
-        """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
+        """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called again."""
         if self._closed or os.getpid() != self.pid:
             return
         with ExitStack() as whatever_happens:
@@ -149,7 +147,7 @@ class Session(Hinting):
 
     @serialised
     def pull_weights(self) -> None:
-        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
+        """Copy newer weights and optimizer state back to the model. The model calls this as needed."""
         if not self._engine.store.is_newer or self._closed:
             return
         if self._engine.in_flight and os.getpid() != self.pid:
@@ -157,22 +155,21 @@ class Session(Hinting):
         self._engine.wait()
         self._engine.store.pull()
 
-    # ---- what it is
+    # ---- properties
 
     @property
     def is_newer(self) -> bool:
-        """Whether it holds weights or state of training that the model has not got yet; `model.pull_weights` brings
-        them."""
+        """True if the handle has newer weights or training state than the model; `model.pull_weights` copies them."""
         return self._engine.store.is_newer
 
     @property
     def tuning(self) -> str:
-        """What was found fastest before, or how far `autotune` has come, or what it has found; "" without all that."""
+        """The configuration found fastest earlier, or progress or result of `autotune`; "" if there is none."""
         return self._configurator.describe()
 
     @property
     def optimizer(self) -> Optimizer:
-        """The rule of the updates. Its fields may change between calls, and so may the object, for one of its kind."""
+        """The optimizer. Between calls its fields may change; it may also be replaced by another one of its class."""
         return self._configurator.optimizer
 
     @optimizer.setter
@@ -187,7 +184,7 @@ class Session(Hinting):
 
     @property
     def clip_norm(self) -> float | None:
-        """Bound of the global norm of all gradients, or None; may change between calls."""
+        """Upper bound of the global norm of all gradients, or None; may change between calls."""
         return self._configurator.clip_norm
 
     @clip_norm.setter
@@ -195,10 +192,10 @@ class Session(Hinting):
         check_option("clip_norm", bound)
         self._configurator.clip_norm = as_number(bound)
 
-    # ---- what may be called
+    # ---- checks
 
     def _finish(self) -> None:
-        """Wait for what goes on beside the program."""
+        """Wait for background work; there is none here."""
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -212,7 +209,7 @@ class Session(Hinting):
         self._tracing.recover()
 
     def _check(self, graph: Graph, what: str, training: bool) -> None:
-        """Raise unless this handle can do something with the graph."""
+        """Raise an error unless this handle can run the graph."""
         self._check_usable()
         if training and not self._train:
             raise HandleError(f"{what}: this handle is forward-only (train=False)")
@@ -225,21 +222,21 @@ class Session(Hinting):
         self._engine.check_begun()
 
     def _check_rule(self) -> None:
-        """Raise ModelError where the optimizer says what cannot be, of the parameters that the model has now."""
+        """Raise ModelError if the optimizer's settings are invalid for the model's current parameters."""
         optimizer = self.optimizer
         optimizer.check()
         if optimizer.groups:
             optimizer.check_groups([p.name for p in self.model])
 
     def _latest_plan(self, expression: Expression | Rows, what: str, waits: bool = True) -> Plan:
-        """Of the latest launch. It goes on where `waits` is false and gradients of inputs are there."""
+        """Return the plan of the latest launch. With `waits=False`, the launch of an update may keep running."""
         self._check_usable()
         plan = self._engine.plan
         if waits or plan is None or len(plan.divisions) < 2:
             self._engine.wait()
             plan = self._engine.plan
         if plan is None:
-            since = "yet, or since a trace was begun or another kernel taken"
+            since = "yet, or since a trace was begun or the kernel replaced"
             raise GraphError(f"{what}: nothing has been computed {since}; call fb or forward first")
         if plan.updates_alone:
             raise GraphError(

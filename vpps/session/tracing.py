@@ -1,4 +1,4 @@
-"""Blocks `with handle.trace()`: for a while, launches leave timelines."""
+"""Blocks `with handle.trace()`, in which launches record timelines."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from vpps.turns import Turn, serialised
 
 
 class Tracing:
-    """Has a handle record what is launched within a block, one block at a time."""
+    """Makes a handle record the launches within a block; only one block can be open at a time."""
 
     def __init__(self, configurator: Configurator, turn: Turn) -> None:
         self.pid = os.getpid()
         self._configurator = configurator
         self._turn = turn
-        self._trace: Trace | None = None  # of the block that has begun and not ended
-        self._open = False  # whether it has not been left
-        self._recorded_before = False  # whether the handle records without it
+        self._trace: Trace | None = None  # trace of the block that has begun and not ended
+        self._open = False  # True until the block is left
+        self._recorded_before = False  # True if the handle records outside of blocks, too
 
     @contextmanager
     def block(
         self, path: str | os.PathLike[str] | None, check_usable: Callable[[], None], finish: Callable[[], None]
     ) -> Iterator[Trace]:
-        """`Handle.trace`.
+        """Implement `Handle.trace`.
 
         Args:
-            check_usable: raises where the handle cannot be used.
-            finish: waits for what goes on beside the program.
+            check_usable: callback that raises if the handle cannot be used.
+            finish: callback that waits for background work.
         """
         where = None if path is None else checked(path)
         trace = Trace(self._configurator.engine.machine.target)
@@ -44,7 +44,7 @@ class Tracing:
             finally:
                 if self._trace is trace:
                     self._open = False
-                if os.getpid() != self.pid:  # a forked child that leaves the block, too: the file is its parent's
+                if os.getpid() != self.pid:  # a forked child leaves the block, too: the file belongs to its parent
                     where = None
                 else:
                     finish()
@@ -64,11 +64,11 @@ class Tracing:
 
     @serialised
     def begin(self, trace: Trace, check_usable: Callable[[], None]) -> None:
-        """Have every launch from now on leave its timeline with the trace."""
+        """Add the timeline of every launch from now on to the trace."""
         check_usable()
         if self._trace is not None:
             raise HandleError("trace: the handle records one already; leave that block first")
-        self._configurator.engine.wait()  # for launches that are not in the block
+        self._configurator.engine.wait()  # for launches from before the block
         self._recorded_before, self._open, self._trace = self._configurator.records, True, trace
         self._configurator.configure(records=True)
         self._configurator.exchange()
@@ -76,7 +76,7 @@ class Tracing:
 
     @serialised
     def end(self, trace: Trace) -> None:
-        """End what a block began, if it did; may be called again where that was interrupted."""
+        """End the recording of a block, if it has begun; may be called again after an interruption."""
         if self._trace is not trace:
             return
         try:
@@ -88,7 +88,7 @@ class Tracing:
             self._trace = None
 
     def timeline(self, wait: bool) -> Timeline:
-        """`Handle.timeline`."""
+        """Return the timeline of a launch for `Handle.timeline`."""
         engine = self._configurator.engine
         if not engine.records:
             raise HandleError("timeline: this handle records none; make it with Handle(model, timeline=True)")
@@ -101,6 +101,6 @@ class Tracing:
         return found
 
     def recover(self) -> None:
-        """End a block that was left, but not ended, as Ctrl-C came meanwhile."""
+        """End a block that was left but not ended because of Ctrl-C."""
         if self._trace is not None and not self._open:
             self.end(self._trace)

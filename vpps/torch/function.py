@@ -16,7 +16,7 @@ from vpps.graph.graph import Graph
 from vpps.model.model import Parameter
 from vpps.ops.operand import Expression
 from vpps.record.rows import Rows
-from vpps.session.halves import Kept
+from vpps.session.halves import RetainedForward
 from vpps.session.handle import Handle
 from vpps.targets import TARGETS
 from vpps.torch.weights import SharedWeights
@@ -120,7 +120,7 @@ class TensorCall:
     parameters: Sequence[Parameter | None]
     sparse: bool
     device: Any
-    kept: Kept | None = None
+    kept: RetainedForward | None = None
     found: Sequence[Any] = ()
     inputs: Sequence[Any] = ()
 

@@ -1,7 +1,7 @@
-"""What carries bytes between processes. One primitive: arrays to and from every other rank, at once.
+"""Transports between processes. One primitive exchanges arrays with all other ranks at once.
 
-All-to-all, all-gather and barriers follow from it, and sums that are the same on every transport: those of MPI
-libraries and of NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed.
+All-to-all, all-gather, barriers and sums are built on it. These sums are the same on every transport; those of MPI
+libraries and NCCL differ from each other in the last bits. mpi: mpi4py; process_group: torch.distributed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 Messages = Sequence[tuple[int, NDArray[Any]]]
-"""Ranks, and what goes to them or comes from them: contiguous arrays, of which both sides know the sizes."""
+"""Pairs of a rank and a contiguous array for it, or from it. Both sides know the sizes of the arrays."""
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """Some ranks have not answered in time, or are gone.
 
     Attributes:
-        ranks: their numbers; none where the transport does not tell.
-        cause: what the transport says; "" where time has passed.
+        ranks: numbers of these ranks; empty if the transport does not know them.
+        cause: the transport's error message; "" after a timeout.
     """
 
     def __init__(self, ranks: Sequence[int], cause: str = "") -> None:
@@ -31,16 +31,16 @@ class Unanswered(Exception):
 
 
 class Patience:
-    """Tells how long others have been waited for: not while this process was stopped itself."""
+    """Measures the time waited for other ranks, without times when this process itself was stopped."""
 
     LONGEST_PAUSE = 0.5
-    """Seconds between two looks that count, at most."""
+    """Largest number of seconds that count between two calls of `seconds`."""
 
     def __init__(self) -> None:
         self._seconds, self._looked = 0.0, time.monotonic()
 
     def seconds(self) -> float:
-        """Until now. To be asked for while waiting."""
+        """Return the seconds waited until now. Call it repeatedly during the wait."""
         before, self._looked = self._looked, time.monotonic()
         self._seconds += min(self._looked - before, self.LONGEST_PAUSE)
         return self._seconds
@@ -50,11 +50,11 @@ class Transport(ABC):
     """Processes that exchange arrays.
 
     Attributes:
-        name: as `init(backend=)` calls it.
-        rank, size: of this process, and how many there are.
-        has_core: whether no other rank runs on the cores of this one.
-        any_thread: whether a thread may use it while others do something else.
-        takes_gpus: whether it exchanges arrays in the memory of GPUs, too.
+        name: name in `init(backend=)`.
+        rank, size: number of this process, and number of processes.
+        has_core: True if this rank can have a core of its own.
+        any_thread: True if any thread may use it, while other threads run.
+        takes_gpus: True if it also exchanges arrays in the memory of GPUs.
     """
 
     name: ClassVar[str]
@@ -66,20 +66,20 @@ class Transport(ABC):
 
     @abstractmethod
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
-        """Send arrays, all at once, and fill others with what comes; returns when all has been done.
+        """Send arrays and receive into others, all at once; return when everything is done.
 
         Args:
-            sends, receives: what goes to one rank arrives in this order; none has no elements, none is for oneself.
-            timeout: seconds that another rank may take to come here.
+            sends, receives: arrays for one rank arrive in this order. No array is empty or for this rank itself.
+            timeout: seconds that another rank may take to make this call.
 
         Raises:
-            Unanswered: some did not come.
+            NoAnswer: some ranks did not make this call.
         """
 
     @abstractmethod
     def abort(self, status: int) -> None:
-        """End all ranks now, as far as the launcher can; this process does not return from here."""
+        """End all ranks now, as far as the launcher can; does not return."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what was made for this transport alone."""
+        """Free the resources that belong to this transport alone."""

@@ -1,4 +1,4 @@
-"""MPI, through mpi4py."""
+"""MPI transport, through mpi4py."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import os
 import time
 from typing import Any
 
-from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
+from vpps.distributed.transports import Messages, NoAnswer, Patience, Transport
 from vpps.errors import DistributedError
 
 SPIN = {True: 5e-3, False: 2e-4}
-"""Seconds that a rank asks without pause, by whether it has a core of its own; then it sleeps in between. Large
-messages travel in pieces, each when both sides ask: an early sleep would take longest of all (80 KB: 90 us, not 14)."""
+"""Seconds that a rank polls without a pause, with and without a core of its own; later it sleeps between polls. Large
+messages travel in pieces while both sides poll, so an early sleep would slow them down (80 KB: 90 us, not 14)."""
 
 LONGEST_SLEEP = 1e-3
 
 READING = 0.3
-"""Seconds in which the launcher reads what was said, before it is told to end all ranks: it loses the rest."""
+"""Seconds for the launcher to read the output before it ends all ranks; it loses unread output."""
 
 
 class MpiTransport(Transport):
-    """Messages of a communicator of its own, so that they meet no others.
+    """Exchanges messages in its own communicator, so that they do not mix with others.
 
     Args:
-        comm: an `mpi4py.MPI.Comm`; None: all processes that the launcher started.
+        comm: an `mpi4py.MPI.Comm`; None for all processes of the launcher.
         timeout: seconds that ranks may take to meet at the beginning.
 
     Raises:
-        DistributedError: mpi4py, or an MPI library, is not there.
+        DistributedError: mpi4py or an MPI library is missing.
     """
 
     name = "mpi"
@@ -49,12 +49,12 @@ class MpiTransport(Transport):
         comm, request = given.Idup()
         self._comm: Any = comm
         if not self._wait([request], timeout):
-            atexit.register(_abort, given, 1)  # else MPI, at its end, would wait for them
+            atexit.register(_abort, given, 1)  # else MPI's finalization would wait for the missing ranks
             raise DistributedError(f"init: not all of {self.size} ranks came here within {timeout:g} s")
 
     @property
     def library(self) -> str:
-        """What mpi4py uses, in words."""
+        """Name and version of mpi4py's MPI library."""
         name, version = self._mpi.get_vendor()
         return f"{name} {'.'.join(map(str, version))}"
 
@@ -63,11 +63,11 @@ class MpiTransport(Transport):
         requests += [self._comm.Isend(array, r) for r, array in sends]
         if not self._wait(requests, timeout):
             ranks = [r for r, _ in (*receives, *sends)]
-            raise Unanswered(sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()}))
+            raise NoAnswer(sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()}))
 
     def _wait(self, requests: list[Any], timeout: float) -> bool:
-        """Until all are done; whether that was in time."""
-        self._requests = requests  # they hold their arrays, which MPI writes to even when this call is left
+        """Wait until all requests are done. Returns False after the timeout."""
+        self._requests = requests  # keeps their arrays alive: MPI writes to them even if an exception leaves this call
         test, patience, sleep = self._mpi.Request.Testall, Patience(), 1e-5
         spin = SPIN[self.has_core]
         while not test(requests):
@@ -89,8 +89,9 @@ class MpiTransport(Transport):
 
 
 def _wait_until_all_ranks_have_begun(timeout: float) -> Any:
-    """mpi4py's MPI. MPICH waits in its beginning for ranks that have ended before theirs, and no thread of Python runs
-    meanwhile: what ends the process then prints its stack alone, in which is the name of this function."""
+    """Import mpi4py's MPI. MPICH's initialization waits forever for ranks that have already ended, and blocks all
+    Python threads. After the timeout, faulthandler ends the process and prints only its stack. The name of this
+    function is then the message."""
     faulthandler.dump_traceback_later(timeout, exit=True, file=2)
     try:
         from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""torch.distributed: the process group that a PyTorch program has, or one that torchrun's variables describe."""
+"""torch.distributed transport: uses the process group of a PyTorch program, or the one of torchrun's variables."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from functools import cached_property
 from typing import Any
 
 from vpps.config import TORCH_RESTARTS
-from vpps.distributed.transports import Messages, Patience, Transport, Unanswered
+from vpps.distributed.transports import Messages, NoAnswer, Patience, Transport
 from vpps.errors import DistributedError
 from vpps.interop import is_on_gpu
 
 TICK = 0.01
-"""Seconds that gloo may be early."""
+"""Seconds by which gloo may time out early."""
 
 SPIN = 2e-3
-"""Seconds for which NCCL is asked without pause: gradients of some MB take less."""
+"""Seconds of polling NCCL without a pause: gradients of some MB take less."""
 
 PAUSE = 1e-4
 
 
 class ProcessGroupTransport(Transport):
-    """Messages of groups of its own: of gloo, for arrays on the host, and of NCCL, for arrays on GPUs.
+    """Exchanges messages in its own groups: gloo for arrays on the host, NCCL for arrays on GPUs.
 
     Args:
-        group: a `torch.distributed.ProcessGroup`; None: that of all processes. NCCL is used only where it does so.
+        group: a `torch.distributed.ProcessGroup`; None for the default group. An existing group must use NCCL, or NCCL
+            is not used here either.
         timeout: seconds that ranks may take to meet at the beginning.
 
     Raises:
-        DistributedError: PyTorch is not there, or was built without gloo; this process is not of the group.
+        DistributedError: PyTorch is missing, or was built without gloo, or this process is not in the group.
     """
 
     name = "torch"
@@ -54,7 +55,7 @@ class ProcessGroupTransport(Transport):
         try:
             if self._owns:
                 store, rank, size = next(dist.rendezvous("env://", timeout=wait))
-                # torchrun's store still has the addresses of processes that it has restarted.
+                # After a restart, torchrun's store still has the addresses of the old processes.
                 store = dist.PrefixStore(f"start {TORCH_RESTARTS.get()}", store)
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
             ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
@@ -74,7 +75,7 @@ class ProcessGroupTransport(Transport):
 
     @cached_property
     def _gpu_group(self) -> Any:
-        """Made once GPUs exchange something. When its own time is over it ends the process: after this one's time."""
+        """NCCL group, created at the first exchange between GPUs. Its own timeout ends the process, so it is longer."""
         return self._new_group("nccl", 2 * self._timeout)
 
     def exchange(self, sends: Messages, receives: Messages, timeout: float) -> None:
@@ -86,7 +87,7 @@ class ProcessGroupTransport(Transport):
             self._exchange_on_gpus(from_gpu, to_gpu, timeout)
 
     def _exchange_on_gpus(self, sends: Messages, receives: Messages, timeout: float) -> None:
-        """Exchange arrays of CuPy, after what its current stream does; PyTorch takes them over through DLPack."""
+        """Exchange CuPy arrays, after the work on CuPy's current stream; PyTorch reads them through DLPack."""
         import cupy
 
         dist, torch = self._dist, self._torch
@@ -102,15 +103,15 @@ class ProcessGroupTransport(Transport):
                         for r, array in messages
                     ]
                 )
-                while not all(work.is_completed() for work in works):  # to wait for one has no limit
+                while not all(work.is_completed() for work in works):  # NCCL's own wait has no timeout
                     waited = patience.seconds()
                     if waited > timeout:
-                        raise Unanswered([])
+                        raise NoAnswer([])
                     time.sleep(PAUSE if waited > SPIN else 0)
                 for work in works:
                     work.wait()
         except RuntimeError as error:
-            raise Unanswered([], f"NCCL says {_first_sentence(error)}") from error
+            raise NoAnswer([], f"NCCL says {_first_sentence(error)}") from error
 
     def _exchange_on_hosts(self, sends: Messages, receives: Messages, timeout: float) -> None:
         dist, tensor = self._dist, self._torch.from_numpy
@@ -124,7 +125,7 @@ class ProcessGroupTransport(Transport):
                 work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-3)))
         except RuntimeError as error:
             late = time.monotonic() > until - TICK
-            raise Unanswered([partner], "" if late else _first_sentence(error)) from error
+            raise NoAnswer([partner], "" if late else _first_sentence(error)) from error
 
     def abort(self, status: int) -> None:
         sys.stdout.flush()
@@ -140,10 +141,10 @@ class ProcessGroupTransport(Transport):
 
 
 def _by_place(messages: Messages) -> tuple[Messages, Messages]:
-    """Those of arrays on the host, and on the GPU."""
+    """Split messages into those on the host and those on the GPU."""
     return [m for m in messages if not is_on_gpu(m[1])], [m for m in messages if is_on_gpu(m[1])]
 
 
 def _first_sentence(error: RuntimeError) -> str:
-    """What it says, without the name of a source file before and advice behind."""
+    """Return the first sentence of the error, without the name of a source file before it."""
     return re.sub(r"^\[\S*\] ", "", str(error)).partition(". ")[0]
