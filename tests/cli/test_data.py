@@ -119,7 +119,7 @@ class TestConvert:
             (["trees", "none.txt", "out"], 1, "none.txt: cannot be read: No such file or directory"),
             (["trees", "wrong.txt", "out"], 1, "wrong.txt:1:10: expected ')' or '(' after a child, found 'b'"),
             (["tagged", "en.txt", "out"], 1, "en.txt:1: expected word|TAG as token 1, found 'a'"),
-            (["trees", "dev.txt", "out", "--like", "train.txt"], 1, "train.txt: no file of graphs, or a truncated one"),
+            (["trees", "dev.txt", "out", "--like", "train.txt"], 1, "train.txt: not a file of graphs, or truncated"),
             (["trees", "dev.txt", "none/out"], 1, "none/out: there is no folder none"),
             (["trees", "dev.txt"], 2, "Missing argument"),
             (["penn", "dev.txt", "out"], 2, "'penn' is not one of"),
