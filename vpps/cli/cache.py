@@ -124,7 +124,7 @@ def _run(what: str, build: Callable[[], object]) -> None:
 
 
 def _stored() -> list[Usage]:
-    """Return all entries."""
+    """Return all cache entries."""
     return [usage for place in places.usable(create=False) for usage in entries.usages(place)]
 
 

@@ -45,9 +45,7 @@ Version = Annotated[
 
 
 def plain_console(quiet: bool = False) -> Console:
-    """Return a console for standard output, without colours and animation in a file or pipe.
-
-    This holds even if the environment asks for colours.
+    """Return a console for standard output. A file or pipe gets no colours or animation, whatever the environment says.
 
     Args:
         quiet: write nothing.

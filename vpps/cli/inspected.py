@@ -135,9 +135,7 @@ def command(
     types: dict[str, Any] | None = None,
     **defaults: Any,
 ) -> Callable[[Shower], Shower]:
-    """Turn a function into a command, which prints or writes the function's result.
-
-    The function takes an `Request` and, as keywords, its own options.
+    """Turn a function of a `Request` and its own options into a command that prints or writes the function's result.
 
     Args:
         lines: examples for the help text.

@@ -29,9 +29,7 @@ words_in = re.compile(r"[^ \t]+").findall
 
 @dataclass(frozen=True)
 class LinePart:
-    """Lines `first` to `end - 1` of a file, counted from 0; `end=None` is the end of the file.
-
-    Readers accept a `LinePart` in place of a path.
+    """Lines `first` to `end - 1` of a file, from 0; `end=None` means all further lines. Readers accept it as a path.
 
     Raises:
         DataError: `first` is negative, or `end` is not above it.
@@ -53,9 +51,7 @@ class LinePart:
 
 
 def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[LinePart, LinePart]:
-    """Splits a file into a training part and a development part, the last `fraction` of its lines.
-
-    Blank lines count, except those at the end of the file.
+    """Splits off the last `fraction` of a file's lines for development. Blank lines count, except at the file's end.
 
     Raises:
         DataError: the file cannot be read, or has too few lines for both.

@@ -85,10 +85,7 @@ def read_conllu(*paths: Source, min_count: int | None = None, like: GraphSet | N
 
 
 def _blocks(paths: tuple[Source, ...], separator: str | None) -> Iterator[tuple[str, list[tuple[str, list[str]]]]]:
-    """Yields every sentence: its file and line, and the place and columns of each of its lines.
-
-    Comments are skipped if `separator` is given.
-    """
+    """Yields the place of every sentence, and place and columns of its lines. Skips comments if given a separator."""
     for path in paths:
         lines: list[tuple[str, list[str]]] = []
         for number, text in read_lines(path):
