@@ -233,7 +233,7 @@ def trace(
 ) -> str:
     """Run some batches and summarize the time of their launches: shares, critical path, cells.
 
-    The trace records every instruction of every virtual processor, with start and end. Two unrecorded batches precede.
+    The trace records every instruction of every virtual processor, with start and end, after two warm-up batches.
     """
     if output is not None:
         checked(output)

@@ -20,7 +20,7 @@ def draw_kinds(graphs: GraphSet, kind: str, names: Sequence[str], *, seed: int =
         trees = draw_kinds(read_treebank("train.txt"), "inner", ["inner 1", "inner 2"])   # leaf, inner 1, inner 2
 
     Use it for networks that choose cells at random, such as ED-Batch's two-type Tree-LSTM. The first graphs of a set
-    draw the same kinds as they do alone, so a limited set equals the beginning of the full one.
+    get the same draws in a shorter set, so a limited set equals the beginning of the full one.
 
     Args:
         kind: the kind to replace.

@@ -32,7 +32,7 @@ class GraphArrays:
     children: NDArray[np.int32] | None = None
     """(N, arity) a table of children, or None for lists; -1 is a missing child."""
     child_offsets: NDArray[np.int64] | None = None
-    """(N + 1,) the begin of every vertex's children in `child_indices`; None for a table."""
+    """(N + 1,) the start of every vertex's children in `child_indices`; None for a table."""
     child_indices: NDArray[np.int32] | None = None
     """(edges,) the lists of children, one after the other; None for a table."""
     kind: NDArray[np.int8] | None = None

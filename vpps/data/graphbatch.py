@@ -36,7 +36,7 @@ else:
 
 
 class GraphBatch:
-    """Some graphs of a set. Their n vertices are numbered through, graph by graph.
+    """Some graphs of a set. Their n vertices are numbered consecutively, graph by graph.
 
         batch = trees[[5, 2, 9]]
         h, c = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
@@ -117,7 +117,7 @@ class GraphBatch:
 
     @property
     def child_offsets(self) -> NDArray[np.int32]:
-        """int32[n + 1]: the begin of each vertex's children, and the end of all.
+        """int32[n + 1]: the start of each vertex's children, and the end of all.
 
         Pass it with rows of edge data as a list input of `graph.map`, parallel to the children's states:
         `inputs={"relations": (batch.child_offsets, rows)}`.
@@ -216,7 +216,7 @@ class GraphBatch:
 
     @_once
     def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], slice | NDArray[np.int64]]:
-        """For lists of children, per graph: begin in the set, count, begin in the batch. Then all rows in the set."""
+        """For lists of children, per graph: start in the set, count, start in the batch. Then all rows in the set."""
         begins = self._graphs.arrays.child_offsets
         assert begins is not None
         starts = begins.take(self._starts)

@@ -172,7 +172,7 @@ class GraphSet:
 
     @property
     def arity(self) -> int | None:
-        """The number of child places per vertex; None if children are lists."""
+        """The number of children that a vertex has room for; None if children are lists."""
         return None if self.arrays.children is None else self.arrays.children.shape[1]
 
     def column_names(self) -> str:

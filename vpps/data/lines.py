@@ -21,7 +21,7 @@ from vpps.values import as_path
 SHORT_LINE = 1 << 27
 """Bytes that a line may have in any file; some corpora are one line."""
 EXPANSION = 32
-"""Longest line as a multiple of the file size: gzip shrinks text to about a tenth, but zeros to a thousandth."""
+"""Limit of longer lines, in file sizes: gzip shrinks text to about a tenth, but zeros to a thousandth."""
 
 words_in = re.compile(r"[^ \t]+").findall
 """The words of a line."""
@@ -29,7 +29,7 @@ words_in = re.compile(r"[^ \t]+").findall
 
 @dataclass(frozen=True)
 class LinePart:
-    """Lines `first` to `end - 1` of a file, from 0; `end=None` means all further lines. Readers accept it as a path.
+    """Lines `first` to `end - 1` of a file, from 0; `end=None` means all further lines. Readers take it as a path.
 
     Raises:
         DataError: `first` is negative, or `end` is not above it.

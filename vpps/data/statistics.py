@@ -37,7 +37,7 @@ class GraphStatistics:
     Attributes:
         graphs, vertices, edges: total counts.
         vertices_per_graph, levels_per_graph, fan_in: spreads; fan-in is the number of children of a vertex.
-        arity: number of child places per vertex; None if children are lists.
+        arity: number of children that a vertex has room for; None if children are lists.
         max_readers: largest number of parents of one vertex: 1 in trees and chains.
         kinds: number of vertices by kind name.
         columns: type and range by column name.

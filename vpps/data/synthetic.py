@@ -399,8 +399,8 @@ def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) 
     if n_trees * size >= 2**31:
         raise DataError(f"{n_trees} trees of {leaves} leaves: expected fewer than 2**31 vertices in all")
     words = np.random.default_rng(seed).integers(0, n_words, (n_trees, leaves))
-    # Vertex i of a level has the children 2 i and 2 i + 1 of the level below. Levels are numbered through from 0, so
-    # vertex `leaves` + j has the children 2 j and 2 j + 1.
+    # Vertex i of a level has the children 2 i and 2 i + 1 of the level below. Vertex numbers continue from level to
+    # level, so vertex `leaves` + j has the children 2 j and 2 j + 1.
     children = np.full((size, 2), -1)
     children[leaves:] = np.arange(2 * leaves - 2).reshape(-1, 2)
     column = np.full((n_trees, size), -1, np.int32)

@@ -30,7 +30,7 @@ BRACKETS = re.compile(r"[()]|[^() \t]+")
 
 _LABEL_DIGITS = 100  # for thousands of digits, Python's int raises an error of its own
 
-# States of the parser. The value of each is the text that its error message gives as expected.
+# States of the parser. Their values name the expected token in error messages.
 _OPEN = "'(' at the start of a tree"
 _LABEL = "an integer label after '('"
 _BODY = "a word or '(' after the label"
@@ -49,7 +49,7 @@ class Tree:
     labels: NDArray[np.int32]
     """(n,) the label of every node."""
     offsets: NDArray[np.int32]
-    """(n + 1,) the begin of every node's children in `children`."""
+    """(n + 1,) the start of every node's children in `children`."""
     children: NDArray[np.int32]
     """(n - 1,) node numbers."""
     tokens: tuple[str, ...]

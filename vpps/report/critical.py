@@ -71,7 +71,7 @@ class CriticalPath:
 def critical_path(timeline: Timeline) -> CriticalPath:
     """Trace the critical path of a launch back from the last end.
 
-    Follow the instructions of that virtual processor back to a wait that another one ended. Continue with the
+    Follow the instructions of its virtual processor back to a wait that another one ended. Continue with the
     instructions of the other one before its signal, and so on.
     """
     records, activities, of = timeline.records, timeline.activities, timeline.activity_of.tolist()

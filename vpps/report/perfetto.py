@@ -122,7 +122,7 @@ def _args(activity: Activity, launch: int) -> Event:
 
 
 def _arrows(timeline: Timeline, zero: int, flows: Iterator[int]) -> Iterator[Event]:
-    """From the signal that released a barrier to what each of those that waited for it does next."""
+    """Yield arrows from the last signal of a barrier to the next event of each virtual processor that waited."""
     records = timeline.records
     for wait, signal in releases(timeline):
         came, left = int(records["start"][signal]), int(records["end"][wait])

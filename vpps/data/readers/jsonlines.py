@@ -69,7 +69,7 @@ def read_jsonl(
     """Reads graphs from lines of JSON, in the format that this module's docstring describes; skips blank lines.
 
     Args:
-        min_count: vocabulary strings that occur less often become unknown; by default none do. Excludes `like`.
+        min_count: vocabulary strings that occur less often become unknown; by default none do. Not allowed with `like`.
         lists: store children as lists; False stores a table as wide as the largest number of children.
         classes: string columns with a closed set of values, such as labels. Every string gets a number; a string that
             `like` lacks raises an error.

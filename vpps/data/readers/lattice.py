@@ -35,7 +35,7 @@ def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet |
 
     Args:
         min_count: renumber characters and words; numbers that occur less often become unknown, 0. The words of the new
-            vocabularies are the file's numbers. Excludes `like`. By default the file's numbers stay.
+            vocabularies are the file's numbers. Not allowed with `like`. By default the file's numbers stay.
         like: take the vocabularies from this set, which must have them.
 
     Raises:

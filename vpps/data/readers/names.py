@@ -18,7 +18,7 @@ from vpps.values import as_count
 SMALL_TABLE = 1 << 24
 """Entries that any table of children may have."""
 SPARSE = 64
-"""Limit of a larger table: its entries over the number of vertices and edges, the size of lists."""
+"""Limit of larger tables: entries per vertex or edge. Lists have one entry for each."""
 
 Source = str | PathLike[str]
 T = TypeVar("T")

@@ -22,7 +22,7 @@ def read_tagged(*paths: Source, min_count: int | None = None, like: GraphSet | N
     The columns are `word` and `tag`. The last `|` of a token is the separator, so a word may contain one.
 
     Args:
-        min_count: words that occur less often become unknown; the default is 2. Excludes `like`.
+        min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
         like: take vocabulary and tags from this set.
 
     Raises:

@@ -48,7 +48,7 @@ def graphs_of_trees(
     """Turns trees into a set: vertices in post-order, kinds `leaf` and `inner`, columns `word` (-1 inside), `label`.
 
     Args:
-        min_count: words that occur less often become unknown; the default is 2. Excludes `like`.
+        min_count: words that occur less often become unknown; the default is 2. Not allowed with `like`.
         lists: store children as lists, for a child-sum; by default a table as wide as the largest number of children.
         like: take vocabulary and arity from this set.
         sources: names of the trees for messages.
