@@ -54,7 +54,7 @@ class SpelledSentences:
         """Creates sentences from pairs of word and tag.
 
         Args:
-            min_count: words that occur less often are rare and get a spelling; the default is 5. Not allowed with `like`.
+            min_count: words that occur less often get a spelling; the default is 5. Not allowed with `like`.
             like: take the vocabularies of words and characters, and the tags, from these sentences.
             sources: names of the sentences for messages.
 
